@@ -1,0 +1,91 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`. Each makes its own virtual environment.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test check lint types imports unit test-ui bench-overhead bench-ledger bench-faults bench-workers bench-gpu soak test-matrix test-ecosystem docs clean
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/stallmeter demo
+
+test: lint types imports unit
+
+check: lint types imports
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+imports: $(STAMP)
+	$(BIN)/lint-imports
+
+unit: $(STAMP)
+	$(BIN)/python -m pytest -m 'not ui and not gpu and not bench and not ecosystem'
+
+# Needs Chromium and its driver (Debian: apt-get install chromium chromium-driver). Takes the pictures of the docs.
+test-ui: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt selenium
+	STALLMETER_SCREENSHOTS=docs/images $(BIN)/python -m pytest -m ui tests/ui
+
+# The oldest versions that pyproject.toml allows, in an environment of their own (Python 3.10 or 3.11: the oldest matplotlib
+# has no wheels for later ones). `make test` runs the newest. setuptools: lightning 2.2 imports pkg_resources.
+OLDEST := .venv-oldest
+$(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --upgrade pip
+	$(OLDEST)/bin/python -m pip install --quiet --constraint constraints-oldest.txt setuptools --editable '.[test]'
+	$(OLDEST)/bin/python -m pip check
+	touch $@
+
+test-matrix: $(OLDEST)/.installed
+	$(OLDEST)/bin/python -m pytest -m 'not ui and not gpu and not bench and not ecosystem' --ignore tests/test_packaging.py
+
+# Libraries that train with Lightning themselves, unchanged, in an environment of their own.
+ECOSYSTEM := .venv-ecosystem
+$(ECOSYSTEM)/.installed: pyproject.toml constraints-ecosystem.txt
+	$(PYTHON) -m venv $(ECOSYSTEM)
+	$(ECOSYSTEM)/bin/python -m pip install --quiet --upgrade pip
+	$(ECOSYSTEM)/bin/python -m pip install --quiet --constraint constraints-ecosystem.txt --editable '.[all]' \
+	    pytest pytest-timeout hypothesis pytorch-forecasting neuralforecast scvi-tools
+	touch $@
+
+test-ecosystem: $(ECOSYSTEM)/.installed
+	$(ECOSYSTEM)/bin/python -m pytest tests/ecosystem -m ecosystem -s
+
+bench-overhead: $(STAMP)
+	$(BIN)/python benchmarks/overhead/lightning_loop.py
+	$(BIN)/python benchmarks/overhead/plain_loop.py
+	$(BIN)/python benchmarks/overhead/worker_probe.py
+	$(BIN)/python benchmarks/overhead/forwarding.py
+
+bench-ledger: $(STAMP)
+	$(BIN)/python -m benchmarks.ledger
+
+bench-faults: $(STAMP)
+	$(BIN)/python -m benchmarks.faults --seeds 5
+
+# Needs a CUDA device; with ARGS=--cpu-smoke it only runs the code.
+bench-gpu: $(STAMP)
+	$(BIN)/python -m benchmarks.gpu $(ARGS)
+
+bench-workers: $(STAMP)
+	$(BIN)/python -m benchmarks.workers
+
+soak: $(STAMP)
+	$(BIN)/python -m benchmarks.soak
+
+docs: $(STAMP)
+	$(BIN)/python tools/rule_docs.py
+
+clean:
+	rm -rf $(VENV) $(OLDEST) $(ECOSYSTEM) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist demo-output

@@ -1,0 +1,396 @@
+"""The composition root: what you get when you say nothing."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
+
+from . import monitor as core
+from .budget import read_budget
+from .diagnosis import Verdict, WorkerAdvice
+from .errors import SettingError
+from .interfaces import Rule, Source, Tracker
+from .judge import judge
+from .loop import Watched
+from .metrics import BASE_PERIOD_S
+from .retune import OnNumWorkers, Retuner, check_mode
+from .rules import ALL_RULES
+from .window import Window
+
+T = TypeVar("T")
+
+Trackers = Literal["auto", "mlflow", "neptune", "neptune-scale"] | Tracker | Sequence[Tracker | Any] | Any | None
+"""``auto`` finds the run that the user already has; a name makes one when there is none; a run of Neptune's clients is
+taken as it is; None forwards nothing."""
+
+NAMES = ("auto", "mlflow", "neptune", "neptune-scale")
+
+
+class Monitor(core.Monitor):
+    """Records a plain training loop; close it, or use it as a context manager.
+
+    Args:
+        directory: Where recordings go; ``STALLMETER_DIR`` or ``./stallmeter`` by default.
+        trackers: Where the recording is forwarded.
+        rules: What is looked for: ``(*ALL_RULES, MyRule())`` adds one.
+        sources: Measured besides the usual hardware.
+        hardware: Whether to sample the host and the GPUs.
+        workers: Whether to measure inside the loader's workers.
+        interval_s: Seconds between two samples.
+        period_s: Seconds between two points on a tracker.
+        close_budget_s: Most seconds by which closing may be delayed to deliver what is left.
+        console: Whether to log the verdict at the end.
+        on_num_workers: ``report`` says what number of workers is advised; ``apply`` sets it on the watched training
+            loader between two iterations, measures, and keeps what is faster; a function is called between iterations
+            with the `WorkerAdvice` and may return a number.
+        sync_probe_steps: Steps in which calls that wait for a CUDA device are looked for, once; 0 for none.
+        deep_steps: Steps of torch.profiler when the cause lies inside the step, once; 0 for none.
+
+    Raises:
+        SettingError: An argument makes no sense.
+    """
+
+    def __init__(
+        self,
+        *,
+        directory: str | os.PathLike[str] | None = None,
+        trackers: Trackers = "auto",
+        rules: Sequence[Rule] = ALL_RULES,
+        sources: Sequence[Source] = (),
+        hardware: bool = True,
+        workers: bool = True,
+        interval_s: float = 1.0,
+        period_s: float = BASE_PERIOD_S,
+        close_budget_s: float = core.CLOSE_BUDGET_S,
+        console: bool = True,
+        on_num_workers: OnNumWorkers = "report",
+        sync_probe_steps: int = 2,
+        deep_steps: int = 0,
+    ) -> None:
+        check_retuning(on_num_workers, workers=workers)
+        rank, world_size = rank_from_environment()
+        settings = core.Settings(
+            directory=recordings_directory(directory),
+            interval_s=interval_s,
+            period_s=period_s,
+            close_budget_s=close_budget_s,
+            sync_probe_steps=sync_probe_steps,
+            deep_steps=deep_steps,
+            console=console,
+            rank=rank,
+            world_size=world_size,
+            run_id=shared_run_id(world_size),
+        )
+        super().__init__(
+            settings,
+            sources=sources,
+            rules=rules,
+            trackers=choose_trackers(trackers, (), rank),
+        )
+        self.add_facts("budget", budget_facts)
+        add_default_sources(self, hardware=hardware, workers=workers)
+        self.guard("num_workers", add_retuner, self, on_num_workers)
+        self.guard("the profiler", add_profiler, self)
+        atexit.register(self.close, "interpreter exit")
+        self.start()
+
+    def close(self, reason: str = "end") -> None:
+        """End the run; see `stallmeter.monitor.Monitor.close`."""
+        super().close(reason)
+        atexit.unregister(self.close)
+
+
+_implicit: Monitor | None = None
+
+
+def watch(
+    loader: Iterable[T],
+    *,
+    stage: Literal["train", "validation"] = "train",
+    on_num_workers: OnNumWorkers = "report",
+) -> Watched[T]:
+    """Time a plain training loop: ``for batch in stallmeter.watch(loader): …`` is the whole minimum.
+
+    The first call starts a monitor with the defaults, which ends with the program. Use `Monitor` for control over it.
+
+    Args:
+        loader: Any iterable.
+        stage: ``validation`` books everything from the first batch to the last as validation.
+        on_num_workers: As for `Monitor`; what the first call says holds.
+
+    Raises:
+        SettingError: ``stage`` or ``on_num_workers`` is unknown or ``loader`` cannot be iterated.
+    """
+    global _implicit
+    check_mode(on_num_workers)
+    if _implicit is None or _implicit.closed:
+        _implicit = Monitor(on_num_workers=on_num_workers)
+    return _implicit.watch(loader, stage=stage)
+
+
+def recommend_num_workers(of: object = None) -> WorkerAdvice | None:
+    """Return the recommended number of workers of a run, with its predicted gain.
+
+    Args:
+        of: A `Monitor`, a `StallMonitor`, the path of a recording or of a folder (its newest recording); by default
+            the monitor that `watch` started.
+
+    Returns:
+        The advice; None when too little was measured: 8 batches and 5 steps after the warm-up, with the loader's
+        workers probed. While a run goes on it is the newest verdict's, at most some seconds old.
+
+    Raises:
+        SettingError: ``of`` is none of these, or nothing was watched yet.
+        RecordingError: The path holds no recording.
+    """
+    if isinstance(of, (str, os.PathLike)):
+        from .recording import find_recording
+        from .report.model import read_history
+
+        return diagnose(read_history(find_recording(Path(of))).window).num_workers
+    monitor = _implicit if of is None else getattr(of, "monitor", of)
+    if monitor is None:
+        raise SettingError("there is no run yet: iterate stallmeter.watch(loader), or fit with the StallMonitor, first")
+    if not isinstance(monitor, core.Monitor):
+        raise SettingError(
+            f"recommend_num_workers() takes a Monitor, a StallMonitor or the path of a recording, not {of!r}: "
+            "what a loader needs shows only while a loop uses it"
+        )
+    return monitor.verdict.num_workers
+
+
+def budget_facts(ranks_on_node: int | None = None) -> dict[str, Any]:
+    """Return what the job may use, as the recording's header keeps it."""
+    return asdict(read_budget(ranks_on_node=ranks_on_node))
+
+
+def add_default_sources(monitor: core.Monitor, *, hardware: bool, workers: bool) -> None:
+    """Give a monitor the usual sources; one that cannot be opened is named and left out."""
+    if hardware:
+        monitor.guard("source host", lambda: monitor.add_source(_host_source()))
+        monitor.guard("source nvml", lambda: monitor.add_source(_nvml_source()))
+        monitor.guard("device timing", lambda: _add_device_sources(monitor))
+    if workers:
+        monitor.guard("source forks", lambda: monitor.add_source(_fork_source()))
+        monitor.guard("worker probe", lambda: monitor.use_probe(_loader_probe()))
+
+
+def _add_device_sources(monitor: core.Monitor) -> None:
+    """Time the device, its allocator and its synchronising calls. None of these imports torch or initialises CUDA."""
+    from .sources.cuda import CudaSource
+    from .sources.syncs import SyncProbe
+    from .sources.torch_view import AllocatorSource, numeric_facts
+
+    settings = monitor.settings
+    monitor.add_facts("numerics", numeric_facts)
+    monitor.add_source(CudaSource(monitor.clock))
+    monitor.add_source(AllocatorSource())
+    if settings.sync_probe_steps:
+        monitor.add_source(SyncProbe(monitor.between_steps, settings.sync_probe_steps))
+
+
+def model_facts(module: object) -> dict[str, Any]:
+    """Return what a model computes with; see `stallmeter.sources.torch_view.model_facts`."""
+    from .sources import torch_view
+
+    return torch_view.model_facts(module)
+
+
+def add_profiler(monitor: core.Monitor) -> None:
+    """Let a monitor profile a few steps when the cause lies inside the step, where that was asked for."""
+    settings = monitor.settings
+    if not settings.deep_steps:
+        return
+    from .sources.deep import DeepProfiler
+
+    def median_s() -> float | None:
+        known = monitor.window.step_time_s
+        return None if known is None else known.median
+
+    suffix = f"-rank{settings.rank}" if settings.rank else ""
+    monitor.use_profiler(
+        DeepProfiler(settings.deep_steps, monitor.between_steps, lambda: monitor.folder, median_s, suffix=suffix)
+    )
+
+
+def check_retuning(mode: OnNumWorkers, *, workers: bool) -> None:
+    """Refuse what cannot be ``on_num_workers``.
+
+    Args:
+        mode: What the user gave.
+        workers: Whether the loader's workers are measured, without which there is no advice.
+
+    Raises:
+        SettingError: It says what may be passed.
+    """
+    check_mode(mode)
+    if mode != "report" and not workers:
+        raise SettingError(f"on_num_workers is {mode!r}, which needs what workers=False switches off; leave that out")
+
+
+def add_retuner(monitor: core.Monitor, mode: OnNumWorkers) -> None:
+    """Let a monitor change its training loader's number of workers, where that was asked for."""
+    if mode == "report":
+        return
+    from .sources.loader.resize import resize, why_fixed
+
+    monitor.use_retuner(Retuner(mode, resize=resize, why_fixed=why_fixed, guard=monitor.guard, tell=monitor.tell))
+
+
+def _host_source() -> Source:
+    from .sources.host import HostSource
+
+    return HostSource()
+
+
+def _nvml_source() -> Source:
+    from .sources.nvml import NvmlSource
+
+    return NvmlSource()
+
+
+def _fork_source() -> Source:
+    from .sources.forks import ForkSource
+
+    return ForkSource()
+
+
+def _loader_probe() -> Any:
+    from .sources.loader import LoaderProbe
+
+    return LoaderProbe()
+
+
+def diagnose(window: Window, rules: Sequence[Rule] = ALL_RULES) -> Verdict:
+    """Ask today's rules about a window, for example one replayed from a recording."""
+    return judge(rules, window)
+
+
+def recordings_directory(directory: str | os.PathLike[str] | None) -> Path:
+    """Return where recordings go: the argument, else ``STALLMETER_DIR``, else ``./stallmeter``.
+
+    Raises:
+        SettingError: It is no path, or a file stands there.
+    """
+    if directory is not None and not isinstance(directory, (str, os.PathLike)):
+        raise SettingError(f"directory is {directory!r}; give a path")
+    path = recordings_path(directory)
+    if path.is_file():
+        raise SettingError(f"directory {str(path)!r} is a file; give a folder (it is made when missing)")
+    return path
+
+
+def recordings_path(directory: str | os.PathLike[str] | None) -> Path:
+    """Return the same without a look at what stands there."""
+    return Path(directory if directory is not None else os.environ.get("STALLMETER_DIR") or "stallmeter")
+
+
+def rank_from_environment(environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
+    """Return rank and world size as launchers set them; (0, 1) without a launcher."""
+    for rank, size in (
+        ("RANK", "WORLD_SIZE"),
+        ("SLURM_PROCID", "SLURM_NTASKS"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ):
+        if environ.get(rank, "").isdigit() and environ.get(size, "").isdigit():
+            return int(environ[rank]), int(environ[size])
+    return 0, 1
+
+
+def shared_run_id(world_size: int, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return an id that all ranks of a job derive alike; None for a single process, which draws its own."""
+    if world_size <= 1:
+        return None
+    import hashlib
+
+    names = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "MASTER_ADDR", "MASTER_PORT")
+    return hashlib.sha256("|".join(environ.get(n, "") for n in names).encode()).hexdigest()[:6]
+
+
+def choose_trackers(chosen: Trackers, loggers: Sequence[object], rank: int) -> tuple[Tracker, ...]:
+    """Find where to forward: the argument, the trainer's loggers, the active run of MLflow, ``MLFLOW_RUN_ID``.
+
+    Args:
+        chosen: What the user asked for.
+        loggers: Of the trainer.
+        rank: Only rank 0 forwards.
+
+    Raises:
+        SettingError: ``chosen`` is no tracker.
+        MissingPackageError: A run was asked for and its client is not installed.
+        TrackerError: A run was asked for and cannot be had.
+    """
+    check_trackers(chosen)
+    if chosen is None or rank != 0:
+        return ()
+    if isinstance(chosen, str):
+        return _find_trackers(loggers, create=None if chosen == "auto" else chosen)
+    given = list(chosen) if isinstance(chosen, Sequence) else [chosen]
+    found = (one if isinstance(one, Tracker) else _neptune_tracker(one) for one in given)
+    return tuple(tracker for tracker in found if tracker is not None)
+
+
+def check_trackers(chosen: Trackers) -> None:
+    """Refuse what cannot be a tracker.
+
+    Raises:
+        SettingError: It says what may be passed.
+    """
+    if chosen is None or (isinstance(chosen, str) and chosen in NAMES):
+        return
+    given = list(chosen) if isinstance(chosen, Sequence) and not isinstance(chosen, str) else [chosen]
+    for one in given:
+        if not isinstance(one, Tracker) and _neptune_tracker(one) is None:
+            names = ", ".join(map(repr, NAMES))
+            raise SettingError(
+                f"trackers is {one!r}; give {names}, None, a run of Neptune's or an object with send, show and close"
+            )
+
+
+def _neptune_tracker(run: object) -> Tracker | None:
+    from .trackers.neptune import NeptuneTracker
+    from .trackers.neptune_scale import NeptuneScaleTracker
+
+    # Some successors have both interfaces; that of 1.x takes series in bulk.
+    if NeptuneTracker.accepts(run):
+        return NeptuneTracker(run)
+    return NeptuneScaleTracker(run) if NeptuneScaleTracker.accepts(run) else None
+
+
+def _find_trackers(loggers: Sequence[object], *, create: str | None) -> tuple[Tracker, ...]:
+    from .trackers.lightning_logger import LightningLoggerTracker, MetricsLogger
+    from .trackers.mlflow import MlflowTracker
+    from .trackers.neptune import NeptuneTracker
+    from .trackers.neptune_scale import NeptuneScaleTracker
+
+    found: list[Tracker] = []
+    others: list[Tracker] = []
+    for logger in loggers:
+        tracker = MlflowTracker.from_logger(logger) or NeptuneTracker.from_logger(logger)
+        if tracker is not None:
+            found.append(tracker)
+        elif not _is_silent(logger):
+            others.append(LightningLoggerTracker(cast(MetricsLogger, logger)))
+    openers: dict[str | None, list[Callable[[], Tracker | None]]] = {
+        None: [MlflowTracker.from_active_run, MlflowTracker.from_environment],
+        "mlflow": [MlflowTracker.from_active_run, MlflowTracker.from_environment, MlflowTracker.create_run],
+        "neptune": [NeptuneTracker.open_run],
+        "neptune-scale": [NeptuneScaleTracker.open_run],
+    }
+    for opener in openers[create]:
+        if any(create is None or tracker.name == create for tracker in found):
+            break
+        run = opener()
+        if run is not None:
+            found.append(run)
+    return (*found, *others)
+
+
+def _is_silent(logger: object) -> bool:
+    """Lightning puts a logger that drops everything in place under ``fast_dev_run``; MLflow has none on rank > 0."""
+    names = {cls.__name__ for cls in type(logger).__mro__}
+    return bool(names & {"DummyLogger", "MLFlowLogger"})

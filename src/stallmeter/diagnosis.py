@@ -1,0 +1,104 @@
+"""What a rule says: verdict, evidence, advice and the time that was lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Severity(str, Enum):
+    """How much a diagnosis matters: ``info`` needs no action, ``critical`` costs the most."""
+
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One measured number that supports a diagnosis."""
+
+    name: str
+    """What was measured, in words."""
+    value: float
+    """The measured value, in ``unit``."""
+    unit: str
+    """Unit of ``value`` and ``threshold``."""
+    threshold: float | None = None
+    """The value from which the rule fires; None when the number only informs."""
+    source: str = ""
+    """Where the threshold comes from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One thing to do about it. A diagnosis lists its advice cheapest first."""
+
+    text: str
+    """The setting to change or the work to move, and when not to."""
+    predicted_gain_pct: float | None = None
+    """Predicted rise of throughput in percent; None when nothing was predicted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """The verdict of one rule on one run."""
+
+    rule: str
+    """Id of the rule, kebab-case: the problem's name."""
+    severity: Severity
+    title: str
+    """The problem as a statement."""
+    summary: str
+    """One sentence with numbers and units."""
+    time_lost_s: float
+    """Avoidable seconds of wall time, from the ledger, so that causes can be compared; 0 when nothing is lost."""
+    share_pct: float
+    """``time_lost_s`` as a percentage of the wall time."""
+    confidence: float
+    """0 to 1: how sure the rule is that this is the cause."""
+    evidence: tuple[Evidence, ...] = ()
+    advice: tuple[Advice, ...] = ()
+    culprit: str | None = None
+    """Name of the guilty part (a callback's class, a logger, an interface), when there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abstention:
+    """A rule that could not judge, and the signals that it missed."""
+
+    rule: str
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerAdvice:
+    """A recommended ``num_workers`` with the gain that the model predicts for it."""
+
+    current: int
+    recommended: int
+    """Equals ``current`` when nothing better is predicted."""
+    predicted_step_time_s: float | None
+    predicted_gain_pct: float | None
+    """Predicted rise of throughput in percent."""
+    limited_by: str
+    """What binds at the recommended value: compute, workers, cpu, memory, bandwidth or unknown."""
+    reason: str
+    confidence: float
+    """0 to 1."""
+    prefetch_factor: int | None = None
+    """Batches that each of the recommended workers should prepare ahead, where a deeper queue helps; None leaves it."""
+    prefetch_gain_pct: float | None = None
+    """Predicted rise of throughput by the deeper queue alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Everything the rules say about a run at one moment."""
+
+    primary: Diagnosis | None
+    """The one primary cause; None when nothing could be judged."""
+    diagnoses: tuple[Diagnosis, ...] = ()
+    """All diagnoses, the primary first, then by time lost."""
+    abstained: tuple[Abstention, ...] = ()
+    num_workers: WorkerAdvice | None = None

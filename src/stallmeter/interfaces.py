@@ -1,0 +1,128 @@
+"""The whole extension surface: Source, Rule, Tracker and threshold()."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from .diagnosis import Diagnosis
+    from .records import Sample, StepRecord
+    from .window import Window
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Makes records. Polled by the sampler thread, never by the training thread.
+
+    A source whose measurements would be lost if it were asked less often than once an interval has an attribute
+    ``overflows = True``; the others are asked less often when stallmeter costs too much.
+    """
+
+    name: str
+    """Shown when the source is switched off."""
+
+    def sample(self, time_s: float) -> Sequence[Sample]:
+        """Return what was measured since the last call.
+
+        Args:
+            time_s: Unix time of this poll.
+
+        Raises:
+            Exception: Anything; the monitor names the source once and switches it off.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back what the source holds."""
+        ...
+
+
+class Rule(Protocol):
+    """Window to diagnosis, or None. A frozen dataclass whose fields are thresholds made by `threshold`."""
+
+    id: ClassVar[str]
+    """The problem's name, kebab-case; the rule's file has the same name."""
+    title: ClassVar[str]
+    """The problem as a statement."""
+    needs: ClassVar[tuple[str, ...]]
+    """Signals of the window without which the rule abstains."""
+
+    def check(self, window: Window) -> Diagnosis | None:
+        """Return a diagnosis when the window shows the problem, else None."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One value of one metric, as trackers take it."""
+
+    group: str
+    """``steps`` or ``hardware``; a tracker puts each where its users look for it."""
+    key: str
+    """Short name with a unit, ``[A-Za-z0-9_./ -]`` only."""
+    value: float
+    """Finite, 4 significant digits."""
+    step: int
+    time_s: float
+    """Unix time of the measurement, never of the sending: replays stay idempotent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What a tracker shows on the run's page besides curves."""
+
+    tags: Mapping[str, str]
+    headline: str
+    """Verdict, fix and gain in one line."""
+    note: str
+    """Markdown, at most 4 kB, beginning with the headline."""
+    files: Mapping[str, Path]
+    """Artifact name to local file, for example ``report.md``."""
+    final: bool
+    """False while the run goes on."""
+    slow_steps: Sequence[StepRecord] = ()
+    """The slowest steady steps so far, the slowest first."""
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """A replica of the recording. Called by the forwarder thread only."""
+
+    name: str
+    """Short and unique in a run, for example ``mlflow``: names the cursor file."""
+    destination: str
+    """Where it goes, without secrets: shown to the user and kept beside the cursor."""
+    batch_size: int
+    """Most points that `send` takes at once."""
+
+    def send(self, points: Sequence[Point]) -> None:
+        """Deliver points. Delivering the same points twice must leave one copy where the tracker allows it.
+
+        Raises:
+            TrackerUnavailableError: Not now; the same points will be sent again later.
+            TrackerError: Never; the tracker is stopped with one warning.
+        """
+        ...
+
+    def show(self, page: Page) -> None:
+        """Put tags, note and files on the run's page. Raises as `send` does."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the client. Never ends a run that somebody else started."""
+        ...
+
+
+def threshold(default: float, unit: str, source: str) -> Any:
+    """A rule's dataclass field that carries its unit and where the number comes from.
+
+    Args:
+        default: The value used when the user says nothing.
+        unit: Unit of the value, for example ``%`` or ``s``.
+        source: A sentence that says who uses this value or what it was calibrated on.
+    """
+    return dataclasses.field(default=default, metadata={"unit": unit, "source": source})

@@ -1,0 +1,113 @@
+"""Recordings whose tracker has not got everything: the run was killed, or the tracker was down at its end."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import re
+import socket
+import time
+from pathlib import Path
+
+from .cursor import Cursor, cursors
+from .errors import RecordingError
+from .recording import Reader
+
+NEWEST = 50
+"""Most recordings that are looked at when a run starts."""
+
+SENDABLE = ("mlflow", "neptune")
+"""Trackers that `stallmeter sync` can send to; the others are served by the program that made the recording."""
+
+SILENT_S = 60.0
+"""A recording of another host that has not grown for so long is no longer written."""
+
+TAIL_BYTES = 256 * 1024
+
+_END = re.compile(rb'^\["event",\{[^\n]*"name":"end"[,}]', re.MULTILINE)
+_MADE_BY_SYNC = re.compile(r"-(?:to|new)-[0-9a-f]+$")
+
+
+def leftovers(directory: Path, *, but: Path | None = None) -> list[Path]:
+    """Return the newest recordings of a directory that their tracker has not got completely, the newest first.
+
+    Looks at no more than `NEWEST` folders, by their names, which begin with the time.
+
+    Args:
+        directory: Where recordings are.
+        but: The recording to leave out.
+    """
+    names = heapq.nlargest(NEWEST, (f.name for f in os.scandir(directory) if f.is_dir()))
+    return [f for name in names if (f := directory / name) != but and is_left_over(f)]
+
+
+def is_left_over(folder: Path) -> bool:
+    """Whether a recording has something for its tracker, and nobody is about to send it."""
+    return bool(behind(folder)) and not is_written(folder)
+
+
+def behind(folder: Path, rank: int | None = None) -> dict[str, Cursor]:
+    """Return the cursors of trackers that have not got everything, by label; none once it was all sent elsewhere."""
+    found = cursors(folder, rank)
+    if any(cursor.complete for label, cursor in found.items() if _MADE_BY_SYNC.search(label)):
+        return {}
+    return {label: cursor for label, cursor in sendable(found).items() if not cursor.complete}
+
+
+def sendable(found: dict[str, Cursor]) -> dict[str, Cursor]:
+    """Return the cursors of the run's own trackers to which `stallmeter sync` can send."""
+    return {
+        label: cursor
+        for label, cursor in found.items()
+        if label.startswith(SENDABLE)
+        and not _MADE_BY_SYNC.search(label)
+        and ("neptune" not in label or "://" in cursor.destination)  # a run of the program's own is out of reach
+    }
+
+
+def is_written(folder: Path, rank: int = 0) -> bool:
+    """Whether a program still writes a recording, as far as can be told from here: its process lives, or it grows."""
+    try:
+        path, header = Reader(folder, rank).newest()
+        if _has_ended(path):
+            return False
+        if header.host == socket.gethostname():
+            return is_running(header.pid, header.started_s)
+        return time.time() - path.stat().st_mtime < SILENT_S
+    except (RecordingError, OSError):
+        return False
+
+
+def _has_ended(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+        return _END.search(file.read()) is not None
+
+
+def is_running(pid: int, since_s: float) -> bool:
+    """Whether a process of this host still runs, and is not a later one with the same number.
+
+    Args:
+        pid: Its number.
+        since_s: Unix time at which it ran already.
+    """
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # it is somebody else's
+    try:
+        # Fields 3 (state) and 22 (start, in clock ticks since the boot) of proc(5); the name may hold spaces.
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        up_s = float(Path("/proc/uptime").read_text().split()[0])
+    except (OSError, ValueError):
+        return True
+    age_s = up_s - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return fields[0] not in "ZX" and time.time() - age_s <= since_s + 5.0
+
+
+def leftovers_below(path: Path) -> list[Path]:
+    """Return all recordings below a folder that their tracker has not got completely, the oldest first."""
+    folders = sorted({cursor.parent for cursor in path.rglob("cursor-*.json")})
+    return [folder for folder in folders if is_left_over(folder)]

@@ -1,0 +1,137 @@
+"""Copies of a loader with other settings. The loader that was given is never touched."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+from typing import Any
+
+from ..errors import SettingError
+from .snapshot import generators_in
+
+DEFAULT_PREFETCH = 2
+"""What torch takes when workers are asked for and nothing is said."""
+
+
+class FreeData:
+    """A loader that costs nothing: the same batch again and again."""
+
+    def __init__(self, batch: object) -> None:
+        self._batch = batch
+
+    def __iter__(self) -> Iterator[object]:
+        return repeat(self._batch)
+
+
+def check_loader(loader: object) -> None:
+    """Refuse what cannot be iterated over more than once.
+
+    Raises:
+        SettingError: It says what to give.
+    """
+    if isinstance(loader, (list, tuple, dict)):
+        raise SettingError(f"the probe takes one training loader, not a {type(loader).__name__}")
+    if not hasattr(loader, "__iter__"):
+        raise SettingError(f"the probe needs a loader to iterate over, not {type(loader).__name__}")
+    if hasattr(loader, "__next__"):
+        raise SettingError(
+            f"{type(loader).__name__} can be read only once, and the probe reads several times; give the loader itself"
+        )
+
+
+def endless(loader: Iterable[Any]) -> Iterator[Any]:
+    """Iterate epoch after epoch.
+
+    Raises:
+        SettingError: An epoch has no batch.
+    """
+    while True:
+        empty = True
+        for batch in loader:
+            empty = False
+            yield batch
+        if empty:
+            raise SettingError("the loader yields no batch; with drop_last it needs a batch's worth of items")
+
+
+def workers_of(loader: object) -> int | None:
+    """Return a DataLoader's number of workers; None for other iterables."""
+    return int(loader.num_workers) if _is_dataloader(loader) else None  # type: ignore[attr-defined]
+
+
+def batch_size_of(loader: object) -> int | None:
+    """Return the batch size that a DataLoader was set to; None where it leaves that to others."""
+    size = getattr(loader, "batch_size", None)
+    return size if isinstance(size, int) else None
+
+
+def why_workers_fixed(loader: object) -> str | None:
+    """Return why a copy with another number of workers would say nothing of use; None when it would."""
+    if not _is_dataloader(loader):
+        return f"{type(loader).__name__} is no torch.utils.data.DataLoader"
+    if loader._dataset_kind != 0:  # type: ignore[attr-defined]
+        return "its dataset is iterable: another number of workers may repeat or drop samples"
+    return None
+
+
+def why_batch_size_fixed(loader: Any, batch_size: int) -> str | None:
+    """Return why the loader cannot be made again with this batch size; None when it can."""
+    if not _is_dataloader(loader):
+        return f"{type(loader).__name__} is no torch.utils.data.DataLoader"
+    if loader.batch_size is None:
+        return "the loader has a batch sampler of its own, or its dataset makes the batches"
+    if loader._dataset_kind == 0 and len(loader.sampler) < batch_size:
+        return f"an epoch has only {len(loader.sampler)} items"
+    return None
+
+
+def copy_of(loader: Any, *, workers: int | None = None, batch_size: int | None = None) -> Any:
+    """Copy a loader: same dataset, sampler, collate function and hooks, with workers of its own.
+
+    The workers live on between epochs, so that their start-up is paid once and not measured as throughput.
+
+    Args:
+        loader: A DataLoader; anything else is returned as it is.
+        workers: As many; by default as the loader has.
+        batch_size: By default the loader's own.
+    """
+    if not _is_dataloader(loader):
+        return loader
+    from torch.utils.data import BatchSampler
+
+    count = int(loader.num_workers) if workers is None else workers
+    clone = copy.copy(loader)
+    # Past __setattr__, which refuses to change what a loader was made with.
+    changed = vars(clone)
+    changed.update(num_workers=count, _iterator=None, persistent_workers=count > 0)
+    changed["prefetch_factor"] = (loader.prefetch_factor or DEFAULT_PREFETCH) if count else None
+    if not count:
+        changed["timeout"] = 0
+    if batch_size is not None:
+        sampler = BatchSampler(loader.sampler, batch_size, loader.drop_last)
+        changed.update(batch_size=batch_size, batch_sampler=sampler)
+    return clone
+
+
+def stop_workers(loader: Any) -> None:
+    """End the workers of a copy."""
+    iterator = getattr(loader, "_iterator", None) if _is_dataloader(loader) else None
+    if iterator is not None:
+        loader._iterator = None
+        iterator._shutdown_workers()
+
+
+def touched_by_reading(loader: object) -> list[object]:
+    """Return what iterating over a loader changes: its own attributes, its samplers, its dataset's generators."""
+    found: list[object] = [loader]
+    for name in ("sampler", "batch_sampler"):
+        sampler = getattr(loader, name, None)
+        found += [sampler, getattr(sampler, "sampler", None)]
+    return [*found, *generators_in(getattr(loader, "dataset", None))]
+
+
+def _is_dataloader(loader: object) -> bool:
+    from torch.utils.data import DataLoader
+
+    return isinstance(loader, DataLoader)

@@ -1,0 +1,1 @@
+"""Text, Markdown, JSON, HTML and a picture from a recording: pure functions."""

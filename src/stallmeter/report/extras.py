@@ -1,0 +1,56 @@
+"""The reports that need optional packages: written where those are installed, and never at the cost of the others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import MissingPackageError
+from ..recording import write_atomically
+from .model import History
+
+_log = logging.getLogger("stallmeter")
+
+
+def _page(history: History) -> str:
+    from .html import to_html
+
+    return to_html(history)
+
+
+def _picture(history: History) -> bytes | None:
+    from .chart_png import phase_chart
+
+    return phase_chart(history)
+
+
+MAKERS: Mapping[str, Callable[[History], str | bytes | None]] = {"report.html": _page, "phases.png": _picture}
+"""File name to what makes it."""
+
+
+def write_extras(history: History, files: Mapping[str, Path], guard: Callable[..., Any]) -> None:
+    """Write the HTML report and the phase chart.
+
+    Args:
+        history: The recording read back.
+        files: Where to write, by the name of the file; others than ours are ignored.
+        guard: Calls something that may fail, once for each file.
+    """
+    missing = [name for name in MAKERS if guard(name, _write, history, name, files[name]) is False]
+    if missing:
+        _log.info(
+            "stallmeter: no %s was written; to have it: pip install 'stallmeter[report]'", " and no ".join(missing)
+        )
+
+
+def _write(history: History, name: str, path: Path) -> bool:
+    """Write one file where there is something to show; return whether its packages are installed."""
+    try:
+        content = MAKERS[name](history)
+    except MissingPackageError:
+        return False
+    if content is not None:
+        write_atomically(path, content)
+    return True

@@ -1,0 +1,225 @@
+"""The report as Markdown, and what a tracker's run page shows of it: note, headline and tags. Standard library only."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Iterator
+
+from ..diagnosis import Diagnosis
+from ..window import Stats
+from . import wording
+from .device import device_lines
+from .model import END, Report, Share
+from .wording import headline
+
+__all__ = ["NOTE_BYTES", "escape", "headline", "note", "tags", "to_markdown"]
+
+NOTE_BYTES = 4000
+"""Most bytes of a note."""
+
+SHOWN_PCT = 0.5
+"""Buckets below this share of the wall time are summed up in one row of a note."""
+
+_SPECIAL = re.compile(r"[\\`*\[\]|~$#!]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+# Only spans without anything that could end them or start HTML stay code; everything else is escaped.
+_CODE = re.compile(r"(?<!`)(`[^`|<>&\\]+`)(?!`)")
+
+
+def escape(text: object, limit: int = wording.TEXT_LIMIT) -> str:
+    """Make foreign text harmless in Markdown, in a table and in the HTML made from it; `code` spans stay.
+
+    Args:
+        text: What somebody else wrote.
+        limit: Most characters to keep, counted before escaping.
+    """
+    pieces = _CODE.split(wording.one_line(text, limit))
+    return "".join(piece if i % 2 else _escape(piece) for i, piece in enumerate(pieces))
+
+
+def _escape(text: str) -> str:
+    return html.escape(_SPECIAL.sub(r"\\\g<0>", text), quote=False)
+
+
+def to_markdown(report: Report) -> str:
+    """Return the whole report."""
+    return "\n\n".join(_sections(report, full=True)) + "\n"
+
+
+def note(report: Report) -> str:
+    """Return the short report for a run's page, at most `NOTE_BYTES` bytes; the headline comes first."""
+    kept: list[str] = []
+    room = NOTE_BYTES
+    for section in _sections(report, full=False):
+        room -= len(section.encode()) + 2
+        if room < 0:
+            break
+        kept.append(section)
+    return "\n\n".join(kept) + "\n"
+
+
+def tags(report: Report, version: str = "") -> dict[str, str]:
+    """Return what runs can be searched by. A tag whose value was not measured is left out.
+
+    Args:
+        report: What is known of the run.
+        version: Version of stallmeter; the recording's by default.
+    """
+    primary, loader, version = report.verdict.primary, report.loader, version or _version(report)
+    found: dict[str, str] = {}
+    if primary is not None:
+        found["stallmeter.primary"] = wording.one_line(primary.rule, wording.NAME_LIMIT)
+    if report.data_wait_share_pct is not None:
+        found["stallmeter.data_wait_pct"] = f"{report.data_wait_share_pct:.1f}"
+    if loader is not None and loader.num_workers is not None:
+        found["stallmeter.num_workers"] = str(loader.num_workers)
+    found |= _worker_tags(report)
+    if version:
+        found["stallmeter.version"] = version
+    return found
+
+
+def _worker_tags(report: Report) -> dict[str, str]:
+    advice = report.verdict.num_workers
+    found: dict[str, str] = {}
+    if advice is not None:
+        found["stallmeter.num_workers_advised"] = str(advice.recommended)
+        if advice.recommended != advice.current and advice.predicted_gain_pct is not None:
+            found["stallmeter.predicted_speedup"] = f"{1 + advice.predicted_gain_pct / 100:.2f}"
+    return found
+
+
+def _version(report: Report) -> str:
+    return "" if report.header is None else wording.one_line(report.header.version, 30)
+
+
+def _sections(report: Report, *, full: bool) -> Iterator[str]:
+    verdict = report.verdict
+    yield f"**{escape(headline(report.judged, report.trials), wording.HEADLINE_LIMIT)}**"
+    if verdict.primary is not None:
+        yield from _primary(verdict.primary, full=full)
+    if report.ledger:
+        yield _ledger(report, full=full)
+    yield "\n".join(_facts(report))
+    others = [d for d in verdict.diagnoses if d is not verdict.primary and d != verdict.primary]
+    if others:
+        yield "**Also found**\n\n" + "\n".join(_brief(d) for d in others[: None if full else 4])
+    if not full:
+        return
+    if verdict.abstained:
+        names = "\n".join(f"- {escape(wording.abstention(a))}" for a in verdict.abstained)
+        yield f"**Not judged, because it was not measured**\n\n{names}"
+    events = [event for event in report.events if event.name != END]
+    if events:
+        lines = "\n".join(f"- {escape(e.name, wording.NAME_LIMIT)}: {escape(e.detail)}" for e in events)
+        yield f"**Events**\n\n{lines}"
+    yield "\n".join(_origin(report))
+
+
+def _primary(primary: Diagnosis, *, full: bool) -> Iterator[str]:
+    yield (
+        f"{escape(primary.summary)} "
+        f"({primary.severity.value}, rule {escape(primary.rule, wording.NAME_LIMIT)}, "
+        f"{100 * primary.confidence:.0f} % sure)"
+    )
+    if primary.advice:
+        yield "\n".join(
+            f"{i}. {escape(advice.text)}"
+            + (f" ({won})" if (won := wording.predicted(advice.predicted_gain_pct)) else "")
+            for i, advice in enumerate(primary.advice[: None if full else 3], 1)
+        )
+    if full and primary.evidence:
+        rows = (
+            (
+                escape(e.name),
+                f"{wording.significant(e.value)} {escape(e.unit, 20)}",
+                "" if e.threshold is None else f"{wording.significant(e.threshold)} {escape(e.unit, 20)}",
+                escape(e.source),
+            )
+            for e in primary.evidence
+        )
+        yield _table(("Evidence", "Value", "Threshold", "Where the threshold comes from"), rows)
+
+
+def _brief(diagnosis: Diagnosis) -> str:
+    lost = f" {wording.seconds(diagnosis.time_lost_s)} lost." if diagnosis.time_lost_s > 0 else ""
+    return f"- {escape(diagnosis.title, 120).rstrip('.')} ({escape(diagnosis.rule, wording.NAME_LIMIT)}).{lost}"
+
+
+def _ledger(report: Report, *, full: bool) -> str:
+    shown = sorted((s for s in report.ledger if s.seconds > 0), key=lambda s: -s.seconds)
+    rows: list[tuple[str, ...]] = []
+    small = 0.0
+    for share in shown:
+        if not full and (share.share_pct or 0.0) < SHOWN_PCT:
+            small += share.seconds
+            continue
+        rows.append(_row(share, ""))
+        rows += [_row(part, "- ") for part in share.parts[: None if full else 3] if (part.share_pct or 0.0) > 1]
+    if small:
+        rows.append(("the rest", wording.seconds(small), wording.percent(100 * small / (report.wall_s or small))))
+    rows.append(("wall time", wording.seconds(report.wall_s), wording.percent(100.0)))
+    return _table(("Where the time went", "Time", "Share"), rows, numeric=True)
+
+
+def _row(share: Share, prefix: str) -> tuple[str, str, str]:
+    name = wording.label(share.name) if not prefix else share.name
+    return prefix + escape(name, wording.NAME_LIMIT), wording.seconds(share.seconds), wording.percent(share.share_pct)
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]], *, numeric: bool = False) -> str:
+    rule = ["---", *(["---:" if numeric else "---"] * (len(head) - 1))]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows))
+
+
+def _facts(report: Report) -> Iterator[str]:
+    yield f"- Steps: {report.steps:,} in {wording.seconds(report.wall_s)}{_throughput(report)}"
+    yield f"- Step time: {_stats(report.step_time_s)}"
+    yield f"- Data wait: {_stats(report.data_wait_s)}"
+    for name, said in device_lines(report.device):
+        yield f"- {name.capitalize()}: {escape(said)}"
+    workers = report.verdict.num_workers
+    if workers is not None:
+        change = "keep it" if workers.recommended == workers.current else f"use {workers.recommended}"
+        won = wording.predicted(workers.predicted_gain_pct)
+        yield f"- num\\_workers: {workers.current} now, {change}{f', {won}' if won else ''}: {escape(workers.reason)}"
+    elif report.loader is not None and report.loader.num_workers is not None:
+        yield f"- num\\_workers: {report.loader.num_workers}"
+    if workers is not None and workers.prefetch_factor is not None:
+        won = wording.predicted(workers.prefetch_gain_pct)
+        yield f"- prefetch\\_factor: {workers.prefetch_factor} bridges uneven batches{f', {won}' if won else ''}"
+    for tried in report.trials:
+        yield f"- Tried: {escape(wording.trial(tried))}"
+    cost = report.overhead
+    if cost is not None:
+        yield f"- Cost of stallmeter: {wording.cost(cost.own_s, cost.thread_cpu_s, report.steps, cost.share_pct)}"
+    yield f"- In a named bucket: {wording.percent(report.coverage_pct)} of the wall time"
+
+
+def _throughput(report: Report) -> str:
+    parts = [f"{wording.significant(report.steps_per_s)} steps/s"] if report.steps_per_s else []
+    if report.samples_per_s:
+        parts.append(f"{wording.significant(report.samples_per_s)} samples/s")
+    return f", {', '.join(parts)}" if parts else ""
+
+
+def _stats(stats: Stats | None) -> str:
+    if stats is None:
+        return wording.ABSENT
+    return (
+        f"median {wording.seconds(stats.median)}, mean {wording.seconds(stats.mean)}, "
+        f"p95 {wording.seconds(stats.p95)}, max {wording.seconds(stats.max)}"
+    )
+
+
+def _origin(report: Report) -> Iterator[str]:
+    header = report.header
+    if header is not None:
+        yield (
+            f"Recorded by stallmeter {escape(header.version, 30)} in {escape(header.framework, wording.NAME_LIMIT)}, "
+            f"rank {header.rank} of {header.world_size} on {escape(header.host, wording.NAME_LIMIT)}."
+        )
+    if report.path is not None:
+        yield f"{escape(report.how_it_ended)}."
+    if report.path is not None:
+        yield f"Recording: {escape(report.path)}"

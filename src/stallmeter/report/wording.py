@@ -1,0 +1,210 @@
+"""How numbers and foreign text are put into words, the same in every report."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from ..diagnosis import Abstention, Diagnosis, Verdict, WorkerAdvice
+from ..recording import redact
+from ..records import WorkerTrial
+
+ABSENT = "-"
+"""Shown where something was not measured."""
+
+NAME_LIMIT = 60
+"""Most characters of a user's name (a callback, a logger, an interface) that a report shows."""
+
+TEXT_LIMIT = 400
+"""Most characters of a sentence that a report shows."""
+
+HEADLINE_LIMIT = 300
+"""Most characters of the headline, which has to fit into a tracker's note and a console line."""
+
+LABELS = {
+    "start": "start, before step 1",
+    "worker_startup": "worker start-up",
+    "data_wait": "data wait",
+    "h2d": "host-to-device copy",
+    "loop": "framework loop",
+}
+"""Words for the buckets whose name does not say it all."""
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]+")
+
+
+def one_line(text: object, limit: int = TEXT_LIMIT) -> str:
+    """Make foreign text safe to show: one line, no control or direction characters, no passwords, capped.
+
+    Args:
+        text: What somebody else wrote.
+        limit: Most characters to keep.
+    """
+    clean = redact(" ".join(_CONTROL.sub(" ", str(text)).split()))
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+def significant(value: float | None, digits: int = 3) -> str:
+    """Return a number with so many significant digits, without an exponent where it can be read without one."""
+    if value is None or not math.isfinite(value):
+        return ABSENT
+    if value == 0:
+        return "0"
+    if abs(value) >= 10**digits:
+        return f"{value:,.0f}" if abs(value) < 1e15 else f"{value:.{digits}g}"
+    decimals = digits - 1 - math.floor(math.log10(abs(value)))
+    text = f"{value:.{max(0, decimals)}f}" if decimals <= 9 else f"{value:.{digits}g}"
+    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+
+
+def seconds(value: float | None) -> str:
+    """Return a duration in the unit in which it is read best."""
+    if value is None or not math.isfinite(value):
+        return ABSENT
+    size = abs(value)
+    if size >= 3.6e9:
+        return f"{value / 3600:.3g} h"
+    if size >= 3600:
+        hours, minutes = divmod(round(value / 60), 60)
+        return f"{hours:,} h {minutes:02d} min"
+    if size >= 120:
+        minutes, rest = divmod(round(value), 60)
+        return f"{minutes} min {rest:02d} s"
+    for least, factor, unit in ((1, 1, "s"), (1e-3, 1e3, "ms"), (1e-7, 1e6, "µs")):
+        if size >= least:
+            return f"{significant(value * factor)} {unit}"
+    return "0 s"
+
+
+def percent(value: float | None) -> str:
+    """Return a percentage; below 0.1 it says only that."""
+    if value is None or not math.isfinite(value):
+        return ABSENT
+    if 0 < value < 0.1:
+        return "<0.1 %"
+    if 0.05 <= abs(value) < 99.95:
+        return f"{value:.1f} %"
+    return f"{value:,.0f} %" if abs(value) < 1e9 else f"{value:.3g} %"
+
+
+def size(value: float | None) -> str:
+    """Return a number of bytes in decimal units."""
+    if value is None or not math.isfinite(value):
+        return ABSENT
+    for least, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(value) >= least:
+            return f"{significant(value / least)} {unit}"
+    return f"{value:.0f} B"
+
+
+def label(bucket: str) -> str:
+    """Return the words for a bucket of the ledger."""
+    return LABELS.get(bucket, one_line(bucket, NAME_LIMIT))
+
+
+def predicted(gain_pct: float | None) -> str | None:
+    """Return a predicted rise of throughput in words; None when there is none."""
+    if gain_pct is None or not math.isfinite(gain_pct):
+        return None
+    number = f"{gain_pct:+,.0f}" if abs(gain_pct) < 1e6 else f"{gain_pct:+.3g}"
+    return f"{number} % throughput predicted"
+
+
+def gain(diagnosis: Diagnosis) -> str | None:
+    """Return what the first advice gains: as predicted, else at most what the lost time allows; None if neither."""
+    said = predicted(diagnosis.advice[0].predicted_gain_pct) if diagnosis.advice else None
+    if said is not None:
+        return said
+    lost = diagnosis.share_pct
+    if math.isfinite(lost) and 0.5 <= lost <= 95:
+        return f"at most +{100 * lost / (100 - lost):.0f} % throughput"
+    return None
+
+
+def cost(own_s: float, thread_cpu_s: float | None, steps: int, share_pct: float | None) -> str:
+    """Return what stallmeter itself cost.
+
+    Args:
+        own_s: Seconds of its hooks in the training thread.
+        thread_cpu_s: CPU seconds of its own threads.
+        steps: How many steps that was for.
+        share_pct: Both together, of the wall time.
+    """
+    own, beside = own_s / max(1, steps), None if thread_cpu_s is None else thread_cpu_s / max(1, steps)
+    return (
+        f"{seconds(own)} a step in the training thread, {seconds(beside)} CPU beside it; "
+        f"{percent(share_pct)} of the run"
+    )
+
+
+def abstention(item: Abstention) -> str:
+    """Return which rule could not judge, and for want of what."""
+    missing = ", ".join(one_line(m, NAME_LIMIT) for m in item.missing)
+    return f"{one_line(item.rule, NAME_LIMIT)} (needs {missing or 'more steps'})"
+
+
+def times_faster(gain_pct: float) -> str:
+    """Return a rise of throughput as a factor: 90 % more is 1.9 times as much."""
+    return f"{significant(1 + gain_pct / 100, 2)}\N{MULTIPLICATION SIGN}" if math.isfinite(gain_pct) else ABSENT
+
+
+def worker_change(advice: WorkerAdvice | None) -> str | None:
+    """Return the recommended change in a few words; None where none is recommended."""
+    if advice is None or advice.recommended == advice.current:
+        return None
+    won = "" if not advice.predicted_gain_pct else f": predicted {times_faster(advice.predicted_gain_pct)} faster"
+    return f"num_workers {advice.current} → {advice.recommended}{won}"
+
+
+_OUTCOMES = {
+    "measuring": "being measured",
+    "kept": "kept",
+    "reverted": "not better beyond the noise, taken back",
+    "set": "set by on_num_workers",
+    "unsettled": "the run ended before it was decided",
+}
+
+
+def trial(tried: WorkerTrial) -> str:
+    """Return how a change of the number of workers did against its prediction."""
+    parts = []
+    if tried.predicted_gain_pct is not None:
+        parts.append(f"predicted {times_faster(tried.predicted_gain_pct)}")
+    if tried.achieved_gain_pct is not None:
+        parts.append(f"achieved {times_faster(tried.achieved_gain_pct)}")
+    parts.append(_OUTCOMES.get(tried.outcome) or one_line(tried.outcome, NAME_LIMIT))
+    return f"num_workers {tried.before} → {tried.workers}: {', '.join(parts)}"
+
+
+def headline(verdict: Verdict | None, trials: Sequence[WorkerTrial] = ()) -> str:
+    """Return verdict, fix and gain in one plain line of at most `HEADLINE_LIMIT` characters.
+
+    Args:
+        verdict: What the rules said; None when they were not asked.
+        trials: Numbers of workers that were tried in the run; the last one is named.
+    """
+    tail = f" {trial(trials[-1])}." if trials else ""
+    line = one_line(_headline(verdict, HEADLINE_LIMIT - len(tail)), HEADLINE_LIMIT - len(tail))
+    return line + tail if line.endswith((".", "…")) or not tail else f"{line}.{tail}"
+
+
+def _headline(verdict: Verdict | None, limit: int) -> str:
+    if verdict is None:
+        return "Not judged: too little was measured."
+    primary = verdict.primary
+    if primary is None:
+        return "No loss was found in what was measured."
+    title = one_line(primary.title, 120).rstrip(".")
+    if not primary.time_lost_s > 0:
+        return f"{title}. {primary.summary}"
+    what = f"{title}: {seconds(primary.time_lost_s)} lost, {percent(primary.share_pct)} of the run."
+    if not primary.advice:
+        return what
+    change, workers = worker_change(verdict.num_workers), verdict.num_workers
+    if change and workers and f"num_workers={workers.recommended}" in primary.advice[0].text:
+        return f"{what} Fix: {change}"
+    won = gain(primary)
+    tail = f" ({won})" if won else ""
+    room = limit - len(what) - len(" Fix: ") - len(tail)
+    return f"{what} Fix: {one_line(primary.advice[0].text, room).rstrip('.')}{tail}"

@@ -1,0 +1,77 @@
+"""The rules: one file each. Within a family the order here is the order of precedence."""
+
+from __future__ import annotations
+
+from ..interfaces import Rule
+from .accelerator_unused import AcceleratorUnused
+from .batch_handoff import BatchHandoff
+from .checkpoint_stall import CheckpointStall
+from .compute_bound import ComputeBound
+from .cpu_saturated import CpuSaturated
+from .cpu_throttled import CpuThrottled
+from .fetch_stall import FetchStall
+from .gpu_memory_growth import GpuMemoryGrowth
+from .gpu_memory_near_limit import GpuMemoryNearLimit
+from .gpu_throttled import GpuThrottled
+from .host_memory_growth import HostMemoryGrowth
+from .host_memory_near_limit import HostMemoryNearLimit
+from .host_sync import HostSync
+from .input_bound import InputBound
+from .io_wait_high import IoWaitHigh
+from .launch_bound import LaunchBound
+from .low_gpu_memory_use import LowGpuMemoryUse
+from .low_utilization import LowUtilization
+from .mixed_precision_off import MixedPrecisionOff
+from .network_saturated import NetworkSaturated
+from .no_workers import NoWorkers
+from .noisy_neighbour import NoisyNeighbour
+from .prep_stall import PrepStall
+from .slow_batches import SlowBatches
+from .slow_callback import SlowCallback
+from .slow_logging import SlowLogging
+from .slow_start import SlowStart
+from .step_outliers import StepOutliers
+from .too_few_workers import TooFewWorkers
+from .too_many_workers import TooManyWorkers
+from .transfer_bound import TransferBound
+from .unpinned_memory import UnpinnedMemory
+from .validation_heavy import ValidationHeavy
+from .worker_startup import WorkerStartup
+
+ALL_RULES: tuple[Rule, ...] = (
+    CpuThrottled(),
+    NoisyNeighbour(),
+    SlowBatches(),
+    BatchHandoff(),
+    TooManyWorkers(),
+    NoWorkers(),
+    FetchStall(),
+    TooFewWorkers(),
+    PrepStall(),
+    InputBound(),
+    UnpinnedMemory(),
+    TransferBound(),
+    WorkerStartup(),
+    SlowCallback(),
+    SlowLogging(),
+    CheckpointStall(),
+    ValidationHeavy(),
+    StepOutliers(),
+    SlowStart(),
+    HostMemoryGrowth(),
+    HostMemoryNearLimit(),
+    GpuMemoryGrowth(),
+    GpuMemoryNearLimit(),
+    GpuThrottled(),
+    CpuSaturated(),
+    IoWaitHigh(),
+    NetworkSaturated(),
+    AcceleratorUnused(),
+    HostSync(),
+    LaunchBound(),
+    LowUtilization(),
+    LowGpuMemoryUse(),
+    MixedPrecisionOff(),
+    ComputeBound(),
+)
+"""Every rule with its default thresholds."""

@@ -1,0 +1,72 @@
+"""Handing batches over from the workers costs the time.
+
+**What it means.** The batch was ready when the loop asked for it, and still the loop waited: receiving, unpickling
+and mapping a batch from another process happens in the loop's own thread. Each tensor of a batch costs a handshake of
+its own, so many small tensors are expensive however fast the workers are. More workers cannot help.
+
+**Evidence.** `ready_wait_share`: share of the data wait in steps whose batch was ready, 0 to 1. `handover_s`: median
+wait for a batch that was ready, seconds.
+
+**Advice.** Collate into few large tensors. Use `torch.multiprocessing.set_sharing_strategy("file_system")`. Where a
+batch takes less time to make than to hand over, use `num_workers=0`.
+
+**When it is wrong.** On a busy machine every hand-over is slow: look at the CPU first.
+
+**References.** Our measurement: 1 small tensor 1.5 ms, 4 tensors 2.5 ms, 16 tensors 5.7 ms (one file descriptor
+each).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..diagnosis import Advice, Diagnosis, Evidence, Severity
+from ..interfaces import threshold
+from ..window import Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchHandoff:
+    """Fires when most of the wait is for batches that were ready, and each takes long."""
+
+    id: ClassVar[str] = "batch-handoff"
+    title: ClassVar[str] = "Handing batches over from the workers costs the time"
+    needs: ClassVar[tuple[str, ...]] = ("data_wait_share_pct", "ready_wait_share", "handover_s", "num_workers")
+    family: ClassVar[str] = "input"
+
+    warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
+    ready_share: float = threshold(0.6, "1", "Most of the wait; our measurement, benchmarks/faults")
+    slow_handover_s: float = threshold(0.005, "s", "Our measurement: 16 small tensors; a single one takes 1.5 ms")
+
+    def check(self, window: Window) -> Diagnosis | None:
+        """Compare the wait for ready batches with the thresholds."""
+        share, ready = window.data_wait_share_pct or 0.0, window.ready_wait_share or 0.0
+        handover = window.handover_s
+        if handover is None or not window.num_workers or share < self.warn_pct:
+            return None
+        if ready < self.ready_share or handover < self.slow_handover_s:
+            return None
+        lost = (window.bucket_s("data_wait") or 0.0) * ready
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.WARNING,
+            title=self.title,
+            summary=f"{100 * ready:.0f} % of the data wait was for batches that were ready: handing one over took "
+            f"{handover * 1e3:.1f} ms.",
+            time_lost_s=lost,
+            share_pct=window.share_pct(lost) or 0.0,
+            confidence=0.85,
+            evidence=(
+                Evidence("data wait, share of training time", share, "%", self.warn_pct, "MLPerf Storage"),
+                Evidence("share of the wait for ready batches", ready, "1", self.ready_share, "benchmarks/faults"),
+                Evidence("wait for a ready batch, median", handover, "s", self.slow_handover_s, "our measurement"),
+            ),
+            advice=(
+                Advice("Collate into few large tensors: each tensor of a batch costs a handshake."),
+                Advice(
+                    'Call torch.multiprocessing.set_sharing_strategy("file_system"); it leaves files after a crash.'
+                ),
+                Advice("Use num_workers=0 where making a batch takes less time than handing it over."),
+            ),
+        )

@@ -1,0 +1,84 @@
+"""The training step itself sets the pace.
+
+**What it means.** Most of the time goes into the steps, and nothing beside them costs much. That is how it should be:
+to go faster, the step itself has to become cheaper or do more at once.
+
+**Evidence.** `step_share_pct`: copy, forward, backward, optimizer, the loop's body and the framework's own code, as a
+share of training time without validation, in percent, from the wall-clock ledger. Every other bucket takes less than
+`loss_pct`. `busiest_gpu_pct`: mean utilization of the GPU used most, in percent, where there is one.
+
+**Advice.** Use mixed precision on a GPU with Tensor Cores. Raise the batch size while memory allows and the results
+stay as good. Compile the model (`torch.compile`) when steps are many and shapes fixed. Where the framework's own code
+is a large part of a step, only larger steps help.
+
+**When it is wrong.** Times are the host's: a step that waits for the device looks like one that works. On a GPU,
+utilization above 70 % is generally called good, and below 90 % of an expensive card is still money lost.
+
+**References.** TraceML: compute above 90 % of a step. neptune.ai, "How to optimize GPU usage": above 70 % is good.
+Chaim Rand, "TensorFlow Performance Analysis" (2020): be content with no less than 90 %.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..diagnosis import Advice, Diagnosis, Evidence, Severity
+from ..interfaces import threshold
+from ..window import Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeBound:
+    """Says that the steps themselves take the time, when nothing else takes much."""
+
+    id: ClassVar[str] = "compute-bound"
+    title: ClassVar[str] = "The training step itself sets the pace"
+    family: ClassVar[str] = "compute"
+    needs: ClassVar[tuple[str, ...]] = ("step_share_pct", "largest_loss_pct", "step_time_s")
+
+    step_pct: float = threshold(70.0, "%", "our choice; TraceML asks for 90 %, without the framework's own code")
+    loss_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
+    good_gpu_pct: float = threshold(70.0, "%", "neptune.ai: utilization above 70 % is generally considered good")
+    full_gpu_pct: float = threshold(90.0, "%", "Chaim Rand: below 90 % of the most expensive resource is waste")
+
+    def check(self, window: Window) -> Diagnosis | None:
+        """Look at the share of the steps, and at what is beside them."""
+        share, loss, step, gpu = (
+            window.step_share_pct,
+            window.largest_loss_pct,
+            window.step_time_s,
+            window.busiest_gpu_pct,
+        )
+        if share is None or loss is None or step is None or share < self.step_pct or loss >= self.loss_pct:
+            return None
+        seen = ""
+        if gpu is not None:
+            rest = f"the other {100.0 - gpu:.0f} % of it are paid for as well"
+            mark = f"fair, and {rest}" if gpu >= self.good_gpu_pct else f"low: {rest}"
+            seen = f"; the GPU was in use {gpu:.0f} % of the time, which is "
+            seen += "good" if gpu >= self.full_gpu_pct else mark
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.INFO,
+            title=self.title,
+            summary=f"{share:.0f} % of the training time went into the steps themselves "
+            f"({step.median * 1e3:.1f} ms in a typical one){seen}.",
+            time_lost_s=0.0,
+            share_pct=0.0,
+            confidence=0.8,
+            evidence=(
+                Evidence("steps' own work, share of training time", share, "%", self.step_pct, "our choice"),
+                Evidence("largest loss beside it, share of training time", loss, "%", self.loss_pct, "MLPerf Storage"),
+                *(
+                    (Evidence("utilization of the busiest GPU, mean", gpu, "%", self.full_gpu_pct, "Chaim Rand: 90 %"),)
+                    if gpu is not None
+                    else ()
+                ),
+            ),
+            advice=(
+                Advice('On a GPU with Tensor Cores use mixed precision: Trainer(precision="bf16-mixed").'),
+                Advice("Raise the batch size while memory allows and the results stay as good."),
+                Advice("Compile the model, torch.compile(model), when shapes are fixed and the run is long."),
+            ),
+        )

@@ -1,0 +1,81 @@
+"""The memory in use on the GPU keeps growing.
+
+**What it means.** After the warm-up the memory in use on a GPU should stay level. Here it rises steadily and still
+does. If it goes on, training ends with an out-of-memory error, often after hours.
+
+**Evidence.** `gpu_memory_trends`: for each GPU a robust straight line (Theil-Sen) through the memory in use, in bytes,
+from the first steps on and without the first quarter. The growth must be large against the scatter around the line, and
+go on at no less than half the pace in the second half.
+
+**Advice.** Keep no tensors with their graph: sum `loss.detach()` or `.item()`, not `loss`. Clear lists of outputs after
+each epoch, and move what must be kept to the CPU. `torch.cuda.memory._record_memory_history` shows which line allocated
+what is still held.
+
+**When it is wrong.** PyTorch's cache grows as long as it meets new shapes: inputs of varying length look like a slow
+leak. Where this job's own memory is known and does not rise, another process grows, and this rule is silent.
+
+**References.** TraceML: growth of device memory from 256 MiB is compared, from 1 GiB confirmed. SageMaker
+GPUMemoryIncrease: 5 points.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..diagnosis import Advice, Diagnosis, Evidence, Severity
+from ..interfaces import threshold
+from ..window import Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuMemoryGrowth:
+    """Fires when the memory in use on a GPU rises steadily and still does."""
+
+    id: ClassVar[str] = "gpu-memory-growth"
+    title: ClassVar[str] = "The memory in use on the GPU keeps growing"
+    needs: ClassVar[tuple[str, ...]] = ("gpu_memory_trends",)
+
+    min_growth_mb: float = threshold(268.0, "MB", "TraceML compares memory from 256 MiB on")
+    min_growth_pct: float = threshold(5.0, "%", "SageMaker GPUMemoryIncrease: 5 points; here of the value at the start")
+    min_signal: float = threshold(5.0, "x", "our choice: growth against the scatter around the line")
+    critical_s: float = threshold(3600.0, "s", "our choice: the memory is full within an hour")
+
+    def check(self, window: Window) -> Diagnosis | None:
+        """Look for the steadiest large rise."""
+        found = None
+        for index, trend in sorted((window.gpu_memory_trends or {}).items()):
+            large = max(
+                self.min_growth_mb * 1e6, self.min_growth_pct / 100.0 * trend.start, self.min_signal * trend.noise
+            )
+            own = window.gpu_trend(index, "job_memory_bytes")
+            foreign = own is not None and own.growth < trend.growth / 2
+            if trend.lasts and trend.growth >= large and not foreign and (not found or trend.growth > found[1].growth):
+                found = index, trend
+        if found is None:
+            return None
+        index, grown = found
+        left = window.gpu_memory_left_bytes(index)
+        until_s = None if left is None else left / grown.per_s
+        when = "" if until_s is None else f"; at this pace it is full in {until_s / 60:.0f} min"
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.CRITICAL if until_s is not None and until_s < self.critical_s else Severity.WARNING,
+            title=self.title,
+            summary=f"The memory in use on GPU {index} grew by {grown.growth / 1e6:,.0f} MB, "
+            f"{grown.per_s * 60 / 1e6:,.1f} MB a minute{when}.",
+            time_lost_s=0.0,
+            share_pct=0.0,
+            confidence=0.6,
+            culprit=f"GPU {index}",
+            evidence=(
+                Evidence("growth of memory in use", grown.growth / 1e6, "MB", self.min_growth_mb, "TraceML: 256 MiB"),
+                Evidence("growth a minute", grown.per_s * 60 / 1e6, "MB/min"),
+                *((Evidence("time until the memory is full", until_s, "s"),) if until_s is not None else ()),
+            ),
+            advice=(
+                Advice("Keep no tensor with its graph: add up loss.detach() or loss.item(), not loss."),
+                Advice("Clear lists of outputs after each epoch, and move what must be kept to the CPU."),
+                Advice("Pad inputs to a few lengths: each new shape makes PyTorch's cache grow."),
+            ),
+        )

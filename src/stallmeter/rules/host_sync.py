@@ -1,0 +1,74 @@
+"""The step waits for results of the device.
+
+**What it means.** A call like `.item()`, `.cpu()`, `print(loss)` or a boolean mask needs a value that the device has
+not computed yet. The host waits, and then has to launch the next work while the device idles. Once a step this can
+cost as much as the whole launch of a step.
+
+**Evidence.** `syncs`: calls that made the host wait, found in two steps after the warm-up with PyTorch's
+`set_sync_debug_mode`, by source line. `caught_up_share`: share, 0 to 1, of the time between two steps' work in which
+the device had nothing left to do. `idle_in_steps_s`: seconds in which the GPU idled and no other bucket explains it.
+
+**Advice.** Keep values on the device (`loss.detach()`), and read them every hundredth step or at the end of the epoch.
+`self.log` in Lightning takes tensors. Replace boolean masks by `torch.where`. Copy with `non_blocking=True`.
+
+**When it is wrong.** Few steps are probed: what happens every hundredth step is likely missed. PyTorch does not report
+every synchronising call, and none of other libraries. A call in the probed steps may be an exception.
+
+**References.** PyTorch, "Performance Tuning Guide": avoid unnecessary CPU-GPU synchronization;
+`torch.cuda.set_sync_debug_mode`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..diagnosis import Advice, Diagnosis, Evidence, Severity
+from ..interfaces import threshold
+from ..window import Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSync:
+    """Fires when steps contain synchronising calls and the device idles for want of work."""
+
+    id: ClassVar[str] = "host-sync"
+    title: ClassVar[str] = "The step waits for results of the device"
+    needs: ClassVar[tuple[str, ...]] = ("syncs", "caught_up_share", "idle_in_steps_s", "training_s")
+    family: ClassVar[str] = "compute"
+
+    calls: float = threshold(1.0, "calls", "our choice: once a step is enough to keep the host from running ahead")
+    caught_up: float = threshold(0.8, "1", "our choice, as for launch-bound; not calibrated on a GPU yet")
+    idle_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
+
+    def check(self, window: Window) -> Diagnosis | None:
+        """Look at the calls that were found and at what they can have cost."""
+        found, caught_up, lost = window.syncs, window.caught_up_share, window.idle_in_steps_s
+        idle = None if lost is None else window.training_share_pct(lost)
+        if found is None or not found.calls or caught_up is None or lost is None or idle is None:
+            return None
+        rate = sum(found.calls.values()) / max(1, found.steps)
+        if rate < self.calls or caught_up < self.caught_up or idle < self.idle_pct:
+            return None
+        places = sorted(found.calls, key=lambda place: (-found.calls[place], place))
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.WARNING,
+            title=self.title,
+            summary=f"Each step waited for the device {rate:.0f} times, most often at {places[0]}, and the GPU idled "
+            f"{idle:.0f} % of the training time inside the steps.",
+            time_lost_s=lost,
+            share_pct=window.share_pct(lost) or 0.0,
+            confidence=0.7,
+            culprit=places[0],
+            evidence=(
+                Evidence("calls in a step that waited for the device", rate, "calls", self.calls, "our choice"),
+                Evidence("time beside the work with nothing queued", caught_up, "1", self.caught_up, "our choice"),
+                Evidence("idle inside the steps, share of training time", idle, "%", self.idle_pct, "MLPerf Storage"),
+            ),
+            advice=(
+                Advice(f"Read no value off the device in each step at {', '.join(places[:3])}."),
+                Advice("Keep values as tensors (loss.detach()) and read them once in a hundred steps."),
+                Advice("Replace boolean masks and nonzero() by torch.where; copy with non_blocking=True."),
+            ),
+        )

@@ -1,0 +1,76 @@
+"""The training loop waits for data.
+
+**What it means.** The loop asks for the next batch and it is not there yet, so the accelerator idles. The cause of
+the wait could not be told from what was measured; other rules of the input family name it when they can.
+
+**Evidence.** `data_wait_share_pct`: data wait as a share of training time, in percent, from the wall-clock ledger.
+`data_wait_s`: wait per step in seconds, median over steady steps. The first wait of each epoch counts as worker
+start-up as far as it exceeds the steady wait.
+
+**Advice.** Let workers prepare batches beside the loop (`num_workers`), unless the loader's work is tiny: then the
+hand-over between processes costs more than it saves. Then make the preparation of one batch cheaper.
+
+**When it is wrong.** On a GPU the host may wait while the device still has work queued; then a part of the wait costs
+nothing. Very short runs consist of warm-up.
+
+**References.** XProf calls a program moderately input-bound from 5 % and highly from 20 % of step time
+(`op_stats_to_input_pipeline_analysis.cc`); MLPerf Storage demands an accelerator utilisation of 90 % or more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..diagnosis import Advice, Diagnosis, Evidence, Severity
+from ..interfaces import threshold
+from ..window import Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputBound:
+    """Fires when data wait takes a large share of the training time."""
+
+    id: ClassVar[str] = "input-bound"
+    title: ClassVar[str] = "The training loop waits for data"
+    needs: ClassVar[tuple[str, ...]] = ("data_wait_share_pct", "data_wait_s", "wall_s")
+    family: ClassVar[str] = "input"
+
+    warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
+    quick_s: float = threshold(0.003, "s", "A batch made in less costs no more than its hand-over would")
+    critical_pct: float = threshold(20.0, "%", "XProf calls a program highly input-bound from 20 %")
+
+    def check(self, window: Window) -> Diagnosis | None:
+        """Compare the data-wait share with the thresholds."""
+        share, wait, wall = window.data_wait_share_pct, window.data_wait_s, window.wall_s
+        lost = window.bucket_s("data_wait")
+        if share is None or wait is None or not wall or lost is None or share < self.warn_pct:
+            return None
+        if window.num_workers == 0 and wait.median < self.quick_s:
+            return None
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,
+            title=self.title,
+            summary=f"{share:.0f} % of the training time was spent waiting for data "
+            f"({wait.median * 1e3:.1f} ms in a typical step).",
+            time_lost_s=lost,
+            share_pct=100.0 * lost / wall,
+            confidence=0.6,
+            evidence=(
+                Evidence(
+                    name="data wait, share of training time",
+                    value=share,
+                    unit="%",
+                    threshold=self.warn_pct,
+                    source="MLPerf Storage, accelerator utilisation >= 90 %",
+                ),
+                Evidence(name="data wait, median step", value=wait.median, unit="s"),
+            ),
+            advice=(
+                Advice(
+                    "Prepare batches in worker processes: raise num_workers, unless a batch takes under 1 ms to make."
+                ),
+                Advice("Make one batch cheaper: simpler or batched transforms, faster formats, a cache."),
+            ),
+        )

@@ -1,0 +1,105 @@
+"""Neither the GPU nor the CPUs are busy.
+
+**What it means.** Data are there in time, and still the GPU idles half of the time or more while most CPUs do nothing.
+Nothing in the machine is at its limit: the program does one small thing after the other. Usually each step gives the
+GPU so little work that the Python thread which starts it sets the pace.
+
+**Evidence.** `busiest_gpu_pct`: mean utilization of the GPU used most, while steps ran, in percent: the share of time
+with at least one kernel running. `job_cpus` and `usable_cpus`: CPUs kept busy by the job and CPUs it may use.
+`data_wait_share_pct`: data wait as a share of training time in percent. `gpu_idleness`: share of that GPU's samples
+that were idle, and the longest stretch of them in a row, in seconds: a GPU that is busy in between and then has nothing
+to do at all is looked at as well, when nothing beside the steps explains it.
+
+**Advice.** Give each step more work: a larger batch, if memory allows and the learning rate is adapted. Let the GPU run
+ahead: no `.item()`, `.cpu()` or print in each step. Start fewer, larger kernels: `torch.compile`, fused optimizers. Run
+what is independent in parallel: several runs on one GPU.
+
+**When it is wrong.** Utilization counts time with any kernel, however small, so a GPU can be at 100 % and do little. It
+is low for good reasons where checkpoints, callbacks or validation on the CPU take the time: those have their own rules.
+
+**References.** PyTorch Profiler's TensorBoard plugin: utilization below 50 % is low. SageMaker BatchSize: CPU, GPU and
+its memory all below 70 %; LowGPUUtilization: 95th percentile above 70 %, 5th below 10 % is fluctuating. neptune.ai,
+"How to optimize GPU usage": both low means that the code uses resources badly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..diagnosis import Advice, Diagnosis, Evidence, Severity
+from ..interfaces import threshold
+from ..window import Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LowUtilization:
+    """Fires when GPU and CPUs idle although data come in time."""
+
+    id: ClassVar[str] = "low-utilization"
+    title: ClassVar[str] = "Neither the GPU nor the CPUs are busy"
+    family: ClassVar[str] = "compute"
+    needs: ClassVar[tuple[str, ...]] = ("busiest_gpu_pct", "job_cpus", "usable_cpus", "data_wait_share_pct")
+
+    gpu_pct: float = threshold(50.0, "%", "PyTorch Profiler's TensorBoard plugin: below 50 % is low")
+    cpu_pct: float = threshold(50.0, "%", "our choice, as for the GPU; SageMaker BatchSize asks for 70 % of peaks")
+    wait_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
+    idle_pct: float = threshold(
+        10.0, "%", "our choice; SageMaker LowGPUUtilization calls 5 % of idle samples fluctuating"
+    )
+    peak_pct: float = threshold(70.0, "%", "SageMaker LowGPUUtilization: 95th percentile above 70 %")
+
+    def check(self, window: Window) -> Diagnosis | None:
+        """Look at GPU, CPUs and data wait together."""
+        gpu, job, usable, wait = (
+            window.busiest_gpu_pct,
+            window.job_cpus,
+            window.usable_cpus,
+            window.data_wait_share_pct,
+        )
+        if gpu is None or job is None or not usable or wait is None:
+            return None
+        cpu, idle = 100.0 * job / usable, window.gpu_idleness
+        low, dips = gpu < self.gpu_pct, self._dips(window)
+        if not (low or dips) or cpu >= self.cpu_pct or wait >= self.wait_pct:
+            return None
+        stretch = ""
+        if idle is not None and dips and not low:
+            stretch = f"; {idle.share_pct:.0f} % of the time it was idle, for up to {idle.longest_s:.0f} s in a row"
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.WARNING,
+            title=self.title if low else "The GPU is busy, and idle again and again",
+            summary=f"The busiest GPU worked {gpu:.0f} % of the time{stretch} and the job kept {job:.1f} of "
+            f"{usable:.1f} CPUs busy, with only {wait:.0f} % data wait.",
+            time_lost_s=0.0,
+            share_pct=0.0,
+            confidence=0.6,
+            evidence=(
+                Evidence("utilization of the busiest GPU, mean", gpu, "%", self.gpu_pct, "PyTorch Profiler: 50 %"),
+                Evidence("busy share of the usable CPUs, median", cpu, "%", self.cpu_pct, "our choice"),
+                Evidence("data wait, share of training time", wait, "%", self.wait_pct, "MLPerf Storage"),
+                *(
+                    (
+                        Evidence("idle samples of that GPU", idle.share_pct, "%", self.idle_pct, "our choice"),
+                        Evidence("longest stretch of idle samples", idle.longest_s, "s"),
+                    )
+                    if idle is not None
+                    else ()
+                ),
+            ),
+            advice=(
+                Advice("Raise the batch size if memory allows, and the learning rate with it."),
+                Advice("Read no values off the GPU in each step (.item(), .cpu(), print): it cannot run ahead then."),
+                Advice("Start fewer, larger kernels: torch.compile, fused optimizers, batched operations."),
+                Advice("Run independent work in parallel, for example several runs on this GPU."),
+            ),
+        )
+
+    def _dips(self, window: Window) -> bool:
+        """Whether the GPU is busy in between and then idle, with nothing beside the steps that explains it."""
+        idle, loss = window.gpu_idleness, window.largest_loss_pct
+        aside = window.training_share_pct(window.bucket_s("validation") or 0.0)
+        if idle is None or loss is None or aside is None or max(loss, aside) >= self.wait_pct:
+            return False
+        return idle.share_pct >= self.idle_pct and idle.p95_pct >= self.peak_pct

@@ -1,0 +1,72 @@
+"""Batches are made in the loop's own thread.
+
+**What it means.** With `num_workers=0` the loop makes each batch itself, and the accelerator idles meanwhile. Worker
+processes would make the next batches while the current one is computed.
+
+**Evidence.** `data_wait_share_pct`: data wait as a share of training time, percent. `service_s`: time to make a
+batch, seconds. The predicted gain comes from the num_workers model with the CPUs that are left.
+
+**Advice.** The number of workers that the model predicts to be best here, with its gain. Not for data that are made
+faster than a batch can be handed over (about 1.5 ms): then 0 is right, and this rule is silent.
+
+**When it is wrong.** Where the dataset cannot be used from another process (open handles, CUDA tensors).
+
+**References.** PyTorch `DataLoader(num_workers=...)`; `docs/explain/workers-model.md`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..diagnosis import Advice, Diagnosis, Evidence, Severity
+from ..interfaces import threshold
+from ..loading import forecast
+from ..window import Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoWorkers:
+    """Fires when there are no workers and the model predicts that some would help."""
+
+    id: ClassVar[str] = "no-workers"
+    title: ClassVar[str] = "Batches are made in the loop's own thread"
+    needs: ClassVar[tuple[str, ...]] = ("data_wait_share_pct", "service_s", "num_workers", "work_s")
+    family: ClassVar[str] = "input"
+    cure: ClassVar[str] = "more workers"
+
+    warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
+    gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
+
+    def check(self, window: Window) -> Diagnosis | None:
+        """Compare the wait and the predicted gain with the thresholds."""
+        share, service = window.data_wait_share_pct or 0.0, window.service_s
+        if window.num_workers != 0 or service is None or share < self.warn_pct:
+            return None
+        predicted = forecast(window)
+        if predicted is None or predicted.gain_pct < self.gain_pct or predicted.recommended == 0:
+            return None
+        lost = window.bucket_s("data_wait") or 0.0
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.CRITICAL if share >= 2 * self.warn_pct else Severity.WARNING,
+            title=self.title,
+            summary=f"{share:.0f} % of the training time was spent making batches in the loop, "
+            f"{service.mean * 1e3:.1f} ms each, while nothing was computed.",
+            time_lost_s=lost,
+            share_pct=window.share_pct(lost) or 0.0,
+            confidence=predicted.confidence,
+            evidence=(
+                Evidence("data wait, share of training time", share, "%", self.warn_pct, "MLPerf Storage"),
+                Evidence("time to make a batch, mean", service.mean, "s"),
+                Evidence("CPUs left for workers", predicted.available_cpus, "CPUs"),
+                Evidence("predicted gain", predicted.gain_pct, "%", self.gain_pct, "benchmarks/workers"),
+            ),
+            advice=(
+                Advice(
+                    f"Set num_workers={predicted.recommended} (and persistent_workers=True): {predicted.reason}.",
+                    predicted.gain_pct,
+                ),
+                Advice("Make one batch cheaper: simpler or batched transforms, faster formats, a cache."),
+            ),
+        )

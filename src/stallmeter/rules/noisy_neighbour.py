@@ -1,0 +1,80 @@
+"""Other processes on the host take the CPUs that the loader needs.
+
+**What it means.** Making a batch waits for a CPU, not because of the job's own workers but because processes outside
+the job keep the CPUs busy that it may use.
+
+**Evidence.** `queue_share`: share of a worker's time spent waiting for a CPU, 0 to 1. `others_cpus`: CPUs that
+processes outside the job keep busy, median. `usable_cpus`: CPUs after affinity and quota. The loss is the wait for a
+CPU per batch, shared by the workers, at most the data wait.
+
+**Advice.** Reserve CPUs: an exclusive node or cpuset, a higher CPU request in Kubernetes, another host. The number of
+workers is not the cause.
+
+**When it is wrong.** On one node several ranks of the same job are neighbours of each other; then they count as
+others here.
+
+**References.** SPDL's guide on noisy neighbours; `/proc/<pid>/schedstat` in the Linux documentation of the scheduler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..diagnosis import Advice, Diagnosis, Evidence, Severity
+from ..interfaces import threshold
+from ..window import Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoisyNeighbour:
+    """Fires when the loop waits for data, batches wait for a CPU, and others hold the CPUs."""
+
+    id: ClassVar[str] = "noisy-neighbour"
+    title: ClassVar[str] = "Other processes take the CPUs that the loader needs"
+    needs: ClassVar[tuple[str, ...]] = (
+        "data_wait_share_pct",
+        "queue_share",
+        "others_cpus",
+        "usable_cpus",
+        "num_workers",
+    )
+    family: ClassVar[str] = "input"
+
+    warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
+    queue: float = threshold(0.25, "1", "Our measurement, benchmarks/faults: without neighbours it stays below 0.1")
+    others_share: float = threshold(0.25, "1", "Share of the usable CPUs; our measurement, benchmarks/faults")
+
+    def check(self, window: Window) -> Diagnosis | None:
+        """Compare the wait for a CPU and the others' use of CPUs with the thresholds."""
+        share, queue = window.data_wait_share_pct or 0.0, window.queue_share or 0.0
+        others, usable, waited = window.others_cpus, window.usable_cpus, window.batch_queue_s
+        if others is None or not usable or waited is None or share < self.warn_pct:
+            return None
+        lost = min(
+            window.bucket_s("data_wait") or 0.0,
+            waited.mean / max(1, window.num_workers or 0) * (window.ledger.steps if window.ledger else 0),
+        )
+        lost_pct = window.training_share_pct(lost) or 0.0
+        if queue < self.queue or others < self.others_share * usable or lost_pct < self.warn_pct:
+            return None
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.WARNING,
+            title=self.title,
+            summary=f"Batches waited for a CPU during {100 * queue:.0f} % of their making while processes outside "
+            f"the job kept {others:.1f} of {usable:.1f} CPUs busy.",
+            time_lost_s=lost,
+            share_pct=window.share_pct(lost) or 0.0,
+            confidence=0.8,
+            evidence=(
+                Evidence("data wait, share of training time", share, "%", self.warn_pct, "MLPerf Storage"),
+                Evidence("share of a batch's time waiting for a CPU", queue, "1", self.queue, "benchmarks/faults"),
+                Evidence("CPUs kept busy by others", others, "CPUs", self.others_share * usable, "benchmarks/faults"),
+                Evidence("CPUs this job may use", usable, "CPUs"),
+            ),
+            advice=(
+                Advice("Reserve CPUs for the job: an exclusive node, a cpuset, a higher CPU request, another host."),
+                Advice("Find the neighbours with top or htop; the loader's settings are not the cause."),
+            ),
+        )

@@ -1,0 +1,79 @@
+"""Preparing batches uses up the CPUs.
+
+**What it means.** The loop waits for workers that compute, decode and transform, and the CPUs that this job may use
+are spent. More workers only share the same CPUs.
+
+**Evidence.** `data_wait_share_pct`: data wait as a share of training time, percent. `batch_cpu_s`: CPU time of a
+batch, seconds. `usable_cpus`: CPUs after affinity and quota. Cores needed for the full speed: CPU time of a batch
+over the loop's own time for a step.
+
+**Advice.** Spend less CPU on a batch: simpler or batched transforms, transforms on the GPU (Kornia, DALI), decoding
+at reduced size, preprocessing once offline, uncompressed or array formats. Or give the job more CPUs.
+
+**When it is wrong.** When other processes hold the CPUs: `noisy-neighbour` is asked first.
+
+**References.** Mohan et al., "Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021 (prep stall).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..diagnosis import Advice, Diagnosis, Evidence, Severity
+from ..interfaces import threshold
+from ..loading import forecast
+from ..window import Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepStall:
+    """Fires when the loop waits for batches that cost CPU time and more workers would not help."""
+
+    id: ClassVar[str] = "prep-stall"
+    title: ClassVar[str] = "Preparing batches uses up the CPUs"
+    needs: ClassVar[tuple[str, ...]] = ("data_wait_share_pct", "batch_cpu_s", "service_s", "num_workers", "work_s")
+    family: ClassVar[str] = "input"
+
+    warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
+    cpu_share: float = threshold(0.4, "1", "What is not mostly blocked computes; our measurement, benchmarks/faults")
+    min_cpu_s: float = threshold(0.003, "s", "Below it the hand-over, not the CPU, is what a batch costs")
+
+    def check(self, window: Window) -> Diagnosis | None:
+        """Compare the wait and the CPU share of a batch with the thresholds."""
+        share, cpu, service = window.data_wait_share_pct or 0.0, window.batch_cpu_s, window.service_s
+        work = window.work_s
+        if cpu is None or service is None or work is None or share < self.warn_pct or cpu.mean < self.min_cpu_s:
+            return None
+        part = min(1.0, cpu.trimmed_mean / service.trimmed_mean) if service.trimmed_mean > 0 else 0.0
+        predicted = forecast(window)
+        if part < self.cpu_share or predicted is None:
+            return None
+        lost = window.bucket_s("data_wait") or 0.0
+        needed = cpu.mean / work.mean if work.mean > 0 else 0.0
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.CRITICAL if share >= 2 * self.warn_pct else Severity.WARNING,
+            title=self.title,
+            summary=f"{share:.0f} % of the training time was spent waiting for batches that cost "
+            f"{cpu.mean * 1e3:.0f} ms of CPU each; the full speed needs {needed:.1f} CPUs for them, "
+            f"{predicted.available_cpus:.1f} are left.",
+            time_lost_s=lost,
+            share_pct=window.share_pct(lost) or 0.0,
+            confidence=predicted.confidence,
+            evidence=(
+                Evidence("data wait, share of training time", share, "%", self.warn_pct, "MLPerf Storage"),
+                Evidence("CPU time of a batch, mean", cpu.mean, "s", self.min_cpu_s, "benchmarks/faults"),
+                Evidence("CPU share of a batch's time", part, "1", self.cpu_share, "benchmarks/faults"),
+                Evidence("CPUs needed for the full speed", needed, "CPUs"),
+                Evidence("CPUs left for workers", predicted.available_cpus, "CPUs"),
+            ),
+            advice=(
+                Advice("Use simpler transforms, or apply them to the whole batch at once; decode at reduced size."),
+                Advice("Move transforms to the GPU (Kornia, DALI) where it has time to spare."),
+                Advice("Preprocess once, offline, into uncompressed or array formats; keep only what must be random."),
+                Advice(
+                    f"Give the job more CPUs ({needed:.0f} for the full speed); further processes would share the same."
+                ),
+            ),
+        )

@@ -1,0 +1,93 @@
+"""A few slow batches hold up those that are ready.
+
+**What it means.** Batches are handed out in order. When one takes much longer than the others, the loop waits for it
+although later ones are ready, and once the prefetch queue is full the other workers stop as well.
+
+**Evidence.** `blocked_wait_share`: share of the data wait in steps whose batch was late while others were ready, 0 to
+1. `top_wait_share`: share of the wait in the tenth of the steps that waited longest. `service_s`: time a worker needs
+for a batch, seconds, median and maximum.
+
+**Advice.** Find out what makes these batches slow: large files, retries, a rebuilt cache. Let the queue bridge the
+gap with a larger `prefetch_factor`; how large comes from playing the loader through with the measured batches. Where
+the order of samples does not matter, `in_order=False` (torch 2.6 and later).
+
+**When it is wrong.** Needs several workers and an order to keep. With very few steps one hiccup looks like a habit.
+
+**References.** PyTorch issue 105203 and pull request 141833 on head-of-line blocking.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..diagnosis import Advice, Diagnosis, Evidence, Severity
+from ..interfaces import threshold
+from ..loading import forecast
+from ..window import Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowBatches:
+    """Fires when most of the wait is for late batches that block others."""
+
+    id: ClassVar[str] = "slow-batches"
+    title: ClassVar[str] = "A few slow batches hold up those that are ready"
+    needs: ClassVar[tuple[str, ...]] = (
+        "data_wait_share_pct",
+        "blocked_wait_share",
+        "top_wait_share",
+        "service_s",
+        "num_workers",
+    )
+    family: ClassVar[str] = "input"
+
+    warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
+    blocked_share: float = threshold(0.5, "1", "Most of the wait; our measurement, benchmarks/faults")
+    top_share: float = threshold(0.6, "1", "An even wait has 0.1 here; our measurement, benchmarks/faults")
+    tail_factor: float = threshold(4.0, "1", "Slowest batch over the median; our measurement, benchmarks/faults")
+
+    def check(self, window: Window) -> Diagnosis | None:
+        """Compare where the wait is with the thresholds."""
+        share, service = window.data_wait_share_pct or 0.0, window.service_s
+        blocked, top = window.blocked_wait_share or 0.0, window.top_wait_share or 0.0
+        lost = (window.bucket_s("data_wait") or 0.0) * blocked
+        if service is None or (window.num_workers or 0) < 2 or share < self.warn_pct:
+            return None
+        tail = service.max / service.median if service.median > 0 else 0.0
+        if blocked < self.blocked_share or top < self.top_share or tail < self.tail_factor:
+            return None
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.WARNING,
+            title=self.title,
+            summary=f"{100 * blocked:.0f} % of the data wait was for a late batch while others were ready; the slowest "
+            f"took {service.max * 1e3:.0f} ms, a typical one {service.median * 1e3:.0f} ms.",
+            time_lost_s=lost,
+            share_pct=window.share_pct(lost) or 0.0,
+            confidence=0.85,
+            evidence=(
+                Evidence("data wait, share of training time", share, "%", self.warn_pct, "MLPerf Storage"),
+                Evidence(
+                    "share of the wait behind a late batch", blocked, "1", self.blocked_share, "benchmarks/faults"
+                ),
+                Evidence("share of the wait in a tenth of the steps", top, "1", self.top_share, "benchmarks/faults"),
+                Evidence("slowest batch over the median", tail, "1", self.tail_factor, "benchmarks/faults"),
+            ),
+            advice=(
+                Advice("Find what makes these batches slow: large files, retries, a cache that is rebuilt."),
+                _deeper_queue(window),
+                Advice("Set in_order=False where the order of samples does not matter (torch 2.6 and later)."),
+            ),
+        )
+
+
+def _deeper_queue(window: Window) -> Advice:
+    outlook = forecast(window)
+    if outlook is None or outlook.deeper is None:
+        return Advice("Raise prefetch_factor so that the queue bridges a slow batch; it costs memory.")
+    factor = outlook.deeper.prefetch_factor
+    return Advice(
+        f"Set prefetch_factor={factor} so that the queue bridges a slow batch; it costs memory.",
+        outlook.deeper.gain_pct,
+    )

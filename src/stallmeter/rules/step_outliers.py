@@ -1,0 +1,83 @@
+"""Rare steps take many times longer than the others.
+
+**What it means.** Most steps take about the same time, but now and then one hangs: in its own work, not in a wait for
+data, a callback, a logger, a checkpoint or validation, which have rules of their own. Python's garbage collector, a new
+input shape that is compiled or autotuned, an allocator that returns memory, a slowed-down clock and a neighbour on the
+same device do that.
+
+**Evidence.** `body_s`: time of a step in copy, forward, backward and the loop's own body, in seconds. An outlier takes
+`factor` times the median or more. The excess over the median of all outliers, in seconds, scaled from the sample of
+steps to the whole run and never more than the ledger holds, as a share of training time in percent. The optimizer is
+left out, because with accumulated gradients it has work in some steps only. So are the first steps.
+
+**Advice.** Collect garbage at a time of your choice. Keep input shapes fixed, or pad to a few sizes. Look at what else
+runs on the machine, and at the clock of the GPU, when pauses come at odd times.
+
+**When it is wrong.** Batches of very different size, such as sentences of any length, are long for a good reason. On a
+GPU the host's clock sees a stall where it waits for the device, not where it arose.
+
+**References.** SageMaker StepOutlier: 3 standard deviations, 10 outliers forgiven. gpuprof: p99 twice the median, from
+20 steps on. Garbage collection as a cause of stragglers: MegaScale (Jiang et al., NSDI '24).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..diagnosis import Advice, Diagnosis, Evidence, Severity
+from ..interfaces import threshold
+from ..window import Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutliers:
+    """Fires when a few long steps cost a large share of the training time."""
+
+    id: ClassVar[str] = "step-outliers"
+    title: ClassVar[str] = "Rare steps take many times longer than the others"
+    needs: ClassVar[tuple[str, ...]] = ("body_s", "training_s", "wall_s")
+
+    warn_pct: float = threshold(5.0, "%", "our choice: as for a callback that takes this much")
+    critical_pct: float = threshold(20.0, "%", "as for input wait, which XProf calls high from 20 %")
+    factor: float = threshold(3.0, "x", "our choice: clear of jitter; gpuprof asks for twice the median")
+    rare_pct: float = threshold(5.0, "%", "our choice: more steps than these are a pattern, not outliers")
+    min_steps: float = threshold(20.0, "steps", "gpuprof judges the spread of steps from 20 on")
+    min_outliers: float = threshold(2.0, "steps", "our choice: one hiccup will not come again; SageMaker forgives 10")
+
+    def check(self, window: Window) -> Diagnosis | None:
+        """Weigh the excess of outliers against the training time."""
+        body, found, ledger = window.body_s, window.outliers(self.factor), window.ledger
+        if body is None or found is None or ledger is None or body.count < self.min_steps:
+            return None
+        share = window.training_share_pct(found.excess_s)
+        rare = found.count <= self.rare_pct / 100.0 * max(ledger.steps, body.count)
+        if share is None or share < self.warn_pct or found.count < self.min_outliers or not rare:
+            return None
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,
+            title=self.title,
+            summary=f"About {found.count} of {ledger.steps} steps took {found.excess_s:.1f} s more than median steps "
+            f"({body.median * 1e3:.1f} ms) would, {share:.0f} % of the training time; "
+            f"the longest took {found.longest_s * 1e3:.0f} ms.",
+            time_lost_s=found.excess_s,
+            share_pct=window.share_pct(found.excess_s) or 0.0,
+            confidence=0.7,
+            evidence=(
+                Evidence(
+                    "excess of long steps, share of training time",
+                    share,
+                    "%",
+                    self.warn_pct,
+                    "our choice: as for a callback that takes this much",
+                ),
+                Evidence("work of a step, median", body.median, "s"),
+                Evidence("longest step's work", found.longest_s, "s", self.factor * body.median, "factor times median"),
+            ),
+            advice=(
+                Advice("Collect garbage at fixed steps: gc.freeze() after set-up, gc.disable(), gc.collect() each N."),
+                Advice("Keep input shapes fixed or padded to a few sizes: new ones are compiled or autotuned anew."),
+                Advice("Compare the times of the long steps with GPU clocks, swapping and other jobs on the machine."),
+            ),
+        )

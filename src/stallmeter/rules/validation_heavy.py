@@ -1,0 +1,79 @@
+"""Validation takes a large part of the run.
+
+**What it means.** While the model is validated it does not learn. Some validation is needed; here it is run so often,
+or on so much data, that it takes a considerable part of the training time.
+
+**Evidence.** `validation` bucket of the wall-clock ledger in seconds: the whole validation loop with its own data wait,
+as a share of training time in percent. As lost counts only what exceeds a usual share (`usual_pct`).
+
+**Advice.** Validate less often (`check_val_every_n_epoch`, `val_check_interval`), unless early stopping or the choice
+of the best checkpoint needs each one. Validate on a part of the data (`limit_val_batches`). Validation keeps no
+gradients, so twice the batch size often fits. Give its loader workers too.
+
+**When it is wrong.** Where the metric of each epoch is the result, as in a study of learning curves, this time is not
+lost. In very short runs a single validation weighs too much.
+
+**References.** No tool that we know has such a rule; the shares are our choice, checked with benchmarks/faults.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..diagnosis import Advice, Diagnosis, Evidence, Severity
+from ..interfaces import threshold
+from ..window import Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationHeavy:
+    """Fires when validation takes much more of the training time than it usually needs."""
+
+    id: ClassVar[str] = "validation-heavy"
+    title: ClassVar[str] = "Validation takes a large part of the run"
+    needs: ClassVar[tuple[str, ...]] = ("training_s", "wall_s")
+
+    warn_pct: float = threshold(25.0, "%", "our choice: a quarter of the time teaches the model nothing")
+    critical_pct: float = threshold(50.0, "%", "our choice: more time goes into validation than into training")
+    usual_pct: float = threshold(10.0, "%", "our choice: what a validation set of a tenth of the data costs")
+    min_lost_s: float = threshold(0.5, "s", "our choice: less is not worth a change of the program")
+
+    def check(self, window: Window) -> Diagnosis | None:
+        """Compare the share of validation with the thresholds."""
+        spent_s = window.bucket_s("validation")
+        share = None if spent_s is None else window.training_share_pct(spent_s)
+        if spent_s is None or not share or share < self.warn_pct:
+            return None
+        lost_s = spent_s * max(0.0, 1.0 - self.usual_pct / share)
+        if lost_s < self.min_lost_s:
+            return None
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,
+            title=self.title,
+            summary=f"Validation took {spent_s:.1f} s, {share:.0f} % of the training time; "
+            f"{self.usual_pct:.0f} % would be usual.",
+            time_lost_s=lost_s,
+            share_pct=window.share_pct(lost_s) or 0.0,
+            confidence=0.8,
+            evidence=(
+                Evidence(
+                    "validation, share of training time",
+                    share,
+                    "%",
+                    self.warn_pct,
+                    "our choice: a quarter of the time teaches the model nothing",
+                ),
+                Evidence("validation", spent_s, "s"),
+            ),
+            advice=(
+                Advice(
+                    "Validate less often: check_val_every_n_epoch or val_check_interval, "
+                    "unless early stopping needs each validation."
+                ),
+                Advice("Validate on a part of the data between full validations: limit_val_batches."),
+                Advice("Give validation a larger batch size: it keeps no gradients, so about twice the size fits."),
+                Advice("Let workers prepare the validation batches as well (num_workers of its loader)."),
+            ),
+        )

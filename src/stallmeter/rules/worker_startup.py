@@ -1,0 +1,91 @@
+"""Workers start again each epoch, and the loop waits for them.
+
+**What it means.** At the beginning of an epoch the loader starts its worker processes, which import packages, copy
+the dataset and make their first batch while the loop waits. With short epochs, with processes that are spawned rather
+than forked, or with a slow `worker_init_fn` this is the largest part of the wait.
+
+**Evidence.** `worker_startup`: seconds of wall time in making iterators, and the part of each epoch's first wait that
+exceeds the steady wait, from the ledger. `fork_s`: seconds in which forks held the training thread, with what other
+packages do around a fork.
+
+**Advice.** Keep the workers (`persistent_workers=True`); not where the dataset's state has to be read anew each
+epoch. Then fork instead of spawn, where no thread or CUDA context forbids it; then lighten what a worker imports and
+what `worker_init_fn` does. More workers make it worse.
+
+**When it is wrong.** A single epoch starts its workers once: that is a start-up cost and is not reported. A first
+batch that is slow for a reason of its own (a cold cache) looks the same in the first epoch, not in later ones.
+
+**References.** PyTorch `DataLoader(persistent_workers=...)`; Lightning issue 10389.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..diagnosis import Advice, Diagnosis, Evidence, Severity
+from ..interfaces import threshold
+from ..window import Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStartup:
+    """Fires when starting workers takes a large share of a run of several epochs."""
+
+    id: ClassVar[str] = "worker-startup"
+    title: ClassVar[str] = "Workers start again each epoch"
+    needs: ClassVar[tuple[str, ...]] = ("ledger", "num_workers", "training_s")
+
+    warn_pct: float = threshold(10.0, "%", "Our measurement, benchmarks/faults: healthy forked runs stay below 7 %")
+    fork_wait_s: float = threshold(0.1, "s", "A fork of a large training process takes some 10 ms; 0.1 s is a wait")
+
+    def check(self, window: Window) -> Diagnosis | None:
+        """Compare the start-up's share of training with the threshold."""
+        lost, epochs = window.bucket_s("worker_startup") or 0.0, window.epochs or 0
+        share = window.training_share_pct(lost) or 0.0
+        if not window.num_workers or epochs < 2 or share < self.warn_pct:
+            return None
+        held = self._held_by_forks(window, lost)
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.WARNING,
+            title="Starting workers waits for another package's fork handler" if held else self.title,
+            summary=f"{share:.0f} % of the training time went into starting workers, {lost / epochs:.2f} s an epoch."
+            + (f" Forks held the training thread for {window.fork_s or 0.0:.1f} s of it." if held else ""),
+            time_lost_s=lost,
+            share_pct=window.share_pct(lost) or 0.0,
+            confidence=0.9,
+            evidence=(
+                Evidence("worker start-up, share of training time", share, "%", self.warn_pct, "benchmarks/faults"),
+                Evidence("worker start-up per epoch", lost / epochs, "s"),
+                Evidence("forks held the training thread", window.fork_s or 0.0, "s"),
+            ),
+            advice=self._advice(window, held=held),
+            culprit="a fork handler of another package" if held else None,
+        )
+
+    def _held_by_forks(self, window: Window, lost: float) -> bool:
+        if not window.forks:
+            return False
+        typical = statistics.median(f.wall_s for f in window.forks)
+        return typical >= self.fork_wait_s and (window.fork_s or 0.0) >= 0.5 * lost
+
+    def _advice(self, window: Window, *, held: bool) -> tuple[Advice, ...]:
+        loader = window.loader
+        advice = []
+        if held:
+            advice.append(
+                Advice(
+                    "The dataset is not to blame: a client in this process finishes its request before each fork. "
+                    "Use its offline or synchronous mode, or start the workers before the client."
+                )
+            )
+        if loader is None or not loader.persistent_workers:
+            advice.append(
+                Advice("Set persistent_workers=True, so that workers start once; not for data that must reload.")
+            )
+        if loader is not None and loader.start_method in ("spawn", "forkserver"):
+            advice.append(Advice("Start workers by fork where no thread or CUDA context forbids it."))
+        advice.append(Advice("Import less in the worker processes and do less in worker_init_fn; use longer epochs."))
+        return tuple(advice)

@@ -1,0 +1,114 @@
+"""One daemon thread that calls back at fixed deadlines, away from the training thread, and one that watches it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+
+PATIENCE_S = 30.0
+"""A call that is still going on after so long may be left behind."""
+
+GLANCES = 3
+"""How often the watcher must find the same call going on: a process that was stopped for an hour has no hung call."""
+
+
+class LeftBehind(BaseException):
+    """Raised in a thread that was left behind with a call that has come back after all: it has to end."""
+
+
+class Sampler:
+    """Calls ``tick`` every ``interval_s`` seconds on a daemon thread until it is stopped.
+
+    Args:
+        tick: What to do; it must not raise anything but `LeftBehind`.
+        interval_s: Time between two deadlines. A deadline missed is skipped, not made up for.
+        monotonic: Seconds that never go back.
+        leave: Asked when a tick has gone on for `PATIENCE_S`; returns whether to go on in a new thread without it.
+        last: What the thread does before it ends; as ``tick``.
+    """
+
+    def __init__(
+        self,
+        tick: Callable[[], None],
+        interval_s: float,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        leave: Callable[[], bool] = lambda: False,
+        last: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._tick = tick
+        self._interval_s = interval_s
+        self._monotonic = monotonic
+        self._leave = leave
+        self._last = last
+        self._stopped = threading.Event()
+        self._thread = self._new_thread()
+        self._watcher = threading.Thread(target=self._watch, name="stallmeter-watcher", daemon=True)
+        self._ticking = False
+        self._ticks = 0
+        self.cpu_s = 0.0
+        """CPU seconds that sampling has used."""
+
+    def start(self) -> None:
+        """Start the threads."""
+        self._thread.start()
+        self._watcher.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Ask the threads to end; returns whether sampling did within ``timeout_s`` seconds."""
+        self._stopped.set()
+        if self._watcher.ident is not None:
+            self._watcher.join(timeout_s)
+        thread = self._thread
+        if thread.ident is not None:
+            thread.join(timeout_s)
+        return not thread.is_alive()
+
+    def restart(self) -> None:
+        """Go on in a new thread, when one can be had; the other one is left behind."""
+        self._thread = self._new_thread()
+        self._ticking = False
+        with contextlib.suppress(RuntimeError):  # no more threads at the interpreter's end, or none for this user
+            self._thread.start()
+
+    def is_left(self) -> bool:
+        """Whether the calling thread was left behind. It must touch nothing any more when its call comes back."""
+        thread = threading.current_thread()
+        return isinstance(thread, _SamplingThread) and thread is not self._thread
+
+    def _new_thread(self) -> _SamplingThread:
+        return _SamplingThread(target=self._run, name="stallmeter-sampler", daemon=True)
+
+    def _run(self) -> None:
+        with contextlib.suppress(LeftBehind):
+            self._sample()
+            self._last()
+
+    def _sample(self) -> None:
+        before_s = self.cpu_s
+        deadline = self._monotonic() + self._interval_s
+        while not self._stopped.wait(max(0.0, deadline - self._monotonic())):
+            self._ticks += 1
+            self._ticking = True
+            self._tick()
+            if self.is_left():
+                raise LeftBehind
+            self._ticking = False
+            self.cpu_s = before_s + time.thread_time()
+            deadline += self._interval_s
+            deadline = max(deadline, self._monotonic())
+
+    def _watch(self) -> None:
+        seen, times = -1, 0
+        while not self._stopped.wait(PATIENCE_S / GLANCES):
+            times = times + 1 if self._ticking and self._ticks == seen else 0
+            seen = self._ticks
+            if times >= GLANCES and self._leave():
+                self.restart()
+                times = 0
+
+
+class _SamplingThread(threading.Thread):
+    """Tells our threads from those that borrow our code."""

@@ -1,0 +1,1 @@
+"""What is measured besides the loop: host, GPU, loader."""

@@ -1,0 +1,319 @@
+"""How long each batch takes where it is made, and what is ready when the loop asks for it.
+
+The workers' own numbers come from inside their processes: `worker` times every fetch there and `ring` brings the
+records back. Nothing of the user's dataset, sampler or collate function is replaced in the main process.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from multiprocessing import get_all_start_methods
+from typing import TYPE_CHECKING, Any
+
+from ...records import LoaderInfo, WorkerBatch, WorkerMemory
+from .loop import LoopTimer
+from .prefetch import PrefetchQueue
+from .proc import process_stat, unique_bytes
+from .ring import UNKNOWN, Fetch, Ring, Worker, words
+from .worker import WorkerInit
+
+if TYPE_CHECKING:
+    from ...records import Sample
+
+RSS_EVERY_S = 5.0
+USS_EVERY_S = 60.0
+"""The kernel walks every page of every worker for it."""
+
+_REFUSED = (AttributeError, TypeError, ValueError)
+"""What setting an attribute of somebody's loader can raise."""
+
+
+class LoaderProbe:
+    """The source of `LoaderInfo`, `WorkerBatch` and `WorkerMemory`.
+
+    `attach` and `detach` are for the thread that makes the iterators; `asked`, `answered`, `loop_before`, `loop_after`
+    and `new_epoch` for the training thread; `sample` for the sampler thread.
+    """
+
+    name = "loader"
+    overflows = True
+
+    def __init__(self) -> None:
+        self.in_loop = False
+        """Whether batches are made in the loop thread: only then are `loop_before` and `loop_after` of use."""
+        self._prefetch = PrefetchQueue()
+        self._loop = LoopTimer()
+        self._lock = threading.Lock()
+        self._rings: list[tuple[weakref.ref[WorkerInit], Ring]] = []
+        self._touched: list[tuple[weakref.ref[Any], weakref.ref[WorkerInit]]] = []
+        self._pending: list[Sample] = []
+        self._last_info: LoaderInfo | None = None
+        self._lost = 0
+        self._rss_due_s = self._uss_due_s = 0.0
+        # Anchored once, so that a stepped wall clock changes nothing.
+        self._unix_ns = time.time_ns() - time.monotonic_ns()
+
+    @property
+    def lost(self) -> int:
+        """Batches that were made faster than they could be recorded."""
+        return self._lost + self._loop.lost + sum(ring.lost for _, ring in self._rings)
+
+    @property
+    def out_of_order(self) -> int:
+        """Batches that arrived before the one that was due, counted by `answered`."""
+        return self._prefetch.out_of_order
+
+    @property
+    def iterator_of(self) -> Callable[[], object | None]:
+        """Returns the iterator the loop asks for batches, None while there is none. Set by the adapter."""
+        return self._prefetch.iterator_of
+
+    @iterator_of.setter
+    def iterator_of(self, value: Callable[[], object | None]) -> None:
+        self._prefetch.iterator_of = value
+        self._prefetch.new_epoch()
+
+    def attach(self, loader: object, *, default_init: Callable[[int], Any] | None = None) -> LoaderInfo:
+        """Have the loader's workers timed, those started from now on. Again for a loader that has them changes nothing.
+
+        Args:
+            loader: What the loop iterates. What cannot be probed is left as it is, and the answer says why.
+            default_init: Called in each worker when the loader has no ``worker_init_fn`` of its own: a framework that
+                sets one only where there is none would otherwise not.
+
+        Returns:
+            The loader's settings. Without workers ``probed`` is True: the loop thread is timed in their place.
+        """
+        with self._lock:
+            if not _is_dataloader(loader):
+                info = LoaderInfo(
+                    time_s=time.time(), kind=type(loader).__name__, why_not="it is no torch.utils.data.DataLoader"
+                )
+                self.in_loop = False
+                return self._tell(info)
+            why_not = self._probe(loader, default_init)
+            self.in_loop = _workers(loader) == 0 and not any(_workers(other) for other in self._live())
+            return self._tell(replace(_describe(loader), probed=why_not is None, why_not=why_not))
+
+    def detach(self) -> None:
+        """Give every loader its own ``worker_init_fn`` back, where it still has ours. What was measured is kept."""
+        with self._lock:
+            for loader in self._live():
+                _restore(loader)
+            for init, _ in self._rings:
+                _retire(init())
+            self._pending += self._drain()
+            self._lost += sum(ring.lost for _, ring in self._rings)
+            self._rings.clear()
+            self._touched.clear()
+            self._last_info = None
+            self.in_loop = False
+
+    def sample(self, time_s: float) -> Sequence[Sample]:
+        """Return the batches made since the last call, and at times how the loader is set up and its workers' memory.
+
+        Args:
+            time_s: Unix time of this poll.
+        """
+        with self._lock:
+            records, self._pending = self._pending, []
+            records += self._drain()
+            workers = [worker for _, ring in self._rings for worker in ring.seen()]
+        records += (self._batch(-1, fetch) for fetch in self._loop.drain())
+        memory = self._memory(time_s, workers)
+        return [*records, memory] if memory else records
+
+    def close(self) -> None:
+        """Let go of every loader, and of the descriptor for the loop thread."""
+        self.detach()
+        self._loop.close()
+
+    def new_epoch(self) -> None:
+        """The loader makes a new iterator: `iterator_of` is called again when the next batch is asked for."""
+        self._prefetch.new_epoch()
+
+    def asked(self) -> tuple[int | None, bool | None]:
+        """Say what is ready. Called by the training thread just before ``next()``; never raises.
+
+        Returns:
+            How many batches the workers have finished and the loop has not had, and whether the one that comes next
+            is among them. The second is True when it was parked, when every batch asked for is ready, or when something
+            is ready and nothing can stand in its place (one worker, ``in_order=False``); False when the queue is empty
+            and it is not parked; None when there are batches in the queue that may or may not include it: `answered`
+            tells afterwards. Both are None when the iterator cannot be asked: no workers, a generator around it, macOS.
+        """
+        return self._prefetch.asked()
+
+    def answered(self) -> bool | None:
+        """Say whether the batch that ``next()`` just returned had been ready when it was `asked` for; never raises.
+
+        True: the wait was the hand-over alone. False with batches ready: it was late and held up others that were
+        not. False with nothing ready: the workers were too slow. None: unknown, as in `asked`.
+        """
+        return self._prefetch.answered()
+
+    def loop_before(self) -> None:
+        """Called by the training thread just before ``next()``. Does nothing unless `in_loop`."""
+        if self.in_loop:
+            self._loop.before()
+
+    def loop_after(self) -> None:
+        """Called by the training thread when ``next()`` returned a batch."""
+        if self.in_loop:
+            self._loop.after()
+
+    def _probe(self, loader: Any, default_init: Callable[[int], Any] | None) -> str | None:
+        own: Any = loader.worker_init_fn
+        if not _workers(loader):
+            _restore(loader)
+            return None
+        if isinstance(own, WorkerInit):
+            if self._serves(own, loader):
+                own.default = default_init or own.default
+                self._touch(loader, own)
+                return None
+            own, default_init = own.own, default_init or own.default
+        if loader.persistent_workers and getattr(loader, "_iterator", None) is not None:
+            return "its persistent workers run already"
+        try:
+            init = WorkerInit(own, default_init, _new_ring(_workers(loader)))
+        except (OSError, RuntimeError) as exc:
+            return f"there is no shared memory for it: {exc}"
+        try:
+            loader.worker_init_fn = init
+        except _REFUSED as exc:
+            return f"its worker_init_fn cannot be set: {exc}"
+        assert init.ring is not None
+        self._rings.append((weakref.ref(init), init.ring))
+        self._touch(loader, init)
+        return None
+
+    def _serves(self, init: WorkerInit, loader: Any) -> bool:
+        ours = any(init is known() for known, _ in self._rings) and init.main_pid == os.getpid()
+        return ours and init.ring is not None and init.ring.workers == _workers(loader)
+
+    def _touch(self, loader: Any, init: WorkerInit) -> None:
+        pairs = [(known(), known, by) for known, by in self._touched]
+        kept = [(known, by) for other, known, by in pairs if other is not None and other is not loader]
+        self._touched = [*kept, (weakref.ref(loader), weakref.ref(init))]
+
+    def _live(self) -> list[Any]:
+        """Loaders that still have our function."""
+        pairs: list[tuple[Any, WorkerInit | None]] = [(loader(), init()) for loader, init in self._touched]
+        return [loader for loader, init in pairs if loader is not None and loader.worker_init_fn is init]
+
+    def _tell(self, info: LoaderInfo) -> LoaderInfo:
+        if self._last_info is None or replace(info, time_s=self._last_info.time_s) != self._last_info:
+            self._pending.append(info)
+        self._last_info = info
+        return info
+
+    def _drain(self) -> list[WorkerBatch]:
+        # Whoever can still start or be a worker of it holds the function: without it, this is the last drain.
+        gone = [init() is None for init, _ in self._rings]
+        batches = [self._batch(worker, fetch) for _, ring in self._rings for worker, fetch in ring.drain()]
+        self._lost += sum(ring.lost for (_, ring), dead in zip(self._rings, gone, strict=True) if dead)
+        self._rings = [known for known, dead in zip(self._rings, gone, strict=True) if not dead]
+        return batches
+
+    def _batch(self, worker: int, fetch: Fetch) -> WorkerBatch:
+        return WorkerBatch(
+            worker=worker,
+            time_s=(fetch.end_ns + self._unix_ns) / 1e9,
+            wall_s=fetch.wall_ns / 1e9,
+            cpu_s=fetch.cpu_ns / 1e9,
+            process_cpu_s=_seconds(fetch.process_cpu_ns),
+            run_queue_s=_seconds(fetch.run_queue_ns),
+            collate_s=_seconds(fetch.collate_ns),
+            read_bytes=None if fetch.read_bytes == UNKNOWN else fetch.read_bytes,
+            items=None if fetch.items == UNKNOWN else fetch.items,
+        )
+
+    def _memory(self, time_s: float, workers: Sequence[Worker]) -> WorkerMemory | None:
+        if time_s < self._rss_due_s:
+            return None
+        stats = [(worker.pid, process_stat(worker.pid), worker.start_ticks) for worker in workers]
+        alive = {pid: stat.rss_bytes for pid, stat, start in stats if stat and stat.start_ticks == start}
+        if not alive:
+            return None
+        self._rss_due_s = time_s + RSS_EVERY_S
+        unique = None
+        if time_s >= self._uss_due_s:
+            self._uss_due_s = time_s + USS_EVERY_S
+            parts = [unique_bytes(pid) for pid in alive]
+            unique = None if None in parts else sum(part or 0 for part in parts)
+        return WorkerMemory(time_s=time_s, workers=len(alive), rss_bytes=sum(alive.values()), uss_bytes=unique)
+
+
+def _is_dataloader(loader: object) -> bool:
+    # Where torch was not imported nothing can be one of its loaders, and importing it takes seconds.
+    if "torch.utils.data" not in sys.modules:
+        return False
+    from torch.utils.data import DataLoader
+
+    return isinstance(loader, DataLoader)
+
+
+def _new_ring(workers: int) -> Ring:
+    import torch
+
+    # A torch tensor and no multiprocessing.RawArray: the loader must stay picklable. The device is named because the
+    # default one may be a GPU.
+    memory = torch.zeros(words(workers), dtype=torch.int64, device="cpu").share_memory_()
+    return Ring(memory, workers)
+
+
+def _describe(loader: Any) -> LoaderInfo:
+    workers = _workers(loader)
+    batch_size = loader.batch_size
+    if batch_size is None:
+        batch_size = getattr(loader.batch_sampler, "batch_size", None)
+    return LoaderInfo(
+        time_s=time.time(),
+        kind=type(loader).__name__,
+        num_workers=workers,
+        batch_size=batch_size if isinstance(batch_size, int) else None,
+        prefetch_factor=loader.prefetch_factor,
+        pin_memory=bool(loader.pin_memory),
+        persistent_workers=bool(loader.persistent_workers),
+        start_method=_start_method(loader) if workers else None,
+        iterable=loader._dataset_kind != 0,
+        stateful=hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"),
+        in_order=getattr(loader, "in_order", None),
+    )
+
+
+def _start_method(loader: Any) -> str | None:
+    from torch import multiprocessing
+
+    # Asked without allow_none, multiprocessing would settle on its default and refuse to have it set later.
+    chosen = (loader.multiprocessing_context or multiprocessing).get_start_method(allow_none=True)
+    return str(chosen or get_all_start_methods()[0])
+
+
+def _workers(loader: Any) -> int:
+    return int(loader.num_workers)
+
+
+def _restore(loader: Any) -> None:
+    init = loader.worker_init_fn
+    if isinstance(init, WorkerInit):
+        try:
+            loader.worker_init_fn = init.own
+        except _REFUSED:
+            _retire(init)
+
+
+def _retire(init: WorkerInit | None) -> None:
+    if init is not None:
+        init.ring = None
+
+
+def _seconds(ns: int) -> float | None:
+    return None if ns == UNKNOWN else ns / 1e9

@@ -1,0 +1,88 @@
+"""Fetches of a loader without workers, timed in the thread that runs the loop."""
+
+from __future__ import annotations
+
+from collections import deque
+from os import close, getpid
+from threading import get_ident
+from time import monotonic_ns, thread_time_ns
+
+from .proc import open_run_queue, read_run_queue, run_queue_ns
+from .ring import UNKNOWN, Fetch
+
+CAPACITY = 8192
+"""Batches kept until they are read."""
+
+_Raw = tuple[int, int, int, bytes, bytes]
+"""End, wall, CPU, run queue before and after."""
+
+
+class LoopTimer:
+    """Takes readings on the training thread; whoever drains does the arithmetic."""
+
+    __slots__ = ("_cpu", "_fd", "_pid", "_queued", "_raw", "_thread", "_wall", "lost")
+
+    def __init__(self) -> None:
+        self._raw: deque[_Raw] = deque(maxlen=CAPACITY)
+        self._pid = self._thread = 0
+        self._fd: int | None = None
+        self._queued = b""
+        self._cpu = self._wall = 0
+        self.lost = 0
+        """Batches dropped because nobody drained in time."""
+
+    def before(self) -> None:
+        """The loop asks for a batch."""
+        if get_ident() != self._thread or getpid() != self._pid:
+            # The descriptor names the thread that opened it: after a fork that is a thread of the parent.
+            self._open()
+        # The wall clock is read outside the others, so that no part is ever longer than the whole.
+        self._wall = monotonic_ns()
+        if self._fd is not None:
+            self._queued = read_run_queue(self._fd)
+        self._cpu = thread_time_ns()
+
+    def after(self) -> None:
+        """The loop got it. Ignored without a call of `before`, so that the end of a loader needs no care."""
+        if not self._wall:
+            return
+        cpu = thread_time_ns() - self._cpu
+        queued = b"" if self._fd is None else read_run_queue(self._fd)
+        end = monotonic_ns()
+        raw = self._raw
+        if len(raw) == CAPACITY:
+            self.lost += 1
+        raw.append((end, end - self._wall, cpu, self._queued, queued))
+        self._wall = 0
+
+    def drain(self) -> list[Fetch]:
+        """Return the batches since the last call. May be called by another thread."""
+        fetches = []
+        while self._raw:
+            end, wall, cpu, before, after = self._raw.popleft()
+            queued = run_queue_ns(before, after)
+            fetches.append(
+                Fetch(
+                    end_ns=end,
+                    wall_ns=wall,
+                    cpu_ns=cpu,
+                    process_cpu_ns=UNKNOWN,
+                    run_queue_ns=UNKNOWN if queued is None else queued,
+                    collate_ns=UNKNOWN,
+                    read_bytes=UNKNOWN,
+                    items=UNKNOWN,
+                )
+            )
+        return fetches
+
+    def close(self) -> None:
+        """Close the descriptor; the next batch opens it again."""
+        if self._fd is not None:
+            close(self._fd)
+        self._fd = None
+        self._pid = self._thread = 0
+
+    def _open(self) -> None:
+        self.close()
+        self._fd = open_run_queue()
+        self._pid, self._thread = getpid(), get_ident()

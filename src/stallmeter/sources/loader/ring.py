@@ -1,0 +1,158 @@
+"""Numbers in shared memory: every worker process writes rows of its own, the main process reads them all.
+
+Worker ``w`` of a loader owns a few lanes, because two iterators of one loader may be alive at once and each has a
+worker ``w``. A worker that starts takes the next lane in turn and puts its pid on it; a lane therefore has one writer,
+and a writer that finds another pid on its lane moves on. Within a lane the count of records is written after the
+record, and the reader drops what may have been overwritten while it read.
+"""
+
+from __future__ import annotations
+
+import os
+from ctypes import c_int64
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, NamedTuple
+
+from .proc import process_stat
+
+CAPACITY = 256
+"""Records a lane keeps until they are read: at one reading a second, 256 batches a second from one worker."""
+LANES = 3
+"""Iterators of one loader that may be alive at once: Lightning makes two when a second fit begins."""
+UNKNOWN = -1
+"""Stands for None in a record: nothing measured is negative."""
+
+
+class Fetch(NamedTuple):
+    """One batch, as a worker wrote it down."""
+
+    end_ns: int
+    """CLOCK_MONOTONIC, which all processes of a host share."""
+    wall_ns: int
+    cpu_ns: int
+    process_cpu_ns: int
+    run_queue_ns: int
+    collate_ns: int
+    read_bytes: int
+    items: int
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A worker process that has been seen; it may be gone by now."""
+
+    pid: int
+    start_ticks: int
+
+
+_RECORD = Struct(f"={len(Fetch._fields)}q")
+_WORD = 8
+_COUNT, _PID, _START, _RECORDS = range(4)
+_LANE = _RECORDS + CAPACITY * len(Fetch._fields)
+_ROW = 1 + LANES * _LANE
+
+
+def words(workers: int) -> int:
+    """Return how many 64-bit words a ring for ``workers`` takes."""
+    return workers * _ROW
+
+
+class Ring:
+    """A view of the shared memory. Pickled to a worker process it is the same memory.
+
+    Args:
+        memory: A shared 64-bit integer tensor of `words` elements, all 0.
+        workers: Worker processes it has rows for.
+    """
+
+    def __init__(self, memory: Any, workers: int) -> None:
+        self._memory = memory
+        self.workers = workers
+        # Through the address and not through tensor.numpy(): torch works without numpy, and so must this.
+        array = (c_int64 * words(workers)).from_address(memory.data_ptr())
+        self._words = memoryview(array).cast("B").cast("q")
+        self._read = [0] * (workers * LANES)
+        self.lost = 0
+        """Records overwritten before they were read."""
+
+    def __reduce__(self) -> tuple[type[Ring], tuple[Any, int]]:
+        return Ring, (self._memory, self.workers)
+
+    def lane(self, worker: int) -> Lane:
+        """Return a lane for the calling process, which is worker number ``worker``.
+
+        Raises:
+            IndexError: The ring was made for fewer workers.
+        """
+        if not 0 <= worker < self.workers:
+            raise IndexError(worker)
+        return Lane(self, self._words, worker * _ROW)
+
+    def drain(self) -> list[tuple[int, Fetch]]:
+        """Return worker and record of each batch since the last call. For one reader."""
+        return [(i // LANES, fetch) for i in range(len(self._read)) for fetch in self._drain(i)]
+
+    def seen(self) -> list[Worker]:
+        """Return the last process of each lane."""
+        lanes = [self._at(i) for i in range(len(self._read))]
+        return [Worker(self._words[at + _PID], self._words[at + _START]) for at in lanes if self._words[at + _PID]]
+
+    def _at(self, i: int) -> int:
+        return i // LANES * _ROW + 1 + i % LANES * _LANE
+
+    def _drain(self, i: int) -> list[Fetch]:
+        at, first = self._at(i), self._read[i]
+        count = self._words[at + _COUNT]
+        if count == first:
+            return []
+        oldest = max(first, count - CAPACITY)
+        copies = [Fetch._make(_RECORD.unpack_from(self._words, _offset(at, number))) for number in range(oldest, count)]
+        # The writer went on meanwhile: what it has overwritten, or may be overwriting, is no record any more.
+        whole = min(count, max(oldest, self._words[at + _COUNT] - CAPACITY + 1))
+        self.lost += whole - first
+        self._read[i] = count
+        return copies[whole - oldest :]
+
+
+class Lane:
+    """Where one worker process writes. Made in that process."""
+
+    __slots__ = ("_at", "_claims", "_pid", "_ring", "_row", "_start", "_words")
+
+    def __init__(self, ring: Ring, words: memoryview, row: int) -> None:
+        # The view does not own the memory it shows, the ring does.
+        self._ring = ring
+        self._words = words
+        self._row = row
+        self._pid = os.getpid()
+        stat = process_stat(self._pid)
+        self._start = stat.start_ticks if stat else 0
+        self._claims = LANES
+        self._at = 0
+        self._claim()
+
+    def write(self, *record: int) -> None:
+        """Append a record: the fields of `Fetch`. It is dropped when more iterators are alive than there are lanes."""
+        words, at = self._words, self._at
+        if words[at + _PID] != self._pid:
+            if not self._claims:
+                return
+            at = self._claim()
+        count = words[at + _COUNT]
+        _RECORD.pack_into(words, _offset(at, count), *record)
+        words[at + _COUNT] = count + 1
+
+    def _claim(self) -> int:
+        words, row = self._words, self._row
+        self._claims -= 1
+        starts = words[row]
+        words[row] = starts + 1
+        self._at = at = row + 1 + starts % LANES * _LANE
+        words[at + _START] = self._start
+        words[at + _PID] = self._pid
+        return at
+
+
+def _offset(at: int, number: int) -> int:
+    return (at + _RECORDS) * _WORD + number % CAPACITY * _RECORD.size

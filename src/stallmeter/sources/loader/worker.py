@@ -1,0 +1,164 @@
+"""What runs inside a DataLoader's worker process. Nothing here imports torch: such a process has it already."""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import context
+from time import monotonic_ns, process_time_ns, thread_time_ns
+from typing import Any
+
+from .proc import COUNTS_READS, open_run_queue, process_read_bytes, read_run_queue, run_queue_ns
+from .ring import UNKNOWN, Lane, Ring
+
+_CANNOT_TIME = (AttributeError, KeyError, IndexError, OSError, RuntimeError, TypeError, ValueError)
+"""What torch's internals, procfs and shared memory can raise where they are not as expected."""
+
+Init = Callable[[int], Any]
+
+
+class WorkerInit:
+    """Stands in for a loader's ``worker_init_fn``: calls the user's own, then times the fetches of that process.
+
+    A copy or a plain pickle of it is the user's own function again: the copy of a loader is as if it had never been
+    touched, and can be read where this package is not installed. Only a process that is being started gets the real
+    one.
+
+    Args:
+        own: The user's function, None when there is none.
+        default: Called in place of a missing one.
+        ring: Where the worker writes; set to None, it leaves workers started from then on untouched.
+    """
+
+    def __init__(self, own: Init | None, default: Init | None, ring: Ring | None, main_pid: int | None = None) -> None:
+        self.own = own
+        self.default = default
+        self.ring = ring
+        self.main_pid = os.getpid() if main_pid is None else main_pid
+
+    def __call__(self, worker_id: int) -> Any:
+        """Called by torch in the worker process; what the user's own function raises is raised."""
+        init = self.default if self.own is None else self.own
+        result = None if init is None else init(worker_id)
+        # In the main process the patch would stay, and would time what is no worker.
+        if self.ring is not None and os.getpid() != self.main_pid:
+            # A worker must live on without being timed rather than die of it.
+            with suppress(*_CANNOT_TIME):
+                _time_fetches(self.ring, worker_id)
+        return result
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(self.own, memo)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if context.get_spawning_popen() is None:
+            return copy.copy, (self.own,)
+        return WorkerInit, (self.own, self.default, self.ring, self.main_pid)
+
+
+class FetchTimer:
+    """Times one fetch after the other in the thread that made it."""
+
+    __slots__ = (
+        "_cpu",
+        "_fd",
+        "_lane",
+        "_process_cpu",
+        "_queued",
+        "_read",
+        "_wall",
+        "collate_ns",
+        "dataset",
+        "items",
+    )
+
+    def __init__(self, dataset: object, lane: Lane) -> None:
+        self.dataset = dataset
+        self.collate_ns = self.items = UNKNOWN
+        self._lane = lane
+        self._fd = open_run_queue()
+        self._queued = b""
+        self._read = self._process_cpu = self._cpu = self._wall = 0
+
+    def start(self) -> None:
+        """A fetch begins."""
+        self.collate_ns = self.items = UNKNOWN
+        if COUNTS_READS:
+            self._read = process_read_bytes()
+        # The wall clock is read outside the others, so that no part is ever longer than the whole.
+        self._wall = monotonic_ns()
+        if self._fd is not None:
+            self._queued = read_run_queue(self._fd)
+        self._process_cpu = process_time_ns()
+        self._cpu = thread_time_ns()
+
+    def stop(self) -> None:
+        """The fetch returned a batch. One that raised is never stopped and leaves no record."""
+        cpu = thread_time_ns() - self._cpu
+        process_cpu = process_time_ns() - self._process_cpu
+        after = b"" if self._fd is None else read_run_queue(self._fd)
+        end = monotonic_ns()
+        queued = run_queue_ns(self._queued, after)
+        self._lane.write(
+            end,
+            end - self._wall,
+            cpu,
+            process_cpu,
+            UNKNOWN if queued is None else queued,
+            self.collate_ns,
+            process_read_bytes() - self._read if COUNTS_READS else UNKNOWN,
+            self.items,
+        )
+
+
+class TimedCollate:
+    """Stands in for the collate function of one fetcher."""
+
+    __slots__ = ("_collate", "_counts", "_timer")
+
+    def __init__(self, collate: Callable[[Any], Any], timer: FetchTimer, *, counts: bool) -> None:
+        self._collate = collate
+        self._timer = timer
+        self._counts = counts
+
+    def __call__(self, data: Any) -> Any:
+        """Collate as the user's function does, and take the time."""
+        if self._counts:
+            with suppress(TypeError):
+                self._timer.items = len(data)
+        start = monotonic_ns()
+        batch = self._collate(data)
+        self._timer.collate_ns = monotonic_ns() - start
+        return batch
+
+
+def _time_fetches(ring: Ring, worker_id: int) -> None:
+    fetch = sys.modules["torch.utils.data._utils.fetch"]
+    info = sys.modules["torch.utils.data"].get_worker_info()
+    fetchers = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
+    # An attached loader's function may have been wrapped by the user and attached again: once is enough.
+    if any(hasattr(fetcher.fetch, "timer") for fetcher in fetchers):
+        return
+    timer = FetchTimer(info.dataset, ring.lane(worker_id))
+    for fetcher in fetchers:
+        fetcher.fetch = _timed(fetcher.fetch, timer)
+
+
+def _timed(fetch: Callable[[Any, Any], Any], timer: FetchTimer) -> Callable[[Any, Any], Any]:
+    def timed_fetch(fetcher: Any, index: Any) -> Any:
+        # A dataset may itself iterate a loader in this process: that is part of its fetch, not one more.
+        if fetcher.dataset is not timer.dataset:
+            return fetch(fetcher, index)
+        # Kept on the fetcher and nowhere else: holding on to it would put off closing the user's generator.
+        if type(fetcher.collate_fn) is not TimedCollate:
+            fetcher.collate_fn = TimedCollate(fetcher.collate_fn, timer, counts=fetcher.auto_collation)
+        timer.start()
+        batch = fetch(fetcher, index)
+        timer.stop()
+        return batch
+
+    timed_fetch.timer = timer  # type: ignore[attr-defined]
+    return timed_fetch

@@ -1,0 +1,1 @@
+"""Where the recording is forwarded: one file per tracker."""
