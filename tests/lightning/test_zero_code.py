@@ -1,0 +1,113 @@
+"""An unchanged program is recorded when ``STALLMETER=1`` is set, by one process or by several."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stallmeter.lightning import entry_points
+from stallmeter.recording import Reader, ranks
+from stallmeter.records import Event, LedgerRecord, StepRecord
+
+PROGRAM = textwrap.dedent(
+    """
+    import sys
+    import {namespace} as pl
+    from {namespace}.demos.boring_classes import BoringModel
+
+    if __name__ == "__main__":
+        pl.seed_everything(3)
+        model = BoringModel()
+        trainer = pl.Trainer(
+            max_epochs=1, limit_train_batches=6, limit_val_batches=2, logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False, accelerator="cpu", {options}
+        )
+        trainer.fit(model)
+        print("callbacks:", sorted(type(c).__name__ for c in trainer.callbacks))
+        print("weights:", float(sum(p.double().sum() for p in model.parameters())))
+    """
+)
+
+
+def run(tmp_path: Path, namespace: str, options: str = "", **env: str) -> str:
+    program = tmp_path / "train.py"
+    program.write_text(PROGRAM.format(namespace=namespace, options=options))
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("STALLMETER")}
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        env={**clean, "STALLMETER_DIR": str(tmp_path / "rec"), "OMP_NUM_THREADS": "1", **env},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("namespace", ["lightning.pytorch", "pytorch_lightning"])
+def test_an_unchanged_program(tmp_path: Path, namespace: str) -> None:
+    off, on = run(tmp_path, namespace), run(tmp_path, namespace, STALLMETER="1")
+    assert "StallMonitor" not in off
+    assert "StallMonitor" in on
+    assert off.splitlines()[-1] == on.splitlines()[-1]
+    (folder,) = (tmp_path / "rec").iterdir()
+    assert sum(isinstance(x, StepRecord) for x, _ in Reader(folder)) == 6
+
+
+def test_each_rank_records_and_the_ranks_meet_in_one_folder(tmp_path: Path) -> None:
+    run(tmp_path, "lightning.pytorch", "devices=2, strategy='ddp'", STALLMETER="1")
+    folders = list((tmp_path / "rec").iterdir())
+    assert len(folders) == 1
+    assert ranks(folders[0]) == (0, 1)
+    for rank in (0, 1):
+        reader = Reader(folders[0], rank)
+        assert (reader.header().rank, reader.header().world_size) == (rank, 2)
+        found = [x for x, _ in reader]
+        assert sum(isinstance(x, StepRecord) for x in found) == 6
+        assert [x.name for x in found if isinstance(x, Event)][-1] == "end"
+        ledger = [x for x in found if isinstance(x, LedgerRecord)][-1]
+        assert sum(ledger.buckets.values()) == pytest.approx(ledger.wall_s, abs=1e-5)
+    report = subprocess.run(
+        [sys.executable, "-m", "stallmeter", "report", str(tmp_path / "rec"), "--format", "json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(report.stdout)["steps"] == 6
+
+
+def test_nothing_happens_without_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in (None, "", "0", "yes"):
+        monkeypatch.delenv("STALLMETER", raising=False)
+        if value is not None:
+            monkeypatch.setenv("STALLMETER", value)
+        assert entry_points.lightning_callbacks() == []
+        assert entry_points.pytorch_lightning_callbacks() == []
+
+
+def test_a_factory_that_cannot_make_the_callback_returns_an_empty_list(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("STALLMETER", "1")
+    monkeypatch.setenv("STALLMETER_DIR", str(tmp_path / "file"))
+    assert entry_points.lightning_callbacks() == []
+    assert "is a file" in caplog.text
+
+
+def test_an_explicit_callback_wins(unified: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STALLMETER", "1")
+    mine = unified.monitor()
+    trainer = unified.trainer(mine)
+    assert sum(type(c).__name__ in ("StallMonitor", "Timed") for c in trainer.callbacks) == 2
+    trainer.fit(unified.model(), unified.loader())
+    assert mine.monitor is not None
+    assert all(c is mine or c.monitor is None for c in trainer.callbacks if hasattr(c, "monitor"))

@@ -1,0 +1,184 @@
+"""`stallmeter probe` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stallmeter import cli
+from stallmeter.errors import SettingError
+from stallmeter.probing.target import load_target
+
+FACTORY = textwrap.dedent(
+    """
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+    import beside
+
+    torch.set_num_threads(1)
+    loader = DataLoader(TensorDataset(torch.rand(64, 4)), batch_size=8)
+
+    def plain():
+        network = torch.nn.Linear(beside.WIDTH, 1)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+
+        def step(batch):
+            optimizer.zero_grad()
+            network(batch[0]).sum().backward()
+            optimizer.step()
+
+        return step, loader
+
+    pair = plain()
+
+    class Namespace:
+        inner = staticmethod(plain)
+
+    def lightning(third=None):
+        import lightning.pytorch as pl
+
+        class Module(pl.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(4, 1)
+
+            def training_step(self, batch, batch_idx):
+                return self.layer(batch[0]).sum()
+
+            def configure_optimizers(self):
+                return torch.optim.SGD(self.parameters(), lr=0.1)
+
+        return (Module(), loader, {"accumulate_grad_batches": 2} if third is None else third)
+
+    def nothing():
+        return None
+
+    def network():
+        return torch.nn.Linear(4, 1), loader
+
+    def wrong_third():
+        return lightning(third=3)
+
+    def fails():
+        raise ZeroDivisionError("in the factory")
+    """
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "factory_of_a_test.py").write_text(FACTORY)
+    (tmp_path / "beside.py").write_text("WIDTH = 4\n")
+    return tmp_path
+
+
+@pytest.fixture
+def imported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder as the current one, and nothing left of what is imported from it."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield folder
+    for name in ("factory_of_a_test", "beside", "imports_too_much"):
+        sys.modules.pop(name, None)
+
+
+def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "stallmeter", "probe", *arguments]
+    environment = {**os.environ, "COLUMNS": "80"}
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
+
+
+@pytest.mark.parametrize("target", ["factory_of_a_test:plain", "factory_of_a_test.py:pair"])
+def test_plain(folder: Path, target: str) -> None:
+    done = call(folder, target, "--seconds", "0.05", "--sweep-workers", "0,1", "--sweep-batch-size", "4")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "The run reaches" in done.stdout
+    assert "num_workers  predicted  measured" in done.stdout
+    assert list(folder.glob("stallmeter*")) == []
+
+
+def test_lightning(folder: Path) -> None:
+    """Lightning's own talk is left out, so that stdout is JSON and nothing else."""
+    out = folder / "out.json"
+    arguments = ("factory_of_a_test.py:lightning", "--seconds", "0.05", "--format", "json")
+    done = call(folder, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    document = json.loads(done.stdout)
+    assert document["framework"].startswith("lightning ")
+    assert document["together"]["samples_per_s"] > 0
+    assert document["restored"] == ["Module"]
+    done = call(folder, *arguments, "--output", str(out))
+    assert done.stdout == ""
+    assert json.loads(out.read_text()).keys() == document.keys()
+    assert not (folder / "lightning_logs").exists()
+    assert not (folder / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("factory_of_a_test", "names no factory"),
+        ("nowhere.py:plain", "there is no file 'nowhere.py'"),
+        ("nowhere_at_all:plain", "there is no module 'nowhere_at_all'"),
+        ("factory_of_a_test.py:lost", "has no 'lost'"),
+        ("factory_of_a_test.py:nothing", "gives NoneType; it must give (module, data)"),
+        ("factory_of_a_test.py:network", "gives Linear first; it must give"),
+        ("factory_of_a_test.py:wrong_third", "gives int as third; it must give"),
+    ],
+)
+def test_mistakes(imported: Path, capsys: pytest.CaptureFixture[str], target: str, words: str) -> None:
+    """One line on stderr and exit status 2."""
+    assert cli.main(["probe", target]) == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1
+    assert words in error
+
+
+def test_wrong_numbers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--sweep-workers", "two"], ["--sweep-batch-size", "0"], ["--trackers", "x"]):
+        with pytest.raises(SystemExit) as caught:
+            cli.main(["probe", "x.py:y", *arguments])
+        assert caught.value.code == 2
+    assert "'two' is no number from 0 up" in capsys.readouterr().err
+
+
+def test_a_failing_factory_shows_its_traceback(folder: Path) -> None:
+    """It is the user's code: one line would not be enough to mend it."""
+    done = call(folder, "factory_of_a_test.py:fails")
+    assert done.returncode == 1
+    assert "ZeroDivisionError: in the factory" in done.stderr
+    assert 'factory_of_a_test.py", line' in done.stderr
+
+
+def test_names_inside_names(imported: Path) -> None:
+    assert load_target("factory_of_a_test:Namespace.inner").keys() == {"step", "loader"}
+    with pytest.raises(SettingError, match="rename the file"):
+        load_target("factory_of_a_test.py:pair")
+
+
+def test_a_missing_import_of_the_module_is_no_missing_module(imported: Path) -> None:
+    (imported / "imports_too_much.py").write_text("import surely_not_installed\n")
+    with pytest.raises(ModuleNotFoundError, match="surely_not_installed"):
+        load_target("imports_too_much:x")
+
+
+def test_the_example(tmp_path: Path) -> None:
+    """It runs as it stands: real JPEG files, a real Trainer."""
+    example = Path(__file__).parents[2] / "examples" / "probe.py"
+    command = [sys.executable, str(example), "0.05", "160"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "batch 32" in done.stdout
+    assert "64" in done.stdout
+    assert [entry.name for entry in tmp_path.iterdir()] == ["demo-output"]

@@ -1,0 +1,81 @@
+"""Reports with optional packages: each on its own, and none at the cost of another."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from stallmeter.errors import MissingPackageError
+from stallmeter.monitor import Monitor, Settings
+from stallmeter.report import extras
+from stallmeter.report.files import report_files
+from stallmeter.report.model import read_history
+
+from .recordings import complete_run, write
+
+
+def write_all(folder, failed: list[str]) -> dict[str, bool]:
+    """Write the extras with a guard like the monitor's and return what is there."""
+
+    def guard(name, call, *args):
+        try:
+            return call(*args)
+        except Exception:
+            failed.append(name)
+            return None
+
+    files = report_files(folder, 0)
+    extras.write_extras(read_history(folder), files, guard)
+    return {name: files[name].is_file() for name in extras.MAKERS}
+
+
+def absent(history):
+    raise MissingPackageError("plotly", "report", "it")
+
+
+def broken(history):
+    raise ValueError("broken")
+
+
+def test_both_are_written(tmp_path, caplog):
+    """With everything installed there is a page and a picture, and nothing to say."""
+    caplog.set_level(logging.INFO, "stallmeter")
+    assert write_all(write(tmp_path, complete_run()), []) == {"report.html": True, "phases.png": True}
+    assert caplog.text == ""
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+@pytest.mark.parametrize(("name", "other"), [("report.html", "phases.png"), ("phases.png", "report.html")])
+def test_a_missing_package_is_said_once(tmp_path, monkeypatch, caplog, name, other):
+    """One info line with the command to install it; the other file is written."""
+    caplog.set_level(logging.INFO, "stallmeter")
+    monkeypatch.setattr(extras, "MAKERS", {**extras.MAKERS, name: absent})
+    failed: list[str] = []
+    assert write_all(write(tmp_path, complete_run()), failed) == {name: False, other: True}
+    assert failed == []
+    assert [r.levelname for r in caplog.records] == ["INFO"]
+    assert name in caplog.text
+    assert "pip install 'stallmeter[report]'" in caplog.text
+
+
+@pytest.mark.parametrize(("name", "other"), [("report.html", "phases.png"), ("phases.png", "report.html")])
+def test_a_failure_costs_only_itself(tmp_path, monkeypatch, name, other):
+    """What fails is named; the other file is written."""
+    monkeypatch.setattr(extras, "MAKERS", {**extras.MAKERS, name: broken})
+    failed: list[str] = []
+    assert write_all(write(tmp_path, complete_run()), failed) == {name: False, other: True}
+    assert failed == [name]
+
+
+def test_a_monitor_keeps_its_other_reports(tmp_path, monkeypatch, caplog):
+    """A run whose page and picture fail still has its Markdown, JSON and CSV."""
+    monkeypatch.setattr(extras, "MAKERS", dict.fromkeys(extras.MAKERS, broken))
+    monitor = Monitor(Settings(directory=tmp_path, console=False, interval_s=0.05)).start()
+    for _ in monitor.watch(range(20)):
+        pass
+    monitor.close()
+    assert {f.name for f in monitor.folder.iterdir()} >= {"report.md", "diagnosis.json", "steps.csv"}
+    assert caplog.text.count("report.html failed") == 1
+    assert caplog.text.count("phases.png failed") == 1
+    assert "the reports failed" not in caplog.text

@@ -1,0 +1,445 @@
+"""Text, Markdown, note, headline, tags and CSV of a recording."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import subprocess
+import sys
+
+import pytest
+
+from stallmeter.diagnosis import Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
+from stallmeter.records import Event, GpuSample, LoaderInfo, WorkerTrial
+from stallmeter.report import markdown, text
+from stallmeter.report.model import build_report, summarize
+from stallmeter.report.page import build_page
+from stallmeter.report.steps_csv import write_steps_csv
+from stallmeter.window import Window
+
+from .recordings import COMPUTE_BOUND, HOSTILE, PRIMARY, START_S, VERDICT, complete_run, ledger, step, write
+
+
+@pytest.fixture
+def report(tmp_path):
+    return build_report(write(tmp_path / "run", complete_run()))
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    """A run in which every foreign string attacks."""
+    primary = Diagnosis(
+        rule=HOSTILE,
+        severity=Severity.WARNING,
+        title=HOSTILE,
+        summary=HOSTILE * 20,
+        time_lost_s=5.0,
+        share_pct=5.0,
+        confidence=0.5,
+        evidence=(Evidence(HOSTILE, 1.0, HOSTILE, 2.0, HOSTILE),),
+        advice=(Advice(HOSTILE * 20), Advice(HOSTILE)),
+    )
+    second = Diagnosis(
+        rule="slow-callback",
+        severity=Severity.WARNING,
+        title=HOSTILE,
+        summary=HOSTILE,
+        time_lost_s=1.0,
+        share_pct=1.0,
+        confidence=0.5,
+    )
+    workers = WorkerAdvice(
+        current=1,
+        recommended=2,
+        predicted_step_time_s=None,
+        predicted_gain_pct=None,
+        limited_by=HOSTILE,
+        reason=HOSTILE,
+        confidence=0.1,
+    )
+    records = [
+        *complete_run(),
+        LoaderInfo(time_s=START_S, kind=HOSTILE, why_not=HOSTILE),
+        GpuSample(time_s=START_S, index=0, name=HOSTILE, power_w=1.0),
+        Event(time_s=START_S, name=HOSTILE, detail=HOSTILE),
+        ledger(callbacks={HOSTILE: 10.0}, logging={HOSTILE: 10.0}),
+        Verdict(primary=primary, diagnoses=(primary, second), num_workers=workers),
+    ]
+    return build_report(write(tmp_path / "hostile", records, framework=HOSTILE, host=HOSTILE, version=HOSTILE))
+
+
+def test_text_leads_with_the_verdict(report):
+    """Verdict, fix and gain come before any table, everything else after."""
+    shown = text.to_text(report)
+    flat = " ".join(shown.split())
+    expected = [
+        "CRITICAL No worker prepares batches beside the loop",
+        "lost 60 s, 60.0 % of the run",
+        "fix Set num_workers=4. (+138 % throughput predicted)",
+        "data wait, share of training time: 61.5 % (threshold 10 %)",
+        "also A callback takes long (slow-callback, 5 s lost)",
+        "Where the time went",
+        "data wait 60 s 60.0 %",
+        "backward 20 s 20.0 %",
+        "wall time 100 s 99.5 % in a named bucket",
+        "step time 100 ms 100 ms 100 ms 100 ms",
+        "data wait 60 ms 60 ms 60 ms 60 ms",
+        "throughput 330 samples/s, 10.3 steps/s",
+        "num_workers 0 now; use 4, +138 % throughput predicted",
+        "one batch 55 ms to make: CPU 40 ms, blocked 15 ms, queued for a CPU 5 ms",
+        "job keeps 1.5 busy (max 2.0), may use 8.0",
+        "GPU 0 Tesla T4, busy 50.0 % (max 70.0 %), memory 3 GB, of 16 GB",
+        "not judged low-utilization (needs gpu_utilization_pct)",
+        "20 of 1,000 steps in full",
+        "event source nvml switched off: NVMLError: gone",
+        "overhead 4 µs a step in the training thread, 100 µs CPU beside it; 0.1 % of the run",
+    ]
+    position = 0
+    for words in expected:
+        position = flat.find(words, position)
+        assert position >= 0, f"{words!r} is missing or in the wrong place in:\n{shown}"
+    assert str(report.path) in shown.replace("\n", "").replace(" ", "")
+
+
+def test_text_fits_the_width(report, hostile):
+    """No line is longer than asked for, none ends in spaces, at 80 columns and at 60."""
+    for shown in (report, hostile):
+        for width in (80, 60):
+            lines = text.to_text(shown, width=width).splitlines()
+            assert max(map(len, lines)) <= width
+            assert not [line for line in lines if line != line.rstrip()]
+
+
+def test_named_callbacks_above_one_percent(tmp_path):
+    """A callback is named from 1 % of the wall time on."""
+    records = [step(0), ledger(callbacks={"ImageLogger": 1.01, "Small": 0.99}), VERDICT]
+    shown = text.to_text(build_report(write(tmp_path, records)))
+    assert re.search(r"^ +ImageLogger +1\.01 s +1\.0 %$", shown, re.MULTILINE)
+    assert "Small" not in shown
+
+
+def test_bars_are_proportional(report):
+    """The largest bucket has the full bar; without block characters the bar is of number signs."""
+    rows = text.to_text(report, blocks=False).splitlines()
+    bars = {row.split("  ")[0]: row.count("#") for row in rows if "#" in row}
+    assert bars["data wait"] == text.BAR_COLUMNS
+    assert bars["backward"] == round(text.BAR_COLUMNS / 3)
+    assert "█" not in "".join(rows)
+    assert "█" * text.BAR_COLUMNS in text.to_text(report)
+
+
+def test_colour_only_on_request(report):
+    """Pipes get no escape codes; colours are of the terminal's own palette, readable on dark and light."""
+    assert "\x1b" not in text.to_text(report)
+    colored = text.to_text(report, color=True)
+    codes = {code for codes in re.findall(r"\x1b\[([\d;]*)m", colored) for code in codes.split(";")}
+    assert codes
+    # Bold, dim, reset and the named colours; never black or white, never 256 or true colours.
+    assert codes <= {"0", "1", "2", "31", "32", "33", "35", "36"}
+    assert re.sub(r"\x1b\[[\d;]*m", "", colored).split() == text.to_text(report).split()
+
+
+def test_print_text_to_a_pipe_equals_to_text(report, monkeypatch):
+    """A file that is no terminal gets plain text of 80 columns, whatever COLUMNS says."""
+    monkeypatch.setenv("COLUMNS", "200")
+    file = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    text.print_text(report, file)
+    file.seek(0)
+    assert file.read() == text.to_text(report)
+
+
+def test_print_text_to_an_ascii_pipe(report):
+    """Where block characters cannot be written, the bars are of number signs."""
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="replace")
+    text.print_text(report, file)
+    file.seek(0)
+    assert "#" * text.BAR_COLUMNS in file.read()
+
+
+def test_hostile_names_in_text(hostile):
+    """Markup of foreign names is shown, not obeyed; no control character gets through."""
+    shown = text.to_text(hostile, color=True)
+    plain = re.sub(r"\x1b\[[\d;]*m", "", shown)
+    assert "[bold]x[/bold] [/]" in plain
+    assert "\x1b" not in plain
+    assert "<script>" in plain
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(1, "Not judged: too little was measured."), (20, "No loss was found in what was measured.")],
+)
+def test_no_verdict(tmp_path, count, expected):
+    """Too short to judge and judged without a finding are told apart; both forms say that the run has no end."""
+    report = build_report(write(tmp_path, [*(step(i) for i in range(count)), ledger()]))
+    shown = " ".join(text.to_text(report).split())
+    assert expected in shown
+    assert "the run goes on, or it was killed" in shown
+    assert markdown.to_markdown(report).startswith(f"**{expected}**")
+
+
+def test_other_ranks_in_text(tmp_path):
+    """The report of one rank says that there are others."""
+    for rank in range(3):
+        write(tmp_path, [step(0), ledger()], rank=rank, world_size=3)
+    shown = text.to_text(build_report(tmp_path, rank=1))
+    assert "rank 1 of 3" in shown
+    assert "other ranks" in shown
+    assert "0, 2 (see them with --rank)" in shown
+
+
+def test_missing_rich():
+    """Without rich the error names the extra."""
+    program = (
+        "import sys; sys.modules['rich'] = None; sys.modules['rich.console'] = None; import stallmeter.report.text"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "MissingPackageError" in done.stderr
+    assert "pip install 'stallmeter[report]'" in done.stderr
+
+
+def test_markdown_needs_no_third_party():
+    """What the monitor imports loads the standard library only."""
+    program = (
+        "import sys; before = set(sys.modules); import stallmeter.report.markdown, stallmeter.report.json\n"
+        "print({m.split('.')[0] for m in set(sys.modules) - before} - set(sys.stdlib_module_names) - {'stallmeter'})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_markdown(report):
+    """The headline leads; the ledger is a table; evidence has its thresholds; the recording is named."""
+    shown = markdown.to_markdown(report)
+    assert shown.startswith("**No worker prepares batches beside the loop: 60 s lost, 60.0 % of the run. Fix: ")
+    assert "| data wait | 60 s | 60.0 % |" in shown
+    assert "| wall time | 100 s | 100 % |" in shown
+    assert "1. Set num_workers=4. (+138 % throughput predicted)" in shown
+    assert "| data wait, share of training time | 61.5 % | 10 % | our measurement, benchmarks/faults |" in shown
+    assert "- low-utilization (needs gpu_utilization_pct)" in shown
+    assert "- source nvml switched off: NVMLError: gone" in shown
+    assert "The run ended." in shown
+
+
+def test_hostile_names_in_markdown(hostile):
+    """No HTML, link, image or table cell of foreign origin survives, in the report and in the note."""
+    for shown in (markdown.to_markdown(hostile), markdown.note(hostile)):
+        assert "<" not in shown
+        assert "\x1b" not in shown
+        assert re.search(r"(?<!\\)!\[", shown) is None
+        assert re.search(r"(?<!\\)\[", shown) is None
+        tables = [line for line in shown.splitlines() if line.startswith("|")]
+        columns = [len(re.findall(r"(?<!\\)\|", line)) for line in tables]
+        assert tables
+        assert set(columns) <= {4, 5}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("a|b", "a\\|b"),
+        ("<b>&", "&lt;b&gt;&amp;"),
+        ("x\n# y", "x \\# y"),
+        ("snake_case", "snake_case"),
+        ("__init__", "\\_\\_init\\_\\_"),
+        ("set `num_workers=4`", "set `num_workers=4`"),
+        ("`<b>`", "\\`&lt;b&gt;\\`"),
+        ("```<b>`", "\\`\\`\\`&lt;b&gt;\\`"),
+        ("[a](javascript:x)", "\\[a\\](javascript:x)"),
+        ("http://user:pass@host/x", "http://host/x"),
+        ("a" * 500, "a" * 399 + "…"),
+    ],
+)
+def test_escape(given, expected):
+    """Text stays text in Markdown and in the HTML made from it."""
+    assert markdown.escape(given) == expected
+
+
+def test_note_is_short_and_leads_with_the_headline(report, hostile):
+    """At most 4 kB, first line is the headline, the table is in."""
+    for shown in (report, hostile):
+        note = markdown.note(shown)
+        assert len(note.encode()) <= markdown.NOTE_BYTES
+        assert "| Where the time went |" in note or shown is hostile
+    assert markdown.note(report).splitlines()[0] == f"**{markdown.headline(VERDICT)}**"
+
+
+def test_note_of_the_longest_strings(tmp_path):
+    """Four bytes a character, every string far over its limit: still 4 kB, still the headline."""
+    long = "🔥" * 5000
+    primary = Diagnosis(
+        rule=long,
+        severity=Severity.INFO,
+        title=long,
+        summary=long,
+        time_lost_s=1e300,
+        share_pct=1e300,
+        confidence=1.0,
+        advice=(Advice(long, 1e300),) * 5,
+    )
+    verdict = Verdict(primary=primary, diagnoses=(primary,) * 20)
+    records = [step(0), ledger(callbacks={f"{long}{i}": 5.0 for i in range(50)}), verdict]
+    note = markdown.note(build_report(write(tmp_path, records)))
+    assert len(note.encode()) <= markdown.NOTE_BYTES
+    assert note.startswith("**🔥")
+
+
+def test_live_page(report):
+    """The page of a live run is that of its recording."""
+    window = Window()
+    for record in complete_run()[:-1]:
+        window.append(record)
+    live, settled = (build_page(made, {}, final=False) for made in (summarize(window, VERDICT), report))
+    assert live == settled
+    assert live.note == markdown.note(report)
+    assert live.headline == markdown.headline(VERDICT)
+
+
+def test_tags(report):
+    """Runs can be searched by cause, data wait, workers and version."""
+    assert markdown.tags(report) == {
+        "stallmeter.primary": "no-workers",
+        "stallmeter.data_wait_pct": "61.9",
+        "stallmeter.num_workers": "0",
+        "stallmeter.num_workers_advised": "4",
+        "stallmeter.predicted_speedup": "2.38",
+        "stallmeter.version": "0.1.0",
+    }
+
+
+def test_tags_of_what_was_not_measured():
+    """Not measured is no tag, never 0."""
+    assert markdown.tags(summarize(Window(), None)) == {}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "expected"),
+    [
+        (None, "Not judged: too little was measured."),
+        (Verdict(primary=None), "No loss was found in what was measured."),
+        (
+            VERDICT,
+            "No worker prepares batches beside the loop: 60 s lost, 60.0 % of the run. Fix: num_workers 0 → 4: "  # noqa: ISC004
+            "predicted 2.4\N{MULTIPLICATION SIGN} faster",
+        ),
+        (Verdict(primary=COMPUTE_BOUND), "Compute sets the pace. 95 % of the training time is compute."),
+        (
+            Verdict(
+                primary=Diagnosis(
+                    rule="slow-callback",
+                    severity=Severity.WARNING,
+                    title="A callback takes long",
+                    summary="",
+                    time_lost_s=20.0,
+                    share_pct=20.0,
+                    confidence=1.0,
+                    advice=(Advice("Call it less often."),),
+                )
+            ),
+            "A callback takes long: 20 s lost, 20.0 % of the run. Fix: Call it less often (at most +25 % throughput)",
+        ),
+    ],
+)
+def test_headline(verdict, expected):
+    """One line with verdict, fix and gain."""
+    assert markdown.headline(verdict) == expected
+
+
+def test_what_was_tried(tmp_path):
+    """Each number of workers that was tried is in every form, with its prediction and what came of it."""
+    trials = [
+        WorkerTrial(time_s=1.0, before=2, workers=6, predicted_gain_pct=90.0, outcome="measuring"),
+        WorkerTrial(time_s=2.0, before=2, workers=6, predicted_gain_pct=90.0, achieved_gain_pct=80.0, outcome="kept"),
+        WorkerTrial(
+            time_s=3.0, before=6, workers=8, predicted_gain_pct=5.0, achieved_gain_pct=-3.1, outcome="reverted"
+        ),
+    ]
+    report = build_report(write(tmp_path, [*complete_run(), *trials]))
+    kept, reverted = (
+        "num_workers 2 → 6: predicted 1.9x, achieved 1.8x, kept",
+        "num_workers 6 → 8: predicted 1.1x, achieved 0.97x, not better beyond the noise, taken back",
+    )
+    assert len(report.trials) == 2
+    note = markdown.note(report).replace("\N{MULTIPLICATION SIGN}", "x")
+    assert note.splitlines()[0].endswith(f"{reverted}.**")
+    for shown in (note, text.to_text(report, width=200).replace("\N{MULTIPLICATION SIGN}", "x")):
+        assert kept in shown
+        assert reverted in shown
+
+
+def test_headline_of_the_longest_strings():
+    """One line, at most 300 characters, whatever the rule wrote."""
+    primary = Diagnosis(
+        rule="x",
+        severity=Severity.WARNING,
+        title="t\n" * 500,
+        summary="s" * 5000,
+        time_lost_s=1e308,
+        share_pct=1e308,
+        confidence=1.0,
+        advice=(Advice("a\r\n" * 500, 1e308),),
+    )
+    line = markdown.headline(Verdict(primary=primary))
+    assert len(line) <= 300
+    assert line.splitlines() == [line]
+
+
+def test_steps_csv(tmp_path):
+    """Every recorded step is a row; columns carry units; not measured is empty."""
+    folder = write(tmp_path / "run", [step(0), step(1, samples=None, ready=2), ledger()])
+    assert write_steps_csv(folder, 0, tmp_path / "steps.csv") == 2
+    with (tmp_path / "steps.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows[0]["step"] == "0"
+    assert float(rows[0]["data_wait_s"]) == 0.06
+    assert rows[0]["epoch_start"] == "1"
+    assert rows[0]["ready"] == ""
+    assert rows[1]["samples"] == ""
+    assert rows[1]["ready"] == "2"
+    durations = {name for name in rows[0] if name.endswith("_s")}
+    assert {"total_s", "data_wait_s", "h2d_s", "forward_s", "time_s"} <= durations
+    assert [f.name for f in tmp_path.iterdir() if f.is_file()] == ["steps.csv"]
+
+
+def test_steps_csv_leaves_nothing_half_written(tmp_path):
+    """When the recording cannot be read, no file is left behind."""
+    (tmp_path / "run").mkdir()
+    with pytest.raises(Exception, match="holds no recording of rank 0"):
+        write_steps_csv(tmp_path / "run", 0, tmp_path / "steps.csv")
+    assert [f.name for f in tmp_path.iterdir()] == ["run"]
+
+
+def test_primary_without_advice(tmp_path):
+    """A diagnosis without advice is shown without a fix."""
+    bare = Verdict(primary=COMPUTE_BOUND, diagnoses=(COMPUTE_BOUND,))
+    shown = text.to_text(build_report(write(tmp_path, [step(0), ledger(), bare])))
+    assert "INFO" in shown
+    assert "fix" not in shown
+    assert PRIMARY.title not in shown
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_print_text_to_a_terminal(report, monkeypatch):
+    """A very wide terminal gets colours, and lines that stay readable."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    file = Terminal()
+    text.print_text(report, file)
+    assert "\x1b[1;31mCRITICAL" in file.getvalue()
+    lines = re.sub(r"\x1b\[[\d;]*m", "", file.getvalue()).splitlines()
+    assert text.WIDTH < max(map(len, lines)) <= text.WIDEST
+
+
+def test_no_color_is_heeded(report, monkeypatch):
+    """NO_COLOR turns the colours off in a terminal too."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    file = Terminal()
+    text.print_text(report, file)
+    assert re.findall(r"\x1b\[[\d;]*3[0-9]m", file.getvalue()) == []

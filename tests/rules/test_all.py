@@ -1,0 +1,231 @@
+"""What holds for every rule: its form, its page, and that it judges any window without an error."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import inspect
+import re
+import sys
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stallmeter import records
+from stallmeter.judge import judge
+from stallmeter.rules import ALL_RULES
+from stallmeter.window import Window
+
+from .windows import check_form, window
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "src/stallmeter/rules"
+HEADINGS = ("What it means", "Evidence", "Advice", "When it is wrong", "References")
+KINDS = (
+    records.StepRecord,
+    records.LedgerRecord,
+    records.HostSample,
+    records.GpuSample,
+    records.WorkerBatch,
+    records.LoaderInfo,
+    records.Fork,
+    records.DeviceStep,
+    records.AllocatorSample,
+    records.SyncCalls,
+    records.DeepProfile,
+    records.WorkerMemory,
+    records.Fork,
+)
+
+
+def _tool() -> Any:
+    spec = importlib.util.spec_from_file_location("rule_docs", ROOT / "tools/rule_docs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    return tool
+
+
+def test_every_file_is_listed():
+    """A rule that is written but not listed would never be asked."""
+    written = {path.stem for path in FOLDER.glob("*.py")} - {"__init__"}
+    assert written == {rule.id.replace("-", "_") for rule in ALL_RULES}
+    assert len(ALL_RULES) == len(written)
+
+
+@pytest.mark.parametrize("rule", ALL_RULES, ids=lambda rule: rule.id)
+class TestForm:
+    def test_names(self, rule):
+        """Id, file and class are one name."""
+        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.id)
+        assert type(rule).__module__ == f"stallmeter.rules.{rule.id.replace('-', '_')}"
+        assert type(rule).__name__ == "".join(part.capitalize() for part in rule.id.split("-"))
+        assert not rule.title.endswith(".")
+
+    def test_page(self, rule):
+        """The page has a title and all headings, in order, each with something below it."""
+        text = inspect.getdoc(sys.modules[type(rule).__module__]) or ""
+        assert re.match(r"[^\n]+\.\n\n\*\*What it means\.\*\* ", text)
+        assert tuple(re.findall(r"^\*\*(.+?)\.\*\* \S", text, re.MULTILINE)) == HEADINGS
+
+    def test_thresholds(self, rule):
+        """A rule is frozen, has no other state than its thresholds, and each of them has a unit and a source."""
+        assert type(rule).__dataclass_params__.frozen
+        assert not hasattr(rule, "__dict__")
+        for field in dataclasses.fields(rule):
+            assert field.kw_only
+            assert isinstance(field.default, float)
+            assert field.metadata["unit"]
+            assert len(field.metadata["source"]) > 10
+
+    def test_needs(self, rule):
+        """What a rule needs are signals of the window, which are None when nothing was measured."""
+        assert rule.needs
+        empty = Window()
+        assert all(getattr(empty, name) is None for name in rule.needs)
+
+    def test_imports(self, rule):
+        """A rule knows the vocabulary and nothing else."""
+        source = Path(inspect.getfile(type(rule))).read_text(encoding="utf-8")
+        assert set(re.findall(r"^from \.\.(\S+) import", source, re.MULTILINE)) <= {
+            "diagnosis",
+            "interfaces",
+            "loading",
+            "records",
+            "window",
+        }
+        assert not re.search(r"^from \.\w", source, re.MULTILINE)
+
+
+def test_pages_are_up_to_date():
+    """`make docs` was run after the last change of a rule."""
+    folder = ROOT / "docs/rules"
+    on_disk = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.md")}
+    made = _tool().pages()
+    assert on_disk.keys() == made.keys(), "run `make docs`"
+    for name, text in made.items():
+        assert on_disk[name] == text, f"docs/rules/{name} is out of date; run `make docs`"
+
+
+def test_pages_are_written(tmp_path, monkeypatch):
+    """The tool writes a page for each rule and removes those of rules that are gone."""
+    tool = _tool()
+    monkeypatch.setattr(tool, "FOLDER", tmp_path / "rules")
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules/gone.md").write_text("")
+    tool.main()
+    assert {p.name for p in (tmp_path / "rules").iterdir()} == {"index.md", *(f"{rule.id}.md" for rule in ALL_RULES)}
+    page = (tmp_path / "rules/input-bound.md").read_text(encoding="utf-8")
+    for heading in (*HEADINGS, "Thresholds"):
+        assert f"\n## {heading}\n\n" in page
+
+
+# -- any window -------------------------------------------------------------------------------------------------------
+
+FLOATS = st.one_of(
+    st.sampled_from([0.0, 1e-30, 1e-9, 1.0, 60.0, 99.0, 1e12, 1e30]),
+    st.floats(0, 200),
+)
+SECONDS = st.dictionaries(st.sampled_from(records.BUCKETS), FLOATS)
+NAMED = st.dictionaries(st.sampled_from(["StallMonitor", "Ema", "TQDMProgressBar", ""]), FLOATS, max_size=4)
+TYPES: dict[Any, st.SearchStrategy[Any]] = {
+    float: FLOATS,
+    int: st.integers(0, 2**50),
+    bool: st.booleans(),
+    str: st.sampled_from(["", "fork", "spawn", "DataLoader"]),
+}
+REASONS = st.sampled_from(["gpu_idle", "power_cap", "hw_slowdown", "sw_thermal", "hw_thermal", "bit_11"])
+COUNTS = ("num_workers", "workers", "worker", "prefetch_factor", "host_cpus")
+
+
+def _of(hint: Any, name: str) -> st.SearchStrategy[Any]:
+    if typing.get_origin(hint) is not None and type(None) in typing.get_args(hint):
+        (inner,) = (arg for arg in typing.get_args(hint) if arg is not type(None))
+        return st.none() | _of(inner, name)
+    if typing.get_origin(hint) is tuple:
+        made_of = typing.get_args(hint)[0]
+        plain = REASONS if name == "throttle_reasons" else TYPES.get(made_of, st.nothing())
+        inside = _record(made_of) if dataclasses.is_dataclass(made_of) else plain
+        return st.lists(inside, max_size=2).map(tuple)
+    if typing.get_origin(hint) is Mapping:
+        return SECONDS if name == "buckets" else NAMED
+    return st.integers(0, 16) if name in COUNTS else TYPES[hint]
+
+
+def _record(kind: type[Any]) -> st.SearchStrategy[Any]:
+    hints = typing.get_type_hints(kind)
+    return st.builds(kind, **{f.name: _of(hints[f.name], f.name) for f in dataclasses.fields(kind)})
+
+
+def _consistent(step: records.StepRecord) -> records.StepRecord:
+    """A step is the sum of its parts, as the clock makes it."""
+    parts = (f"{bucket}_s" for bucket in records.BUCKETS if bucket != "start")
+    return dataclasses.replace(step, total_s=sum(getattr(step, part) or 0.0 for part in parts))
+
+
+def _some(kind: type[Any]) -> st.SearchStrategy[list[Any]]:
+    one = _record(kind)
+    return st.lists(one.map(_consistent) if kind is records.StepRecord else one, min_size=1, max_size=3)
+
+
+@st.composite
+def _records(draw: st.DrawFn) -> list[Any]:
+    """Some records of most kinds, so that most signals are there."""
+    left_out = draw(st.sets(st.sampled_from(KINDS), max_size=2))
+    return [record for kind in KINDS if kind not in left_out for record in draw(_some(kind))]
+
+
+RECORDS = _records()
+
+FACTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "accelerator": st.sampled_from(["CPUAccelerator", "CUDAAccelerator", None, 3]),
+        "precision": st.sampled_from(["32-true", "bf16-mixed", "", None, 32]),
+    },
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(made=RECORDS, times=st.integers(1, 30), facts=FACTS)
+def test_no_rule_fails(made, times, facts):
+    """Whatever was recorded, a rule judges or abstains, and what it says has its form."""
+    filled = window(*(made * times), facts=facts)
+    verdict = judge(ALL_RULES, filled)
+    by_id = {rule.id: rule for rule in ALL_RULES}
+    for found in verdict.diagnoses:
+        check_form(by_id[found.rule], found, filled)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(made=RECORDS, factor=st.sampled_from([0.0, 1e-300, 1e9]))
+def test_no_threshold_breaks_a_rule(made, factor):
+    """Thresholds are the user's: nought and huge ones are allowed."""
+    rules = [
+        dataclasses.replace(rule, **{f.name: f.default * factor for f in dataclasses.fields(rule)})  # type: ignore[type-var]
+        for rule in ALL_RULES
+    ]
+    judge(rules, window(*(made * 20)))
+
+
+def test_nothing_measured():
+    """Of an empty window every rule abstains: nothing is guessed."""
+    verdict = judge(ALL_RULES, Window())
+    assert verdict.primary is None
+    assert {a.rule for a in verdict.abstained} == {rule.id for rule in ALL_RULES}
+
+
+def test_everything_is_none():
+    """Records without a single measured value lead to no verdict."""
+    empty = [
+        *(records.HostSample(time_s=float(i)) for i in range(30)),
+        *(records.GpuSample(time_s=float(i), index=0) for i in range(30)),
+        records.LoaderInfo(time_s=0.0, kind="DataLoader"),
+    ]
+    assert judge(ALL_RULES, window(*empty)).diagnoses == ()

@@ -1,0 +1,83 @@
+"""compute-bound: the training step itself sets the pace."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallmeter.diagnosis import Severity
+from stallmeter.judge import judge
+from stallmeter.rules import ALL_RULES
+from stallmeter.rules.compute_bound import ComputeBound
+from stallmeter.window import Window
+
+from .windows import fires, gpus, hosts, ledger, missing, run, silent, step, window
+
+
+def test_fires():
+    """A healthy run is told what sets its pace."""
+    found = fires(ComputeBound(), run())
+    assert found.summary == "97 % of the training time went into the steps themselves (100.0 ms in a typical one)."
+    assert (found.severity, found.time_lost_s) == (Severity.INFO, 0.0)
+
+
+def test_primary_of_a_healthy_run():
+    """Nothing else is said about a healthy run, and nothing warns."""
+    verdict = judge(ALL_RULES, run())
+    assert verdict.primary is not None
+    assert [d.rule for d in verdict.diagnoses] == ["compute-bound"]
+
+
+@pytest.mark.parametrize(
+    ("pct", "word"), [(95.0, "good"), (90.0, "good"), (75.0, "fair"), (70.0, "fair"), (60.0, "low")]
+)
+def test_utilization(pct, word):
+    """The GPU's utilization is put into words."""
+    found = fires(ComputeBound(), run(*gpus(10, lambda i: {"utilization_pct": pct})))
+    assert f"in use {pct:.0f} % of the time, which is {word}" in found.summary
+    assert (f"the other {100 - pct:.0f} % of it are paid for as well" in found.summary) == (pct < 90.0)
+
+
+def test_threshold():
+    """It fires at the threshold and is silent just below it."""
+
+    def part(seconds: float) -> Window:
+        known = ledger(start=0, data_wait=0, forward=seconds, backward=0, optimizer=0, loop=0, other=100 - seconds)
+        return window(*(step(i) for i in range(20)), known)
+
+    assert fires(ComputeBound(), part(70.0))
+    assert silent(ComputeBound(), part(69.9))
+
+
+def test_validation_aside():
+    """Validation is no part of the training steps and takes nothing from their share."""
+    assert fires(ComputeBound(), run(validation=80.0)).evidence[0].value == pytest.approx(100 * 17 / 19)
+
+
+@pytest.mark.parametrize("bucket", ["data_wait", "callbacks", "logging", "checkpoint"])
+def test_a_loss_beside_it(bucket):
+    """Where something takes a tenth of the time, that is worth more than this remark."""
+    assert silent(ComputeBound(), run(start=0.0, **_seconds(bucket, 10.0)))
+    assert fires(ComputeBound(), run(start=0.0, **_seconds(bucket, 9.9)))
+
+
+def _seconds(bucket: str, seconds: float) -> dict:
+    return {bucket: {"A": seconds} if bucket in ("callbacks", "logging") else seconds}
+
+
+def test_never_beside_low_utilization():
+    """What says that the GPU idles and what says that compute sets the pace cannot stand together."""
+    made = run(
+        *hosts(20, lambda i: {"usable_cpus": 8.0, "job_cpus": 1.0}),
+        *gpus(20, lambda i: {"utilization_pct": 20.0, "memory_used_bytes": 1, "memory_total_bytes": 2}),
+    )
+    assert [d.rule for d in judge(ALL_RULES, made).diagnoses] == ["low-utilization"]
+
+
+def test_abstains():
+    """Without steps there is nothing to judge."""
+    assert missing(ComputeBound(), window(ledger())) == ("step_time_s",)
+
+
+def test_user_threshold():
+    """The user's threshold counts, not ours."""
+    assert silent(ComputeBound(step_pct=98.0), run())

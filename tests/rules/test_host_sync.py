@@ -1,0 +1,53 @@
+"""host-sync: the step waits for results of the device."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallmeter.judge import judge
+from stallmeter.records import SyncCalls
+from stallmeter.rules import ALL_RULES
+from stallmeter.rules.host_sync import HostSync
+from stallmeter.window import Window
+
+from .test_launch_bound import launching
+from .windows import START_S, fires, missing, silent
+
+
+def syncing(calls: dict[str, int], busy_pct: float = 60.0, caught_up: float = 1.0) -> Window:
+    """A run in whose two probed steps these calls were found."""
+    return launching(busy_pct, caught_up, SyncCalls(time_s=START_S, first_step=5, steps=2, calls=calls))
+
+
+def test_fires():
+    """The line that waits most often is named."""
+    found = fires(HostSync(), syncing({"train.py:7 in step": 2, "model.py:31 in forward": 6}))
+    assert found.culprit == "model.py:31 in forward"
+    assert "4 times, most often at model.py:31 in forward" in found.summary
+    assert found.time_lost_s == pytest.approx(0.4 * 99.0 - 2.0 - 0.99)
+
+
+def test_threshold():
+    """Once a step is enough; less is not, nor a device that is never starved, nor one that idles little."""
+    assert fires(HostSync(), syncing({"a.py:1 in f": 2}))
+    assert silent(HostSync(), syncing({"a.py:1 in f": 1}))
+    assert silent(HostSync(), syncing({}))
+    assert silent(HostSync(), syncing({"a.py:1 in f": 2}, caught_up=0.79))
+    assert silent(HostSync(), syncing({"a.py:1 in f": 2}, busy_pct=90.0))
+
+
+def test_it_comes_before_launch_bound():
+    """A device that is starved by waiting is not starved by launching."""
+    rules = [d.rule for d in judge(ALL_RULES, syncing({"a.py:1 in f": 2})).diagnoses]
+    assert rules[0] == "host-sync"
+    assert "launch-bound" not in rules
+
+
+def test_abstains():
+    """Where no step was probed nothing is known."""
+    assert missing(HostSync(), launching()) == ("syncs",)
+
+
+def test_user_threshold():
+    """The user's threshold counts, not ours."""
+    assert silent(HostSync(calls=3.0), syncing({"a.py:1 in f": 2}))

@@ -1,0 +1,176 @@
+"""One wait, one cause: each rule of the input family finds its own case, and no other one is told beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stallmeter.diagnosis import Severity
+from stallmeter.interfaces import Rule
+from stallmeter.judge import judge
+from stallmeter.rules import ALL_RULES
+from stallmeter.rules.batch_handoff import BatchHandoff
+from stallmeter.rules.cpu_throttled import CpuThrottled
+from stallmeter.rules.fetch_stall import FetchStall
+from stallmeter.rules.input_bound import InputBound
+from stallmeter.rules.no_workers import NoWorkers
+from stallmeter.rules.noisy_neighbour import NoisyNeighbour
+from stallmeter.rules.prep_stall import PrepStall
+from stallmeter.rules.slow_batches import SlowBatches
+from stallmeter.rules.too_few_workers import TooFewWorkers
+from stallmeter.rules.too_many_workers import TooManyWorkers
+from stallmeter.window import Window
+
+from .waiting import waiting
+from .windows import fires, missing, silent
+
+CASES: dict[str, dict[str, Any]] = {
+    "no-workers": {"workers": 0, "wait_s": 0.1, "ready": None, "head_ready": None},
+    "too-few-workers": {"workers": 1, "wait_s": 0.05, "cpus": 8.0},
+    "prep-stall": {"workers": 2, "wait_s": 0.05, "cpus": 2.0, "batch_s": 0.2},
+    "fetch-stall": {"workers": 2, "wait_s": 0.05, "batch_s": 0.2, "cpu_share": 0.1},
+    "slow-batches": {
+        "workers": 4,
+        "wait_s": lambda i: 0.6 if i % 12 == 0 else 0.001,
+        "batch_s": lambda i: 0.7 if i % 12 == 0 else 0.02,
+        "ready": 3,
+    },
+    "batch-handoff": {"workers": 2, "wait_s": 0.03, "batch_s": 0.004, "ready": 4, "head_ready": True},
+    "too-many-workers": {
+        "workers": 4,
+        "wait_s": 0.003,
+        "work_s": 0.005,
+        "batch_s": 0.0002,
+        "ready": 8,
+        "head_ready": True,
+    },
+    "noisy-neighbour": {
+        "workers": 2,
+        "wait_s": 0.05,
+        "cpus": 2.0,
+        "others_cpus": 1.2,
+        "queue_share": 0.5,
+        "batch_s": 0.1,
+    },
+    "cpu-throttled": {"workers": 2, "wait_s": 0.05, "cpus": 1.0, "throttled_pct": 80.0},
+    "input-bound": {"workers": 2, "wait_s": 0.05, "probed": False, "ready": None, "head_ready": None},
+}
+RULES: dict[str, Rule] = {
+    rule.id: rule
+    for rule in (
+        NoWorkers(),
+        TooFewWorkers(),
+        PrepStall(),
+        FetchStall(),
+        SlowBatches(),
+        BatchHandoff(),
+        TooManyWorkers(),
+        NoisyNeighbour(),
+        CpuThrottled(),
+        InputBound(),
+    )
+}
+
+
+def test_the_cases_cover_the_family() -> None:
+    assert set(CASES) == {r.id for r in ALL_RULES if getattr(r, "family", None) == "input"} == set(RULES)
+
+
+@pytest.mark.parametrize("truth", CASES)
+def test_each_case_has_one_cause(truth: str) -> None:
+    verdict = judge(ALL_RULES, waiting(**CASES[truth]))
+    assert verdict.primary is not None
+    assert verdict.primary.rule == truth
+    family = [d.rule for d in verdict.diagnoses if d.rule in CASES]
+    assert family == [truth]
+
+
+@pytest.mark.parametrize("truth", CASES)
+def test_each_rule_fires_alone_and_keeps_its_form(truth: str) -> None:
+    made = waiting(**CASES[truth])
+    found = fires(RULES[truth], made)
+    assert found.severity in (Severity.WARNING, Severity.CRITICAL)
+    assert 0 < found.time_lost_s <= (made.bucket_s("data_wait") or 0.0) + 1e-9
+
+
+@pytest.mark.parametrize("truth", CASES)
+def test_a_small_wait_is_no_matter(truth: str) -> None:
+    case = {**CASES[truth], "work_s": 5.0}
+    assert silent(RULES[truth], waiting(**case))
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=lambda r: r.id)
+def test_missing_signals(rule: Rule) -> None:
+    assert "data_wait_share_pct" in missing(rule, Window())
+
+
+@pytest.mark.parametrize(
+    ("rule", "case"),
+    [
+        (NoWorkers(gain_pct=1e6), "no-workers"),
+        (TooFewWorkers(gain_pct=1e6), "too-few-workers"),
+        (PrepStall(cpu_share=1.1), "prep-stall"),
+        (FetchStall(blocked=0.95), "fetch-stall"),
+        (SlowBatches(tail_factor=100.0), "slow-batches"),
+        (BatchHandoff(slow_handover_s=0.1), "batch-handoff"),
+        (TooManyWorkers(gain_pct=1e6), "too-many-workers"),
+        (NoisyNeighbour(others_share=0.9), "noisy-neighbour"),
+        (CpuThrottled(throttled_pct=90.0), "cpu-throttled"),
+        (InputBound(warn_pct=60.0), "input-bound"),
+    ],
+    ids=lambda x: getattr(x, "id", ""),
+)
+def test_user_thresholds(rule: Rule, case: str) -> None:
+    assert silent(rule, waiting(**CASES[case]))
+
+
+def advice(truth: str, **changes: Any) -> str:
+    verdict = judge(ALL_RULES, waiting(**{**CASES[truth], **changes}))
+    assert verdict.primary is not None
+    assert verdict.primary.rule == truth
+    return " ".join(a.text for a in verdict.primary.advice)
+
+
+def test_workers_limited_by_cpu_and_by_input_get_different_advice() -> None:
+    """The same step budget, the same wait: only what the workers do differs."""
+    by_cpu = advice("prep-stall")
+    by_input = advice("fetch-stall", cpus=2.0)
+    assert "transforms" in by_cpu
+    assert "num_workers" not in by_cpu
+    assert "num_workers" in by_input
+    assert "SSD" in by_input
+
+
+def test_no_workers_gives_a_number_with_a_gain() -> None:
+    verdict = judge(ALL_RULES, waiting(**CASES["no-workers"]))
+    assert verdict.num_workers is not None
+    assert verdict.primary is not None
+    number = verdict.num_workers.recommended
+    assert number > 0
+    assert verdict.primary.advice[0].text.startswith(f"Set num_workers={number} ")
+    assert (verdict.primary.advice[0].predicted_gain_pct or 0) > 50
+
+
+@pytest.mark.parametrize("truth", CASES)
+def test_the_number_of_workers_never_contradicts_the_cause(truth: str) -> None:
+    advice = judge(ALL_RULES, waiting(**CASES[truth])).num_workers
+    if advice is None:
+        assert truth == "input-bound"
+        return
+    change = advice.recommended - advice.current
+    more, fewer = {"no-workers", "too-few-workers", "fetch-stall"}, {"too-many-workers"}
+    assert (change > 0) <= (truth in more)
+    assert (change < 0) <= (truth in fewer)
+    if change == 0:
+        assert not advice.predicted_gain_pct
+
+
+def test_tiny_data_without_workers_is_healthy() -> None:
+    made = waiting(workers=0, wait_s=0.0005, work_s=0.002, batch_s=0.0004, ready=None, head_ready=None)
+    assert [d.rule for d in judge(ALL_RULES, made).diagnoses if d.severity is not Severity.INFO] == []
+
+
+def test_a_neighbour_that_costs_nothing_is_not_blamed() -> None:
+    made = waiting(wait_s=0.0005, work_s=0.1, batch_s=0.02, others_cpus=1.5, cpus=2.0, queue_share=0.6)
+    assert [d.rule for d in judge(ALL_RULES, made).diagnoses if d.severity is not Severity.INFO] == []

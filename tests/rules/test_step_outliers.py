@@ -1,0 +1,108 @@
+"""step-outliers: rare steps take many times longer than the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stallmeter.diagnosis import Severity
+from stallmeter.rules.step_outliers import StepOutliers
+from stallmeter.window import Window
+
+from .windows import fires, ledger, missing, silent, step, window
+
+SLOW_S = 0.58
+
+
+def pauses(every: int, pause_s: float = SLOW_S - 0.08, steps: int = 1000, where: str = "forward") -> Window:
+    """Steps of 80 ms own work, each ``every``-th with a pause; the ledger is their sum."""
+    made: list[Any] = []
+    for i in range(steps):
+        extra = pause_s if i % every == every - 1 else 0.0
+        own = {"forward_s": 0.03, "backward_s": 0.05, "optimizer_s": 0.015, "callbacks_s": 0.0}
+        own[f"{where}_s"] += extra
+        made.append(step(i, **own, total_s=0.1 + extra))
+    wall_s = sum(s.total_s for s in made)
+    buckets = {f: sum(getattr(s, f"{f}_s") for s in made) for f in ("forward", "backward", "optimizer", "callbacks")}
+    buckets |= {"start": 0.0, "data_wait": 0.0, "loop": 0.0}
+    names = {"Ema": buckets.pop("callbacks")}
+    return window(*made, ledger(wall_s=wall_s, steps=steps, callbacks=names, **buckets))
+
+
+def test_fires():
+    """What the long steps took beyond the median is lost."""
+    found = fires(StepOutliers(), pauses(50))
+    assert found.time_lost_s == pytest.approx(20 * 0.5)
+    assert found.summary.startswith("About 20 of 1000 steps took 10.0 s more than median steps (80.0 ms) would, 9 % of")
+    assert found.summary.endswith("the longest took 580 ms.")
+    assert found.severity is Severity.WARNING
+
+
+def test_critical():
+    """From the critical share on it is critical."""
+    assert fires(StepOutliers(), pauses(50, pause_s=2.0)).severity is Severity.CRITICAL
+
+
+def test_threshold():
+    """The excess counts from the threshold on."""
+    made = pauses(100, pause_s=0.5)
+    share = made.training_share_pct(5.0)
+    assert share is not None
+    assert silent(StepOutliers(warn_pct=share + 0.01), made)
+    assert fires(StepOutliers(warn_pct=share - 0.01), made)
+
+
+@pytest.mark.parametrize("where", ["optimizer", "callbacks"])
+def test_not_beside_the_own_work(where):
+    """Long optimizer steps, as with accumulated gradients, and long callbacks are something else."""
+    assert silent(StepOutliers(), pauses(50, where=where))
+
+
+def test_a_pattern_is_no_outlier():
+    """When every tenth step is long, that is how the program works."""
+    assert silent(StepOutliers(), pauses(10))
+    assert fires(StepOutliers(rare_pct=10.0), pauses(10))
+
+
+def test_a_hiccup():
+    """One long step is no reason to do anything."""
+    assert silent(StepOutliers(), pauses(1000, pause_s=30.0))
+
+
+def test_little_jitter():
+    """Steps of twice the median are ordinary."""
+    assert silent(StepOutliers(), pauses(25, pause_s=0.15))
+
+
+def test_scaled():
+    """In a long run only a sample of the steps is kept; the loss is that of all of them."""
+    made = pauses(53, steps=20_000)
+    assert made._steady.stride > 1
+    assert fires(StepOutliers(), made).time_lost_s == pytest.approx(20_000 / 53 * 0.5, rel=0.15)
+
+
+def test_never_more_than_the_ledger():
+    """A sample that happens to hold all the long steps does not multiply them."""
+    made = pauses(64, steps=20_000)
+    made._steady.items = [s for s in made._steady.items if s.total_s > 0.2] * 4 + made._steady.items
+    found = made.outliers(3.0)
+    assert found is not None
+    assert found.excess_s <= 20_000 / 64 * 0.5 * 1.01
+
+
+def test_few_steps():
+    """A dozen steps have no typical time."""
+    made = pauses(8, steps=18, pause_s=3.0)
+    assert silent(StepOutliers(rare_pct=50.0), made)
+    assert fires(StepOutliers(rare_pct=50.0, min_steps=5.0, min_outliers=1.0), made)
+
+
+def test_abstains():
+    """Without steps there is nothing to judge."""
+    assert missing(StepOutliers(), window(ledger())) == ("body_s",)
+
+
+def test_user_threshold():
+    """The user's threshold counts, not ours."""
+    assert silent(StepOutliers(factor=8.0), pauses(50))

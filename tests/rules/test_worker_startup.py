@@ -1,0 +1,75 @@
+"""worker-startup: workers that start again each epoch, and forks that wait for somebody else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from stallmeter.judge import judge
+from stallmeter.records import Fork
+from stallmeter.rules import ALL_RULES
+from stallmeter.rules.worker_startup import WorkerStartup
+from stallmeter.window import Window
+
+from .windows import fires, ledger, loader, missing, silent, step, window
+
+
+def epochs(count: int = 5, startup_s: float = 20.0, *more: Any, **options: Any) -> Window:
+    """A run of 100 s in which starting workers took so long."""
+    info = replace(loader(), start_method="spawn", **options)
+    made = replace(ledger(worker_startup=startup_s, start=0.0), epochs=count)
+    return window(*(step(i) for i in range(100)), info, *more, made)
+
+
+def texts(found: Any) -> str:
+    return " ".join(a.text for a in found.advice)
+
+
+def test_fires() -> None:
+    found = fires(WorkerStartup(), epochs())
+    assert found.time_lost_s == 20.0
+    assert "persistent_workers=True" in found.advice[0].text
+    assert "num_workers" not in texts(found)
+    assert "more workers" not in texts(found).lower()
+    assert "fork" in texts(found)
+
+
+def test_it_is_primary_and_nothing_advises_more_workers() -> None:
+    verdict = judge(ALL_RULES, epochs())
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "worker-startup"
+    assert not any("num_workers" in a.text for d in verdict.diagnoses for a in d.advice)
+
+
+def test_persistent_workers_are_not_advised_twice() -> None:
+    assert "persistent_workers" not in texts(fires(WorkerStartup(), epochs(persistent_workers=True)))
+
+
+def test_a_single_epoch_starts_once() -> None:
+    assert silent(WorkerStartup(), epochs(1))
+
+
+def test_threshold() -> None:
+    assert fires(WorkerStartup(), epochs(5, 10.0))
+    assert silent(WorkerStartup(), epochs(5, 9.99))
+    assert silent(WorkerStartup(warn_pct=30.0), epochs())
+
+
+def test_without_workers_there_is_nothing_to_start() -> None:
+    assert silent(WorkerStartup(), epochs(num_workers=0))
+
+
+def test_a_fork_that_waits_is_not_blamed_on_the_data() -> None:
+    found = fires(WorkerStartup(), epochs(5, 20.0, *(Fork(time_s=0.0, wall_s=1.8) for _ in range(10))))
+    assert "another package" in found.title
+    assert found.culprit is not None
+    assert "dataset is not to blame" in found.advice[0].text
+
+
+def test_quick_forks_are_no_culprit() -> None:
+    found = fires(WorkerStartup(), epochs(5, 20.0, *(Fork(time_s=0.0, wall_s=0.02) for _ in range(10))))
+    assert found.culprit is None
+
+
+def test_abstains() -> None:
+    assert missing(WorkerStartup(), Window()) == ("ledger", "num_workers", "training_s")

@@ -1,0 +1,142 @@
+"""Every record a worker writes is read once, or counted as lost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stallmeter.sources.loader import ring as ring_module
+from stallmeter.sources.loader.ring import CAPACITY, LANES, Fetch, Ring, words
+
+
+def make(workers: int = 1) -> Ring:
+    return Ring(torch.zeros(words(workers), dtype=torch.int64), workers)
+
+
+def record(number: int) -> Fetch:
+    return Fetch(*(number * 10 + i for i in range(len(Fetch._fields))))
+
+
+@given(st.lists(st.integers(0, 2 * CAPACITY), max_size=8))
+def test_what_was_written_is_read_or_lost(bursts: list[int]) -> None:
+    ring = make()
+    lane = ring.lane(0)
+    written, got = 0, []
+    for burst in bursts:
+        for _ in range(burst):
+            lane.write(*record(written))
+            written += 1
+        drained = ring.drain()
+        assert len(drained) >= min(burst, CAPACITY - 1)
+        got += drained
+    assert len(got) + ring.lost == written
+    numbers = [fetch.end_ns // 10 for _, fetch in got]
+    assert numbers == sorted(set(numbers))
+    assert [fetch for _, fetch in got] == [record(number) for number in numbers]
+    assert ring.drain() == []
+
+
+def test_workers_do_not_mix() -> None:
+    ring = make(3)
+    lanes = [ring.lane(worker) for worker in range(3)]
+    for number in range(9):
+        lanes[number % 3].write(*record(number))
+    assert [(worker, fetch.end_ns // 10 % 3) for worker, fetch in ring.drain()] == [
+        (w, w) for w in (0, 1, 2) for _ in "abc"
+    ]
+
+
+def test_a_ring_for_fewer_workers() -> None:
+    with pytest.raises(IndexError):
+        make(2).lane(2)
+
+
+def test_a_record_overwritten_while_it_is_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = make()
+    lane = ring.lane(0)
+    for number in range(10):
+        lane.write(*record(number))
+    unpack = ring_module._RECORD.unpack_from
+
+    class Racing:
+        """The worker writes on while the first record is being copied."""
+
+        size = ring_module._RECORD.size
+        pack_into = ring_module._RECORD.pack_into
+        raced = False
+
+        def unpack_from(self, *args: object) -> tuple[int, ...]:
+            copied = unpack(*args)
+            if not self.raced:
+                self.raced = True
+                for number in range(10, CAPACITY + 3):
+                    lane.write(*record(number))
+            return copied
+
+    monkeypatch.setattr(ring_module, "_RECORD", Racing())
+    first = ring.drain()
+    # Records 0 to 2 have been overwritten, and 3 is where the worker writes next.
+    assert [fetch for _, fetch in first] == [record(number) for number in range(4, 10)]
+    assert ring.lost == 4
+    assert len(ring.drain()) + len(first) + ring.lost == CAPACITY + 3
+
+
+@pytest.fixture
+def as_pid(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    return lambda pid: monkeypatch.setattr(os, "getpid", lambda: pid)
+
+
+def test_two_iterators_have_lanes_of_their_own(as_pid: Callable[[int], None]) -> None:
+    ring = make()
+    as_pid(101)
+    first = ring.lane(0)
+    as_pid(102)
+    second = ring.lane(0)
+    for number in range(4):
+        first.write(*record(number))
+        second.write(*record(100 + number))
+    assert [fetch.end_ns // 10 for _, fetch in ring.drain()] == [0, 1, 2, 3, 100, 101, 102, 103]
+    assert [worker.pid for worker in ring.seen()] == [101, 102]
+
+
+def test_lanes_are_used_again(as_pid: Callable[[int], None]) -> None:
+    ring = make()
+    for epoch in range(3 * LANES):
+        as_pid(200 + epoch)
+        ring.lane(0).write(*record(epoch))
+        assert [fetch for _, fetch in ring.drain()] == [record(epoch)]
+    assert len(ring.seen()) == LANES
+
+
+def test_a_writer_that_lost_its_lane_moves_on(as_pid: Callable[[int], None]) -> None:
+    ring = make()
+    as_pid(101)
+    first = ring.lane(0)
+    # Both workers read the count of starts at the same moment, and took the same lane.
+    first._words[0] = 0
+    as_pid(102)
+    second = ring.lane(0)
+    first.write(*record(1))
+    second.write(*record(2))
+    first.write(*record(3))
+    assert sorted(fetch.end_ns // 10 for _, fetch in ring.drain()) == [1, 2, 3]
+
+
+def test_more_iterators_than_lanes(as_pid: Callable[[int], None]) -> None:
+    ring = make()
+    lanes = []
+    for number in range(2 * LANES):
+        as_pid(300 + number)
+        lanes.append(ring.lane(0))
+    for _ in range(20):
+        for number, lane in enumerate(lanes):
+            lane.write(*record(number))
+    got = [fetch for _, fetch in ring.drain()]
+    # Some are not heard any more, but nothing wrong is.
+    assert all(fetch in [record(number) for number in range(2 * LANES)] for fetch in got)
+    assert len(got) >= 20 * LANES - LANES

@@ -1,0 +1,90 @@
+"""PyTorch's own view, on the real torch without CUDA and on a fake one with it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from stallmeter.records import AllocatorSample
+from stallmeter.sources.torch_view import AllocatorSource, model_facts, numeric_facts
+
+from ..conftest import FakeTime
+from ..simulated_gpu import SimulatedGpu
+from .fake_torch import fake_torch
+
+
+def test_the_allocator_of_each_device_in_use():
+    torch = fake_torch(SimulatedGpu(FakeTime()), devices=2)
+    torch.cuda.stats = {
+        1: {
+            "allocated_bytes": {"all": {"current": 10, "peak": 30}},
+            "reserved_bytes": {"all": {"current": 40, "peak": 50}},
+            "num_alloc_retries": 3,
+            "num_ooms": 1,
+        }
+    }
+    (sample,) = AllocatorSource({"torch": torch}).sample(5.0)
+    assert sample == AllocatorSample(
+        time_s=5.0,
+        index=1,
+        allocated_bytes=10,
+        allocated_peak_bytes=30,
+        reserved_bytes=40,
+        reserved_peak_bytes=50,
+        alloc_retries=3,
+        ooms=1,
+    )
+    torch.cuda.initialized = False
+    assert AllocatorSource({"torch": torch}).sample(6.0) == ()
+    assert AllocatorSource({}).sample(6.0) == ()
+
+
+def test_a_real_torch_without_cuda_is_not_initialised():
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("this machine has CUDA")
+    assert AllocatorSource().sample(0.0) == ()
+    assert not torch.cuda.is_initialized()
+
+
+def test_how_it_computes():
+    torch = pytest.importorskip("torch")
+    found = numeric_facts()
+    assert found is not None
+    assert found["tf32_matmul"] is torch.backends.cuda.matmul.allow_tf32
+    assert found["float32_matmul_precision"] in ("highest", "high", "medium")
+    assert found["autocast"] is None
+    assert numeric_facts({}) is None
+    assert numeric_facts({"torch": SimpleNamespace(backends=SimpleNamespace())}) is not None
+
+
+def test_the_source_imports_nothing():
+    """What looks for torch must not be what loads it."""
+    code = (
+        "import sys; from stallmeter.sources import cuda, syncs, torch_view, deep; from stallmeter.clock import *;"
+        "from stallmeter.ledger import Ledger; cuda.CudaSource(StepClock(Ledger())).sample(0.0);"
+        "torch_view.AllocatorSource().sample(0.0); assert torch_view.numeric_facts() is None;"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_a_model_computes_with():
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Linear(2, 1).half(), torch.nn.LazyLinear(3))
+    assert model_facts(model) == {"parameters": 13, "parameter_dtypes": {"float32": 10, "float16": 3}, "compiled": "no"}
+
+
+def test_compiled():
+    torch = pytest.importorskip("torch")
+    inner = torch.nn.Linear(4, 2)
+    assert model_facts(torch.compile(inner))["compiled"] == "whole"
+    assert model_facts(torch.nn.Sequential(torch.compile(inner)))["compiled"] == "parts"
+    inner.compile()
+    assert model_facts(inner)["compiled"] == "whole"
+    module = torch.nn.Linear(1, 1)
+    module._compiler_ctx = {"compiler": "dynamo"}
+    assert model_facts(module)["compiled"] == "whole"

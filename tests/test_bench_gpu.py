@@ -1,0 +1,50 @@
+"""The GPU benchmark's code runs without a GPU, at sizes that prove nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1]))
+torch = pytest.importorskip("torch")
+pytest.importorskip("lightning")
+
+from benchmarks.gpu.__main__ import run, table  # noqa: E402
+from benchmarks.gpu.cases import CASES, SMOKE, Records  # noqa: E402
+
+from stallmeter.rules import ALL_RULES  # noqa: E402
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_case_runs(case):
+    row = run(case, replace(SMOKE, side=8, steps=3, batch=2), accelerator="cpu")
+    assert row.samples_per_s
+    assert row.gpu_pct is None
+    assert row.right is None
+    assert f"| {case.name} | {case.planted} | {case.article} |" in table([row])
+
+
+def test_expected_causes_are_rules():
+    known = {rule.id for rule in ALL_RULES}
+    assert all(set(case.expected) <= known and case.expected for case in CASES)
+
+
+def test_what_is_planted_is_in_the_data():
+    tiled = next(case for case in CASES if case.tiles == 10)
+    frame, mask = Records(tiled, SMOKE, 4)[1]
+    assert frame.shape == (30, SMOKE.side, SMOKE.side)
+    assert mask.shape == (SMOKE.side, SMOKE.side)
+
+
+def test_without_a_device_it_says_so():
+    if torch.cuda.is_available():
+        pytest.skip("this machine has CUDA")
+    done = subprocess.run([sys.executable, "-m", "benchmarks.gpu"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "needs one (--cpu-smoke" in done.stderr

@@ -1,0 +1,192 @@
+"""Run after run in one process: threads, files, children, shared memory and objects go back to what they were."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import stallmeter
+
+from .conftest import ListTracker
+
+torch.set_num_threads(1)
+SETTLE = 20
+"""Runs after which all is imported, cached and allocated that stays."""
+
+GROWTH_BYTES = 10_000_000
+
+
+@dataclass
+class Held:
+    """What this process holds."""
+
+    threads: Counter[str] = field(default_factory=lambda: Counter(t.name for t in threading.enumerate()))
+    files: int = field(default_factory=lambda: psutil.Process().num_fds())
+    paths: Counter[str] = field(default_factory=lambda: Counter(f.path for f in psutil.Process().open_files()))
+    children: int = field(default_factory=lambda: len(psutil.Process().children(recursive=True)))
+    shared: set[str] = field(default_factory=lambda: _shared())
+    objects: Counter[str] = field(default_factory=lambda: _objects())
+
+
+def _shared() -> set[str]:
+    """Shared memory that somebody still could open, or that is mapped here."""
+    folder = Path("/dev/shm")
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    maps = Path("/proc/self/maps")
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    return names | {line.split("/dev/shm/")[1] for line in lines if "/dev/shm/" in line}
+
+
+def _objects() -> Counter[str]:
+    """Instances of our own classes."""
+    names = (f"{type(o).__module__}.{type(o).__qualname__}" for o in gc.get_objects())
+    return Counter(name for name in names if name.startswith("stallmeter."))
+
+
+def settled(before: Held) -> Held:
+    """What is held once what ends by itself has ended; the threads of other tests may have ended, too."""
+    deadline = time.monotonic() + 30
+    while True:
+        gc.collect()
+        now = Held()
+        more = now.threads - before.threads, now.files > before.files, now.children > before.children
+        if not any(more) or time.monotonic() > deadline:
+            return now
+        time.sleep(0.05)
+
+
+def assert_nothing_is_left(run: Callable[[int], object], runs: int) -> None:
+    """Hold what ``runs`` runs left against what the first of them left."""
+    alive: list[weakref.ref[object]] = []
+    for number in range(SETTLE):
+        alive.append(weakref.ref(run(number)))
+    gc.collect()
+    before, rss = Held(), psutil.Process().memory_info().rss
+    for number in range(SETTLE, runs):
+        alive.append(weakref.ref(run(number)))
+    after = settled(before)
+    assert after.threads - before.threads == Counter()
+    assert after.files <= before.files
+    assert after.paths - before.paths == Counter()
+    assert after.children <= before.children
+    assert after.shared - before.shared == set()
+    assert after.objects - before.objects == Counter()
+    assert psutil.Process().memory_info().rss - rss < GROWTH_BYTES
+    assert sum(monitor() is not None for monitor in alive) <= 1  # the last one may be what a frame still holds
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stallmeter.report.files.write_extras", lambda *_: None)
+
+
+DATA = TensorDataset(torch.ones(8, 2))
+
+
+def test_plain_loops(tmp_path: Path, no_pictures: None) -> None:
+    """Hardware and tracker each time, processes as workers each tenth time, an exception each third time."""
+
+    def run(number: int) -> stallmeter.Monitor:
+        loader = DataLoader(DATA, batch_size=2, num_workers=number % 10 == 0)
+        monitor = stallmeter.Monitor(directory=tmp_path, trackers=ListTracker(), interval_s=0.01, console=False)
+        try:
+            with monitor:
+                for i, _ in enumerate(monitor.watch(loader)):
+                    if i == 2 and number % 3 == 0:
+                        raise ZeroDivisionError
+        except ZeroDivisionError:
+            pass
+        assert monitor.undelivered == ()
+        return monitor
+
+    assert_nothing_is_left(run, 200)
+    assert len(list(tmp_path.iterdir())) == 200
+
+
+@pytest.mark.parametrize(("namespace", "name"), [("lightning.pytorch", "unified"), ("pytorch_lightning", "legacy")])
+def test_fits(tmp_path: Path, no_pictures: None, namespace: str, name: str) -> None:
+    """One callback and one trainer each time, as in a search over hyperparameters."""
+    pl = importlib.import_module(namespace)
+    module = importlib.import_module(f"stallmeter.lightning.{name}")
+
+    class Model(pl.LightningModule):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 1)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return self.layer(batch[0]).sum()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+    def run(number: int) -> Any:
+        sm = module.StallMonitor(directory=tmp_path, trackers=ListTracker(), interval_s=0.01, console=False)
+        quiet = dict.fromkeys(("enable_progress_bar", "enable_model_summary", "enable_checkpointing", "logger"), False)
+        trainer = pl.Trainer(accelerator="cpu", max_epochs=1, callbacks=[sm], **quiet)
+        trainer.fit(Model(), DataLoader(DATA, batch_size=2, num_workers=number % 10 == 0))
+        return sm.monitor
+
+    assert_nothing_is_left(run, 50)
+
+
+def test_one_trainer_fits_again_and_again(tmp_path: Path, no_pictures: None) -> None:
+    """One callback, one trainer, one loader: each fit makes its own recording."""
+    import lightning.pytorch as pl
+    from lightning.pytorch.demos.boring_classes import BoringModel
+
+    from stallmeter.lightning.unified import StallMonitor
+
+    sm = StallMonitor(directory=tmp_path, trackers=None, interval_s=0.01, console=False)
+    quiet = dict.fromkeys(("enable_progress_bar", "enable_model_summary", "enable_checkpointing", "logger"), False)
+    trainer = pl.Trainer(
+        accelerator="cpu", max_epochs=0, limit_train_batches=2, limit_val_batches=0, callbacks=[sm], **quiet
+    )
+    model = BoringModel()
+    loader = model.train_dataloader()
+
+    def run(number: int) -> Any:
+        trainer.fit_loop.max_epochs += 1
+        trainer.fit(model, loader)
+        return sm.monitor
+
+    assert_nothing_is_left(run, 50)
+    assert len(list(tmp_path.iterdir())) == 50
+
+
+def _figures() -> int:
+    return sum(type(o).__name__ == "Figure" for o in gc.get_objects())
+
+
+def test_pictures(tmp_path: Path) -> None:
+    """Figures are let go, too."""
+
+    def run() -> None:
+        monitor = stallmeter.Monitor(directory=tmp_path, trackers=None, interval_s=0.01, console=False)
+        with monitor:
+            for _ in monitor.watch(range(5)):
+                time.sleep(0.002)
+
+    for _ in range(3):
+        run()
+    gc.collect()
+    before, figures = Held(), _figures()
+    for _ in range(5):
+        run()
+    after = settled(before)
+    assert (after.threads - before.threads, after.files <= before.files) == (Counter(), True)
+    assert after.objects - before.objects == Counter()
+    assert _figures() <= figures

@@ -1,0 +1,370 @@
+"""The monitor records what happens, survives what fails, and ends in time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+import stallmeter
+from stallmeter.defaults import choose_trackers, rank_from_environment, recordings_directory, shared_run_id
+from stallmeter.errors import SettingError
+from stallmeter.monitor import Monitor, Settings
+from stallmeter.recording import Reader
+from stallmeter.records import Event, HostSample, LedgerRecord, StepRecord, UserMetrics, WindowRecord
+from stallmeter.rules import ALL_RULES
+from stallmeter.window import Window
+
+from .conftest import FakeSource, FakeTime, ListTracker
+
+
+def make(tmp_path: Path, **options: Any) -> Monitor:
+    settings = Settings(directory=tmp_path, console=False, close_budget_s=60, interval_s=0.05)
+    return Monitor(settings, **options).start()
+
+
+def records(monitor: Monitor) -> list[Any]:
+    return [x for x, _ in Reader(monitor.folder)]
+
+
+def test_a_whole_run(tmp_path: Path, fake_time: FakeTime) -> None:
+    tracker = ListTracker()
+    source = FakeSource(samples=[HostSample(time_s=1.0, job_cpus=1.5)])
+    monitor = make(tmp_path, sources=[source], rules=ALL_RULES, trackers=[tracker], now=fake_time)
+    for _ in monitor.watch(range(20)):
+        fake_time.sleep(0.5)
+        with monitor.span("forward"):
+            fake_time.sleep(0.25)
+    monitor.log({"loss": 2})
+    monitor.close()
+    found = records(monitor)
+    assert sum(isinstance(x, StepRecord) for x in found) == 20
+    ledger = [x for x in found if isinstance(x, LedgerRecord)][-1]
+    assert ledger.buckets["forward"] == pytest.approx(5)
+    assert ledger.buckets["compute"] == pytest.approx(10)
+    assert sum(ledger.buckets.values()) == pytest.approx(ledger.wall_s)
+    assert any(isinstance(x, UserMetrics) for x in found)
+    assert any(isinstance(x, WindowRecord) and x.hardware["job_cpus"] == 1.5 for x in found)
+    assert [x.name for x in found if isinstance(x, Event)] == ["end"]
+    assert {p.key for p in tracker.points} >= {"step_time_ms", "data_wait_pct", "job_cpus", "user/loss"}
+    assert [page.final for page in tracker.pages].count(True) == 1
+    assert tracker.pages[-1].final
+    names = {"report.html", "report.md", "phases.png", "diagnosis.json", "steps.csv"}
+    assert set(tracker.pages[-1].files) == names
+    assert all(path.is_file() for path in tracker.pages[-1].files.values())
+    assert source.closed
+    assert tracker.closed
+    assert monitor.undelivered == ()
+    monitor.close()
+
+
+class Failing(FakeSource):
+    def __init__(self, error: BaseException) -> None:
+        super().__init__("failing")
+        self.error = error
+        self.asked = 0
+
+    def sample(self, time_s: float) -> Sequence[Any]:
+        self.asked += 1
+        raise self.error
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    id: ClassVar[str] = "broken"
+    title: ClassVar[str] = "Broken"
+    needs: ClassVar[tuple[str, ...]] = ()
+
+    def check(self, window: Window) -> None:
+        raise RuntimeError("http://me:s3cret@host is broken")
+
+
+class Refusing(ListTracker):
+    def send(self, points: Any) -> None:
+        raise ValueError("nonsense")
+
+
+def test_what_fails_is_named_once_and_switched_off(
+    tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = Failing(ZeroDivisionError("no"))
+    monitor = make(tmp_path, sources=[source], rules=[Broken()], trackers=[Refusing()], now=fake_time)
+    for _ in monitor.watch(range(3)):
+        fake_time.sleep(0.5)
+    deadline = time.monotonic() + 30
+    while source.asked == 0 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    monitor.close()
+    assert source.asked == 1
+    text = caplog.text
+    assert text.count("source failing failed") == text.count("rule broken failed") == 1
+    assert "s3cret" not in text
+    assert sum(isinstance(x, StepRecord) for x in records(monitor)) == 3
+
+
+class Hanging(FakeSource):
+    def __init__(self) -> None:
+        super().__init__("hanging")
+        self.entered, self.release = threading.Event(), threading.Event()
+
+    def sample(self, time_s: float) -> Sequence[Any]:
+        self.entered.set()
+        self.release.wait(60)
+        return [HostSample(time_s=1.0)]
+
+
+def test_a_source_that_hangs_is_left_behind(
+    tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stallmeter.monitor.HANG_S", 0.2)
+    source = Hanging()
+    monitor = make(tmp_path, sources=[source], now=fake_time)
+    assert source.entered.wait(30)
+    for _ in monitor.watch(range(5)):
+        fake_time.sleep(0.5)
+    monitor.close()
+    source.release.set()
+    assert monitor._sampler.stop(30)
+    assert caplog.text.count("source hanging failed and is switched off") == 1
+    found = records(monitor)
+    assert sum(isinstance(x, StepRecord) for x in found) == 5
+    assert [x.name for x in found if isinstance(x, Event)] == ["source hanging switched off", "end"]
+    assert not any(isinstance(x, HostSample) for x in found)
+
+
+def test_a_keyboard_interrupt_is_not_swallowed(tmp_path: Path) -> None:
+    monitor = make(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        monitor.guard("x", _interrupt)
+    monitor.close()
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_fast_steps_are_sampled_with_every_outlier(tmp_path: Path, fake_time: FakeTime) -> None:
+    settings = Settings(directory=tmp_path, console=False, interval_s=3600)
+    monitor = Monitor(settings, now=fake_time)
+    monitor.start()
+    for i, _ in enumerate(monitor.watch(range(30_000))):
+        fake_time.sleep(5.0 if i in (7_001, 20_003) else 0.001)
+        if i == 6_000:
+            monitor._tick()
+    monitor.close()
+    steps = [x for x in records(monitor) if isinstance(x, StepRecord)]
+    assert {7_001, 20_003} <= {s.index for s in steps}
+    assert 0 in {s.index for s in steps}
+    ledger = [x for x in records(monitor) if isinstance(x, LedgerRecord)][-1]
+    assert ledger.steps == 30_000
+    assert ledger.recorded_steps == len(steps) < 10_000
+
+
+def test_bad_calls_name_the_fix(tmp_path: Path) -> None:
+    monitor = make(tmp_path)
+    with pytest.raises(SettingError, match="data_wait"):
+        monitor.span("data_wait")
+    with pytest.raises(SettingError, match="stage"):
+        monitor.watch([], stage="test")  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="loss"):
+        monitor.log({"loss": "low"})  # type: ignore[dict-item]
+    with pytest.raises(SettingError, match="int"):
+        monitor.watch(3)  # type: ignore[arg-type]
+    monitor.close()
+
+
+def test_a_forked_child_never_closes_its_parents_run(tmp_path: Path) -> None:
+    monitor = make(tmp_path)
+    pid = os.fork()
+    if pid == 0:
+        monitor.close()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert not any(isinstance(x, Event) for x in records(monitor))
+    monitor.close()
+    assert sum(isinstance(x, Event) for x in records(monitor)) == 1
+
+
+PLAIN = textwrap.dedent(
+    """
+    import os, signal, sys, time
+    import stallmeter
+    for number, _ in enumerate(stallmeter.watch(range(int(sys.argv[1])))):
+        time.sleep(0.01)
+    print("done", flush=True)
+    """
+)
+
+
+def run_plain(tmp_path: Path, count: int, **options: Any) -> subprocess.Popen[str]:
+    env = {**os.environ, "STALLMETER_DIR": str(tmp_path / "rec")}
+    return subprocess.Popen(
+        [sys.executable, "-c", PLAIN, str(count)],
+        env=env,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def test_the_minimum_is_one_line(tmp_path: Path) -> None:
+    out, err = run_plain(tmp_path, 30).communicate(timeout=60)
+    assert out == "done\n"
+    assert "stallmeter report" in err
+    (folder,) = (tmp_path / "rec").iterdir()
+    assert sum(isinstance(x, StepRecord) for x, _ in Reader(folder)) == 30
+
+
+def test_a_killed_run_leaves_a_readable_recording(tmp_path: Path) -> None:
+    process = run_plain(tmp_path, 10_000)
+    started = time.monotonic()
+    while time.monotonic() - started < 60:
+        files = list((tmp_path / "rec").rglob("rank0.*.jsonl"))
+        if files and files[0].read_text().count('["ledger"') >= 3:
+            break
+        time.sleep(0.05)
+    process.kill()
+    killed_s = time.time()
+    process.communicate(timeout=30)
+    found = [x for x, _ in Reader(files[0].parent)]
+    ledger = [x for x in found if isinstance(x, LedgerRecord)][-1]
+    assert killed_s - ledger.time_s < 25  # one interval, and what a busy machine adds
+    assert sum(isinstance(x, StepRecord) for x in found) > 20
+    report = subprocess.run(
+        [sys.executable, "-m", "stallmeter", "report", str(tmp_path / "rec"), "--format", "json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert report.returncode == 0, report.stderr
+    assert '"coverage_pct"' in report.stdout
+
+
+def test_importing_loads_the_standard_library_only() -> None:
+    code = (
+        "import sys, stallmeter, stallmeter.lightning, stallmeter.lightning.entry_points, stallmeter.interfaces;"
+        "names = {m.partition('.')[0] for m in sys.modules};"
+        "print(sorted(names - set(sys.stdlib_module_names) - {'stallmeter', '__main__'}))"
+    )
+    before = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            code.replace(
+                ", stallmeter, stallmeter.lightning, stallmeter.lightning.entry_points, stallmeter.interfaces", ""
+            ),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    after = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert after == before
+
+
+def test_public_names() -> None:
+    assert stallmeter.Monitor.__name__ == "Monitor"
+    with pytest.raises(AttributeError):
+        stallmeter.nothing  # noqa: B018
+
+
+def test_ranks_and_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert rank_from_environment({"RANK": "3", "WORLD_SIZE": "8"}) == (3, 8)
+    assert rank_from_environment({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}) == (1, 2)
+    assert rank_from_environment({"RANK": "x"}) == (0, 1)
+    assert shared_run_id(1, {}) is None
+    assert shared_run_id(2, {"MASTER_PORT": "1"}) == shared_run_id(2, {"MASTER_PORT": "1"})
+    assert shared_run_id(2, {"MASTER_PORT": "1"}) != shared_run_id(2, {"MASTER_PORT": "2"})
+    monkeypatch.setenv("STALLMETER_DIR", str(tmp_path))
+    assert recordings_directory(None) == tmp_path
+    assert recordings_directory("x") == Path("x")
+    (tmp_path / "f").touch()
+    with pytest.raises(SettingError, match="is a file"):
+        recordings_directory(tmp_path / "f")
+
+
+def test_trackers_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
+    tracker = ListTracker()
+    assert choose_trackers(tracker, (), 0) == (tracker,)
+    assert choose_trackers([tracker], (), 0) == (tracker,)
+    assert choose_trackers(tracker, (), 1) == ()
+    assert choose_trackers(None, (), 0) == ()
+    assert choose_trackers("auto", (), 0) == ()
+    with pytest.raises(SettingError, match="trackers"):
+        choose_trackers("neptun", (), 0)  # type: ignore[arg-type]
+
+
+def test_a_disk_that_is_full_for_a_while_loses_nothing(
+    tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture
+) -> None:
+    monitor = make(tmp_path, now=fake_time)
+    recorder: Any = monitor._recorder
+    failures: list[int] = []
+
+    class Full:
+        def write(self, data: bytes) -> int:
+            failures.append(1)
+            raise OSError(28, "No space left on device")
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(file, name)
+
+    file, recorder._file = recorder._file, Full()
+    for _ in monitor.watch(range(5)):
+        fake_time.sleep(0.5)
+    deadline = time.monotonic() + 30
+    while len(failures) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    recorder._file = file
+    monitor.close()
+    assert caplog.text.count("cannot be written") == 1
+    assert sum(isinstance(x, StepRecord) for x in records(monitor)) == 5
+
+
+def test_a_monitor_that_costs_too_much_samples_less_and_says_so(tmp_path: Path, fake_time: FakeTime) -> None:
+    """Steps, ledger and sources that overflow go on as before."""
+    lazy, eager = CountingSource("lazy"), CountingSource("eager")
+    eager.overflows = True
+    monitor = Monitor(
+        Settings(directory=tmp_path, console=False, interval_s=3600), sources=[lazy, eager], now=fake_time
+    )
+    monitor.start()
+    for _ in monitor.watch(range(200)):
+        fake_time.sleep(1.0)
+        monitor._sampler.cpu_s += 0.02
+        monitor._tick()
+    monitor.close()
+    assert eager.asked == 201
+    assert lazy.asked < 80
+    said = [x.name for x in records(monitor) if isinstance(x, Event) and x.name.startswith("sampling every")]
+    assert said[:2] == ["sampling every 7200 s", "sampling every 14400 s"]
+    assert [x for x in records(monitor) if isinstance(x, LedgerRecord)][-1].steps == 200
+
+
+class CountingSource:
+    """Counts how often it is asked."""
+
+    overflows = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.asked = 0
+
+    def sample(self, time_s: float) -> tuple[()]:
+        self.asked += 1
+        return ()
+
+    def close(self) -> None:
+        """Holds nothing."""

@@ -1,0 +1,26 @@
+"""A database and a server of MLflow, made once: each takes seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_telemetry() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+        yield
+
+
+@pytest.fixture(scope="session")
+def sqlite_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A sqlite database with MLflow's tables."""
+    pytest.importorskip("mlflow")
+    from mlflow import MlflowClient
+
+    folder = tmp_path_factory.mktemp("mlflow")
+    uri = f"sqlite:///{folder / 'mlflow.db'}"
+    MlflowClient(uri).create_experiment("tests", artifact_location=(folder / "artifacts").as_uri())
+    return uri
