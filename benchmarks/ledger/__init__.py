@@ -1,0 +1,1 @@
+"""Does the ledger find time that was planted at known places, and does it add up?"""

@@ -1,0 +1,5 @@
+"""Run it: python -m benchmarks.ledger."""
+
+from .planted import main
+
+main()

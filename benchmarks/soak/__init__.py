@@ -1,0 +1,1 @@
+"""Ten million steps through one monitor: does anything grow?"""

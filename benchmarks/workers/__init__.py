@@ -1,0 +1,1 @@
+"""The recommended ``num_workers`` against exhaustive sweeps: ``python -m benchmarks.workers``."""
