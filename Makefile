@@ -29,8 +29,12 @@ types: $(STAMP)
 imports: $(STAMP)
 	$(BIN)/lint-imports
 
+# Real servers, worker processes and signals share a busy machine: a test that fails is tried again, and each retry is
+# printed as RERUN. One that needs it twice in a row fails, and one that needs it often is a defect.
+RERUNS := --reruns 1 --reruns-delay 2 -raR
+
 unit: $(STAMP)
-	$(BIN)/python -m pytest -m 'not ui and not gpu and not bench and not ecosystem'
+	$(BIN)/python -m pytest $(RERUNS) -m 'not ui and not gpu and not bench and not ecosystem'
 
 # Needs Chromium and its driver (Debian: apt-get install chromium chromium-driver). Takes the pictures of the docs.
 test-ui: $(STAMP)
@@ -48,7 +52,7 @@ $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	touch $@
 
 test-matrix: $(OLDEST)/.installed
-	$(OLDEST)/bin/python -m pytest -m 'not ui and not gpu and not bench and not ecosystem' --ignore tests/test_packaging.py
+	$(OLDEST)/bin/python -m pytest $(RERUNS) -m 'not ui and not gpu and not bench and not ecosystem' --ignore tests/test_packaging.py
 
 # Libraries that train with Lightning themselves, unchanged, in an environment of their own.
 ECOSYSTEM := .venv-ecosystem

@@ -63,7 +63,7 @@ def settled(before: Held) -> Held:
         gc.collect()
         now = Held()
         more = now.threads - before.threads, now.files > before.files, now.children > before.children
-        if not any(more) or time.monotonic() > deadline:
+        if not (any(more) or now.paths - before.paths or now.shared - before.shared) or time.monotonic() > deadline:
             return now
         time.sleep(0.05)
 
@@ -83,7 +83,9 @@ def assert_nothing_is_left(run: Callable[[int], object], runs: int) -> None:
     assert after.paths - before.paths == Counter()
     assert after.children <= before.children
     assert after.shared - before.shared == set()
-    assert after.objects - before.objects == Counter()
+    # The last run may still be held, and holds as many samples as there was time for. A leak leaves one a run.
+    left = after.objects - before.objects
+    assert {name: n for name, n in left.items() if n > (runs - SETTLE) // 2} == {}
     assert psutil.Process().memory_info().rss - rss < GROWTH_BYTES
     assert sum(monitor() is not None for monitor in alive) <= 1  # the last one may be what a frame still holds
 
@@ -188,5 +190,7 @@ def test_pictures(tmp_path: Path) -> None:
         run()
     after = settled(before)
     assert (after.threads - before.threads, after.files <= before.files) == (Counter(), True)
-    assert after.objects - before.objects == Counter()
+    # The last run may still be held, and holds as many samples as there was time for. A leak leaves one a run.
+    left = after.objects - before.objects
+    assert {name: n for name, n in left.items() if n > (runs - SETTLE) // 2} == {}
     assert _figures() <= figures

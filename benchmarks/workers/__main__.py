@@ -122,8 +122,18 @@ class Truth:
     """Measured step time with one number of workers."""
 
     step_s: float
+    """Median of the rounds."""
     others_cpus: float
     """CPUs that other jobs kept busy meanwhile."""
+    rounds_s: tuple[float, ...]
+    """Step time in each round."""
+
+    def of(self, other: Truth) -> float:
+        """This throughput as a share of another's: median of the rounds, each of which measures both within seconds.
+
+        A machine that is slower in one minute than in the next would otherwise count against whoever met that minute.
+        """
+        return statistics.median(theirs / own for own, theirs in zip(self.rounds_s, other.rounds_s, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +209,7 @@ def assess(case: Case, answer: Answer, truth: dict[int, Truth], best: int) -> di
         "second": asdict(answer.second) if answer.second else None,
         "by_hand": by_hand,
         "chosen": chosen,
-        "of_best_pct": 100 * truth[best].step_s / truth[chosen].step_s,
+        "of_best_pct": 100 * truth[chosen].of(truth[best]),
         "error_pct": statistics.median(abs(e) for e in errors.values()),
         "errors_pct": errors,
         "predicted_s": predicted,
@@ -249,14 +259,14 @@ def observe(case: Case, workers: int, effort: Effort, folder: Path) -> tuple[Loa
 
 def sweep(case: Case, numbers: Sequence[int], effort: Effort, patience: Patience) -> dict[int, Truth]:
     """Measure every number of workers in shuffled rounds; the median of the rounds counts."""
-    found: dict[int, list[Truth]] = {w: [] for w in numbers}
+    found: dict[int, list[tuple[float, float]]] = {w: [] for w in numbers}
     for round_number in range(effort.rounds):
         order = random.Random(round_number).sample(list(numbers), len(numbers))
         for workers in order:
             step_s, others = patience.undisturbed(lambda w=workers: measure(case, w, effort.sweep_s))
-            found[workers].append(Truth(step_s, others))
+            found[workers].append((step_s, others))
     return {
-        w: Truth(statistics.median(t.step_s for t in rounds), max(t.others_cpus for t in rounds))
+        w: Truth(statistics.median(s for s, _ in rounds), max(o for _, o in rounds), tuple(s for s, _ in rounds))
         for w, rounds in found.items()
     }
 
