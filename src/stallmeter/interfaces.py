@@ -90,7 +90,11 @@ class Page:
 
 @runtime_checkable
 class Tracker(Protocol):
-    """A replica of the recording. Called by the forwarder thread only."""
+    """A replica of the recording. Called by the forwarder thread only.
+
+    A tracker whose `close` ends a run that it started has an attribute ``owns_run``, True until that is done. It is
+    kept in the cursor, so that a later program can end the run; without it the run counts as somebody else's.
+    """
 
     name: str
     """Short and unique in a run, for example ``mlflow``: names the cursor file."""

@@ -1,1 +1,1 @@
-"""Where the recording is forwarded: one file per tracker."""
+"""Where the recording is forwarded: one module or package per tracker."""
