@@ -306,6 +306,35 @@ def test_saturated_cpus_are_named_with_the_cpus_that_full_speed_needs():
     assert "full speed needs 5.5 CPUs" in advice.reason
 
 
+THREADED = loader(work_s=0.020, service_s=0.100, cpu_s=0.100, loop_cpu_s=0.040, step_time_s=0.120)
+"""A loop that computes with two threads, fed by decoding."""
+
+
+def test_threads_of_the_loop_and_new_workers_get_into_each_others_way():
+    """Two threads and two workers on two CPUs: each has half a CPU, so the loop's CPU time doubles."""
+    two = replace(ROOMY, available_cpus=2.0)
+    assert predict_step_time_s(THREADED, two, 2) == pytest.approx((0.100 + 2 * 0.040) / 2, rel=0.02)
+    one_thread = replace(THREADED, work_s=0.040, step_time_s=0.140)
+    assert predict_step_time_s(one_thread, two, 2) == pytest.approx((0.100 + 0.040) / 2, rel=0.02)
+    advice = advise(THREADED, two)
+    assert advice.limited_by == "cpu"
+    assert "the loop itself computes with 2.0 threads" in advice.reason
+    assert "torch.set_num_threads(1)" in advice.reason
+    assert "threads" not in advise(one_thread, two).reason
+
+
+def test_threads_of_the_loop_do_not_count_where_there_is_room_or_where_they_were_measured():
+    assert predict_step_time_s(THREADED, ROOMY, 2) == predict_step_time_s(replace(THREADED, loop_cpu_s=0.0), ROOMY, 2)
+    here = replace(THREADED, current=2)
+    assert predict_step_time_s(here, replace(ROOMY, available_cpus=2.0), 2) == pytest.approx(0.070, rel=0.02)
+
+
+def test_workers_that_mostly_sleep_leave_the_threads_of_the_loop_alone():
+    """The queue is full: two workers need a tenth of a CPU between them."""
+    costs = loader(work_s=0.100, service_s=0.010, cpu_s=0.010, loop_cpu_s=0.190, step_time_s=0.110)
+    assert predict_step_time_s(costs, replace(ROOMY, available_cpus=2.0), 2) == pytest.approx(0.101)
+
+
 def test_memory_caps_the_number_and_is_named():
     limits = replace(ROOMY, free_bytes=500 * MEBI, worker_bytes=200 * MEBI)
     advice = advise(loader(), limits)

@@ -8,9 +8,10 @@ itself, by the number of workers, by the CPUs or by something that all workers s
 
 ``h`` is the hand-over of a batch that lies ready (unpickling in the loop thread), ``c`` the CPU time a worker needs for
 a batch, ``l`` the CPU time the training process needs for a step, ``B`` the CPUs that this rank may keep busy and ``b``
-the time a batch takes of a shared store. Where batches take unevenly long, ``max`` is too hopeful: torch's loader hands
-batches over in order and lets each worker run only ``prefetch_factor`` batches ahead, so one late batch stops all. The
-first two terms are therefore played through with the measured times (`_ordered_queue_s`).
+the time a batch takes of a shared store. A loop that computes with several threads on the CPUs needs more of ``l`` the
+more workers compete with it (`_crowding`). Where batches take unevenly long, ``max`` is too hopeful: torch's loader
+hands batches over in order and lets each worker run only ``prefetch_factor`` batches ahead, so one late batch stops
+all. The first two terms are therefore played through with the measured times (`_ordered_queue_s`).
 
 Everything here is a pure function of plain numbers: seconds, bytes and CPUs. `docs/explain/workers-model.md` has the
 measurements behind it, `benchmarks/workers` compares it with exhaustive sweeps.
@@ -73,6 +74,10 @@ BUSY = 0.85
 
 UNEXPLAINED = 0.5
 """When the prediction for the present setting is off by more than this, something unknown binds."""
+
+SEVERAL_THREADS = 1.5
+"""CPU time of the loop over its wall time from which on it must compute with more than one thread: stallmeter's and the
+tracker's threads add to it, too, but not half a CPU."""
 
 PREFETCH_FACTORS = (4, 8, 16)
 """Depths that are tried: each holds twice the memory of the one before it."""
@@ -247,8 +252,7 @@ def predict_step_time_s(costs: LoaderCosts, limits: Limits, workers: int) -> flo
     """
     if workers < 0:
         raise SettingError(f"workers is {workers!r}; give 0 or more")
-    queue_s = next(islice(_queue_times_s(costs, limits), workers, None))
-    return max(queue_s, _floor_s(costs, limits, workers))
+    return next(islice(_step_times_s(costs, limits), workers, None))
 
 
 def best_workers(costs: LoaderCosts, limits: Limits) -> Forecast:
@@ -257,11 +261,10 @@ def best_workers(costs: LoaderCosts, limits: Limits) -> Forecast:
     Says what is best for the loader as a machine; `advise` also asks whether it may and should be changed.
     """
     cap, by = worker_cap(costs, limits)
-    enough_s = max(costs.ready_step_s, _floor_s(costs, limits, 1))
     times: list[float] = []
-    for queue_s in islice(_queue_times_s(costs, limits, 1 + HEADROOM), cap + 1):
-        times.append(max(queue_s, _floor_s(costs, limits, len(times))))
-        if len(times) > 1 and queue_s <= enough_s:
+    for step_s in islice(_step_times_s(costs, limits, 1 + HEADROOM), cap + 1):
+        times.append(step_s)
+        if len(times) > 1 and step_s <= max(costs.ready_step_s, _floor_s(costs, limits, len(times) - 1)):
             break
     best = min(times)
     chosen = len(list(takewhile(lambda s: s > best * (1 + NEAR_BEST), times)))
@@ -537,16 +540,16 @@ def available_cpus(
 # -- terms of the model ------------------------------------------------------------------------------------------------
 
 
-def _queue_times_s(costs: LoaderCosts, limits: Limits, slower: float = 1.0) -> Iterator[float]:
-    """Step times for 0, 1, 2, … workers as far as loop and workers wait for each other. Never rising from 1 on.
+def _step_times_s(costs: LoaderCosts, limits: Limits, slower: float = 1.0) -> Iterator[float]:
+    """Step times for 0, 1, 2, … workers. Never rising from 1 on: workers that are not needed sleep.
 
     Args:
         costs: As measured.
-        limits: For the prefetch factor.
+        limits: What the workers may use.
         slower: Multiplies the time that a worker takes.
     """
     service_s = costs.service_s + costs.neighbour_wait_s
-    yield costs.work_s + service_s
+    yield max(costs.work_s + service_s, _floor_s(costs, limits, 0))
     each_s = slower * (service_s + costs.shared_memory_s + costs.turnaround_s)
     best = math.inf
     for workers in count(1):
@@ -554,7 +557,7 @@ def _queue_times_s(costs: LoaderCosts, limits: Limits, slower: float = 1.0) -> I
         if sum(costs.profile):
             time_s = max(time_s, _ordered_queue_s(costs, each_s, workers, max(1, limits.prefetch_factor)))
         # A slow batch may by chance fall better with fewer workers; that is no reason to predict a slowdown.
-        best = min(best, time_s)
+        best = min(best, max(time_s, _floor_s(costs, limits, workers)))
         yield best
 
 
@@ -576,7 +579,7 @@ def _ordered_queue_s(costs: LoaderCosts, each_s: float, workers: int, prefetch: 
 
 
 def _floor_s(costs: LoaderCosts, limits: Limits, workers: int) -> float:
-    """Shortest step that CPUs and a shared store allow. The same for every number of workers but 0."""
+    """Shortest step that CPUs and a shared store allow."""
     return max(_cpu_floor_s(costs, limits, workers), limits.shared_s)
 
 
@@ -585,7 +588,29 @@ def _cpu_floor_s(costs: LoaderCosts, limits: Limits, workers: int) -> float:
     if not limits.available_cpus:
         return 0.0
     handed_over_s = costs.shared_memory_s if workers else 0.0
-    return (costs.cpu_s + handed_over_s + costs.loop_cpu_s) / limits.available_cpus
+    loop_cpu_s = costs.loop_cpu_s * _crowding(costs, limits, workers)
+    return (costs.cpu_s + handed_over_s + loop_cpu_s) / limits.available_cpus
+
+
+def _crowding(costs: LoaderCosts, limits: Limits, workers: int) -> float:
+    """Factor on the loop's CPU time where its own threads and new workers are more than the CPUs; 1 for one thread.
+
+    Threads that share an operation wait for the slowest of them, and torch's wait by spinning. When ``n`` threads and
+    workers want ``B`` CPUs, each has one for ``B / n`` of the time: of two threads that must both run, one spins
+    meanwhile, and the operation costs ``n / B`` times the CPU time. Measured with 2 threads, 2 workers and 2 CPUs:
+    50 ms a step became 102 (docs/explain/workers-model.md). What was measured with workers holds it already.
+    """
+    cpus = limits.available_cpus
+    if costs.current or not (workers and cpus and costs.work_s and costs.service_s):
+        return 1.0
+    threads = min(costs.loop_cpu_s / costs.work_s, max(2.0, cpus))
+    if threads <= 1.0:
+        return 1.0
+    busy = min(workers * min(1.0, costs.cpu_s / costs.service_s), cpus)
+    alone_s = max(costs.ready_step_s, costs.service_s / workers)
+    if (costs.cpu_s + costs.loop_cpu_s) / cpus < alone_s:
+        busy = min(busy, costs.cpu_s / alone_s)
+    return float(max(1.0, (threads + busy) / cpus) ** min(1.0, threads - 1.0))
 
 
 def _binding(costs: LoaderCosts, limits: Limits, workers: int, cap: str) -> str:
@@ -654,10 +679,15 @@ def _why_stay(costs: LoaderCosts, limits: Limits, limited_by: str) -> str:
 def _why(costs: LoaderCosts, limits: Limits, workers: int, limited_by: str) -> str:
     batch, step = _ms(costs.service_s), _ms(costs.ready_step_s)
     if limited_by == "cpu":
+        threads = costs.loop_cpu_s / costs.work_s if costs.work_s else 0.0
+        fewer = (
+            f"; the loop itself computes with {threads:.1f} threads, which wait for each other while workers compute: "
+            "try torch.set_num_threads(1)"
+        )
         return (
             f"loop and workers need {_ms(costs.cpu_s + costs.loop_cpu_s)} of CPU time a step and may use "
             f"{limits.available_cpus or 0:.1f} CPUs, so more workers will not help; "
-            f"full speed needs {costs.cpus_for_full_speed or 0:.1f} CPUs"
+            f"full speed needs {costs.cpus_for_full_speed or 0:.1f} CPUs{fewer if threads > SEVERAL_THREADS else ''}"
         )
     if limited_by == "bandwidth":
         return f"the workers share a store that takes {_ms(limits.shared_s)} for a batch, so more of them will not help"

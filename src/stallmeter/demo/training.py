@@ -88,11 +88,17 @@ def train(folder: Path, files: Sequence[Path], *, epochs: int, num_workers: int,
     )
     training = Crops(files[VALIDATION_IMAGES:], augment=True)
     validation = Crops(files[:VALIDATION_IMAGES], augment=False)
-    trainer.fit(
-        Network(len(training.labels)),
-        DataLoader(training, BATCH_SIZE, shuffle=True, num_workers=num_workers),
-        DataLoader(validation, BATCH_SIZE),
-    )
+    threads = torch.get_num_threads()
+    # Several threads of a loop that shares its CPUs with workers wait for each other (docs/explain/workers-model.md).
+    torch.set_num_threads(1)
+    try:
+        trainer.fit(
+            Network(len(training.labels)),
+            DataLoader(training, BATCH_SIZE, shuffle=True, num_workers=num_workers),
+            DataLoader(validation, BATCH_SIZE),
+        )
+    finally:
+        torch.set_num_threads(threads)
     return DemoRun(
         recording=find_recording(folder / "stallmeter"),
         tracking_uri=tracker._tracking_uri,
