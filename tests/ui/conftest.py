@@ -30,6 +30,10 @@ class Browser:
         """Click the first element that matches."""
         self.until(lambda: self.driver.find_elements("xpath", xpath), xpath)[0].click()
 
+    def named(self, text: str) -> list[Any]:
+        """Return the elements whose own text is exactly this."""
+        return list(self.driver.find_elements("xpath", f"//*[normalize-space(text())='{text}']"))
+
     def text(self) -> str:
         return str(self.driver.execute_script("return document.body.innerText"))
 

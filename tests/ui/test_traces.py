@@ -33,5 +33,6 @@ def test_a_slow_step_stands_in_the_traces_tab(server: MlflowServer, tmp_path: Pa
     browser.open(url, "step 40 (slowest step), 500 ms: data_wait 460 ms")
     browser.save("mlflow-traces")
     browser.click("//*[contains(text(), 'step 40')]")
-    browser.until(lambda: all(name in browser.text() for name in ("data_wait", "forward", "backward")), "the parts")
+    parts = ("data_wait", "forward", "backward")
+    browser.until(lambda: all(browser.named(part) for part in parts), f"spans {parts}")
     browser.save("mlflow-trace")
