@@ -264,7 +264,8 @@ def best_workers(costs: LoaderCosts, limits: Limits) -> Forecast:
     times: list[float] = []
     for step_s in islice(_step_times_s(costs, limits, 1 + HEADROOM), cap + 1):
         times.append(step_s)
-        if len(times) > 1 and step_s <= max(costs.ready_step_s, _floor_s(costs, limits, len(times) - 1)):
+        workers = len(times) - 1
+        if workers and step_s <= max(costs.ready_step_s, _floor_s(costs, limits, workers, 1 + HEADROOM)):
             break
     best = min(times)
     chosen = len(list(takewhile(lambda s: s > best * (1 + NEAR_BEST), times)))
@@ -557,7 +558,7 @@ def _step_times_s(costs: LoaderCosts, limits: Limits, slower: float = 1.0) -> It
         if sum(costs.profile):
             time_s = max(time_s, _ordered_queue_s(costs, each_s, workers, max(1, limits.prefetch_factor)))
         # A slow batch may by chance fall better with fewer workers; that is no reason to predict a slowdown.
-        best = min(best, max(time_s, _floor_s(costs, limits, workers)))
+        best = min(best, max(time_s, _floor_s(costs, limits, workers, slower)))
         yield best
 
 
@@ -578,18 +579,22 @@ def _ordered_queue_s(costs: LoaderCosts, each_s: float, workers: int, prefetch: 
     return (now_s - half_s) / n
 
 
-def _floor_s(costs: LoaderCosts, limits: Limits, workers: int) -> float:
+def _floor_s(costs: LoaderCosts, limits: Limits, workers: int, slower: float = 1.0) -> float:
     """Shortest step that CPUs and a shared store allow."""
-    return max(_cpu_floor_s(costs, limits, workers), limits.shared_s)
+    return max(_cpu_floor_s(costs, limits, workers, slower), limits.shared_s)
 
 
-def _cpu_floor_s(costs: LoaderCosts, limits: Limits, workers: int) -> float:
-    """Shortest step that the CPUs allow: the work of loop and workers, spread over all that may be used."""
+def _cpu_floor_s(costs: LoaderCosts, limits: Limits, workers: int, slower: float = 1.0) -> float:
+    """Shortest step that the CPUs allow: the work of loop and workers, spread over all that may be used.
+
+    Workers that take longer than measured compute longer, too: a reserve must not call for more of them than there are
+    CPUs. Three busy workers on two CPUs are 5 % slower than two (benchmarks/workers: cpu-saturated).
+    """
     if not limits.available_cpus:
         return 0.0
     handed_over_s = costs.shared_memory_s if workers else 0.0
     loop_cpu_s = costs.loop_cpu_s * _crowding(costs, limits, workers)
-    return (costs.cpu_s + handed_over_s + loop_cpu_s) / limits.available_cpus
+    return (slower * (costs.cpu_s + handed_over_s) + loop_cpu_s) / limits.available_cpus
 
 
 def _crowding(costs: LoaderCosts, limits: Limits, workers: int) -> float:
