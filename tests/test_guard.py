@@ -15,7 +15,7 @@ from stallmeter import sampler
 from stallmeter.checks import sound_diagnosis, sound_samples
 from stallmeter.diagnosis import Advice, Diagnosis, Evidence, Severity
 from stallmeter.interfaces import Point
-from stallmeter.monitor import Monitor, Settings
+from stallmeter.monitor import Monitor
 from stallmeter.recording import Reader
 from stallmeter.records import Event, HostSample, LedgerRecord, NetworkSample, StepRecord, SyncCalls
 from stallmeter.report.facts import events
@@ -23,6 +23,7 @@ from stallmeter.report.json import to_json
 from stallmeter.report.markdown import to_markdown
 from stallmeter.report.model import Report, build_report
 from stallmeter.report.text import to_text
+from stallmeter.settings import Settings
 from stallmeter.window import Window
 
 from .conftest import FakeSource, FakeTime, ListTracker
@@ -349,7 +350,7 @@ def test_what_hangs_in_the_middle_of_a_run(
 @pytest.mark.parametrize("kind", ["rules", "sources"])
 def test_what_hangs_at_the_end(bench: Bench, silent: Silent, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also a rule that is asked for the first time when the run ends: the program's own thread never asks it."""
-    monkeypatch.setattr("stallmeter.monitor.HANG_S", 1.0)
+    monkeypatch.setattr("stallmeter.pipeline.HANG_S", 1.0)
     odd = Odd(silent) if kind == "rules" else OddSource(silent)
     monitor = bench.start(**{kind: [odd]})
     bench.train(monitor)
@@ -368,7 +369,7 @@ def test_a_source_that_hangs_when_it_is_closed(bench: Bench, silent: Silent, mon
         def close(self) -> None:
             silent()
 
-    monkeypatch.setattr("stallmeter.monitor.HANG_S", 1.0)
+    monkeypatch.setattr("stallmeter.pipeline.HANG_S", 1.0)
     monitor = bench.start(sources=[Clinging("odd")])
     bench.train(monitor)
     monitor.close()
@@ -378,8 +379,8 @@ def test_a_source_that_hangs_when_it_is_closed(bench: Bench, silent: Silent, mon
 
 def test_everything_hangs(bench: Bench, silent: Silent, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end comes, and the ledger and the steps are there."""
-    monkeypatch.setattr("stallmeter.monitor.HANG_S", 0.2)
-    monkeypatch.setattr("stallmeter.monitor.GIVE_UP_S", 0.9)
+    monkeypatch.setattr("stallmeter.pipeline.HANG_S", 0.2)
+    monkeypatch.setattr("stallmeter.pipeline.GIVE_UP_S", 0.9)
     rules = [type(f"Odd{i}", (Odd,), {"id": f"odd-{i}"})(silent) for i in range(30)]
     monitor = bench.start(rules=rules, sources=[OddSource(silent)], budget_s=1)
     bench.train(monitor)
@@ -412,7 +413,7 @@ def test_a_tracker_that_hangs_for_long_is_named_while_the_run_goes_on(
     bench: Bench, silent: Silent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It gets everything once it answers again."""
-    monkeypatch.setattr("stallmeter.monitor.TRACKER_HANG_S", 0.5)
+    monkeypatch.setattr("stallmeter.pipeline.TRACKER_HANG_S", 0.5)
 
     class Hung(ListTracker):
         def send(self, points: Sequence[Point]) -> None:
@@ -447,7 +448,8 @@ def test_a_part_of_our_own_that_fails_once_is_tried_again(
 ) -> None:
     monitor = bench.start()
     bench.train(monitor)
-    whole = getattr(monitor, part)
+    pipeline = monitor._pipeline
+    whole = getattr(pipeline, part)
     failures = iter([True])
 
     def flaky(*args: Any) -> Any:
@@ -455,8 +457,8 @@ def test_a_part_of_our_own_that_fails_once_is_tried_again(
             raise KeyError("a bug")
         return whole(*args)
 
-    monkeypatch.setattr(monitor, part, flaky)
-    monitor._next_verdict_s = monitor._period_ends_s = 0.0
+    monkeypatch.setattr(pipeline, part, flaky)
+    pipeline._next_verdict_s = pipeline._period_ends_s = 0.0
     wait_for(lambda: PARTS[part] in bench.caplog.text)
     monitor.close()
     bench.is_named_once(bench.check(monitor), PARTS[part], "failed")

@@ -16,9 +16,10 @@ import pytest
 from stallmeter import leftovers
 from stallmeter.cursor import Cursor, cursor_path, cursors, read_cursor, write_cursor
 from stallmeter.leftovers import behind, is_running, is_written, leftovers_below
-from stallmeter.monitor import Monitor, Settings
+from stallmeter.monitor import Monitor
 from stallmeter.recording import Header, Position, Recorder
 from stallmeter.records import Event, HostSample
+from stallmeter.settings import Settings
 
 from .conftest import ListTracker
 

@@ -18,10 +18,11 @@ import pytest
 import stallmeter
 from stallmeter.defaults import choose_trackers, rank_from_environment, recordings_directory, shared_run_id
 from stallmeter.errors import SettingError
-from stallmeter.monitor import Monitor, Settings
+from stallmeter.monitor import Monitor
 from stallmeter.recording import Reader
 from stallmeter.records import Event, HostSample, LedgerRecord, StepRecord, UserMetrics, WindowRecord
 from stallmeter.rules import ALL_RULES
+from stallmeter.settings import Settings
 from stallmeter.window import Window
 
 from .conftest import FakeSource, FakeTime, ListTracker
@@ -125,7 +126,7 @@ class Hanging(FakeSource):
 def test_a_source_that_hangs_is_left_behind(
     tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stallmeter.monitor.HANG_S", 0.2)
+    monkeypatch.setattr("stallmeter.pipeline.HANG_S", 0.2)
     source = Hanging()
     monitor = make(tmp_path, sources=[source], now=fake_time)
     assert source.entered.wait(30)
@@ -133,7 +134,7 @@ def test_a_source_that_hangs_is_left_behind(
         fake_time.sleep(0.5)
     monitor.close()
     source.release.set()
-    assert monitor._sampler.stop(30)
+    assert monitor._pipeline.sampler.stop(30)
     assert caplog.text.count("source hanging failed and is switched off") == 1
     found = records(monitor)
     assert sum(isinstance(x, StepRecord) for x in found) == 5
@@ -159,7 +160,7 @@ def test_fast_steps_are_sampled_with_every_outlier(tmp_path: Path, fake_time: Fa
     for i, _ in enumerate(monitor.watch(range(30_000))):
         fake_time.sleep(5.0 if i in (7_001, 20_003) else 0.001)
         if i == 6_000:
-            monitor._tick()
+            monitor._pipeline.tick()
     monitor.close()
     steps = [x for x in records(monitor) if isinstance(x, StepRecord)]
     assert {7_001, 20_003} <= {s.index for s in steps}
@@ -310,7 +311,7 @@ def test_a_disk_that_is_full_for_a_while_loses_nothing(
     tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture
 ) -> None:
     monitor = make(tmp_path, now=fake_time)
-    recorder: Any = monitor._recorder
+    recorder: Any = monitor._pipeline.recorder
     failures: list[int] = []
 
     class Full:
@@ -343,8 +344,8 @@ def test_a_monitor_that_costs_too_much_samples_less_and_says_so(tmp_path: Path, 
     monitor.start()
     for _ in monitor.watch(range(200)):
         fake_time.sleep(1.0)
-        monitor._sampler.cpu_s += 0.02
-        monitor._tick()
+        monitor._pipeline.sampler.cpu_s += 0.02
+        monitor._pipeline.tick()
     monitor.close()
     assert eager.asked == 201
     assert lazy.asked < 80

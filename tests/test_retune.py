@@ -69,7 +69,7 @@ class Plain:
             now = window.present().num_workers
             return Verdict(primary=None, num_workers=None if now is None else advice(now, table.get(now, now)))
 
-        monkeypatch.setattr("stallmeter.monitor.judge", judge)
+        monkeypatch.setattr("stallmeter.pipeline.judge", judge)
         self.time = time
         self.folder = folder
 
@@ -86,7 +86,7 @@ class Plain:
         for batch in watched:
             self.time.sleep(0.002)
             seen.append(float(batch[0, 0]))
-        monitor._tick()
+        monitor._pipeline.tick()
         return seen
 
 
@@ -162,7 +162,7 @@ def test_the_setting_of_watch(plain: Plain, monkeypatch: pytest.MonkeyPatch) -> 
     for options in ({"on_num_workers": told.append}, {}, {}):
         for _ in stallmeter.watch(loader, **options):
             plain.time.sleep(0.002)
-        made[0]._tick()
+        made[0]._pipeline.tick()
     made[0].close()
     assert len(made) == 1
     assert told == [advice(0, 2)] * 2

@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stallmeter.records import Event, LoaderInfo, NetworkSample, UserMetrics, WindowRecord
-from stallmeter.window import MIN_STEADY_STEPS, WARMUP_STEPS, Sample, Window, stats, trend
+from stallmeter.stats import Sample, stats
+from stallmeter.store import MIN_STEADY_STEPS, WARMUP_STEPS
+from stallmeter.trends import trend
+from stallmeter.window import Window
 
 from .rules.windows import START_S, batches, gpus, hosts, ledger, loader, run, step, traffic, window
 

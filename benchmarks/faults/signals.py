@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from stallmeter.records import HostSample, StepRecord, WorkerBatch
-from stallmeter.window import Stats, Window
+from stallmeter.stats import Stats
+from stallmeter.window import Window
 
 HOST = (
     "job_cpus",

@@ -112,8 +112,9 @@ class Switch(L.Callback):
         self.patches = {k: v for k, v in vars(self.profiler).items() if k in ("profile", "start", "stop")}
         self.others = [cb for cb in trainer.callbacks if cb is not self.ours]
         self.ticking = False
-        tick = self.monitor._tick
-        self.monitor._tick = lambda: tick() if self.ticking else None
+        sampler = self.monitor._pipeline.sampler
+        tick = sampler._tick
+        sampler._tick = lambda: tick() if self.ticking else None
 
     def switch(self, trainer, name: str) -> None:
         for attribute in self.patches:

@@ -24,10 +24,11 @@ import psutil
 
 from stallmeter.forwarder import points_of
 from stallmeter.interfaces import Page, Point
-from stallmeter.monitor import Monitor, Settings
+from stallmeter.monitor import Monitor
 from stallmeter.recording import Reader
 from stallmeter.records import HostSample
 from stallmeter.rules import ALL_RULES
+from stallmeter.settings import Settings
 
 STEP_NS = 8_640_000
 STEPS_PER_EPOCH = 2_000
@@ -101,7 +102,7 @@ def soak(steps: int, folder: Path) -> dict[str, float]:
             clock.now_ns += STEP_NS
             done += 1
             if done % STEPS_PER_TICK == 0:
-                monitor._tick()
+                monitor._pipeline.tick()
             if done == BASE_STEPS:
                 base_mb = resident_mb(process)
                 print(f"{'steps':>12s} {'hours':>6s} {'memory MB':>10s} {'recording MB':>13s}")

@@ -19,6 +19,7 @@ from .loop import Watched
 from .metrics import BASE_PERIOD_S
 from .retune import OnNumWorkers, Retuner, check_mode
 from .rules import ALL_RULES
+from .settings import CLOSE_BUDGET_S, Settings
 from .window import Window
 
 T = TypeVar("T")
@@ -65,7 +66,7 @@ class Monitor(core.Monitor):
         workers: bool = True,
         interval_s: float = 1.0,
         period_s: float = BASE_PERIOD_S,
-        close_budget_s: float = core.CLOSE_BUDGET_S,
+        close_budget_s: float = CLOSE_BUDGET_S,
         console: bool = True,
         on_num_workers: OnNumWorkers = "report",
         sync_probe_steps: int = 2,
@@ -73,7 +74,7 @@ class Monitor(core.Monitor):
     ) -> None:
         check_retuning(on_num_workers, workers=workers)
         rank, world_size = rank_from_environment()
-        settings = core.Settings(
+        settings = Settings(
             directory=recordings_directory(directory),
             interval_s=interval_s,
             period_s=period_s,

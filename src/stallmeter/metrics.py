@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from . import gpu
 from .records import DeviceStep, GpuSample, HostSample, StepRecord, WindowRecord
-from .window import stats
+from .stats import stats
 
 MB = 1e6
 BASE_PERIOD_S = 10.0

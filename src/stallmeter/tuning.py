@@ -15,7 +15,8 @@ from itertools import pairwise
 
 from .diagnosis import WorkerAdvice
 from .records import StepRecord, WorkerTrial
-from .window import WARMUP_STEPS, Sample
+from .stats import Sample
+from .store import WARMUP_STEPS
 
 NOISE = 0.03
 """Differences below this share of a step are never called better: repeated measurements differ by as much."""

@@ -47,7 +47,7 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[int, int]], None]:
             now = window.present().num_workers
             return Verdict(primary=None, num_workers=None if now is None else advice(now, table.get(now, now)))
 
-        monkeypatch.setattr("stallmeter.monitor.judge", judge)
+        monkeypatch.setattr("stallmeter.pipeline.judge", judge)
 
     return install
 
@@ -78,7 +78,7 @@ class Fit:
         def on_train_epoch_end(_: Any, trainer: Any, module: Any) -> None:
             loaders = trainer.fit_loop._combined_loader.flattened
             fit.workers.append(getattr(loaders[0], "num_workers", 0))
-            fit.monitor.monitor._tick()
+            fit.monitor.monitor._pipeline.tick()
 
         hooks = {"on_train_batch_end": on_train_batch_end, "on_train_epoch_end": on_train_epoch_end}
         return type("Spy", (self.bench.pl.Callback,), hooks)()
@@ -236,7 +236,7 @@ def test_validation_in_the_middle_of_an_epoch(unified: Bench, plant: Any) -> Non
 
     def on_train_epoch_end(_: Any, trainer: Any, module: Any) -> None:
         seen.append(loader.num_workers)
-        monitor.monitor._tick()
+        monitor.monitor._pipeline.tick()
 
     spy = type("Spy", (unified.pl.Callback,), {"on_train_epoch_end": on_train_epoch_end})()
     trainer = unified.trainer(monitor, spy, max_epochs=3, val_check_interval=0.25)
@@ -257,7 +257,7 @@ def test_a_resumed_run(unified: Bench, plant: Any, tmp_path: Path) -> None:
 
     def on_train_epoch_end(_: Any, trainer: Any, module: Any) -> None:
         seen.append(loader.num_workers)
-        monitor.monitor._tick()
+        monitor.monitor._pipeline.tick()
 
     spy = type("Spy", (unified.pl.Callback,), {"on_train_epoch_end": on_train_epoch_end})()
     trainer = unified.trainer(monitor, spy, max_epochs=4)

@@ -137,8 +137,8 @@ def test_a_profile_of_a_fit(unified: Bench, monkeypatch: pytest.MonkeyPatch) -> 
         asked: list[int] = []
 
         def ask(trainer: Any, *_: Any, ours: Any = ours, asked: list[int] = asked) -> None:
-            if ours.monitor._profiler is not None:
-                ours.monitor._profiler.request("compute-bound", 20)
+            if ours.monitor._pipeline.profiler is not None:
+                ours.monitor._pipeline.profiler.request("compute-bound", 20)
                 asked.append(1)
 
         hook = type("Ask", (unified.pl.Callback,), {"on_train_start": ask})()

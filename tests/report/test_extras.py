@@ -7,10 +7,11 @@ import logging
 import pytest
 
 from stallmeter.errors import MissingPackageError
-from stallmeter.monitor import Monitor, Settings
+from stallmeter.monitor import Monitor
 from stallmeter.report import extras
 from stallmeter.report.files import report_files
 from stallmeter.report.model import read_history
+from stallmeter.settings import Settings
 
 from .recordings import complete_run, write
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from stallmeter import monitor as core
 from stallmeter.clock import DataSpan, StepClock
 from stallmeter.ledger import DATA_WAIT, FORWARD, LOOP, Ledger, WorkSpan
+from stallmeter.monitor import Monitor
 from stallmeter.records import DeviceStep, Event
 from stallmeter.report.model import read_history
+from stallmeter.settings import Settings
 from stallmeter.sources import cuda as door
 from stallmeter.sources.cuda import CudaSource
 
@@ -196,7 +197,7 @@ def test_closing_lets_go(bench):
 
 def test_through_a_monitor(bench, tmp_path):
     """What the device did reaches the recording, and from there the report."""
-    monitor = core.Monitor(core.Settings(directory=tmp_path, console=False, interval_s=0.02), now=bench.time)
+    monitor = Monitor(Settings(directory=tmp_path, console=False, interval_s=0.02), now=bench.time)
     bench.clock = monitor.clock
     bench.cuda.allocated[0] = 1
     monitor.add_source(CudaSource(monitor.clock, bench.modules))

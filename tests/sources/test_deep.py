@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from stallmeter import monitor as core
+from stallmeter import pipeline
 from stallmeter.clock import StepClock
 from stallmeter.defaults import Monitor
 from stallmeter.diagnosis import Advice, Diagnosis, Evidence, Severity
@@ -196,7 +196,7 @@ def test_operators_are_ranked_by_the_device_where_there_is_one():
 
 def test_a_plain_loop(tmp_path, monkeypatch):
     """The monitor asks for it once when the verdict is one it explains, records it and attaches the files."""
-    monkeypatch.setattr(core, "VERDICT_EVERY_S", 0.05)
+    monkeypatch.setattr(pipeline, "VERDICT_EVERY_S", 0.05)
     monitor = Monitor(
         directory=tmp_path,
         trackers=None,
@@ -229,5 +229,5 @@ def test_a_plain_loop(tmp_path, monkeypatch):
 
 def test_it_is_off_unless_asked_for(tmp_path):
     with Monitor(directory=tmp_path, trackers=None, hardware=False, workers=False, console=False) as monitor:
-        assert monitor._profiler is None
-        assert "profiler" not in monitor._sources
+        assert monitor._pipeline.profiler is None
+        assert "profiler" not in monitor._pipeline.sources

@@ -93,7 +93,7 @@ def test_no_name_escapes_from_a_report(sqlite_uri: str, tmp_path_factory: pytest
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("socket.gethostname", lambda: name)
         monitor = run_with(folder, tracker, name)
-    assert not monitor._casualties
+    assert not monitor.guard._casualties
     assert monitor.undelivered == ()
     assert monitor.folder is not None
     tags = mlflow.MlflowClient(sqlite_uri).get_run(tracker.run_id).data.tags

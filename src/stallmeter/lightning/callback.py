@@ -19,6 +19,7 @@ from ..loop import batch_size
 from ..metrics import BASE_PERIOD_S
 from ..retune import OnNumWorkers
 from ..rules import ALL_RULES
+from ..settings import CLOSE_BUDGET_S, Settings
 from .actions import Spans, owners_of
 from .patch import Patches
 
@@ -62,7 +63,7 @@ class StallMonitorMixin:
         workers: bool = True,
         interval_s: float = 1.0,
         period_s: float = BASE_PERIOD_S,
-        close_budget_s: float = core.CLOSE_BUDGET_S,
+        close_budget_s: float = CLOSE_BUDGET_S,
         console: bool = True,
         on_num_workers: OnNumWorkers = "report",
         sync_probe_steps: int = 2,
@@ -72,7 +73,7 @@ class StallMonitorMixin:
         defaults.check_retuning(on_num_workers, workers=workers)
         defaults.check_trackers(trackers)
         defaults.recordings_directory(directory)
-        core.Settings(
+        Settings(
             interval_s=interval_s,
             period_s=period_s,
             close_budget_s=close_budget_s,
@@ -188,7 +189,7 @@ class StallMonitorMixin:
             session.close(reason)
 
     def _make_monitor(self, trainer: Any) -> core.Monitor:
-        settings = core.Settings(
+        settings = Settings(
             directory=defaults.recordings_path(self._directory),
             interval_s=self._interval_s,
             period_s=self._period_s,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..records import Event
-from ..window import Stats
+from ..stats import Stats
 from . import wording
 from .model import END, Report, Share
 from .palette import tone

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..diagnosis import Diagnosis
-from ..window import Stats
+from ..stats import Stats
 from .model import Level, Report
 
 SCHEMA = 1

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ..diagnosis import Diagnosis
-from ..window import Stats
+from ..stats import Stats
 from . import wording
 from .device import device_lines
 from .model import END, Report, Share

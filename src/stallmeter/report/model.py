@@ -22,7 +22,8 @@ from ..records import (
     WorkerBatch,
     WorkerTrial,
 )
-from ..window import Stats, Window
+from ..stats import Stats
+from ..window import Window
 from .device import DeviceView, device_view
 from .timeline import Timeline
 

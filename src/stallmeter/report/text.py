@@ -10,7 +10,7 @@ from typing import TextIO
 
 from ..diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..errors import MissingPackageError
-from ..window import Stats
+from ..stats import Stats
 from . import wording
 from .device import device_lines
 from .model import END, Gpu, Level, Report, Share

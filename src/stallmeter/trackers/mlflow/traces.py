@@ -10,7 +10,7 @@ from typing import Any
 
 from ...errors import SettingError, TrackerError
 from ...report.exemplars import ORDER, Exemplar
-from ...window import SLOW_STEPS
+from ...store import SLOW_STEPS
 from .store import Run
 
 

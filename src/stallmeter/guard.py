@@ -1,0 +1,114 @@
+"""The single guard: what may fail or hang is called through it, and training goes on without it."""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from .recording import redact
+from .records import Event
+from .sampler import LeftBehind
+
+T = TypeVar("T")
+_log = logging.getLogger("stallmeter")
+
+
+class Guard:
+    """Calls something that may fail without hurting the training: ``guard(name, call, *args)``.
+
+    What fails is named once in a warning and in the recording, and never called again.
+
+    Args:
+        tell: Takes events for the recording; from any thread.
+        is_left: Whether the calling thread was left behind with something that hung in it.
+    """
+
+    def __init__(self, tell: Callable[[Event], None], is_left: Callable[[], bool]) -> None:
+        self._tell = tell
+        self._is_left = is_left
+        self._casualties: dict[str, object] = {}
+        self._hung: set[str] = set()
+        self._asked = ""
+        """The source or rule that the sampler thread waits for."""
+        self.hurry = False
+        """Whether no source or rule is asked any more: there is no time left to find out whether it hangs."""
+
+    def __call__(self, name: str, call: Callable[..., T], *args: Any) -> T | None:
+        """Return what ``call`` returned; None when it failed now or before."""
+        return None if name in self._casualties else self._try(name, call, args, "switched off")
+
+    def attempt(self, name: str, call: Callable[..., T], *args: Any) -> T | None:
+        """Call something even if it failed before: our own parts, and the last call to what has to be let go.
+
+        Only what hung is not called again: it would hang here, too.
+        """
+        return None if name in self._hung else self._try(name, call, args, "failed")
+
+    def _try(self, name: str, call: Callable[..., T], args: tuple[Any, ...], outcome: str) -> T | None:
+        try:
+            return call(*args)
+        except Exception as exc:  # noqa: BLE001 - the one guard: training never fails because of us
+            said = "".join(traceback.format_exception_only(type(exc), exc))  # str() of a foreign error may fail
+            if self.name_once(name, outcome, redact(said[:2000]).strip()[:500]):
+                _log.debug("stallmeter: %s", name, exc_info=True)
+            return None
+
+    def name_once(self, name: str, outcome: str, detail: str, key: str = "") -> bool:
+        """Say in a warning and in the recording that something failed; the first time only. Returns whether it was."""
+        this_time = object()
+        if self._casualties.setdefault(key or name, this_time) is not this_time:
+            return False
+        self._tell(Event(time_s=time.time(), name=f"{name} {outcome}", detail=detail))
+        verb = "failed and is switched off" if outcome == "switched off" else outcome
+        _log.warning("stallmeter: %s %s; training goes on. %s", name, verb, detail)
+        return True
+
+    # -- what may hang -------------------------------------------------------------------------------------------------
+
+    def ask(self, name: str, call: Callable[[], T], *, again: bool = False) -> T | None:
+        """Guard a call to a source or a rule, which may hang: the sampler thread is then left behind with it.
+
+        Args:
+            name: What it is.
+            call: What to call.
+            again: Also when it failed before.
+
+        Raises:
+            LeftBehind: The call came back after all, but another thread has taken over.
+        """
+
+        def ask() -> T:
+            try:
+                return call()
+            except BaseException as exc:
+                if isinstance(exc, (Exception, KeyboardInterrupt)):
+                    raise
+                # SystemExit and the like would end the thread without a word.
+                raise RuntimeError(f"it raised {type(exc).__name__}") from exc
+
+        if self.hurry:
+            return None
+        before, self._asked = self._asked, name
+        found = self.attempt(name, ask) if again else self(name, ask)
+        if self._is_left():
+            raise LeftBehind  # another thread goes on
+        self._asked = before
+        return found
+
+    def leave(self) -> bool:
+        """Switch off the source or rule that hangs in the sampler thread; False when none does."""
+        name = self._asked
+        if not name:
+            return False
+        self._hung.add(name)
+        self.name_once(name, "switched off", "it hangs: no answer came in time")
+        self._asked = ""
+        return True
+
+    @property
+    def has_hung(self) -> bool:
+        """Whether something was left behind because it hung."""
+        return bool(self._hung)
