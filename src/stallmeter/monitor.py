@@ -151,7 +151,14 @@ class Monitor:
         self.guard.attempt("the last step", self.ledger.unwind)
         deadline = time.monotonic() + self.settings.close_budget_s
         pipeline = self._pipeline
-        pipeline.end(reason)
+        late: BaseException | None = None
+        try:
+            pipeline.end(reason)
+        except BaseException as exc:  # noqa: BLE001 - it is raised when all is done
+            # A signal's handler raises wherever this thread stands: torch's when a worker has died, or Ctrl-C. A
+            # sampler thread that goes on would abort the program at its end.
+            late = exc
+            pipeline.end(reason)
         files = self.guard.attempt("the reports", self._write_reports) or {}
         if pipeline.forwarder is not None:
             self.guard.attempt("forwarding", self._end_forwarding, pipeline.forwarder, files, reason, deadline)
@@ -159,6 +166,8 @@ class Monitor:
             self.guard.attempt("the recording", pipeline.keep_inbox)
             self.guard.attempt("the recording", pipeline.recorder.close)
         self.guard.attempt("the last words", self._say_goodbye)
+        if late is not None:
+            raise late
 
     def _end_forwarding(self, forwarder: Forwarder, files: Mapping[str, Path], reason: str, deadline: float) -> None:
         page = self.guard.attempt("the run's page", self._pipeline.page, files)

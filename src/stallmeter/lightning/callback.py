@@ -323,8 +323,10 @@ class _Session:
     def close(self, reason: str) -> None:
         """Undo every patch, then end the recording."""
         self.monitor.guard("removing the patches", self._patches.undo)
-        self.monitor.close(reason)
-        self.deliver()
+        try:
+            self.monitor.close(reason)
+        finally:
+            self.deliver()
 
     def _listen_to_profiler(self, profiler: Any) -> None:
         spans = Spans(self.clock, owners_of(self._trainer.callbacks, self._trainer.lightning_module))
