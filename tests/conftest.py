@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+import gc
+import os
+import shutil
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +20,11 @@ from stallmeter.clock import StepClock
 from stallmeter.interfaces import Page, Point
 from stallmeter.ledger import COMPUTE, OTHER, START, Ledger
 
+from .children import ProcessesLeft, children, left
 from .servers import MlflowServer
+
+# Before torch is imported, here and in child processes: on few CPUs its threads mostly wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # The same examples each time and no limit on theirs: what fails here fails everywhere, however busy the machine is.
 settings.register_profile("stallmeter", derandomize=True, deadline=None)
@@ -84,10 +96,54 @@ def step_clock(ledger: Ledger) -> StepClock:
     return StepClock(ledger, loop=COMPUTE, idle=OTHER, unix_ns=lambda: 1_700_000_000 * 10**9)
 
 
+@pytest.fixture
+def processes_left() -> ProcessesLeft:
+    return functools.partial(left, children())
+
+
+@pytest.fixture(autouse=True)
+def _mlflow_is_not_set_up() -> Iterator[None]:
+    """Its loggers set a tracking URI for the whole process, and for the processes that it starts."""
+    yield
+    mlflow = sys.modules.get("mlflow")
+    if mlflow is not None and mlflow.is_tracking_uri_set():
+        mlflow.set_tracking_uri(None)
+
+
+@pytest.fixture(scope="module")
+def quick_collections() -> Iterator[None]:
+    """For tests that collect garbage often: what is there by now is left out, a million objects of imports."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
-    """A running tracking server. Who kills it starts it again."""
+def new_database(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], str]:
+    """Put a sqlite database with MLflow's tables at a path and return its URI: making the tables takes seconds.
+
+    They are empty, and the first to open it makes the default experiment.
+    """
     pytest.importorskip("mlflow")
-    server = MlflowServer(tmp_path_factory.mktemp("server")).start()
+    from mlflow import MlflowClient
+
+    tables = tmp_path_factory.mktemp("tables") / "mlflow.db"
+    MlflowClient(f"sqlite:///{tables}").search_experiments()
+    with closing(sqlite3.connect(tables)) as connection, connection:
+        connection.execute("DELETE FROM experiments")  # the default one says where its artifacts go
+
+    def put(path: Path) -> str:
+        shutil.copyfile(tables, path)
+        return f"sqlite:///{path}"
+
+    return put
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory, new_database: Callable[[Path], str]) -> Iterator[MlflowServer]:
+    """A running tracking server. Who kills it starts it again."""
+    folder = tmp_path_factory.mktemp("server")
+    server = MlflowServer(folder, new_database(folder / "server.db")).start()
     yield server
     server.kill()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +12,10 @@ sys.path.append(str(Path(__file__).parents[1]))
 torch = pytest.importorskip("torch")
 pytest.importorskip("lightning")
 
-from benchmarks.gpu.__main__ import run, table  # noqa: E402
+from benchmarks.gpu.__main__ import main, run, table  # noqa: E402
 from benchmarks.gpu.cases import CASES, SMOKE, Records  # noqa: E402
 
 from stallmeter.rules import ALL_RULES  # noqa: E402
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -42,9 +39,8 @@ def test_what_is_planted_is_in_the_data():
     assert mask.shape == (SMOKE.side, SMOKE.side)
 
 
-def test_without_a_device_it_says_so():
-    if torch.cuda.is_available():
-        pytest.skip("this machine has CUDA")
-    done = subprocess.run([sys.executable, "-m", "benchmarks.gpu"], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "needs one (--cpu-smoke" in done.stderr
+def test_without_a_device_it_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["benchmarks.gpu"])
+    assert main() == 1
+    assert "needs one (--cpu-smoke" in capsys.readouterr().err

@@ -18,35 +18,40 @@ from .servers import FaultServer, MlflowServer
 
 
 class Batches:
-    """Batches of which each takes its time."""
+    """Batches of which each takes its time, or longer on a busy machine: ``took_s`` is what all of them took."""
 
     def __init__(self, count: int, seconds: float) -> None:
-        self.count, self.seconds = count, seconds
+        self.count, self.seconds, self.took_s = count, seconds, 0.0
 
     def __iter__(self) -> Iterator[list[int]]:
         for _ in range(self.count):
+            began = time.perf_counter()
             if self.seconds:
                 time.sleep(self.seconds)
+            self.took_s += time.perf_counter() - began
             yield [0] * 4
 
 
-def train(folder: Path, seconds: float, **options: object) -> Path:
-    """A plain loop of 100 steps of 5 ms, and what its data cost."""
+def train(folder: Path, seconds: float, **options: object) -> float:
+    """A plain loop of 100 steps of 5 ms; return what its data cost, in s a step."""
     settings = {"hardware": False, "workers": False, "console": False, "trackers": None, "interval_s": 0.05, **options}
+    batches = Batches(100, seconds)
     with Monitor(directory=folder, **settings) as monitor:  # type: ignore[arg-type]
-        for _ in monitor.watch(Batches(100, seconds)):
+        for _ in monitor.watch(batches):
             time.sleep(0.005)
-    assert monitor.folder is not None
-    return monitor.folder
+    return batches.took_s / batches.count
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """One run with free data and one whose data cost 10 ms a step, each below a folder of its own."""
+def costs(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, float]:
+    """One run with free data and one whose data cost 10 ms a step, each below a folder of its own, and these costs."""
     folder = tmp_path_factory.mktemp("runs")
-    train(folder / "fast", 0.0)
-    train(folder / "slow", 0.01)
-    return folder / "fast", folder / "slow"
+    return {folder / "fast": train(folder / "fast", 0.0), folder / "slow": train(folder / "slow", 0.01)}
+
+
+@pytest.fixture(scope="module")
+def runs(costs: dict[Path, float]) -> tuple[Path, ...]:
+    return tuple(costs)
 
 
 def ask(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -69,9 +74,9 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: object, says: str) -> 
 # -- compare
 
 
-def test_a_slower_loader_is_a_regression(runs, capsys):
+def test_a_slower_loader_is_a_regression(costs, capsys):
     """From the loop to the exit status: 5 ms a step against 15 ms."""
-    fast, slow = runs
+    fast, slow = costs
     for metric in ("step_time", "throughput"):
         common = ("--max-regression-pct", 20, "--metric", metric, "--format", "json")
         status, out, _ = ask(capsys, "compare", fast, slow, *common)
@@ -81,7 +86,8 @@ def test_a_slower_loader_is_a_regression(runs, capsys):
         assert document["beyond_noise"] is True
         assert ask(capsys, "compare", slow, fast, *common)[0] == 0
         assert ask(capsys, "compare", fast, fast, *common)[0] == 0
-    assert document["ledger_s_per_step"]["data_wait"]["difference"] == pytest.approx(0.01, abs=0.004)
+    difference = pytest.approx(costs[slow] - costs[fast], abs=0.004)
+    assert document["ledger_s_per_step"]["data_wait"]["difference"] == difference
     assert document["numbers"]["data_wait_pct"]["after"] > 40
     assert ask(capsys, "compare", fast, slow)[0] == 0
 
@@ -153,13 +159,12 @@ def test_runs_of_mlflow(server: MlflowServer, runs, tmp_path, capsys, monkeypatc
     fails(capsys, "compare", "f" * 32, runs[0], says="f" * 32)
 
 
-def test_runs_in_a_database(runs, tmp_path, capsys, monkeypatch):
+def test_runs_in_a_database(runs, tmp_path, new_database, capsys, monkeypatch):
     """The same without a server."""
-    pytest.importorskip("mlflow")
     from stallmeter.trackers.mlflow import MlflowTracker
 
     monkeypatch.chdir(tmp_path)
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    uri = new_database(tmp_path / "mlflow.db")
     tracker = MlflowTracker.create_run(uri)
     train(tmp_path, 0.01, trackers=tracker, close_budget_s=120)
     status, _, err = ask(capsys, "compare", runs[0], tracker.run_id, "--tracking-uri", uri, "--max-regression-pct", 20)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -112,13 +114,53 @@ def test_the_rate_of_an_epoch_leaves_validation_out(tmp_path):
     assert epoch_rates(tmp_path) == [EpochRate(0, 8.0), EpochRate(1, 4.0)]
 
 
-@pytest.mark.parametrize("example", ["plain_loop.py", "lightning_callback.py", "apply_workers.py"])
-def test_examples_run(example, tmp_path):
+LOOPS = ["plain_loop.py", "lightning_callback.py", "apply_workers.py"]
+
+
+# Processes of their own that share what takes them longest: the imports of others.
+PROGRAMS = """
+import json, os, runpy, sys
+import lightning.pytorch, sklearn.datasets, torch._dynamo
+
+children = {}
+for example in sys.argv[2:]:
+    child = os.fork()
+    if not child:
+        name = os.path.basename(example)
+        os.chdir(name.removesuffix(".py"))
+        sys.stdout.flush()
+        os.dup2(os.open("stdout.txt", os.O_WRONLY | os.O_CREAT), 1)
+        os.dup2(os.open("stderr.txt", os.O_WRONLY | os.O_CREAT), 2)
+        sys.argv = [example, "1", "0", sys.argv[1]]
+        runpy.run_path(example, run_name="__main__")
+        sys.exit()
+    children[child] = example
+while children:
+    child, status = os.wait()
+    print(json.dumps([os.path.basename(children.pop(child)), status]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def examples(files, tmp_path_factory):
+    """The folder in which the examples ran side by side, each below its name, and their exit statuses."""
+    folder = tmp_path_factory.mktemp("examples")
+    for example in LOOPS:
+        (folder / example).with_suffix("").mkdir()
+        if example != "plain_loop.py":  # which writes the images itself
+            shutil.copytree(files[0].parents[1], (folder / example).with_suffix("") / "demo-output/crops-160")
+    command = [sys.executable, "-c", PROGRAMS, "160", *(EXAMPLES / example for example in LOOPS)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=True)
+    return folder, dict(map(json.loads, done.stdout.splitlines()))
+
+
+@pytest.mark.parametrize("example", LOOPS)
+def test_examples_run(example, examples):
     """Each example runs as it stands and leaves a recording of its own."""
-    command = [sys.executable, EXAMPLES / example, "1", "0", "160"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    report = build_report(find_recording(tmp_path / "stallmeter"))
+    folder = examples[0] / example.removesuffix(".py")
+    said = (folder / "stderr.txt").read_text()
+    assert examples[1][example] == 0, said
+    report = build_report(find_recording(folder / "stallmeter"))
     assert report.steps == 5
     assert report.samples == 160
-    assert "stallmeter: details: stallmeter report stallmeter/" in done.stderr
+    assert "stallmeter: details: stallmeter report stallmeter/" in said

@@ -40,10 +40,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def empty(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
     """The interpreter of an environment in which only the wheel and what it depends on are installed."""
     folder = tmp_path_factory.mktemp("venv")
-    venv.create(folder, with_pip=True)
+    venv.create(folder)
     python = folder / "bin" / "python"
-    call(python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", wheel, cwd=folder)
+    pip(python, "install", "--quiet", "--constraint", ROOT / "constraints.txt", wheel, cwd=folder)
     return python
+
+
+def pip(python: Path, *arguments: object, cwd: Path) -> str:
+    """Run our pip on another environment, which need not have one then."""
+    return call(sys.executable, "-m", "pip", "--python", python, *arguments, cwd=cwd)
 
 
 def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
@@ -74,8 +79,8 @@ def test_it_works_where_nothing_else_is_installed(empty: Path, tmp_path: Path) -
 
 
 def test_the_core_depends_on_two_packages(empty: Path, tmp_path: Path) -> None:
-    call(empty, "-m", "pip", "check", cwd=tmp_path)
-    names = {line.split("==")[0].lower() for line in call(empty, "-m", "pip", "freeze", cwd=tmp_path).splitlines()}
+    pip(empty, "check", cwd=tmp_path)
+    names = {line.split("==")[0].lower() for line in pip(empty, "freeze", cwd=tmp_path).splitlines()}
     assert {name for name in names if " @ " not in name} == {"psutil", "nvidia-ml-py"}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from stallmeter.records import (
 from stallmeter.retune import Retuner
 from stallmeter.window import Window
 
+from .children import ProcessesLeft
 from .conftest import FakeTime
 
 STEPS = 20
@@ -99,7 +99,7 @@ def records(monitor: stallmeter.Monitor, kind: type) -> list[Any]:
     return [record for record, _ in Reader(monitor.folder) if isinstance(record, kind)]
 
 
-def test_a_plain_loop_is_given_workers(plain: Plain) -> None:
+def test_a_plain_loop_is_given_workers(plain: Plain, processes_left: ProcessesLeft) -> None:
     loader = DataLoader(Items(plain.time))
     with plain.monitor(on_num_workers="apply") as monitor:
         numbers = []
@@ -111,7 +111,7 @@ def test_a_plain_loop_is_given_workers(plain: Plain) -> None:
     assert records(monitor, WorkerTrial)[1].achieved_gain_pct == pytest.approx(500, rel=0.1)
     assert records(monitor, BatchContent) == [records(monitor, BatchContent)[0]]
     assert records(monitor, BatchContent)[0].bytes == 12
-    assert not multiprocessing.active_children()
+    assert not processes_left()
 
 
 def test_another_loader_in_the_same_run_ends_it(plain: Plain, caplog: pytest.LogCaptureFixture) -> None:

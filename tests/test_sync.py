@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -44,8 +44,10 @@ def count(uri: str, run_id: str) -> int:
     return sum(len(client.get_metric_history(run_id, key)) for key in keys)
 
 
-def test_an_outage_is_made_up_for_and_repeating_changes_nothing(tmp_path: Path) -> None:
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+def test_an_outage_is_made_up_for_and_repeating_changes_nothing(
+    tmp_path: Path, new_database: Callable[[Path], str]
+) -> None:
+    uri = new_database(tmp_path / "mlflow.db")
     tracker = Down.create_run(uri)
     run_id = tracker.run_id
     folder = record(tmp_path / "rec", trackers=tracker, close_budget_s=1)
@@ -73,9 +75,11 @@ def test_a_recording_becomes_a_new_run_elsewhere(tmp_path: Path, capsys: pytest.
     assert count(uri, run.info.run_id) >= 60
 
 
-def test_a_folder_of_recordings_is_sent_as_a_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_recordings_is_sent_as_a_whole(
+    tmp_path: Path, new_database: Callable[[Path], str], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each recording that is not complete; one that cannot be sent does not keep the others back."""
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    uri = new_database(tmp_path / "mlflow.db")
     trackers = [kind.create_run(uri) for kind in (Down, Down, MlflowTracker)]
     for tracker in trackers:
         record(tmp_path / "rec", trackers=tracker, close_budget_s=1 if isinstance(tracker, Down) else 60)
@@ -94,9 +98,11 @@ def test_a_folder_of_recordings_is_sent_as_a_whole(tmp_path: Path, capsys: pytes
     assert count(uri, trackers[0].run_id) == count(uri, trackers[1].run_id)
 
 
-def test_two_runs_of_one_program_are_both_completed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_runs_of_one_program_are_both_completed(
+    tmp_path: Path, new_database: Callable[[Path], str], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each has a cursor, and the command sends to both."""
-    trackers = [Down.create_run(f"sqlite:///{tmp_path / name}.db") for name in "ab"]
+    trackers = [Down.create_run(new_database(tmp_path / f"{name}.db")) for name in "ab"]
     folder = record(tmp_path / "rec", trackers=trackers, close_budget_s=1)
     assert main(["sync", str(folder)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
@@ -115,11 +121,14 @@ def test_a_run_that_goes_on_is_not_sent(tmp_path: Path) -> None:
 
 
 def test_progress_is_a_bar_on_a_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    new_database: Callable[[Path], str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It ends full, on a line of its own; what is not a terminal gets none."""
     folder = record(tmp_path / "rec", trackers=None)
-    uri = f"sqlite:///{tmp_path / 'x.db'}"
+    uri = new_database(tmp_path / "x.db")
     assert main(["sync", str(folder), "--to", uri]) == 0
     assert " points\n" not in capsys.readouterr().err
     (cursor,) = folder.glob("cursor-mlflow-new-*")

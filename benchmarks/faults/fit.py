@@ -227,7 +227,7 @@ def run(
 ) -> tuple[float, dict[str, float]]:
     """Train and return the seconds that ``fit`` took, and those spent where something was planted."""
     torch.set_num_threads(1)
-    L.seed_everything(seed, verbose=False)
+    torch.manual_seed(seed)
     spent = Spent()
     if shape.fork_wait_s:
         os.register_at_fork(before=lambda: wait(shape.fork_wait_s))

@@ -43,6 +43,12 @@ class Bench:
         self.time = FakeTime()
         self.folder = folder
 
+    @property
+    def version(self) -> tuple[int, int]:
+        """Lightning's, major and minor."""
+        major, minor, *_ = self.pl.__version__.split(".")
+        return int(major), int(minor)
+
     def loader(self, count: int = 16, cost_s: float = 0.0, **options: Any) -> DataLoader:
         return DataLoader(Items(count, cost_s, self.time), **{"batch_size": 4, **options})
 

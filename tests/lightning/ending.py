@@ -2,14 +2,15 @@
 
     python ending.py NAMESPACE FOLDER
 
-The packages are imported once; each ending runs in a fork of this process, which leaves its exit status, its output,
-its recording and, where it still can, the weights in FOLDER.
+The packages are imported once; each ending runs in two forks of this process side by side, which leave their exit
+status, their output, their recording and, where they still can, the weights in FOLDER.
 """
 
 from __future__ import annotations
 
 import atexit
 import builtins
+import contextlib
 import gc
 import importlib
 import io
@@ -179,8 +180,10 @@ def train(pl: Any, name: str, callbacks: list[Any]) -> None:
     trainer = pl.Trainer(accelerator="cpu", max_epochs=1, callbacks=callbacks, **quiet)
     data = Rows(7, WORKERS[name]) if name in WORKERS else Rows()
     workers = 0 if "fork" in name or name == "no more files" else 1
+    # One batch ahead: the loop has taken the others when the worker dies. Torch cannot open what a dead worker sent.
+    ahead = 1 if name in WORKERS else None
     try:
-        trainer.fit(model, DataLoader(data, batch_size=2, num_workers=workers))
+        trainer.fit(model, DataLoader(data, batch_size=2, num_workers=workers, prefetch_factor=ahead))
     finally:
         if name != "no more files":
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -193,8 +196,10 @@ def main() -> None:
     pl = importlib.import_module(namespace)
     module = importlib.import_module(f"stallmeter.lightning.{'unified' if namespace[0] == 'l' else 'legacy'}")
     files.write_extras = lambda *_: None  # pictures take most of a short run's time
+    import_what_training_imports(pl, folder / "first")
     gc.freeze()  # or each process would copy all memory to collect it at its end
     for name in [*BEFORE, *STEPS, *WORKERS]:
+        running = {}
         for ours in (False, True):
             place = folder / name.replace("/", "") / ("with" if ours else "without")
             place.mkdir(parents=True)
@@ -205,8 +210,31 @@ def main() -> None:
                     os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY, 0o666), stream)
                 # Falls through to the end of the program, as any other program does.
                 return train(pl, name, [module.StallMonitor(directory="rec", interval_s=0.05)] if ours else [])
+            running[place] = child
+        for place, child in running.items():
             (place / "status.txt").write_text(str(wait_for(child)))
     return None
+
+
+def import_what_training_imports(pl: Any, place: Path) -> None:
+    """Import here what the first training would import in each fork: it takes most of a fork's time.
+
+    What stallmeter imports is left to the forks: in some of them no file can be opened any more.
+    """
+    place.mkdir(parents=True)
+    child = os.fork()
+    if child == 0:
+        os.chdir(place)
+        os.dup2(os.open("out.txt", os.O_CREAT | os.O_WRONLY, 0o666), 1)
+        os.dup2(1, 2)
+        train(pl, "end", [])
+        Path("modules.json").write_text(json.dumps(list(sys.modules)))
+        os._exit(0)
+    assert wait_for(child) == 0, (place / "out.txt").read_text()
+    for name in json.loads((place / "modules.json").read_text()):
+        if name not in sys.modules and not name.startswith("stallmeter"):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
 
 
 def wait_for(child: int) -> int | None:

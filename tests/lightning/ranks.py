@@ -1,12 +1,15 @@
 """A program that trains on two ranks.
 
-python ranks.py NAMESPACE STRATEGY FOLDER with|without
+    python ranks.py NAMESPACE FOLDER with/STRATEGY|without/STRATEGY ...
+
+Given several, it trains each in a fork of its own, one after the other: the packages are imported once for all.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ from stallmeter.report import files
 
 files.write_extras = lambda *_: None  # pictures take most of a short run's time
 torch.set_num_threads(1)
-NAMESPACE, STRATEGY, FOLDER, OURS = sys.argv[1:5]
+NAMESPACE, FOLDER, *CASES = sys.argv[1:]
 pl = importlib.import_module(NAMESPACE)
 
 
@@ -31,9 +34,10 @@ class Rows(Dataset):
 
 
 class Model(pl.LightningModule):  # type: ignore[name-defined, misc]
-    def __init__(self) -> None:
+    def __init__(self, place: Path) -> None:
         super().__init__()
         self.layer = torch.nn.Linear(4, 1)
+        self.place = place
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         return self.layer(batch).pow(2).sum()
@@ -43,17 +47,36 @@ class Model(pl.LightningModule):  # type: ignore[name-defined, misc]
 
     def on_train_end(self) -> None:
         weights = [p.tolist() for p in self.parameters()]
-        Path(FOLDER, f"weights-{self.global_rank}.json").write_text(json.dumps(weights))
+        (self.place / f"weights-{self.global_rank}.json").write_text(json.dumps(weights))
+
+
+def train(case: str) -> None:
+    ours, strategy = case.split("/")
+    place = Path(FOLDER, case)
+    place.mkdir(parents=True, exist_ok=True)
+    os.chdir(place)
+    module = importlib.import_module(f"stallmeter.lightning.{'unified' if NAMESPACE[0] == 'l' else 'legacy'}")
+    torch.manual_seed(7)
+    callbacks = [module.StallMonitor(directory=place / "rec", interval_s=0.05)] if ours == "with" else []
+    quiet = dict.fromkeys(("enable_progress_bar", "enable_model_summary", "enable_checkpointing", "logger"), False)
+    trainer = pl.Trainer(accelerator="cpu", devices=2, strategy=strategy, max_epochs=2, callbacks=callbacks, **quiet)
+    workers = int(strategy != "ddp_spawn")  # they would be spawned, too: seconds of imports for each
+    trainer.fit(Model(place), DataLoader(Rows(), batch_size=2, num_workers=workers, shuffle=True))
 
 
 def main() -> None:
-    module = importlib.import_module(f"stallmeter.lightning.{'unified' if NAMESPACE[0] == 'l' else 'legacy'}")
-    torch.manual_seed(7)
-    ours = [module.StallMonitor(directory=Path(FOLDER, "rec"), interval_s=0.05)] if OURS == "with" else []
-    quiet = dict.fromkeys(("enable_progress_bar", "enable_model_summary", "enable_checkpointing", "logger"), False)
-    trainer = pl.Trainer(accelerator="cpu", devices=2, strategy=STRATEGY, max_epochs=2, callbacks=ours, **quiet)
-    workers = int(STRATEGY != "ddp_spawn")  # they would be spawned, too: seconds of imports for each
-    trainer.fit(Model(), DataLoader(Rows(), batch_size=2, num_workers=workers, shuffle=True))
+    if len(CASES) == 1:
+        return train(CASES[0])
+    importlib.import_module("torch._dynamo")  # the first optimizer does; it takes as long as the rest of a training
+    for case in CASES:
+        child = os.fork()
+        if child == 0:
+            sys.argv[3:] = [case]  # what ddp starts once more
+            return train(case)
+        _, status = os.waitpid(child, 0)
+        if status:
+            sys.exit(f"{case}: {os.waitstatus_to_exitcode(status)}")
+    return None
 
 
 if __name__ == "__main__":

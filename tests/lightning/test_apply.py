@@ -7,7 +7,6 @@ epoch, so that no decision depends on how busy the machine is.
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from stallmeter.errors import SettingError
 from stallmeter.recording import Reader
 from stallmeter.records import Event, StepRecord, WorkerChange, WorkerTrial
 
+from ..children import ProcessesLeft
 from .conftest import Bench
 
 STEPS = 20
@@ -100,7 +100,7 @@ def slow(bench: Bench, **options: Any) -> DataLoader:
     return bench.loader(4 * STEPS, 0.002, shuffle=True, **options)
 
 
-def test_a_better_number_is_applied_and_kept(bench: Bench, plant: Any) -> None:
+def test_a_better_number_is_applied_and_kept(bench: Bench, plant: Any, processes_left: ProcessesLeft) -> None:
     plant({0: 2})
     fit = Fit(bench, slow(bench), on_num_workers="apply")
     assert fit.workers == [0, 2, 2, 2]
@@ -111,10 +111,10 @@ def test_a_better_number_is_applied_and_kept(bench: Bench, plant: Any) -> None:
     assert [(c.step, c.before, c.workers) for c in fit.records(WorkerChange)] == [(STEPS, 0, 2)]
     assert len(fit.records(StepRecord)) == 4 * STEPS
     assert fit.loader.prefetch_factor == 2
-    assert not multiprocessing.active_children()
+    assert not processes_left()
 
 
-def test_a_wrong_prediction_is_taken_back(bench: Bench, plant: Any) -> None:
+def test_a_wrong_prediction_is_taken_back(bench: Bench, plant: Any, processes_left: ProcessesLeft) -> None:
     """Without workers it is six times slower: the model that says otherwise is not believed twice."""
     plant({2: 0})
     fit = Fit(bench, slow(bench, num_workers=2, prefetch_factor=3), epochs=6, on_num_workers="apply")
@@ -122,7 +122,7 @@ def test_a_wrong_prediction_is_taken_back(bench: Bench, plant: Any) -> None:
     assert fit.outcomes == [(2, 0, "measuring"), (2, 0, "reverted")]
     assert fit.records(WorkerTrial)[-1].achieved_gain_pct < 0
     assert fit.loader.prefetch_factor == 3
-    assert not multiprocessing.active_children()
+    assert not processes_left()
 
 
 def test_report_changes_nothing(bench: Bench, plant: Any) -> None:
@@ -143,7 +143,7 @@ def test_a_single_epoch_gets_the_advice_for_the_next_run(bench: Bench, plant: An
 
 @pytest.mark.parametrize("options", [{"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}])
 def test_samples_and_losses_are_those_of_the_run_without_it(
-    unified: Bench, plant: Any, options: dict[str, Any]
+    unified: Bench, plant: Any, processes_left: ProcessesLeft, options: dict[str, Any]
 ) -> None:
     plant({1: 3})
 
@@ -157,7 +157,7 @@ def test_samples_and_losses_are_those_of_the_run_without_it(
         assert applied.batches == plain.batches
         assert applied.losses == plain.losses
     assert sorted(map(sorted, applied.batches[:STEPS])) == sorted(map(sorted, plain.batches[:STEPS]))
-    assert not multiprocessing.active_children()
+    assert not processes_left()
 
 
 def test_losses_from_zero_workers_are_bit_identical(unified: Bench, plant: Any) -> None:
@@ -219,12 +219,14 @@ def test_persistent_workers_are_not_taken_away(unified: Bench, plant: Any) -> No
         {"overfit_batches": 15},
     ],
 )
-def test_options_of_the_trainer(unified: Bench, plant: Any, trainer: dict[str, Any]) -> None:
+def test_options_of_the_trainer(
+    unified: Bench, plant: Any, processes_left: ProcessesLeft, trainer: dict[str, Any]
+) -> None:
     plant({0: 2})
     fit = Fit(unified, slow(unified), epochs=5, trainer=trainer, on_num_workers="apply")
     assert set(fit.workers) == {0, 2}
     assert fit.outcomes[-1] == (0, 2, "kept")
-    assert not multiprocessing.active_children()
+    assert not processes_left()
 
 
 def test_validation_in_the_middle_of_an_epoch(unified: Bench, plant: Any) -> None:
@@ -247,7 +249,7 @@ def test_validation_in_the_middle_of_an_epoch(unified: Bench, plant: Any) -> Non
     assert trial.achieved_gain_pct == pytest.approx(400, rel=0.05)
 
 
-def test_a_resumed_run(unified: Bench, plant: Any, tmp_path: Path) -> None:
+def test_a_resumed_run(unified: Bench, plant: Any, processes_left: ProcessesLeft, tmp_path: Path) -> None:
     plant({0: 2})
     first = Fit(unified, slow(unified), epochs=1)
     first.trainer.save_checkpoint(tmp_path / "a.ckpt")
@@ -263,7 +265,7 @@ def test_a_resumed_run(unified: Bench, plant: Any, tmp_path: Path) -> None:
     trainer = unified.trainer(monitor, spy, max_epochs=4)
     trainer.fit(unified.model(training_step=0.002), loader, ckpt_path=tmp_path / "a.ckpt")
     assert seen == [0, 2, 2]
-    assert not multiprocessing.active_children()
+    assert not processes_left()
 
 
 def test_a_function_is_told_and_may_choose(bench: Bench, plant: Any) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import math
 import random
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +23,7 @@ from stallmeter.recording import Reader
 from stallmeter.records import Event, LedgerRecord, StepRecord
 from stallmeter.report.model import Report, build_report
 
+from ..children import PATIENCE_S, children, left
 from .conftest import Bench
 
 
@@ -107,11 +108,10 @@ def assert_the_same(
     sm = bench.module.StallMonitor(directory=bench.folder / "rec", hardware=False, interval_s=0.05, console=False)
     found = outcome(bench, [sm], fit, make, dict(options))
     assert found == without
-    deadline = time.monotonic() + 30
-    while leftovers(before) and time.monotonic() < deadline:
-        gc.collect()
-        time.sleep(0.02)
-    assert leftovers(before) == []
+    assert left(before, collect=True) == set()
+    for thread in [t for t in threading.enumerate() if t.name.startswith("stallmeter")]:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive(), thread.name
     if recorded:
         assert sm.monitor.closed
         report = build_report(sm.monitor.folder)
@@ -120,14 +120,6 @@ def assert_the_same(
     else:
         assert sm.monitor is None or sm.monitor.folder is None
     return sm, found
-
-
-def children() -> set[str]:
-    return {pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
-
-
-def leftovers(before: set[str]) -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith("stallmeter")] + sorted(children() - before)
 
 
 def report_of(sm: Any) -> Report:
@@ -481,8 +473,10 @@ def test_resume(bench: Bench, when: str, workers: int) -> None:
         trainer.fit(model, rows(shuffle=False, num_workers=workers), ckpt_path=checkpoint)
 
     sm, found = assert_the_same(bench, run, bench.model, max_epochs=2)
-    assert report_of(sm).steps == (5 if when == "step" else 4)
-    assert found.steps[0] == 8
+    # A checkpoint made at the end of a step does not count that step's batch; Lightning before 2.5 uses it once more.
+    again = 1 if when == "step" and bench.version < (2, 5) else 0
+    assert report_of(sm).steps == (5 if when == "step" else 4) + again
+    assert found.steps[0] == 8 + again
 
 
 def test_a_checkpoint_made_with_us_resumes_without_us(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -539,7 +533,9 @@ def test_tuning_inside_fit(bench: Bench, finder: str) -> None:
 
     sm, found = assert_the_same(bench, run, lambda: tunable(bench), enable_checkpointing=True)
     assert found.raised is None
-    assert report_of(sm).steps == math.ceil(32 / found.more[-1])
+    # Lightning before 2.3 goes on in the epoch after the batches that its LearningRateFinder tried.
+    tried = 4 if finder == "LearningRateFinder" and bench.version < (2, 3) else 0
+    assert report_of(sm).steps == math.ceil(32 / found.more[-1]) - tried
 
 
 # -- the machine is against us ----------------------------------------------------------------------------------------
@@ -619,6 +615,34 @@ def test_a_place_where_no_folder_can_be_made(bench: Bench, caplog: pytest.LogCap
     assert sm.monitor.folder is None
     assert sm.monitor.window.ledger.steps == 4
     assert caplog.text.count("opening the recording failed") == 1
+
+
+def test_a_signal_handler_that_raises_while_the_recording_ends(bench: Bench) -> None:
+    """Torch's does when a worker has died. What it raises comes out, and the recording and its thread end before."""
+
+    class Signalling:
+        name = "signalling"
+
+        def sample(self, time_s: float) -> list[Any]:
+            return []
+
+        def close(self) -> None:
+            """The training thread waits for this one."""
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
+    def died(*_: Any) -> None:
+        raise RuntimeError("a worker died")
+
+    sm = bench.monitor(sources=[Signalling()])
+    before = signal.signal(signal.SIGUSR1, died)
+    try:
+        with pytest.raises(RuntimeError, match="a worker died"):
+            bench.trainer(sm).fit(bench.model(), rows(fail_at=5))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert report_of(sm).ended == "exception: ZeroDivisionError"
+    assert (sm.monitor.folder / "report.md").is_file()
+    assert not [t.name for t in threading.enumerate() if t.name.startswith("stallmeter")]
 
 
 # -- plug-ins ---------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,35 +37,70 @@ PROGRAM = textwrap.dedent(
 )
 
 
-def run(tmp_path: Path, namespace: str, options: str = "", **env: str) -> str:
-    program = tmp_path / "train.py"
+DDP = "devices=2, strategy='ddp'"
+PROGRAMS = {
+    "lightning.pytorch off": ("lightning.pytorch", "", {}),
+    "lightning.pytorch on": ("lightning.pytorch", "", {"STALLMETER": "1"}),
+    "lightning.pytorch ddp": ("lightning.pytorch", DDP, {"STALLMETER": "1"}),
+    "pytorch_lightning off": ("pytorch_lightning", "", {}),
+    "pytorch_lightning on": ("pytorch_lightning", "", {"STALLMETER": "1"}),
+}
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a program said, and where it may have recorded."""
+
+    stdout: str
+    recordings: Path
+
+
+def start(folder: Path, namespace: str, options: str, env: dict[str, str]) -> subprocess.Popen[str]:
+    folder.mkdir()
+    program = folder / "train.py"
     program.write_text(PROGRAM.format(namespace=namespace, options=options))
     clean = {k: v for k, v in os.environ.items() if not k.startswith("STALLMETER")}
-    done = subprocess.run(
+    return subprocess.Popen(
         [sys.executable, str(program)],
-        env={**clean, "STALLMETER_DIR": str(tmp_path / "rec"), "OMP_NUM_THREADS": "1", **env},
-        cwd=tmp_path,
-        capture_output=True,
+        env={**clean, "STALLMETER_DIR": str(folder / "rec"), "OMP_NUM_THREADS": "1", **env},
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=240,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Done]:
+    """All programs run at the same time: most of what they do is to import."""
+    folder = tmp_path_factory.mktemp("programs")
+    running = {name: start(folder / name, *options) for name, options in PROGRAMS.items()}
+    found = {}
+    try:
+        for name, program in running.items():
+            stdout, stderr = program.communicate(timeout=240)
+            assert program.returncode == 0, stderr
+            found[name] = Done(stdout, folder / name / "rec")
+    finally:
+        for program in running.values():
+            program.kill()
+    return found
 
 
 @pytest.mark.parametrize("namespace", ["lightning.pytorch", "pytorch_lightning"])
-def test_an_unchanged_program(tmp_path: Path, namespace: str) -> None:
-    off, on = run(tmp_path, namespace), run(tmp_path, namespace, STALLMETER="1")
-    assert "StallMonitor" not in off
-    assert "StallMonitor" in on
-    assert off.splitlines()[-1] == on.splitlines()[-1]
-    (folder,) = (tmp_path / "rec").iterdir()
+def test_an_unchanged_program(done: dict[str, Done], namespace: str) -> None:
+    off, on = done[f"{namespace} off"], done[f"{namespace} on"]
+    assert "StallMonitor" not in off.stdout
+    assert not off.recordings.exists()
+    assert "StallMonitor" in on.stdout
+    assert off.stdout.splitlines()[-1] == on.stdout.splitlines()[-1]
+    (folder,) = on.recordings.iterdir()
     assert sum(isinstance(x, StepRecord) for x, _ in Reader(folder)) == 6
 
 
-def test_each_rank_records_and_the_ranks_meet_in_one_folder(tmp_path: Path) -> None:
-    run(tmp_path, "lightning.pytorch", "devices=2, strategy='ddp'", STALLMETER="1")
-    folders = list((tmp_path / "rec").iterdir())
+def test_each_rank_records_and_the_ranks_meet_in_one_folder(done: dict[str, Done]) -> None:
+    recordings = done["lightning.pytorch ddp"].recordings
+    folders = list(recordings.iterdir())
     assert len(folders) == 1
     assert ranks(folders[0]) == (0, 1)
     for rank in (0, 1):
@@ -76,7 +112,7 @@ def test_each_rank_records_and_the_ranks_meet_in_one_folder(tmp_path: Path) -> N
         ledger = [x for x in found if isinstance(x, LedgerRecord)][-1]
         assert sum(ledger.buckets.values()) == pytest.approx(ledger.wall_s, abs=1e-5)
     report = subprocess.run(
-        [sys.executable, "-m", "stallmeter", "report", str(tmp_path / "rec"), "--format", "json"],
+        [sys.executable, "-m", "stallmeter", "report", str(recordings), "--format", "json"],
         capture_output=True,
         text=True,
         check=True,

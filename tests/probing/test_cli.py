@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 import textwrap
@@ -65,11 +66,11 @@ FACTORY = textwrap.dedent(
 
     def wrong_third():
         return lightning(third=3)
-
-    def fails():
-        raise ZeroDivisionError("in the factory")
     """
 )
+
+
+pytestmark = pytest.mark.usefixtures("quick_collections")
 
 
 @pytest.fixture
@@ -97,32 +98,45 @@ def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("target", ["factory_of_a_test:plain", "factory_of_a_test.py:pair"])
-def test_plain(folder: Path, target: str) -> None:
-    done = call(folder, target, "--seconds", "0.05", "--sweep-workers", "0,1", "--sweep-batch-size", "4")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    assert "The run reaches" in done.stdout
-    assert "num_workers  predicted  measured" in done.stdout
+PLAIN = ("--seconds", "0.05", "--sweep-workers", "0,1", "--sweep-batch-size", "4")
+
+
+def check_plain(folder: Path, out: str) -> None:
+    assert "The run reaches" in out
+    assert "num_workers  predicted  measured" in out
     assert list(folder.glob("stallmeter*")) == []
 
 
-def test_lightning(folder: Path) -> None:
+def test_plain(folder: Path) -> None:
+    done = call(folder, "factory_of_a_test:plain", *PLAIN)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    check_plain(folder, done.stdout)
+
+
+def test_a_file_and_a_pair_that_is_made_already(imported: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["probe", "factory_of_a_test.py:pair", *PLAIN]) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    check_plain(imported, out)
+
+
+def test_lightning(imported: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Lightning's own talk is left out, so that stdout is JSON and nothing else."""
-    out = folder / "out.json"
+    out = imported / "out.json"
     arguments = ("factory_of_a_test.py:lightning", "--seconds", "0.05", "--format", "json")
-    done = call(folder, *arguments)
+    done = call(imported, *arguments)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     document = json.loads(done.stdout)
     assert document["framework"].startswith("lightning ")
     assert document["together"]["samples_per_s"] > 0
     assert document["restored"] == ["Module"]
-    done = call(folder, *arguments, "--output", str(out))
-    assert done.stdout == ""
+    assert cli.main(["probe", *arguments, "--output", str(out)]) == 0
+    assert capfd.readouterr() == ("", "")
     assert json.loads(out.read_text()).keys() == document.keys()
-    assert not (folder / "lightning_logs").exists()
-    assert not (folder / "checkpoints").exists()
+    assert not (imported / "lightning_logs").exists()
+    assert not (imported / "checkpoints").exists()
 
 
 @pytest.mark.parametrize(
@@ -153,12 +167,13 @@ def test_wrong_numbers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "'two' is no number from 0 up" in capsys.readouterr().err
 
 
-def test_a_failing_factory_shows_its_traceback(folder: Path) -> None:
+def test_a_failing_factory_shows_its_traceback(tmp_path: Path) -> None:
     """It is the user's code: one line would not be enough to mend it."""
-    done = call(folder, "factory_of_a_test.py:fails")
+    (tmp_path / "failing_factory.py").write_text("def fails():\n    raise ZeroDivisionError('in the factory')\n")
+    done = call(tmp_path, "failing_factory.py:fails")
     assert done.returncode == 1
     assert "ZeroDivisionError: in the factory" in done.stderr
-    assert 'factory_of_a_test.py", line' in done.stderr
+    assert 'failing_factory.py", line' in done.stderr
 
 
 def test_names_inside_names(imported: Path) -> None:
@@ -173,12 +188,15 @@ def test_a_missing_import_of_the_module_is_no_missing_module(imported: Path) -> 
         load_target("imports_too_much:x")
 
 
-def test_the_example(tmp_path: Path) -> None:
-    """It runs as it stands: real JPEG files, a real Trainer."""
+def test_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It runs as it stands, with a real Trainer and real JPEG files: smaller ones, or decoding takes half a minute."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("stallmeter.demo.crops.CROP_PIXELS", 80)
+    monkeypatch.setattr("stallmeter.demo.crops.INPUT_PIXELS", 64)
     example = Path(__file__).parents[2] / "examples" / "probe.py"
-    command = [sys.executable, str(example), "0.05", "160"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "batch 32" in done.stdout
-    assert "64" in done.stdout
+    monkeypatch.setattr(sys, "argv", [str(example), "0.05", "160"])
+    runpy.run_path(str(example), run_name="__main__")
+    out = capsys.readouterr().out
+    assert "batch 32" in out
+    assert "64" in out
     assert [entry.name for entry in tmp_path.iterdir()] == ["demo-output"]

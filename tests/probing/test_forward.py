@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ from .test_show import EMPTY, RESULT
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[tuple[MlflowClient, str, str]]:
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+def run(tmp_path: Path, new_database: Callable[[Path], str]) -> Iterator[tuple[MlflowClient, str, str]]:
+    uri = new_database(tmp_path / "mlflow.db")
     client = MlflowClient(uri)
     experiment = client.create_experiment("probe", artifact_location=(tmp_path / "artifacts").as_uri())
     run_id = client.create_run(experiment).info.run_id

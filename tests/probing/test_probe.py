@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import importlib
 import json
-import multiprocessing
 import random
 import signal
 import subprocess
@@ -28,9 +27,26 @@ from stallmeter.probing.progress import Progress
 from stallmeter.probing.result import ProbeResult, Rate
 from stallmeter.probing.training import StepTraining
 
+from ..children import children, left
+
 torch.set_num_threads(1)
 NAMESPACES = ["lightning.pytorch", "pytorch_lightning"]
 QUICK: dict[str, Any] = {"seconds": 0.05, "time_limit_s": 60.0, "trackers": None, "progress": False}
+pytestmark = pytest.mark.usefixtures("imported", "quick_collections")
+
+
+@pytest.fixture(scope="module")
+def imported() -> None:
+    """What the first probe would import."""
+    Plain()
+    for namespace in NAMESPACES:
+        module_of(namespace)
+
+
+@pytest.fixture(autouse=True)
+def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that raises leaves a recording with its reports, which take a second."""
+    monkeypatch.setattr("stallmeter.report.files.write_extras", lambda *_: None)
 
 
 class Items(Dataset):
@@ -108,10 +124,6 @@ def seed() -> None:
     torch.manual_seed(3)
 
 
-def children() -> set[int | None]:
-    return {child.pid for child in multiprocessing.active_children()}
-
-
 class Plain:
     """A plain loop's parts, and its step function."""
 
@@ -182,7 +194,7 @@ def test_plain_loop_trains_as_if_it_had_not_been_probed(workers: int) -> None:
             before = children()
             result = stallmeter.probe(step=plain.step, loader=loader, sweep_workers=[0, 2], **QUICK)
             assert sorted(result.restored) == ["Adam", "Sequential"]
-            assert children() <= before
+            assert not left(before)
             plain.losses = plain.losses[:8]
         for batch in loader:
             plain.step(batch)
@@ -285,7 +297,7 @@ def test_ctrl_c_in_a_plain_loop() -> None:
     with pytest.raises(KeyboardInterrupt):
         stallmeter.probe(step=step, loader=DataLoader(Items(), 8, num_workers=2), restore=[plain.network], **QUICK)
     assert all(torch.equal(before[name], value) for name, value in plain.network.state_dict().items())
-    assert children() <= running
+    assert not left(running)
 
 
 # -- what it finds
@@ -294,8 +306,8 @@ def test_ctrl_c_in_a_plain_loop() -> None:
 def test_a_slow_loader_is_the_lower_ceiling() -> None:
     """Items take 20 ms each where a step takes about 1: the loader is what to improve, and workers do."""
     plain = Plain()
-    loader = DataLoader(Items(cost_s=0.02), batch_size=4)
-    result = stallmeter.probe(step=plain.step, loader=loader, sweep_workers=[0, 4], **{**QUICK, "seconds": 0.5})
+    loader = DataLoader(Items(cost_s=0.02), batch_size=2)
+    result = stallmeter.probe(step=plain.step, loader=loader, sweep_workers=[0, 4], **{**QUICK, "seconds": 0.3})
     assert result.free_compute.samples_per_s < result.free_data.samples_per_s / 2
     assert result.lower_ceiling == "data"
     assert result.headspace_pct > 100
@@ -319,8 +331,8 @@ def test_a_slow_step_is_the_lower_ceiling() -> None:
 
 def test_without_a_sweep_the_recommended_number_is_measured() -> None:
     """The model's advice does not stand alone: it is tried."""
-    plain = Plain(work_s=0.04)
-    result = stallmeter.probe(step=plain.step, loader=DataLoader(Items(cost_s=0.01), 4), **QUICK)
+    plain = Plain(work_s=0.02)
+    result = stallmeter.probe(step=plain.step, loader=DataLoader(Items(cost_s=0.01), 2), **QUICK)
     assert result.advice.recommended > 0
     assert [row.num_workers for row in result.workers] == [0, result.advice.recommended]
     assert result.workers[1].measured is not None
@@ -444,16 +456,16 @@ def test_own_batch_sampler() -> None:
 
 def test_recording_in_place_of_the_run(tmp_path: Path) -> None:
     """What the real run reached is taken from its recording, and nothing is trained with the loader."""
-    plain = Plain(work_s=0.02)
-    loader = DataLoader(Items(cost_s=0.005), 8)
+    plain = Plain(work_s=0.01)
+    loader = DataLoader(Items(cost_s=0.005), 4)
     with stallmeter.Monitor(directory=tmp_path, trackers=None, console=False, interval_s=0.1) as monitor:
-        for _ in range(3):
+        for _ in range(2):
             for batch in monitor.watch(loader):
                 plain.step(batch)
     result = stallmeter.probe(step=plain.step, loader=loader, recording=tmp_path, **QUICK)
     assert result.recording == str(monitor.folder)
     assert result.together.steps == len([s for s in monitor.window.steady if not s.epoch_start])
-    assert result.together.step_time_s > 0.06
+    assert result.together.step_time_s > 0.03
     assert result.advice is not None
     assert "recorded run" in str(result)
 

@@ -12,6 +12,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from stallmeter.errors import SettingError
 from stallmeter.sources.loader.resize import resize, why_fixed
 
+from ..children import children
+
 
 class Numbers(Dataset):
     def __len__(self) -> int:
@@ -50,7 +52,7 @@ def init(worker: int) -> None:
 
 
 @pytest.mark.parametrize("numbers", [(0, 2), (2, 0), (1, 3), (3, 1), (2, 2)])
-def test_the_next_iteration_has_them(numbers):
+def test_the_next_iteration_has_them(numbers, processes_left):
     before, after = numbers
 
     def make() -> DataLoader:
@@ -71,7 +73,7 @@ def test_the_next_iteration_has_them(numbers):
         assert iterator._num_workers == after
         assert order(iterator) == order(plain)
     del iterator
-    assert not multiprocessing.active_children()
+    assert not processes_left()
 
 
 def test_prefetch_factor():
@@ -86,26 +88,30 @@ def test_prefetch_factor():
     assert loader.prefetch_factor == 7
 
 
-def test_persistent_workers_are_shut_down():
+def test_persistent_workers_are_shut_down(processes_left):
+    before = children()
     loader = DataLoader(Numbers(), 4, num_workers=2, persistent_workers=True)
     order(loader)
-    old = set(multiprocessing.active_children())
+    old = children() - before
     assert len(old) == 2
     resize(loader, 3)
-    assert not old & set(multiprocessing.active_children())
+    assert not processes_left()
     assert sorted(order(loader)) == sorted(range(24))
-    assert len(multiprocessing.active_children()) == 3
+    new = children() - before
+    assert len(new) == 3
+    assert not old & new
     assert loader.persistent_workers
     resize(loader, 1)
-    assert not multiprocessing.active_children()
+    assert not processes_left()
 
 
 def test_setting_what_it_has_leaves_persistent_workers_alone():
+    before = children()
     loader = DataLoader(Numbers(), 4, num_workers=2, persistent_workers=True)
     order(loader)
-    old = set(multiprocessing.active_children())
+    old = children() - before
     resize(loader, 2)
-    assert set(multiprocessing.active_children()) == old
+    assert children() - before == old
     loader._iterator._shutdown_workers()
 
 

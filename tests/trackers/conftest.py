@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,12 +16,13 @@ def _no_telemetry() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def sqlite_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+def sqlite_uri(tmp_path_factory: pytest.TempPathFactory, new_database: Callable[[Path], str]) -> str:
     """A sqlite database with MLflow's tables."""
-    pytest.importorskip("mlflow")
     from mlflow import MlflowClient
 
     folder = tmp_path_factory.mktemp("mlflow")
-    uri = f"sqlite:///{folder / 'mlflow.db'}"
-    MlflowClient(uri).create_experiment("tests", artifact_location=(folder / "artifacts").as_uri())
+    uri = new_database(folder / "mlflow.db")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)  # where the default experiment's artifacts go from now on
+        MlflowClient(uri).create_experiment("tests", artifact_location=(folder / "artifacts").as_uri())
     return uri

@@ -7,14 +7,17 @@ makes of it, and how it looks there, nobody can show any more.
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import threading
 import time
 import uuid
+from atexit import register, unregister
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from unittest import mock
 from urllib.parse import parse_qs, urlparse
 
 PROJECT = "space/project"
@@ -37,7 +40,10 @@ class Answer:
 
 
 class LoopbackServer:
-    """Hands each request to `answer`; while `hangs` is set, takes requests and does not answer."""
+    """Hands each request to `answer`; while `hangs` is set, takes requests and does not answer.
+
+    Before it ends it ends the clients' runs that are still open: at the exit of the interpreter they would wait for it.
+    """
 
     def __init__(self) -> None:
         self.hangs = threading.Event()
@@ -48,6 +54,7 @@ class LoopbackServer:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # or head and body of an answer are 40 ms apart
 
             def do_GET(self) -> None:
                 self._handle()
@@ -90,6 +97,13 @@ class LoopbackServer:
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._exits: list[functools.partial[Any]] = []
+        self._noting_exits = mock.patch("atexit.register", self._note_exit)
+
+    def _note_exit(self, hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        if type(getattr(hook, "__self__", None)).__module__.startswith("neptune"):
+            self._exits.append(functools.partial(hook, *args, **kwargs))
+        return register(hook, *args, **kwargs)
 
     def answer(self, request: Request) -> Answer:
         raise NotImplementedError
@@ -108,10 +122,16 @@ class LoopbackServer:
 
     def __enter__(self) -> LoopbackServer:
         self._thread.start()
+        self._noting_exits.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self._noting_exits.stop()
         self.hangs.clear()
+        self.refuses_with = None
+        for leave in reversed(self._exits):
+            unregister(leave.func)
+            leave()
         self._server.shutdown()
         self._server.server_close()
 

@@ -548,7 +548,7 @@ PASSWORD = "s3cret%2Fpw"
 
 def _calls(uri: str) -> list[Callable[[], object]]:
     def tracker() -> MlflowTracker:
-        return MlflowTracker(uri, "0" * 32, timeout_s=(0.5, 0.5))
+        return MlflowTracker(uri, "0" * 32)
 
     return [
         lambda: tracker().send([point()]),
@@ -559,9 +559,13 @@ def _calls(uri: str) -> list[Callable[[], object]]:
 
 @pytest.mark.parametrize("fault", ["refused", "silent", "echo", "http401", "invalid"])
 def test_a_password_in_the_uri_never_comes_out(
-    fault: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    fault: str,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Not in a message, a traceback, the log, the console or the destination."""
+    monkeypatch.setitem(MlflowTracker.__init__.__kwdefaults__, "timeout_s", (0.3, 0.3))
     caplog.set_level(logging.DEBUG)
     echo = f"cannot serve http://user:{PASSWORD}@host/x, nor s3cret/pw"
     with FaultServer({"http401": 401}.get(fault, 500), echo, silent=fault == "silent") as server:

@@ -222,40 +222,45 @@ def test_a_database_whose_disk_is_full(sqlite_uri: str, tmp_path: Path) -> None:
     check_run(folder, sqlite_uri, run_id)
 
 
-RUN = textwrap.dedent(
+RUNS = textwrap.dedent(
     """
-    import sys, time
+    import os, sys, time
     import mlflow
+    import mlflow.store.tracking.sqlalchemy_store
     from stallmeter import Monitor
     from stallmeter.trackers.mlflow import MlflowTracker
-    uri, folder = sys.argv[1:]
-    run_id = mlflow.MlflowClient(uri).create_run("0").info.run_id
-    options = dict(directory=folder, interval_s=0.05, period_s=0.2, close_budget_s=60, console=False)
-    with Monitor(trackers=MlflowTracker(uri, run_id), **options) as monitor:
-        for number in monitor.watch(range(300)):
-            time.sleep(0.005)
-            monitor.log({"number": number})
-    print(run_id, monitor.folder, len(monitor.undelivered))
+    uri, *folders = sys.argv[1:]
+
+    def run(folder):
+        run_id = mlflow.MlflowClient(uri).create_run("0").info.run_id
+        options = dict(directory=folder, interval_s=0.05, period_s=0.2, close_budget_s=60, console=False)
+        with Monitor(trackers=MlflowTracker(uri, run_id), **options) as monitor:
+            for number in monitor.watch(range(300)):
+                time.sleep(0.005)
+                monitor.log({"number": number})
+        print(run_id, monitor.folder, len(monitor.undelivered), flush=True)
+
+    children = []
+    for folder in folders:
+        child = os.fork()  # MLflow is imported once; nothing is opened yet
+        if not child:
+            run(folder)
+            sys.exit()
+        children.append(child)
+    sys.exit(any(os.waitpid(child, 0)[1] for child in children))
     """
 )
 
 
 def test_several_runs_share_a_database(sqlite_uri: str, tmp_path: Path) -> None:
     """Four programs at once, each with a run of its own: sqlite lets one write at a time."""
-    runs = [
-        subprocess.Popen(
-            [sys.executable, "-c", RUN, sqlite_uri, str(tmp_path / str(number))],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=tmp_path,
-        )
-        for number in range(4)
-    ]
-    for run in runs:
-        out, err = run.communicate(timeout=200)
-        assert run.returncode == 0, err
-        run_id, folder, undelivered = out.split()[-3:]
+    folders = [str(tmp_path / str(number)) for number in range(4)]
+    command = [sys.executable, "-c", RUNS, sqlite_uri, *folders]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    ended = [line.split() for line in done.stdout.splitlines()]
+    assert sorted(str(Path(folder).parent) for _, folder, _ in ended) == folders
+    for run_id, folder, undelivered in ended:
         assert undelivered == "0"
         expected = in_recording(Path(folder))
         assert sum(map(len, expected.values())) > 700

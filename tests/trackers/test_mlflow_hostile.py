@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -177,12 +178,16 @@ def test_no_password_comes_out(
 
 
 def test_no_password_of_a_database_comes_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    new_database: Callable[[Path], str],
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A database with a password in its query, which sqlite itself refuses."""
     monkeypatch.chdir(tmp_path)
     caplog.set_level(logging.DEBUG, "stallmeter")
-    uri = f"sqlite:///{tmp_path / 'x.db'}?password=qu3rypw"
+    uri = f"{new_database(tmp_path / 'x.db')}?password=qu3rypw"
     with Monitor(directory=tmp_path / "rec", trackers=MlflowTracker(uri, "0" * 32), close_budget_s=5) as monitor:
         for _ in monitor.watch(range(30)):
             monitor.log({"x": 1.0})

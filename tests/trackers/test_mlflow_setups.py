@@ -7,7 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -209,8 +209,11 @@ def test_a_folder_is_still_refused_with_what_to_pass(tmp_path: Path, monkeypatch
         MlflowTracker.create_run(f"file:{tmp_path / 'mlruns'}")
 
 
-def test_a_relative_database_is_found_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_database_is_found_from_another_folder(
+    tmp_path: Path, new_database: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A run started in one folder is completed by a sync from another."""
+    new_database(tmp_path / "mine.db")
     run_id = mlflow.MlflowClient("sqlite:///mine.db").create_run("0").info.run_id
     tracker = MlflowTracker("sqlite:///mine.db", run_id)
     with Monitor(directory=tmp_path / "rec", trackers=tracker, close_budget_s=0, console=False) as monitor:
