@@ -52,7 +52,7 @@ class Window(HardwareSignals):
         """Wall time without the start: what a share of training refers to."""
         if self.ledger is None:
             return None
-        return self.ledger.wall_s - self.ledger.buckets.get("start", 0.0)
+        return max(0.0, self.ledger.wall_s - self.ledger.buckets.get("start", 0.0))
 
     @property
     def _spent(self) -> Mapping[str, float]:
