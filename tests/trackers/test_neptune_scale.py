@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -30,6 +31,19 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NEPTUNE_API_TOKEN", "NEPTUNE_PROJECT", "NEPTUNE_MODE", "NEPTUNE_LOG_DIRECTORY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)  # the client writes to ./.neptune
+
+
+@pytest.fixture(autouse=True)
+def _no_process_stays() -> Iterator[None]:
+    """The client's process would try to reach a server that is gone, and the interpreter waits for it at its exit."""
+    before = set(multiprocessing.active_children())
+    yield
+    for child in set(multiprocessing.active_children()) - before:
+        child.terminate()
+        child.join(10)
+        if child.is_alive():
+            child.kill()
+            child.join()
 
 
 @pytest.fixture
