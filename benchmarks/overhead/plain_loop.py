@@ -1,6 +1,6 @@
 """Added time per step in a plain loop: `watch()` against the bare loop and against two bare timestamps, in turn.
 
-python benchmarks/overhead/plain_loop.py [--rounds 40] [--block 500]
+python benchmarks/overhead/plain_loop.py [--rounds 400] [--block 50]
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def run(loader, work_s: float, *, stamps: bool) -> list[int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--block", type=int, default=500)
+    parser.add_argument("--rounds", type=int, default=400)
+    parser.add_argument("--block", type=int, default=50)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, Monitor(directory=folder, trackers=None, console=False) as monitor:
         print(f"{'step':8s} {'contender':24s} {'median µs':>10s} {'p99 µs':>10s} {'over bare µs':>13s}")
         for label, work_s in WORK_S.items():
-            batches = [torch.ones(8, 4)] * min(arguments.block, int(0.5 / work_s))
+            batches = [torch.ones(8, 4)] * min(arguments.block, int(0.2 / work_s))
             contenders = {
                 "bare loop": (batches, False),
                 "two timestamps": (batches, True),
