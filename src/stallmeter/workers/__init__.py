@@ -1,0 +1,41 @@
+"""The recommended ``num_workers``: from records to costs (`measured`), to step times (`model`), to words (`advice`)."""
+
+from __future__ import annotations
+
+from .advice import advise
+from .measured import BatchShape, available_cpus, batch_shape, costs_from, limits_from
+from .model import (
+    HANDOVER_S,
+    NEAR_BEST,
+    NOISE,
+    DeeperQueue,
+    Forecast,
+    Limits,
+    LoaderCosts,
+    OperatingPoint,
+    best_workers,
+    deeper_queue,
+    predict_step_time_s,
+    worker_cap,
+)
+
+__all__ = [
+    "HANDOVER_S",
+    "NEAR_BEST",
+    "NOISE",
+    "BatchShape",
+    "DeeperQueue",
+    "Forecast",
+    "Limits",
+    "LoaderCosts",
+    "OperatingPoint",
+    "advise",
+    "available_cpus",
+    "batch_shape",
+    "best_workers",
+    "costs_from",
+    "deeper_queue",
+    "limits_from",
+    "predict_step_time_s",
+    "worker_cap",
+]

@@ -1,0 +1,176 @@
+"""What to recommend, how sure that is, and why: in the words that a user reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ..diagnosis import WorkerAdvice
+from .measured import MIN_BATCHES
+from .model import (
+    DEFAULT_WORKER_BYTES,
+    NOISE,
+    DeeperQueue,
+    Forecast,
+    Limits,
+    LoaderCosts,
+    OperatingPoint,
+    best_workers,
+    binding,
+    deeper_queue,
+    predict_step_time_s,
+)
+
+SERVICE_GROWTH = 0.25
+"""Service time that grows by more than this with load, without more CPU time, was spent queueing for a shared store."""
+
+UNEXPLAINED = 0.5
+"""When the prediction for the present setting is off by more than this, something unknown binds."""
+
+SEVERAL_THREADS = 1.5
+"""CPU time of the loop over its wall time from which on it must compute with more than one thread: stallmeter's and the
+tracker's threads add to it, too, but not half a CPU."""
+
+
+def advise(costs: LoaderCosts, limits: Limits, *, previous: OperatingPoint | None = None) -> WorkerAdvice:
+    """Recommend a number of workers for the next epoch or run.
+
+    Args:
+        costs: Measured with the present number.
+        limits: What the workers may use.
+        previous: The same loader with another number of workers: shows whether more load made batches slower.
+
+    Returns:
+        The advice. ``recommended`` equals ``current`` when less than 3 % is to be gained, when the dataset is iterable
+        or the loader stateful, and when the model cannot explain the present step time.
+    """
+    costs, limits = _learn_from(previous, costs, limits)
+    now_s = predict_step_time_s(costs, limits, costs.current)
+    best = best_workers(costs, limits)
+    gain = now_s / best.step_time_s - 1 if best.step_time_s else 0.0
+    observed_s = costs.step_time_s or now_s
+    confidence = _confidence(costs, limits, now_s, observed_s)
+    off = now_s / observed_s - 1 if observed_s else 0.0
+    limited_by = best.limited_by
+    recommended, predicted_s = best.workers, best.step_time_s
+    if abs(off) > UNEXPLAINED:
+        limited_by = "unknown"
+        why = (
+            f"a step takes {_ms(observed_s)} where the measured parts explain {_ms(now_s)}: "
+            "something else binds, so no other number of workers is recommended"
+        )
+    elif gain < NOISE:
+        limited_by = binding(costs, limits, costs.current, "")
+        why = _why_stay(costs, limits, limited_by)
+    elif costs.iterable or costs.stateful:
+        kind = (
+            "an iterable dataset repeats or drops samples with another number of workers unless it splits them itself"
+            if costs.iterable
+            else "the saved state of this loader is only valid for its number of workers"
+        )
+        why = (
+            f"{best.workers} workers would take {_ms(best.step_time_s)} a step instead of {_ms(observed_s)}, "
+            f"but {kind}: change it by hand if that is safe"
+        )
+    else:
+        return WorkerAdvice(
+            current=costs.current,
+            recommended=recommended,
+            predicted_step_time_s=predicted_s,
+            predicted_gain_pct=100.0 * max(0.0, observed_s / predicted_s - 1),
+            limited_by=limited_by,
+            reason=_why_change(costs, limits, best, observed_s),
+            confidence=confidence,
+            **_prefetch(deeper_queue(costs, limits, recommended)),
+        )
+    return WorkerAdvice(
+        current=costs.current,
+        recommended=costs.current,
+        predicted_step_time_s=now_s,
+        predicted_gain_pct=0.0,
+        limited_by=limited_by,
+        reason=why,
+        confidence=confidence,
+        **_prefetch(None if limited_by == "unknown" else deeper_queue(costs, limits, costs.current)),
+    )
+
+
+def _prefetch(deeper: DeeperQueue | None) -> dict[str, Any]:
+    return {} if deeper is None else {"prefetch_factor": deeper.prefetch_factor, "prefetch_gain_pct": deeper.gain_pct}
+
+
+def _learn_from(previous: OperatingPoint | None, costs: LoaderCosts, limits: Limits) -> tuple[LoaderCosts, Limits]:
+    """Compare two operating points: service time that grew with load, but not by computing, queued for a shared store.
+
+    When it did, the store was busy all the time with the more numerous workers, and one batch took their service time
+    divided by their number of it.
+    """
+    if previous is None or previous.workers == costs.current:
+        return costs, limits
+    here = (max(1, costs.current), costs.service_s, costs.cpu_s)
+    there = (max(1, previous.workers), previous.service_s, previous.cpu_s)
+    (_, fast_s, fast_cpu_s), (many, slow_s, slow_cpu_s) = sorted((here, there))
+    grown_s = slow_s - fast_s
+    if grown_s <= SERVICE_GROWTH * fast_s or grown_s <= 2 * max(0.0, slow_cpu_s - fast_cpu_s):
+        return costs, limits
+    return replace(costs, service_s=fast_s), replace(limits, shared_s=max(limits.shared_s, slow_s / many))
+
+
+def _confidence(costs: LoaderCosts, limits: Limits, now_s: float, observed_s: float) -> float:
+    """Start from 0.9 and take off for each thing that was guessed, and for what the model does not explain."""
+    confidence = 0.9
+    if costs.handover_s is None:
+        confidence *= 0.9
+    if costs.batches < 4 * MIN_BATCHES:
+        confidence *= 0.8
+    if limits.available_cpus is None:
+        confidence *= 0.7
+    elif limits.neighbour_cpus:
+        confidence *= 1 - 0.6 * limits.neighbour_cpus / (limits.neighbour_cpus + limits.available_cpus)
+    if observed_s:
+        confidence *= max(0.2, 1 - abs(now_s / observed_s - 1))
+    return round(confidence, 2)
+
+
+def _why_change(costs: LoaderCosts, limits: Limits, best: Forecast, observed_s: float) -> str:
+    saves = f"{_ms(best.step_time_s)} a step instead of {_ms(observed_s)}"
+    if best.workers == 0:
+        handover = _ms(costs.ready_step_s - costs.work_s)
+        return f"{saves}: making a batch takes {_ms(costs.service_s)}, taking one over from a worker {handover}"
+    return f"{saves}: {_why(costs, limits, best.workers, best.limited_by)}"
+
+
+def _why_stay(costs: LoaderCosts, limits: Limits, limited_by: str) -> str:
+    return f"no other number of workers is predicted to be {NOISE:.0%} faster: " + _why(
+        costs, limits, costs.current, limited_by
+    )
+
+
+def _why(costs: LoaderCosts, limits: Limits, workers: int, limited_by: str) -> str:
+    batch, step = _ms(costs.service_s), _ms(costs.ready_step_s)
+    if limited_by == "cpu":
+        threads = costs.loop_cpu_s / costs.work_s if costs.work_s else 0.0
+        fewer = (
+            f"; the loop itself computes with {threads:.1f} threads, which wait for each other while workers compute: "
+            "try torch.set_num_threads(1)"
+        )
+        return (
+            f"loop and workers need {_ms(costs.cpu_s + costs.loop_cpu_s)} of CPU time a step and may use "
+            f"{limits.available_cpus or 0:.1f} CPUs, so more workers will not help; "
+            f"full speed needs {costs.cpus_for_full_speed or 0:.1f} CPUs{fewer if threads > SEVERAL_THREADS else ''}"
+        )
+    if limited_by == "bandwidth":
+        return f"the workers share a store that takes {_ms(limits.shared_s)} for a batch, so more of them will not help"
+    if limited_by == "memory":
+        each = (limits.worker_bytes or DEFAULT_WORKER_BYTES) / (1 << 20)
+        return (
+            f"a worker takes {batch} for a batch and the loop {step} for a step, "
+            f"but no more workers of {each:.0f} MiB fit"
+        )
+    if workers == 0:
+        return f"a step takes {_ms(costs.work_s)} and making its batch in the loop only {batch}"
+    return f"a worker takes {batch} for a batch and the loop {step} for a step once the batch is there"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 10 else f"{seconds:.3g} s"

@@ -1,0 +1,361 @@
+"""The model behind the recommended ``num_workers``: measured costs of one batch in, a predicted step time out.
+
+A loop that takes ``t`` seconds for a step, fed by ``w`` workers that take ``s`` seconds for a batch, can be bound by
+itself, by the number of workers, by the CPUs or by something that all workers share::
+
+    w = 0    t + s
+    w > 0    max(t + h,  s / w,  (c + l) / B,  b)
+
+``h`` is the hand-over of a batch that lies ready (unpickling in the loop thread), ``c`` the CPU time a worker needs for
+a batch, ``l`` the CPU time the training process needs for a step, ``B`` the CPUs that this rank may keep busy and ``b``
+the time a batch takes of a shared store. A loop that computes with several threads on the CPUs needs more of ``l`` the
+more workers compete with it (`_crowding`). Where batches take unevenly long, ``max`` is too hopeful: torch's loader
+hands batches over in order and lets each worker run only ``prefetch_factor`` batches ahead, so one late batch stops
+all. The first two terms are therefore played through with the measured times (`_ordered_queue_s`).
+
+Everything here is a pure function of plain numbers: seconds, bytes and CPUs. `docs/explain/workers-model.md` has the
+measurements behind it, `benchmarks/workers` compares it with exhaustive sweeps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from itertools import count, islice, takewhile
+
+from ..errors import SettingError
+
+HANDOVER_S = 0.0012
+"""Hand-over of one small tensor where it was never measured (benchmarks/workers: 1.0-1.3 ms)."""
+
+TURNAROUND_S = 0.0005
+"""What a worker does between two fetches, median (benchmarks/workers: 0.2-0.8 ms)."""
+
+DEFAULT_WORKER_BYTES = 150 << 20
+"""Memory of one more worker where none was measured. Forked workers made 8-26 MiB their own in `benchmarks/workers` and
+168 MiB where the dataset keeps a table; a spawned one that imports torch starts at about 200."""
+
+MEMORY_SHARE = 0.8
+"""Share of the free memory that new workers may take: the rest is for the file cache and for growth."""
+
+NOISE = 0.03
+"""Predicted gains below this are not worth a change: repeated measurements differ by as much."""
+
+NEAR_BEST = 0.02
+"""The smallest number of workers this close to the best prediction is taken: each worker costs memory and start-up."""
+
+HEADROOM = 0.1
+"""Workers are counted as if they took this much longer: being one short costs time, one too many costs memory."""
+
+PREFETCH_FACTORS = (4, 8, 16)
+"""Depths that are tried: each holds twice the memory of the one before it."""
+
+PROFILE_BATCHES = 128
+"""Service times that are played through."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderCosts:
+    """What one batch costs, measured while the run runs. `costs_from` makes it from records.
+
+    Raises:
+        SettingError: A number is negative or not finite.
+    """
+
+    current: int
+    """Workers while this was measured."""
+    work_s: float
+    """t: a step without data wait, validation and checkpoint: what it costs when data are free, host or device,
+    whichever takes longer. Mean."""
+    service_s: float
+    """s: wall time in which a worker (or the loop thread) makes a batch, without waiting for a CPU. Mean."""
+    cpu_s: float
+    """c: CPU time of that, decoder threads included. Mean."""
+    handover_s: float | None = None
+    """h: wait for a batch that lies ready. Median; None when the queue was never full enough to see it."""
+    default_handover_s: float = HANDOVER_S
+    """Used for h when it was not measured."""
+    shared_memory_s: float = 0.0
+    """What putting a batch into shared memory would add to s; 0 when workers did that while s was measured."""
+    loop_cpu_s: float = 0.0
+    """l: CPU time of the training process per step, without making batches in it. Mean."""
+    neighbour_wait_s: float = 0.0
+    """Wait for a CPU per batch for which other jobs are to blame: it is there with any number of workers."""
+    turnaround_s: float = TURNAROUND_S
+    """Time of a worker between two batches."""
+    step_time_s: float | None = None
+    """The step as it is now, validation and checkpoint left out. Mean."""
+    profile: tuple[float, ...] = ()
+    """Single service times in the order in which they were measured; only their proportions count."""
+    batches: int = 0
+    """Batches behind these numbers."""
+    iterable: bool = False
+    """The dataset is iterable: another number of workers may repeat or drop samples."""
+    stateful: bool = False
+    """The loader's saved state depends on its number of workers."""
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def ready_step_s(self) -> float:
+        """A step whose batch lies ready: t + h."""
+        return self.work_s + (self.default_handover_s if self.handover_s is None else self.handover_s)
+
+    @property
+    def cpus_for_full_speed(self) -> float | None:
+        """CPUs with which loop and workers would not slow each other down; None when a step takes no time."""
+        return (self.cpu_s + self.loop_cpu_s) / self.ready_step_s if self.ready_step_s else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the workers of one rank may use. None where it is not known; then it does not limit.
+
+    Raises:
+        SettingError: A number is negative or not finite.
+    """
+
+    available_cpus: float | None = None
+    """B: CPUs that training process and workers of this rank may keep busy; see `available_cpus`."""
+    neighbour_cpus: float = 0.0
+    """CPUs that other jobs keep busy on the same CPUs."""
+    worker_bytes: int | None = None
+    """Memory of one worker that it shares with nobody."""
+    free_bytes: int | None = None
+    """Memory left for more workers."""
+    batch_bytes: int | None = None
+    """Tensor bytes of one batch."""
+    shm_free_bytes: int | None = None
+    """Free space in /dev/shm, through which batches are handed over."""
+    prefetch_factor: int = 2
+    """Batches that each worker may be ahead."""
+    shared_s: float = 0.0
+    """b: time that one batch takes of a store that serves all workers in turn."""
+    max_workers: int = 64
+    """Never recommend more: an upper end for the search, not a measurement."""
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatingPoint:
+    """How the same loader did with another number of workers, for example in the last epoch.
+
+    Raises:
+        SettingError: A number is negative or not finite.
+    """
+
+    workers: int
+    service_s: float
+    cpu_s: float
+    step_time_s: float
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """A number of workers, what a step takes with it, and what binds then."""
+
+    workers: int
+    step_time_s: float
+    limited_by: str
+    """compute, workers, cpu, memory or bandwidth."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeeperQueue:
+    """More batches ahead for each worker, and what that would gain."""
+
+    prefetch_factor: int
+    gain_pct: float
+    """Predicted rise of throughput."""
+
+
+def predict_step_time_s(costs: LoaderCosts, limits: Limits, workers: int) -> float:
+    """Predict the mean step time (s) with another number of workers.
+
+    Args:
+        costs: Measured with any number of workers.
+        limits: What the workers may use. Memory does not change the prediction.
+        workers: 0 or more.
+
+    Raises:
+        SettingError: ``workers`` is negative.
+    """
+    if workers < 0:
+        raise SettingError(f"workers is {workers!r}; give 0 or more")
+    return next(islice(_step_times_s(costs, limits), workers, None))
+
+
+def best_workers(costs: LoaderCosts, limits: Limits) -> Forecast:
+    """Return the smallest number of workers within 2 % of the best prediction, inside the memory caps.
+
+    Says what is best for the loader as a machine; `advise` also asks whether it may and should be changed.
+    """
+    cap, by = worker_cap(costs, limits)
+    times: list[float] = []
+    for step_s in islice(_step_times_s(costs, limits, 1 + HEADROOM), cap + 1):
+        times.append(step_s)
+        workers = len(times) - 1
+        if workers and step_s <= max(costs.ready_step_s, _floor_s(costs, limits, workers, 1 + HEADROOM)):
+            break
+    best = min(times)
+    chosen = len(list(takewhile(lambda s: s > best * (1 + NEAR_BEST), times)))
+    return Forecast(
+        workers=chosen,
+        step_time_s=predict_step_time_s(costs, limits, chosen),
+        limited_by=binding(costs, limits, chosen, by if chosen == cap else ""),
+    )
+
+
+def deeper_queue(costs: LoaderCosts, limits: Limits, workers: int) -> DeeperQueue | None:
+    """Find out whether letting each worker run further ahead would help: where batches take unevenly long.
+
+    A slow batch stops the loop once all that was prepared behind it is used up, so what helps is depth, not speed.
+
+    Args:
+        costs: As measured.
+        limits: For the present prefetch factor and the room in /dev/shm.
+        workers: 1 or more.
+
+    Returns:
+        The smallest depth within 2 % of the best; None when less than 3 % is to be gained or nothing more fits.
+    """
+    if workers < 1 or not sum(costs.profile):
+        return None
+    each_s = costs.service_s + costs.neighbour_wait_s + costs.shared_memory_s + costs.turnaround_s
+    floor_s = _floor_s(costs, limits, workers)
+    depths = [d for d in PREFETCH_FACTORS if d > limits.prefetch_factor and _fits(limits, workers, d)]
+    times = {d: max(floor_s, _ordered_queue_s(costs, each_s, workers, d)) for d in depths}
+    if not times:
+        return None
+    now_s = max(floor_s, _ordered_queue_s(costs, each_s, workers, max(1, limits.prefetch_factor)))
+    best_s = min(times.values())
+    chosen = next(d for d in depths if times[d] <= best_s * (1 + NEAR_BEST))
+    won = now_s / times[chosen] - 1 if times[chosen] else 0.0
+    return DeeperQueue(prefetch_factor=chosen, gain_pct=100.0 * won) if won >= NOISE else None
+
+
+def worker_cap(costs: LoaderCosts, limits: Limits) -> tuple[int, str]:
+    """Return the most workers that fit, and what allows no more: ``memory`` or ``workers`` (the search's own end).
+
+    Batches in flight lie in /dev/shm: each worker holds up to ``prefetch_factor`` of them.
+    """
+    rooms = [(limits.max_workers, "workers")]
+    if limits.free_bytes is not None:
+        each = limits.worker_bytes or DEFAULT_WORKER_BYTES
+        rooms.append((costs.current + int(MEMORY_SHARE * limits.free_bytes / each), "memory"))
+    if limits.shm_free_bytes is not None and limits.batch_bytes:
+        each = max(1, limits.prefetch_factor) * limits.batch_bytes
+        rooms.append((costs.current + int(MEMORY_SHARE * limits.shm_free_bytes / each), "memory"))
+    return min(rooms)
+
+
+def binding(costs: LoaderCosts, limits: Limits, workers: int, cap: str) -> str:
+    """Name the largest term at a number of workers, ``cap`` where more of them would help but may not be had."""
+    step_s = predict_step_time_s(costs, limits, workers) * (1 - NEAR_BEST)
+    if limits.shared_s > 0 and limits.shared_s >= step_s:
+        return "bandwidth"
+    if 0 < step_s <= _cpu_floor_s(costs, limits, workers):
+        return "cpu"
+    free_s = costs.work_s if workers == 0 else costs.ready_step_s
+    if 2 * free_s >= step_s if workers == 0 else free_s * (1 + NOISE) >= step_s:
+        return "compute"
+    return cap or "workers"
+
+
+def _check(instance: object) -> None:
+    for item in fields(instance):  # type: ignore[arg-type]
+        value = getattr(instance, item.name)
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, (int, float)) and not (math.isfinite(number) and number >= 0):
+                raise SettingError(f"{item.name} is {number!r}; give a finite number of 0 or more")
+
+
+def _fits(limits: Limits, workers: int, depth: int) -> bool:
+    if limits.shm_free_bytes is None or not limits.batch_bytes:
+        return True
+    more = workers * (depth - limits.prefetch_factor) * limits.batch_bytes
+    return more <= MEMORY_SHARE * limits.shm_free_bytes
+
+
+def _step_times_s(costs: LoaderCosts, limits: Limits, slower: float = 1.0) -> Iterator[float]:
+    """Step times for 0, 1, 2, … workers. Never rising from 1 on: workers that are not needed sleep.
+
+    Args:
+        costs: As measured.
+        limits: What the workers may use.
+        slower: Multiplies the time that a worker takes.
+    """
+    service_s = costs.service_s + costs.neighbour_wait_s
+    yield max(costs.work_s + service_s, _floor_s(costs, limits, 0))
+    each_s = slower * (service_s + costs.shared_memory_s + costs.turnaround_s)
+    best = math.inf
+    for workers in count(1):
+        time_s = max(costs.ready_step_s, each_s / workers)
+        if sum(costs.profile):
+            time_s = max(time_s, _ordered_queue_s(costs, each_s, workers, max(1, limits.prefetch_factor)))
+        # A slow batch may by chance fall better with fewer workers; that is no reason to predict a slowdown.
+        best = min(best, max(time_s, _floor_s(costs, limits, workers, slower)))
+        yield best
+
+
+def _ordered_queue_s(costs: LoaderCosts, each_s: float, workers: int, prefetch: int) -> float:
+    """Play the loader through: batches come in order, each worker is at most ``prefetch`` of them ahead."""
+    scale = each_s * len(costs.profile) / sum(costs.profile)
+    times = [scale * time_s for time_s in costs.profile] * -(-PROFILE_BATCHES // len(costs.profile))
+    n, ahead, ready_s = len(times), workers * prefetch, costs.ready_step_s
+    finished = [0.0] * workers
+    taken = [0.0] * ahead
+    now_s = half_s = 0.0
+    for i in range(2 * n):
+        if i == n:
+            half_s = now_s
+        worker, slot = i % workers, i % ahead
+        finished[worker] = max(finished[worker], taken[slot]) + times[i % n]
+        now_s = taken[slot] = max(now_s + ready_s, finished[worker])
+    return (now_s - half_s) / n
+
+
+def _floor_s(costs: LoaderCosts, limits: Limits, workers: int, slower: float = 1.0) -> float:
+    """Shortest step that CPUs and a shared store allow."""
+    return max(_cpu_floor_s(costs, limits, workers, slower), limits.shared_s)
+
+
+def _cpu_floor_s(costs: LoaderCosts, limits: Limits, workers: int, slower: float = 1.0) -> float:
+    """Shortest step that the CPUs allow: the work of loop and workers, spread over all that may be used.
+
+    Workers that take longer than measured compute longer, too: a reserve must not call for more of them than there are
+    CPUs. Three busy workers on two CPUs are 5 % slower than two (benchmarks/workers: cpu-saturated).
+    """
+    if not limits.available_cpus:
+        return 0.0
+    handed_over_s = costs.shared_memory_s if workers else 0.0
+    loop_cpu_s = costs.loop_cpu_s * _crowding(costs, limits, workers)
+    return (slower * (costs.cpu_s + handed_over_s) + loop_cpu_s) / limits.available_cpus
+
+
+def _crowding(costs: LoaderCosts, limits: Limits, workers: int) -> float:
+    """Factor on the loop's CPU time where its own threads and new workers are more than the CPUs; 1 for one thread.
+
+    Threads that share an operation wait for the slowest of them, and torch's wait by spinning. When ``n`` threads and
+    workers want ``B`` CPUs, each has one for ``B / n`` of the time: of two threads that must both run, one spins
+    meanwhile, and the operation costs ``n / B`` times the CPU time. Measured with 2 threads, 2 workers and 2 CPUs:
+    50 ms a step became 102 (docs/explain/workers-model.md). What was measured with workers holds it already.
+    """
+    cpus = limits.available_cpus
+    if costs.current or not (workers and cpus and costs.work_s and costs.service_s):
+        return 1.0
+    threads = min(costs.loop_cpu_s / costs.work_s, max(2.0, cpus))
+    if threads <= 1.0:
+        return 1.0
+    busy = min(workers * min(1.0, costs.cpu_s / costs.service_s), cpus)
+    alone_s = max(costs.ready_step_s, costs.service_s / workers)
+    if (costs.cpu_s + costs.loop_cpu_s) / cpus < alone_s:
+        busy = min(busy, costs.cpu_s / alone_s)
+    return float(max(1.0, (threads + busy) / cpus) ** min(1.0, threads - 1.0))

@@ -1,0 +1,186 @@
+"""Advice: consistent with the model, and with a reason that tells what binds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+
+from stallmeter.workers import (
+    Limits,
+    OperatingPoint,
+    advise,
+    deeper_queue,
+    predict_step_time_s,
+    worker_cap,
+)
+
+from .loaders import MEBI, ROOMY, THREADED, UNEVEN, costs_, limits_, loader, points_
+
+
+@given(costs_, limits_, points_)
+def test_advice_is_consistent(costs, limits, previous):
+    advice = advise(costs, limits, previous=previous)
+    assert advice.current == costs.current
+    assert advice.recommended >= 0
+    assert 0 <= advice.confidence <= 0.9
+    assert advice.limited_by in {"compute", "workers", "cpu", "memory", "bandwidth", "unknown"}
+    assert advice.predicted_gain_pct is not None
+    assert advice.predicted_gain_pct >= 0
+    assert advice.reason
+    if advice.recommended == costs.current:
+        assert advice.predicted_gain_pct == 0
+
+
+@given(costs_, limits_)
+def test_advice_is_never_worse_than_the_present_by_its_own_prediction(costs, limits):
+    advice = advise(costs, limits)
+    assert predict_step_time_s(costs, limits, advice.recommended) <= predict_step_time_s(costs, limits, costs.current)
+
+
+@given(costs_, limits_)
+def test_recommendation_keeps_the_memory_cap(costs, limits):
+    cap, _ = worker_cap(costs, limits)
+    advice = advise(costs, limits)
+    assert advice.recommended == costs.current or advice.recommended <= cap
+    if limits.free_bytes is not None and limits.worker_bytes:
+        added = max(0, advice.recommended - costs.current)
+        assert added * limits.worker_bytes <= limits.free_bytes
+
+
+@given(costs_, limits_, points_)
+def test_what_must_not_be_changed_is_not(costs, limits, previous):
+    for kind in ("iterable", "stateful"):
+        fixed = replace(costs, **{kind: True})
+        assert advise(fixed, limits, previous=previous).recommended == costs.current
+
+
+def test_blocked_loader_gets_workers_beyond_the_cpus():
+    advice = advise(loader(), replace(ROOMY, available_cpus=2.0))
+    assert advice.recommended == 5
+    assert advice.limited_by == "compute"
+    assert advice.predicted_step_time_s == pytest.approx(0.013)
+    assert advice.predicted_gain_pct == pytest.approx(100 * (60 / 13 - 1))
+    assert "60 ms" in advice.reason
+    assert "13 ms" in advice.reason
+
+
+@pytest.mark.parametrize("current", [0, 2])
+def test_tiny_data_get_no_workers(current):
+    step_s = 0.0025 if current == 0 else 0.0031
+    costs = loader(
+        current=current, work_s=0.0023, service_s=0.0002, cpu_s=0.0002, loop_cpu_s=0.0005, step_time_s=step_s
+    )
+    advice = advise(costs, replace(ROOMY, available_cpus=2.0))
+    assert advice.recommended == 0
+    assert advice.limited_by == "compute"
+
+
+def test_saturated_cpus_are_named_with_the_cpus_that_full_speed_needs():
+    costs = loader(
+        current=2,
+        work_s=0.0053,
+        service_s=0.0333,
+        cpu_s=0.0339,
+        handover_s=None,
+        loop_cpu_s=0.0021,
+        step_time_s=0.0191,
+    )
+    advice = advise(costs, replace(ROOMY, available_cpus=2.0))
+    assert advice.recommended == 2
+    assert advice.limited_by == "cpu"
+    assert costs.cpus_for_full_speed == pytest.approx(0.036 / 0.0065)
+    assert "more workers will not help" in advice.reason
+    assert "full speed needs 5.5 CPUs" in advice.reason
+
+
+def test_threads_of_the_loop_and_new_workers_get_into_each_others_way():
+    """Two threads and two workers on two CPUs: each has half a CPU, so the loop's CPU time doubles."""
+    two = replace(ROOMY, available_cpus=2.0)
+    assert predict_step_time_s(THREADED, two, 2) == pytest.approx((0.100 + 2 * 0.040) / 2, rel=0.02)
+    one_thread = replace(THREADED, work_s=0.040, step_time_s=0.140)
+    assert predict_step_time_s(one_thread, two, 2) == pytest.approx((0.100 + 0.040) / 2, rel=0.02)
+    advice = advise(THREADED, two)
+    assert advice.limited_by == "cpu"
+    assert "the loop itself computes with 2.0 threads" in advice.reason
+    assert "torch.set_num_threads(1)" in advice.reason
+    assert "threads" not in advise(one_thread, two).reason
+
+
+def test_memory_caps_the_number_and_is_named():
+    limits = replace(ROOMY, free_bytes=500 * MEBI, worker_bytes=200 * MEBI)
+    advice = advise(loader(), limits)
+    assert advice.recommended == 2
+    assert advice.limited_by == "memory"
+    assert "200 MiB" in advice.reason
+
+
+def test_shared_memory_caps_the_number_too():
+    limits = replace(ROOMY, shm_free_bytes=64 * MEBI, batch_bytes=8 * MEBI)
+    assert worker_cap(loader(), limits) == (3, "memory")
+    assert advise(loader(), limits).recommended == 3
+
+
+def test_small_gains_change_nothing():
+    costs = loader(current=1, work_s=0.05, service_s=0.0515, step_time_s=0.052)
+    advice = advise(costs, ROOMY)
+    assert advice.recommended == 1
+    assert advice.predicted_gain_pct == 0
+    assert "3%" in advice.reason
+
+
+@pytest.mark.parametrize(("kind", "word"), [("iterable", "iterable"), ("stateful", "saved state")])
+def test_reason_says_why_it_is_left_alone_and_what_would_be_gained(kind, word):
+    advice = advise(replace(loader(), **{kind: True}), ROOMY)
+    assert advice.recommended == 0
+    assert word in advice.reason
+    assert "5 workers would take 13 ms a step instead of 60 ms" in advice.reason
+
+
+def test_what_the_parts_do_not_explain_is_unknown():
+    advice = advise(loader(step_time_s=0.3), ROOMY)
+    assert advice.recommended == 0
+    assert advice.limited_by == "unknown"
+    assert advice.confidence < 0.3
+
+
+def test_shared_store_shows_in_a_second_operating_point():
+    first = OperatingPoint(workers=2, service_s=0.066, cpu_s=0.004, step_time_s=0.0335)
+    costs = loader(current=6, work_s=0.008, service_s=0.131, cpu_s=0.0045, handover_s=None, step_time_s=0.0225)
+    advice = advise(costs, ROOMY, previous=first)
+    assert advice.limited_by == "bandwidth"
+    assert advice.recommended == 6
+    assert "21.8 ms" in advice.reason
+    fewer = OperatingPoint(workers=6, service_s=0.131, cpu_s=0.0045, step_time_s=0.0225)
+    back = loader(current=2, work_s=0.008, service_s=0.066, cpu_s=0.004, handover_s=None, step_time_s=0.0335)
+    assert advise(back, ROOMY, previous=fewer).recommended == 4
+    assert advise(back, ROOMY, previous=fewer).limited_by == "bandwidth"
+
+
+def test_service_that_grew_by_computing_is_no_shared_store():
+    first = OperatingPoint(workers=1, service_s=0.020, cpu_s=0.019, step_time_s=0.021)
+    costs = loader(current=2, service_s=0.030, cpu_s=0.028, step_time_s=0.0155)
+    assert advise(costs, ROOMY, previous=first) == advise(costs, ROOMY)
+
+
+def test_guesses_and_neighbours_lower_the_confidence():
+    sure = advise(loader(), ROOMY).confidence
+    assert sure > 0.8
+    assert advise(loader(handover_s=None), ROOMY).confidence < sure
+    assert advise(loader(batches=10), ROOMY).confidence < sure
+    assert advise(loader(), replace(ROOMY, available_cpus=None)).confidence < sure
+    assert advise(loader(), replace(ROOMY, available_cpus=1.0, neighbour_cpus=3.0)).confidence < 0.6 * sure
+
+
+def test_a_deeper_queue_bridges_slow_batches():
+    """Two workers can keep up with the loop on average; four batches ahead of a slow one do not last, sixteen do."""
+    costs = loader(current=2, work_s=0.05, service_s=0.058, handover_s=0.0, profile=UNEVEN)
+    found = deeper_queue(costs, Limits(prefetch_factor=2), 2)
+    assert found is not None
+    assert found.prefetch_factor in (4, 8, 16)
+    assert found.gain_pct > 3
+    advised = advise(replace(costs, step_time_s=predict_step_time_s(costs, Limits(), 2)), Limits(max_workers=2))
+    assert advised.recommended == 2
+    assert advised.prefetch_factor == found.prefetch_factor
+    assert advised.prefetch_gain_pct == pytest.approx(found.gain_pct)
