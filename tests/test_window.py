@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stallmeter.records import Event, LoaderInfo, NetworkSample, UserMetrics, WindowRecord
 from stallmeter.stats import Sample, stats
-from stallmeter.store import MIN_STEADY_STEPS, WARMUP_STEPS
+from stallmeter.store import MIN_STEADY_STEPS, OPENERS, WARMUP_STEPS
 from stallmeter.trends import trend
 from stallmeter.window import Window
 
@@ -44,9 +44,10 @@ def test_a_window_is_bounded():
     assert len(made.steady) <= 64
     assert len(made.host.items) <= 32
     assert len(made.batches.items) <= 16
-    assert len(made.gpus[0].items) <= 3600
+    assert len(made.gpus[0].items) <= 32
     assert len(made.events) <= 256
     assert len(made._first_waits) <= 64
+    assert len(made._openers.items) <= OPENERS
 
 
 def test_records_without_a_signal_are_ignored():
@@ -260,6 +261,22 @@ def test_memory_left():
     )
     assert made.memory_left_bytes == 80
     assert made.memory_peak_pct == 20.0
+
+
+@given(spike=st.integers(0, 999))
+def test_a_peak_is_never_thinned_out(spike):
+    """Memory that was full for one sample only stands in the peak, whichever samples are kept."""
+    made = Window(samples=16)
+    for i in range(1000):
+        full = 95 if i == spike else 20
+        for record in (
+            *hosts(1, lambda _: {"memory_limit_bytes": 100, "memory_limit_used_bytes": full}),  # noqa: B023
+            *gpus(1, lambda _: {"memory_total_bytes": 100, "memory_used_bytes": full}),  # noqa: B023
+        ):
+            made.append(record)
+    assert made.memory_peak_pct == 95.0
+    assert made.gpu_memory is not None
+    assert made.gpu_memory.needed_pct == 95.0
 
 
 # -- trends -----------------------------------------------------------------------------------------------------------

@@ -145,24 +145,25 @@ def throttling(index: int, samples: Sequence[GpuSample]) -> Throttling | None:
     )
 
 
-def memory(index: int, samples: Sequence[GpuSample], allocator: AllocatorSample | None) -> Memory | None:
-    """Find the highest use of memory; None when it was not measured.
+def memory(index: int, used_bytes: int, total_bytes: int, allocator: AllocatorSample | None) -> Memory:
+    """Tell what is needed of the highest use of memory.
 
     Args:
         index: Of the GPU.
-        samples: Of the GPU.
+        used_bytes: At most, of all samples.
+        total_bytes: Of the GPU.
         allocator: PyTorch's, with its peaks over the whole run; None when it was not measured.
     """
-    used = max((s.memory_used_bytes for s in samples if s.memory_used_bytes is not None), default=None)
-    total = newest(samples, lambda s: s.memory_total_bytes)
-    if used is None or not total:
-        return None
     cached = 0
     if allocator is not None:
         reserved, allocated = allocator.reserved_peak_bytes, allocator.allocated_peak_bytes
         if reserved is not None and allocated is not None:
             cached = max(0, reserved - allocated)
-            used = max(used, min(reserved, int(total)))  # a peak between two samples
+            used_bytes = max(used_bytes, min(reserved, total_bytes))  # a peak between two samples
     return Memory(
-        index=index, used_bytes=used, needed_bytes=max(0, used - cached), total_bytes=int(total), allocator=allocator
+        index=index,
+        used_bytes=used_bytes,
+        needed_bytes=max(0, used_bytes - cached),
+        total_bytes=total_bytes,
+        allocator=allocator,
     )

@@ -61,7 +61,7 @@ class HardwareSignals(Store):
     @property
     def memory_peak_pct(self) -> float | None:
         """Highest share of the memory limit in use."""
-        return max((pct for s in self.host.items if (pct := _memory_pct(s)) is not None), default=None)
+        return self.host_memory_peak_pct
 
     @property
     def memory_left_bytes(self) -> float | None:
@@ -153,10 +153,17 @@ class HardwareSignals(Store):
         return self.remember("GPU memory", self._find_gpu_memory)
 
     def _find_gpu_memory(self) -> gpu.Memory | None:
+        known = ((index, self.gpu_memory_total_bytes(index)) for index in sorted(self.gpus))
         found = [
-            m for i in sorted(self.gpus) if (m := gpu.memory(i, self.gpus[i].items, self.allocators.get(i))) is not None
+            gpu.memory(index, peak, int(total), self.allocators.get(index))
+            for index, total in known
+            if total and (peak := self.gpu_memory_peak_bytes.get(index)) is not None
         ]
         return max(found, key=lambda m: m.needed_pct, default=None)
+
+    def gpu_memory_total_bytes(self, index: int) -> float | None:
+        """Memory of a GPU; None when it does not tell."""
+        return gpu.newest(self.gpus[index].items, lambda s: s.memory_total_bytes)
 
     @property
     def gpu_memory_trends(self) -> Mapping[int, Trend] | None:
@@ -173,8 +180,8 @@ class HardwareSignals(Store):
 
     def gpu_memory_left_bytes(self, index: int) -> float | None:
         """Memory that nobody uses on a GPU, as last seen."""
-        items = self.gpus[index].items
-        used, total = (gpu.newest(items, of) for of in (lambda s: s.memory_used_bytes, lambda s: s.memory_total_bytes))
+        used = gpu.newest(self.gpus[index].items, lambda s: s.memory_used_bytes)
+        total = self.gpu_memory_total_bytes(index)
         return None if used is None or total is None else max(0.0, total - used)
 
     @property
@@ -239,9 +246,3 @@ def _cpu_busy_pct(sample: HostSample) -> float | None:
     if sample.job_cpus is None or sample.others_cpus is None or not sample.usable_cpus:
         return None
     return min(100.0, 100.0 * (sample.job_cpus + sample.others_cpus) / sample.usable_cpus)
-
-
-def _memory_pct(sample: HostSample) -> float | None:
-    if sample.memory_limit_used_bytes is None or not sample.memory_limit_bytes:
-        return None
-    return 100.0 * sample.memory_limit_used_bytes / sample.memory_limit_bytes

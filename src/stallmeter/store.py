@@ -45,6 +45,9 @@ WARMUP_STEPS = 3
 SLOW_STEPS = 10
 """Slowest steps that are kept whole, as examples."""
 
+OPENERS = 256
+"""First steps of epochs that are kept: they are judged only where an epoch has no other step."""
+
 MIN_STEADY_STEPS = 5
 """Below this many steady steps a median is no basis for a verdict."""
 
@@ -54,17 +57,22 @@ class Store:
 
     Args:
         steps: Most step records kept.
-        samples: Most hardware samples kept of each kind.
+        samples: Most samples kept of the host, of each GPU and of the workers' memory.
         batches: Most worker batches kept.
     """
 
-    def __init__(self, *, steps: int = 4096, samples: int = 3600, batches: int = 4096) -> None:
+    def __init__(self, *, steps: int = 4096, samples: int = 1024, batches: int = 4096) -> None:
         self.ledger: LedgerRecord | None = None
         self.loader: LoaderInfo | None = None
         self.first_steps: list[StepRecord] = []
         """The steps of the warm-up."""
+        self._samples = samples
         self.host: Sample[HostSample] = Sample(samples)
+        self.host_memory_peak_pct: float | None = None
+        """Highest share of the memory limit in use, of all samples: of those that are kept a peak may be missing."""
         self.gpus: dict[int, Sample[GpuSample]] = {}
+        self.gpu_memory_peak_bytes: dict[int, int] = {}
+        """Highest use of each GPU's memory, of all samples."""
         self.batches: Sample[WorkerBatch] = Sample(batches)
         self.worker_memory: Sample[WorkerMemory] = Sample(samples)
         self.forks: deque[Fork] = deque(maxlen=4096)
@@ -79,7 +87,7 @@ class Store:
         self.facts: dict[str, Any] = {}
         """Static facts of the recording's header."""
         self._steady: Sample[StepRecord] = Sample(steps)
-        self._openers: Sample[StepRecord] = Sample(steps)
+        self._openers: Sample[StepRecord] = Sample(OPENERS)
         self._slowest: list[tuple[float, int, int, StepRecord]] = []
         self._first_waits: deque[float] = deque(maxlen=64)
         self._startup_excess_s = 0.0
@@ -123,9 +131,9 @@ class Store:
             case LedgerRecord():
                 self.ledger = record
             case HostSample():
-                self.host.add(record)
+                self._append_host(record)
             case GpuSample():
-                self.gpus.setdefault(record.index, Sample(3600)).add(record)
+                self._append_gpu(record)
             case WorkerBatch():
                 self.batches.add(record)
             case LoaderInfo():
@@ -138,6 +146,18 @@ class Store:
                 self.events.append(record)
             case _:
                 self._append_rare(record)
+
+    def _append_host(self, sample: HostSample) -> None:
+        self.host.add(sample)
+        used, limit = sample.memory_limit_used_bytes, sample.memory_limit_bytes
+        if used is not None and limit:
+            self.host_memory_peak_pct = max(100.0 * used / limit, self.host_memory_peak_pct or 0.0)
+
+    def _append_gpu(self, sample: GpuSample) -> None:
+        self.gpus.setdefault(sample.index, Sample(self._samples)).add(sample)
+        if sample.memory_used_bytes is not None:
+            peaks = self.gpu_memory_peak_bytes
+            peaks[sample.index] = max(sample.memory_used_bytes, peaks.get(sample.index, 0))
 
     def _append_rare(self, record: Record) -> None:
         match record:

@@ -36,7 +36,7 @@ class Window(HardwareSignals):
 
     Args:
         steps: Most step records kept.
-        samples: Most hardware samples kept of each kind.
+        samples: Most samples kept of the host, of each GPU and of the workers' memory.
         batches: Most worker batches kept.
     """
 
