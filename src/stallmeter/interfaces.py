@@ -93,7 +93,8 @@ class Tracker(Protocol):
     """A replica of the recording. Called by the forwarder thread only.
 
     A tracker whose `close` ends a run that it started has an attribute ``owns_run``, True until that is done. It is
-    kept in the cursor, so that a later program can end the run; without it the run counts as somebody else's.
+    kept in the cursor, so that a later program can end the run; without it the run counts as somebody else's. Where
+    runs end with a status it has an attribute ``end_status``, set to ``FAILED`` before `close` when training raised.
     """
 
     name: str
