@@ -20,7 +20,16 @@ from stallmeter.defaults import choose_trackers, rank_from_environment, recordin
 from stallmeter.errors import SettingError
 from stallmeter.monitor import Monitor
 from stallmeter.recording import Reader
-from stallmeter.records import Event, HostSample, LedgerRecord, StepRecord, UserMetrics, WindowRecord
+from stallmeter.records import (
+    DeviceStep,
+    Event,
+    HostSample,
+    LedgerRecord,
+    StepRecord,
+    UserMetrics,
+    WindowRecord,
+    WorkerBatch,
+)
 from stallmeter.rules import ALL_RULES
 from stallmeter.settings import Settings
 from stallmeter.window import Window
@@ -168,6 +177,56 @@ def test_fast_steps_are_sampled_with_every_outlier(tmp_path: Path, fake_time: Fa
     ledger = [x for x in records(monitor) if isinstance(x, LedgerRecord)][-1]
     assert ledger.steps == 30_000
     assert ledger.recorded_steps == len(steps) < 10_000
+
+
+def test_batches_and_the_devices_part_are_recorded_as_steps_are(tmp_path: Path, fake_time: FakeTime) -> None:
+    """The window sees all of them; the recording as many batches as steps, and the device's part of its own steps."""
+    source = FakeSource()
+    monitor = Monitor(Settings(directory=tmp_path, console=False, interval_s=3600), sources=[source], now=fake_time)
+    monitor.start()
+    times = {"host_wait_s": 0.0, "host_idle_s": 0.0, "host_work_s": 0.001}
+    for i, _ in enumerate(monitor.watch(range(10_000))):
+        fake_time.sleep(0.001)
+        source.samples += [
+            WorkerBatch(worker=0, time_s=1.0, wall_s=0.001, cpu_s=0.001), DeviceStep(index=i, **times)
+        ]  # fmt: skip
+        if i % 1_000 == 999:
+            monitor._pipeline.tick()
+    monitor.close()
+    found = records(monitor)
+    steps = {x.index for x in found if isinstance(x, StepRecord)}
+    assert 900 <= len(steps) <= 1_200
+    assert 900 <= sum(isinstance(x, WorkerBatch) for x in found) <= 1_200
+    timed = {x.index for x in found if isinstance(x, DeviceStep)}
+    assert timed <= steps
+    assert len(timed) >= 900
+    assert len(monitor.window.batches) == 10_000
+    assert len(monitor.window.device_steps) > 9_900
+
+
+def test_a_long_recording_is_thinned(tmp_path: Path, fake_time: FakeTime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slow steps are all kept at first, then fewer and fewer."""
+    monkeypatch.setattr("stallmeter.recording.STEP_BYTES_LIMIT", 100_000)
+    source = FakeSource()
+    monitor = Monitor(Settings(directory=tmp_path, console=False, interval_s=3600), sources=[source], now=fake_time)
+    monitor.start()
+    sizes = []
+    for i, _ in enumerate(monitor.watch(range(20_000))):
+        fake_time.sleep(0.01)
+        source.samples.append(WorkerBatch(worker=0, time_s=1.0, wall_s=0.01, cpu_s=0.01))
+        if i % 100 == 99:
+            source.samples.append(HostSample(time_s=i / 100, job_cpus=1.0))
+            monitor._pipeline.tick()
+            sizes.append(monitor._pipeline.recorder.total_bytes)
+    monitor.close()
+    found = records(monitor)
+    for kind in (StepRecord, WorkerBatch):
+        assert 200 <= sum(isinstance(x, kind) for x in found) < 5_000
+    assert sizes[9] - sizes[0] > 10 * (sizes[-1] - sizes[-10])
+    for kind in (HostSample, LedgerRecord):
+        assert 200 / 16 <= sum(isinstance(x, kind) for x in found) < 100
+    assert len(monitor.window.host) == 200
+    assert [x for x in found if isinstance(x, LedgerRecord)][-1].steps == 20_000
 
 
 def test_bad_calls_name_the_fix(tmp_path: Path) -> None:

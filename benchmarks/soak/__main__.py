@@ -1,7 +1,8 @@
 """A day of training in minutes: 10⁷ steps of 8.64 ms and 5,000 epochs on a clock that is turned by hand.
 
-Everything but the waiting is real: step clock, sampler's tick once a simulated second with a host sample, window,
-rules, recording on disk, and a forwarder that hands every point to a tracker which only counts.
+Everything but the waiting is real: step clock, sampler's tick once a simulated second with a host sample and a batch of
+a worker for each step, window, rules, recording on disk, and a forwarder that hands every point to a tracker which only
+counts.
 
     python -m benchmarks.soak [--steps 10000000] [--limit-mb 2]
 
@@ -26,7 +27,7 @@ from stallmeter.forwarder import points_of
 from stallmeter.interfaces import Page, Point
 from stallmeter.monitor import Monitor
 from stallmeter.recording import Reader
-from stallmeter.records import HostSample
+from stallmeter.records import HostSample, WorkerBatch
 from stallmeter.rules import ALL_RULES
 from stallmeter.settings import Settings
 
@@ -68,6 +69,31 @@ class Host:
         """Holds nothing."""
 
 
+class Workers:
+    """Two workers that make a batch for each step."""
+
+    name = "loader"
+    overflows = True
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.asked_ns = clock.now_ns
+
+    def sample(self, time_s: float) -> Sequence[WorkerBatch]:
+        made = range(self.asked_ns, self.clock.now_ns, STEP_NS)
+        self.asked_ns = self.clock.now_ns
+        return [
+            WorkerBatch(
+                worker=i % 2, time_s=ns / 1e9, wall_s=0.012 + i % 7 / 1000, cpu_s=0.01, process_cpu_s=0.01,
+                run_queue_s=0.001, collate_s=0.002, read_bytes=0, items=32,
+            )
+            for i, ns in enumerate(made)
+        ]  # fmt: skip
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
 class Counter:
     """A tracker that counts."""
 
@@ -94,7 +120,7 @@ def soak(steps: int, folder: Path) -> dict[str, float]:
     clock, tracker = Clock(), Counter()
     threads = threading.active_count()
     settings = Settings(directory=folder, console=False, interval_s=86_400)
-    monitor = Monitor(settings, sources=[Host(clock)], rules=ALL_RULES, trackers=[tracker], now=clock)
+    monitor = Monitor(settings, sources=[Host(clock), Workers(clock)], rules=ALL_RULES, trackers=[tracker], now=clock)
     monitor.start()
     done, base_mb = 0, 0.0
     while done < steps:
@@ -109,7 +135,9 @@ def soak(steps: int, folder: Path) -> dict[str, float]:
             if done % (steps // 10) == 0:
                 report(process, monitor, done)
     grown_mb = resident_mb(process) - base_mb
+    began_s = time.monotonic()
     monitor.close()
+    closing_s = time.monotonic() - began_s
     assert monitor.folder is not None
     expected = sum(len(points_of(record)) for record, _ in Reader(monitor.folder, 0))
     ledger = monitor.window.ledger
@@ -117,7 +145,8 @@ def soak(steps: int, folder: Path) -> dict[str, float]:
     gc.collect()
     return {
         "memory grown MB": grown_mb,
-        "recording MB": size_mb(monitor.folder),
+        "recording and reports MB": size_mb(monitor.folder),
+        "reports at the end, s": closing_s,
         "steps missing in the ledger": steps - ledger.steps,
         "points missing": expected - tracker.points,
         "threads left": threading.active_count() - threads,

@@ -11,7 +11,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -44,7 +44,6 @@ CLOSING_DELAY_S = 1.0
 BATCHES_PER_TURN = 20
 """Batches that one tracker may send before the next tracker has its turn."""
 
-# Undecoded lines are skipped ten times faster than decoded ones, and a run has far more steps than windows.
 _HAS_POINTS = re.compile(rb'\["(?:window"|log"|step",1?\d?\d,)')
 _NOT_IN_KEY = re.compile(r"[^A-Za-z0-9_./ -]+")
 
@@ -119,13 +118,6 @@ def _clean_key(key: str) -> str:
     return "/".join(part for part in parts if part.strip("."))[:KEY_CHARACTERS].rstrip("/ ")
 
 
-class _PointReader(Reader):
-    """Skips the lines that hold no points without decoding them."""
-
-    def _decode(self, line: bytes, columns: Mapping[str, list[str]]) -> Record | Verdict | None:
-        return super()._decode(line, columns) if _HAS_POINTS.match(line) else None
-
-
 class _Delivery:
     """How far one tracker is: the cursor, and when to try again."""
 
@@ -198,7 +190,7 @@ class _Delivery:
         """Count the points behind the cursor for as long as ``in_time`` says."""
         count = 0
         with contextlib.suppress(RecordingError, OSError):
-            for record, _ in _PointReader(self._folder, self._rank, self._position):
+            for record, _ in Reader(self._folder, self._rank, self._position, lines=_HAS_POINTS):
                 count += len(points_of(record))
                 if not in_time():
                     break
@@ -229,7 +221,7 @@ class _Delivery:
         self._abandoned = True
 
     def _next_batch(self) -> tuple[list[Point], Position]:
-        reader = _PointReader(self._folder, self._rank, self._position)
+        reader = Reader(self._folder, self._rank, self._position, lines=_HAS_POINTS)
         points: list[Point] = []
         position = self._position
         try:

@@ -24,7 +24,18 @@ from .ledger import CALLBACKS, LOGGING
 from .leftovers import leftovers
 from .metrics import Period, period_s
 from .recording import Recorder
-from .records import BUCKETS, BatchContent, Event, LedgerRecord, UserMetrics
+from .records import (
+    BUCKETS,
+    AllocatorSample,
+    BatchContent,
+    DeviceStep,
+    Event,
+    GpuSample,
+    HostSample,
+    LedgerRecord,
+    UserMetrics,
+    WorkerBatch,
+)
 from .report.model import summarize
 from .report.page import build_page
 from .retune import Boundary, Retuner
@@ -44,6 +55,12 @@ OUTLIER_FACTOR = 3.0
 VERDICT_EVERY_S = 5.0
 HANG_S = 5.0
 """A source or rule that takes longer than this at the end of a run is left behind."""
+
+AWAITED_STEPS = 4096
+"""Recorded steps whose part on the device may still come: more than a device can be behind in recorded steps."""
+
+SPARSE_TICKS = 16
+"""A recording that has grown long has a ledger and hardware samples of every so-many-th tick, at the least."""
 
 TRACKER_HANG_S = 60.0
 """A tracker whose one call takes longer than this is named. It goes on where it stopped when it answers again."""
@@ -100,6 +117,12 @@ class Pipeline:
         self._taken_ns = self._ledger.origin
         self._samples: int | None = None
         self._lost_steps = self._recorded_steps = 0
+        self._every = 1
+        """Each so-many-th step and batch of this tick is recorded."""
+        self._batches = 0
+        """Batches of this tick."""
+        self._awaited: dict[int, None] = {}
+        """Recorded steps, the newest last."""
         self._next_verdict_s = self._period_ends_s = 0.0
         self._period = Period(clock.unix_s(self._ledger.origin))
         self._reason = ""
@@ -182,7 +205,11 @@ class Pipeline:
             self._keep(self._inbox.popleft())
 
     def _keep_ledger(self) -> None:
-        self._keep(self._read_ledger(self._clock.index, self._clock.epochs, self._ledger.now(), self._ledger.peek()))
+        record = self._read_ledger(self._clock.index, self._clock.epochs, self._ledger.now(), self._ledger.peek())
+        if self._is_sparse():
+            self._window.append(record)
+        else:
+            self._keep(record)
 
     def _keep_period(self) -> None:
         now_s = self._clock.unix_s(self._ledger.now())
@@ -254,6 +281,7 @@ class Pipeline:
         every = max(1, math.ceil(self._clock.pending / room))
         if self.recorder is not None:
             every *= self.recorder.detail
+        self._every, self._batches = every, 0
         # Asked before the steps are: those before a boundary are then among them.
         boundaries = self.retuner.crossed() if self.retuner is not None else []
         drained = self._clock.drain(every, OUTLIER_FACTOR * median or math.inf)
@@ -263,6 +291,7 @@ class Pipeline:
             self._samples = (self._samples or 0) + drained.samples
         self._period.count(drained.count)
         for step in drained.steps:
+            self._awaited[step.index] = None
             while boundaries and boundaries[0].step <= step.index:
                 self._cross(boundaries.pop(0))
             self._keep(step)
@@ -270,6 +299,8 @@ class Pipeline:
                 self.retuner.step(step)
         for boundary in boundaries:
             self._cross(boundary)
+        while len(self._awaited) > AWAITED_STEPS:
+            del self._awaited[next(iter(self._awaited))]
 
     def _cross(self, boundary: Boundary) -> None:
         assert self.retuner is not None
@@ -282,8 +313,27 @@ class Pipeline:
     def _keep(self, record: Any) -> None:
         self._window.append(record)
         self._period.add(record)
-        if self.recorder is not None:
+        if self.recorder is not None and self._in_detail(record):
             self.recorder.write(record)
+
+    def _in_detail(self, record: Any) -> bool:
+        """Whether a record of a kind that comes all the time is to be recorded: as many batches as steps, say."""
+        match record:
+            case WorkerBatch():
+                self._batches += 1
+                return (self._batches - 1) % self._every == 0
+            case DeviceStep():
+                return record.index in self._awaited
+            case HostSample() | GpuSample() | AllocatorSample():
+                return not self._is_sparse()
+            case _:
+                return True
+
+    def _is_sparse(self) -> bool:
+        """Whether the recording has grown so long that this tick's samples are left out of it; the window has them."""
+        if self.recorder is None or self._final_tick:
+            return False
+        return self._ticks % min(SPARSE_TICKS, self.recorder.detail) != 0
 
     def _read_ledger(self, steps: int, epochs: int, at_ns: int, acc: list[int]) -> LedgerRecord:
         spent = [0] * len(BUCKETS)

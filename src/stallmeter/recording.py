@@ -25,8 +25,9 @@ SCHEMA = 1
 PART_BYTES = 16 * 2**20
 """Size at which a new part is begun."""
 
-STEP_BYTES_LIMIT = 256 * 2**20
-"""Size of a rank's recording from which full step detail is thinned out; see `Recorder.detail`."""
+STEP_BYTES_LIMIT = 64 * 2**20
+"""Size of a rank's recording from which full step detail is thinned out; see `Recorder.detail`. All that is kept is
+read again when the run ends."""
 
 _KINDS: dict[str, type[Any]] = {
     "step": records.StepRecord,
@@ -50,6 +51,7 @@ _KINDS: dict[str, type[Any]] = {
     "verdict": Verdict,
 }
 _KIND_OF = {cls: kind for kind, cls in _KINDS.items()}
+_FIELD_NAMES: dict[type[Any], frozenset[str]] = {}
 _COLUMNS = {kind: [f.name for f in fields(cls)] for kind, cls in _KINDS.items() if kind in ("step", "batch", "device")}
 _NAME = re.compile(r"rank(\d+)\.(\d+)\.jsonl$")
 _SECRET = re.compile(r"//[^/\s]*@")
@@ -145,8 +147,10 @@ def decode(line: str, columns: Mapping[str, list[str]] = _COLUMNS) -> records.Re
 
 
 def _build(cls: type[Any], content: Mapping[str, Any]) -> Any:
-    known = {f.name for f in fields(cls)}
-    return cls(**{k: v for k, v in content.items() if k in known})
+    known = _FIELD_NAMES.get(cls) or _FIELD_NAMES.setdefault(cls, frozenset(f.name for f in fields(cls)))
+    if not content.keys() <= known:  # written by a newer version
+        content = {k: v for k, v in content.items() if k in known}
+    return cls(**content)
 
 
 def _diagnosis(content: Mapping[str, Any]) -> Diagnosis:
@@ -297,12 +301,16 @@ class Reader:
         folder: The recording's folder.
         rank: Whose files.
         position: Where to go on.
+        lines: Matches the beginning of the lines to read; the others are skipped undecoded, which is ten times faster.
     """
 
-    def __init__(self, folder: Path, rank: int = 0, position: Position | None = None) -> None:
+    def __init__(
+        self, folder: Path, rank: int = 0, position: Position | None = None, *, lines: re.Pattern[bytes] | None = None
+    ) -> None:
         self.folder = folder
         self.rank = rank
         self.position = position or Position()
+        self._lines = lines
         self.skipped = 0
         """Lines in the middle of a file that were no records."""
 
@@ -337,8 +345,19 @@ class Reader:
                     if record is not None:
                         yield record, self.position
 
+    def count(self) -> int:
+        """Return how many lines there are to read in all parts, from their first to their last."""
+        found = 0
+        for part in self._parts():
+            with _path(self.folder, self.rank, part).open("rb") as file:
+                found += sum(1 for line in file if self._wants(line))
+        return found
+
+    def _wants(self, line: bytes) -> bool:
+        return not line.startswith(b'["header"') and (self._lines is None or self._lines.match(line) is not None)
+
     def _decode(self, line: bytes, columns: Mapping[str, list[str]]) -> records.Record | Verdict | None:
-        if line.startswith(b'["header"'):
+        if not self._wants(line):
             return None
         try:
             return decode(line.decode(), columns)

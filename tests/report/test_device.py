@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 
+import pytest
+
 from stallmeter.records import DeviceStep
 from stallmeter.report.device import device_lines, device_view
 from stallmeter.report.json import to_json
@@ -84,3 +86,16 @@ def test_steps_csv_of_a_long_run_is_complete(tmp_path, monkeypatch):
         rows = list(csv.DictReader(file))
     assert [int(row["step"]) for row in rows] == list(range(40))
     assert [row["exposed_wait_s"] for row in rows] == ["0.01"] * 37 + [""] * 3
+
+
+@pytest.mark.parametrize(("most", "every"), [(40, 1), (39, 2), (20, 2), (19, 3), (1, 40)])
+def test_steps_csv_is_bounded(tmp_path, monkeypatch, most, every):
+    """Of too many steps an even sample is written, each with its device's part."""
+    monkeypatch.setattr("stallmeter.report.steps_csv.MAX_ROWS", most)
+    times = {"host_wait_s": 0.01, "host_idle_s": 0.0, "host_work_s": 0.0}
+    folder = write(tmp_path / "run", [r for i in range(40) for r in (step(i), DeviceStep(index=i, **times))])
+    assert write_steps_csv(folder, 0, tmp_path / "steps.csv") == len(range(0, 40, every)) <= most
+    with (tmp_path / "steps.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in rows] == list(range(0, 40, every))
+    assert all(row["host_wait_s"] == "0.01" for row in rows)
