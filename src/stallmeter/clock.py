@@ -14,8 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .ledger import FIRST_WAIT, LOOP, VALIDATION, Ledger
+from .ledger import DATA_WAIT, FIRST_WAIT, LOOP, VALIDATION, Ledger
 from .records import BUCKETS, StepRecord
+
+_PARTS = tuple((i, f"{name}_s") for i, name in enumerate(BUCKETS) if name not in ("start", "data_wait"))
 
 CAPACITY = 65_536
 """Marks kept between two drains: over a minute of 1 ms steps."""
@@ -229,11 +231,7 @@ class StepClock:
             if total:
                 self._measured.add(bucket)
             spent[bucket] += delta
-        parts = {
-            f"{name}_s": spent[i] / 1e9 if i in self._measured else None
-            for i, name in enumerate(BUCKETS)
-            if name not in ("start", "data_wait")
-        }
+        parts = {field: spent[i] / 1e9 if i in self._measured else None for i, field in _PARTS}
         return StepRecord(
             index=mark.number,
             epoch=mark.epoch,
@@ -242,7 +240,7 @@ class StepClock:
             samples=mark.samples,
             time_s=self.unix_s(mark.at_ns),
             total_s=sum(spent) / 1e9,
-            data_wait_s=(spent[BUCKETS.index("data_wait")]) / 1e9,
+            data_wait_s=spent[DATA_WAIT] / 1e9,
             epoch_start=mark.epoch_start,
             ready=mark.ready,
             head_ready=mark.head_ready,

@@ -52,6 +52,9 @@ DETAIL_STEPS_PER_S = 100
 OUTLIER_FACTOR = 3.0
 """A step this many times slower than the median is recorded however fast steps come."""
 
+MEDIAN_TICKS = 8
+"""The median is looked up so rarely because sorting thousands of steps costs as much as the rest of a tick."""
+
 VERDICT_EVERY_S = 5.0
 HANG_S = 5.0
 """A source or rule that takes longer than this at the end of a run is left behind."""
@@ -115,6 +118,7 @@ class Pipeline:
         self._thrift = Thrift()
         self._ticks = 0
         self._taken_ns = self._ledger.origin
+        self._median_step_s = 0.0
         self._samples: int | None = None
         self._lost_steps = self._recorded_steps = 0
         self._every = 1
@@ -274,7 +278,9 @@ class Pipeline:
             self._disk_failed = False
 
     def _take_steps(self) -> None:
-        median = self._window.step_time_s.median if self._window.step_time_s else 0.0
+        if not self._median_step_s or self._ticks % MEDIAN_TICKS == 0:
+            known = self._window.step_time_s
+            self._median_step_s = known.median if known else 0.0
         now_ns = self._ledger.now()
         room = DETAIL_STEPS_PER_S / self._thrift.level * max(1.0, (now_ns - self._taken_ns) / 1e9)
         self._taken_ns = now_ns
@@ -284,7 +290,7 @@ class Pipeline:
         self._every, self._batches = every, 0
         # Asked before the steps are: those before a boundary are then among them.
         boundaries = self.retuner.crossed() if self.retuner is not None else []
-        drained = self._clock.drain(every, OUTLIER_FACTOR * median or math.inf)
+        drained = self._clock.drain(every, OUTLIER_FACTOR * self._median_step_s or math.inf)
         self._lost_steps += drained.lost
         self._recorded_steps += len(drained.steps)
         if drained.samples is not None:

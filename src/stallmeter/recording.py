@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ _KINDS: dict[str, type[Any]] = {
 _KIND_OF = {cls: kind for kind, cls in _KINDS.items()}
 _FIELD_NAMES: dict[type[Any], frozenset[str]] = {}
 _COLUMNS = {kind: [f.name for f in fields(cls)] for kind, cls in _KINDS.items() if kind in ("step", "batch", "device")}
+_VALUES = {kind: attrgetter(*columns) for kind, columns in _COLUMNS.items()}
+"""These kinds hold numbers alone."""
 _NAME = re.compile(r"rank(\d+)\.(\d+)\.jsonl$")
 _SECRET = re.compile(r"//[^/\s]*@")
 _SECRET_VALUE = re.compile(r"(?i)((?:password|passwd|token|secret|api_?key)=)[^&\s'\"]+")
@@ -96,11 +99,15 @@ _JSON = json.JSONEncoder(separators=(",", ":"))
 """Made once: `json.dumps` would make one for every line."""
 
 
+def _rounded(value: float) -> float:
+    return round(value, 7) if abs(value) < 1e6 else round(value, 3)
+
+
 def _plain(value: Any) -> Any:
     if value is None or type(value) in (int, bool):
         return value
     if isinstance(value, float):
-        return round(value, 7) if abs(value) < 1e6 else round(value, 3)
+        return _rounded(value)
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -113,8 +120,8 @@ def _plain(value: Any) -> Any:
 def encode(record: records.Record | Verdict) -> str:
     """Return one line for a record, without the newline."""
     kind = _KIND_OF[type(record)]
-    if kind in _COLUMNS:
-        return _JSON.encode([kind, *[_plain(getattr(record, c)) for c in _COLUMNS[kind]]])
+    if kind in _VALUES:
+        return _JSON.encode([kind, *[_rounded(v) if type(v) is float else v for v in _VALUES[kind](record)]])
     content = {k: v for k, v in _plain(asdict(record)).items() if v is not None}
     return _JSON.encode([kind, content])
 

@@ -253,7 +253,7 @@ class Store:
         """
         if self.loader is not None and self.loader.num_workers == 0:
             return 0.0
-        wait = self.data_wait_s
+        wait = self.data_wait_s if self._first_waits else None
         pending = 0.0
         if wait is not None and wait.count >= MIN_STEADY_STEPS:
             pending = sum(max(0.0, first - wait.median) for first in self._first_waits)
