@@ -77,6 +77,25 @@ def test_a_whole_run(tmp_path: Path, fake_time: FakeTime) -> None:
     monitor.close()
 
 
+def test_reports_that_take_long_leave_the_tracker_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The budget is for delivering alone: however long the reports take, they go to the tracker."""
+    write, budget_s = Monitor._write_reports, 3.0
+
+    def slowly(self: Monitor) -> dict[str, Path]:
+        time.sleep(budget_s + 0.5)
+        return write(self)
+
+    monkeypatch.setattr(Monitor, "_write_reports", slowly)
+    tracker = ListTracker()
+    settings = Settings(directory=tmp_path, console=False, close_budget_s=budget_s)
+    with Monitor(settings, trackers=[tracker]).start() as monitor:
+        for _ in monitor.watch(range(20)):
+            pass
+    assert tracker.pages[-1].final
+    assert "report.md" in tracker.pages[-1].files
+    assert monitor.undelivered == ()
+
+
 class Failing(FakeSource):
     def __init__(self, error: BaseException) -> None:
         super().__init__("failing")

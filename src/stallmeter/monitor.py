@@ -149,7 +149,6 @@ class Monitor:
         self._closed = True
         self.guard.attempt("the last step", self.clock.pause)
         self.guard.attempt("the last step", self.ledger.unwind)
-        deadline = time.monotonic() + self.settings.close_budget_s
         pipeline = self._pipeline
         late: BaseException | None = None
         try:
@@ -161,7 +160,7 @@ class Monitor:
             pipeline.end(reason)
         files = self.guard.attempt("the reports", self._write_reports) or {}
         if pipeline.forwarder is not None:
-            self.guard.attempt("forwarding", self._end_forwarding, pipeline.forwarder, files, reason, deadline)
+            self.guard.attempt("forwarding", self._end_forwarding, pipeline.forwarder, files, reason)
         if pipeline.recorder is not None:  # what failed since the last sample is still told
             self.guard.attempt("the recording", pipeline.keep_inbox)
             self.guard.attempt("the recording", pipeline.recorder.close)
@@ -169,14 +168,14 @@ class Monitor:
         if late is not None:
             raise late
 
-    def _end_forwarding(self, forwarder: Forwarder, files: Mapping[str, Path], reason: str, deadline: float) -> None:
+    def _end_forwarding(self, forwarder: Forwarder, files: Mapping[str, Path], reason: str) -> None:
         page = self.guard.attempt("the run's page", self._pipeline.page, files)
         if page is not None:
             forwarder.show(page)
         for tracker in self._trackers:
             if reason.startswith("exception") and hasattr(tracker, "end_status"):
                 tracker.end_status = "FAILED"
-        self.undelivered = forwarder.close(max(0.0, deadline - time.monotonic()))
+        self.undelivered = forwarder.close(self.settings.close_budget_s)
         self._pipeline.name_hanging(forwarder, 0.0)
 
     def _write_reports(self) -> dict[str, Path]:

@@ -26,7 +26,7 @@ SCHEMA = 1
 PART_BYTES = 16 * 2**20
 """Size at which a new part is begun."""
 
-STEP_BYTES_LIMIT = 64 * 2**20
+STEP_BYTES_LIMIT = 32 * 2**20
 """Size of a rank's recording from which full step detail is thinned out; see `Recorder.detail`. All that is kept is
 read again when the run ends."""
 
