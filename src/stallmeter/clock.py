@@ -290,9 +290,12 @@ class DataSpan:
     def leave(self) -> None:
         """Close the span when no batch came."""
         ledger = self.ledger
-        now = ledger.settle()
+        now = ledger.now()
         stack = ledger.stack
-        if len(stack) > 1 and stack[-1] in (FIRST_WAIT, self.slot):
+        top = stack[-1]
+        ledger.acc[top] += now - ledger.last
+        ledger.last = now
+        if len(stack) > 1 and (top == FIRST_WAIT or top == self.slot):
             stack.pop()
         if ledger.device is not None:
             ledger.device.mark(stack[-1], now)

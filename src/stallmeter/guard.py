@@ -38,23 +38,31 @@ class Guard:
 
     def __call__(self, name: str, call: Callable[..., T], *args: Any) -> T | None:
         """Return what ``call`` returned; None when it failed now or before."""
-        return None if name in self._casualties else self._try(name, call, args, "switched off")
+        if name in self._casualties:
+            return None
+        try:
+            return call(*args)
+        except Exception as exc:  # noqa: BLE001 - the one guard: training never fails because of us
+            self._failed(name, exc, "switched off")
+            return None
 
     def attempt(self, name: str, call: Callable[..., T], *args: Any) -> T | None:
         """Call something even if it failed before: our own parts, and the last call to what has to be let go.
 
         Only what hung is not called again: it would hang here, too.
         """
-        return None if name in self._hung else self._try(name, call, args, "failed")
-
-    def _try(self, name: str, call: Callable[..., T], args: tuple[Any, ...], outcome: str) -> T | None:
+        if name in self._hung:
+            return None
         try:
             return call(*args)
-        except Exception as exc:  # noqa: BLE001 - the one guard: training never fails because of us
-            said = "".join(traceback.format_exception_only(type(exc), exc))  # str() of a foreign error may fail
-            if self.name_once(name, outcome, redact(said[:2000]).strip()[:500]):
-                _log.debug("stallmeter: %s", name, exc_info=True)
+        except Exception as exc:  # noqa: BLE001 - the same
+            self._failed(name, exc, "failed")
             return None
+
+    def _failed(self, name: str, exc: Exception, outcome: str) -> None:
+        said = "".join(traceback.format_exception_only(type(exc), exc))  # str() of a foreign error may fail
+        if self.name_once(name, outcome, redact(said[:2000]).strip()[:500]):
+            _log.debug("stallmeter: %s", name, exc_info=exc)
 
     def name_once(self, name: str, outcome: str, detail: str, key: str = "") -> bool:
         """Say in a warning and in the recording that something failed; the first time only. Returns whether it was."""

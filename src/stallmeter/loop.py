@@ -119,7 +119,10 @@ class _Training(Generic[T]):
         except BaseException:
             span.leave()
             raise
-        span.__exit__()
+        if clock.after_fetch is None:
+            span.leave()
+        else:
+            span.__exit__()
         clock.samples = self._size(batch)
         clock.tracker_step = clock.index
         clock.worked = True
