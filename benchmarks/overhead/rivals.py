@@ -95,10 +95,14 @@ def main() -> None:
                 found[name].append(measure(name, submodules, arguments.python))
         base = found["no-op callback"]
         print(f"\n{submodules} submodules, {arguments.rounds} processes each, {STEPS} steps")
-        print(f"{'':16s} {'median µs':>10s} {'over no-op µs':>14s}")
+        print(f"{'':16s} {'median µs':>10s} {'over no-op µs':>14s} {'lowest to highest':>19s}")
         for name, times in found.items():
-            over = statistics.median(a - b for a, b in zip(times, base, strict=True))
-            print(f"{name:16s} {statistics.median(times):10.1f} {over:+14.1f}", flush=True)
+            over = sorted(a - b for a, b in zip(times, base, strict=True))
+            print(
+                f"{name:16s} {statistics.median(times):10.1f} {statistics.median(over):+14.1f} "
+                f"{over[0]:+9.1f} to {over[-1]:+6.1f}",
+                flush=True,
+            )
 
 
 def measure(name: str, submodules: int, python: str) -> float:

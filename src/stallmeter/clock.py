@@ -222,15 +222,14 @@ class StepClock:
         )
 
     def _record(self, mark: Mark, *, outlier: bool) -> StepRecord:
-        previous = self._previous
         spent = [0] * len(BUCKETS)
-        slots = self.ledger.slots
-        for i, total in enumerate(mark.acc):
-            delta = total - (previous[i] if i < len(previous) else 0)
-            bucket = slots[i][0]
+        new = len(mark.acc) - len(self._previous)
+        for (bucket, _), total, before in zip(
+            self.ledger.slots, mark.acc, [*self._previous, *[0] * new] if new else self._previous, strict=False
+        ):
             if total:
                 self._measured.add(bucket)
-            spent[bucket] += delta
+                spent[bucket] += total - before
         parts = {field: spent[i] / 1e9 if i in self._measured else None for i, field in _PARTS}
         return StepRecord(
             index=mark.number,

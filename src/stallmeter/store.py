@@ -48,6 +48,9 @@ SLOW_STEPS = 10
 OPENERS = 256
 """First steps of epochs that are kept: they are judged only where an epoch has no other step."""
 
+SETTLED_STEPS = 256
+"""So many steady steps tell what the first wait of an epoch is to be compared with; before, it is compared anew."""
+
 MIN_STEADY_STEPS = 5
 """Below this many steady steps a median is no basis for a verdict."""
 
@@ -229,6 +232,8 @@ class Store:
         else:
             if not step.outlier:
                 self._steady.add(step)
+                if len(self._steady) == SETTLED_STEPS:
+                    self._settle_first_waits()
             self._keep_slowest(step)
 
     def _keep_slowest(self, step: StepRecord) -> None:
