@@ -6,6 +6,7 @@ import functools
 import gc
 import os
 import shutil
+import signal
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,10 @@ from .servers import MlflowServer
 
 # Before torch is imported, here and in child processes: on few CPUs its threads mostly wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell starts background jobs with Ctrl-C ignored, and all that they start inherits that. Tests interrupt programs.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples each time and no limit on theirs: what fails here fails everywhere, however busy the machine is.
 settings.register_profile("stallmeter", derandomize=True, deadline=None)
