@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stallmeter.records import Event, LoaderInfo, NetworkSample, UserMetrics, WindowRecord
 from stallmeter.stats import Sample, stats
-from stallmeter.store import MIN_STEADY_STEPS, OPENERS, WARMUP_STEPS
+from stallmeter.store import MIN_STEADY_STEPS, OPENERS, SETTLED_STEPS, WARMUP_STEPS
 from stallmeter.trends import trend
 from stallmeter.window import Window
 
@@ -184,6 +184,14 @@ def test_a_short_first_wait_is_no_negative_start_up():
 def test_start_up_is_never_forgotten():
     """Hundreds of epochs count in full, although only some first waits are kept."""
     assert epochs(300, 0.1, steps=10).startup_excess_s == pytest.approx(300 * 0.098)
+
+
+def test_the_only_epochs_start_up_is_settled_once(monkeypatch):
+    """It is known from then on, and reading it does not look at the steps any more."""
+    made = epochs(1, 0.5, steps=WARMUP_STEPS + SETTLED_STEPS)
+    assert not made._first_waits
+    monkeypatch.setattr(Window, "data_wait_s", property(lambda self: pytest.fail("looked at the steps")))
+    assert made.startup_excess_s == pytest.approx(0.498)
 
 
 # -- the wait ---------------------------------------------------------------------------------------------------------
