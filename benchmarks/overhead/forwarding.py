@@ -1,9 +1,10 @@
 """What forwarding does to a fast loop: 1 ms steps with no tracker, MLflow on sqlite, and MLflow over HTTP, in turn.
 
 Every run is a monitor of its own with everything on and a point on each curve each second, ten times as many as by
-default. Runs alternate; quoted are medians over the rounds, and ratios to the runs without a tracker in the same round.
+default (``--period-s 10``, which needs longer runs). Runs alternate; quoted are medians over the rounds, and ratios to
+the runs without a tracker in the same round.
 
-    python benchmarks/overhead/forwarding.py [--rounds 5] [--seconds 8]
+    python benchmarks/overhead/forwarding.py [--rounds 5] [--seconds 8] [--period-s 1]
 """
 
 from __future__ import annotations
@@ -60,13 +61,13 @@ def server(folder: Path) -> Iterator[str]:
             process.wait()
 
 
-def run(name: str, seconds: float, folder: Path, uris: dict[str, str]) -> list[float]:
+def run(name: str, seconds: float, period_s: float, folder: Path, uris: dict[str, str]) -> list[float]:
     """Train for some seconds and return the step times in µs, measured from outside."""
     batches = [torch.ones(8, 4)] * int(seconds / WORK_S)
     trackers = [MlflowTracker.create_run(uris[name])] if name in uris else None
     if name == "no stallmeter":
         return loop(batches)
-    with Monitor(directory=folder / "runs", trackers=trackers, console=False, period_s=1.0) as monitor:
+    with Monitor(directory=folder / "runs", trackers=trackers, console=False, period_s=period_s) as monitor:
         return loop(monitor.watch(batches))
 
 
@@ -90,6 +91,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--period-s", type=float, default=1.0)
     arguments = parser.parse_args()
     medians: dict[str, list[float]] = {name: [] for name in CONTENDERS}
     tails: dict[str, list[float]] = {name: [] for name in CONTENDERS}
@@ -97,11 +99,11 @@ def main() -> None:
         folder = Path(name)
         uris = {"MLflow on sqlite": f"sqlite:///{folder}/direct.db", "MLflow over HTTP": http}
         for contender in CONTENDERS:  # clients are imported, the database is made
-            run(contender, 2.0, folder, uris)
+            run(contender, 2.0, arguments.period_s, folder, uris)
         memory = 0
         for _ in range(arguments.rounds):
             for contender in random.sample(CONTENDERS, len(CONTENDERS)):
-                times = sorted(run(contender, arguments.seconds, folder, uris))
+                times = sorted(run(contender, arguments.seconds, arguments.period_s, folder, uris))
                 medians[contender].append(statistics.median(times))
                 tails[contender].append(times[int(0.99 * len(times))])
             memory = memory or psutil.Process().memory_info().rss
