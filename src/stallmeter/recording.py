@@ -26,7 +26,7 @@ SCHEMA = 1
 PART_BYTES = 16 * 2**20
 """Size at which a new part is begun."""
 
-STEP_BYTES_LIMIT = 32 * 2**20
+STEP_BYTES_LIMIT = 16 * 2**20
 """Size of a rank's recording from which full step detail is thinned out; see `Recorder.detail`. All that is kept is
 read again when the run ends."""
 
@@ -309,15 +309,24 @@ class Reader:
         rank: Whose files.
         position: Where to go on.
         lines: Matches the beginning of the lines to read; the others are skipped undecoded, which is ten times faster.
+        every: Of the steps each so-many-th is read, the others are skipped.
     """
 
     def __init__(
-        self, folder: Path, rank: int = 0, position: Position | None = None, *, lines: re.Pattern[bytes] | None = None
+        self,
+        folder: Path,
+        rank: int = 0,
+        position: Position | None = None,
+        *,
+        lines: re.Pattern[bytes] | None = None,
+        every: int = 1,
     ) -> None:
         self.folder = folder
         self.rank = rank
         self.position = position or Position()
         self._lines = lines
+        self._every = every
+        self._steps = 0
         self.skipped = 0
         """Lines in the middle of a file that were no records."""
 
@@ -366,6 +375,10 @@ class Reader:
     def _decode(self, line: bytes, columns: Mapping[str, list[str]]) -> records.Record | Verdict | None:
         if not self._wants(line):
             return None
+        if self._every > 1 and line.startswith(b'["step",'):
+            self._steps += 1
+            if (self._steps - 1) % self._every:
+                return None
         try:
             return decode(line.decode(), columns)
         except ValueError:

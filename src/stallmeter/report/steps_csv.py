@@ -45,19 +45,17 @@ def write_steps_csv(folder: Path, rank: int, path: Path) -> int:
         OSError: A file cannot be read or written.
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    rows = seen = 0
+    rows = 0
     try:
         with temporary.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(_COLUMNS)
             held: OrderedDict[int, list[Any]] = OrderedDict()
             every = -(-Reader(folder, rank, lines=_STEPS).count() // MAX_ROWS)
-            for record, _ in Reader(folder, rank, lines=_STEPS_AND_DEVICE):
+            for record, _ in Reader(folder, rank, lines=_STEPS_AND_DEVICE, every=every):
                 if isinstance(record, StepRecord):
-                    if seen % every == 0:
-                        held[record.index] = [_cell(getattr(record, name)) for name in _FIELDS]
-                        rows += 1
-                    seen += 1
+                    held[record.index] = [_cell(getattr(record, name)) for name in _FIELDS]
+                    rows += 1
                 elif isinstance(record, DeviceStep) and record.index in held:
                     held[record.index] += [_cell(getattr(record, name)) for name in _DEVICE_FIELDS]
                 if len(held) > HELD_ROWS:
