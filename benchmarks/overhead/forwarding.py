@@ -100,14 +100,11 @@ def main() -> None:
         uris = {"MLflow on sqlite": f"sqlite:///{folder}/direct.db", "MLflow over HTTP": http}
         for contender in CONTENDERS:  # clients are imported, the database is made
             run(contender, 2.0, arguments.period_s, folder, uris)
-        memory = 0
         for _ in range(arguments.rounds):
             for contender in random.sample(CONTENDERS, len(CONTENDERS)):
                 times = sorted(run(contender, arguments.seconds, arguments.period_s, folder, uris))
                 medians[contender].append(statistics.median(times))
                 tails[contender].append(times[int(0.99 * len(times))])
-            memory = memory or psutil.Process().memory_info().rss
-        grown = psutil.Process().memory_info().rss - memory
     print(f"{'contender':20s} {'median µs':>10s} {'p99 µs':>10s} {'p99 / no tracker':>17s} {'p99 / nothing':>14s}")
     for contender in CONTENDERS:
         ratios = [
@@ -116,9 +113,6 @@ def main() -> None:
         ]
         median, tail = statistics.median(medians[contender]), statistics.median(tails[contender])
         print(f"{contender:20s} {median:10.1f} {tail:10.1f} {ratios[0]:17.3f} {ratios[1]:14.3f}")
-    print(
-        f"memory of this process over {4 * (arguments.rounds - 1)} runs after the first four: {grown / 2**20:+.1f} MiB"
-    )
 
 
 if __name__ == "__main__":
