@@ -42,6 +42,12 @@ def make(tmp_path: Path, **options: Any) -> Monitor:
     return Monitor(settings, **options).start()
 
 
+def by_hand(tmp_path: Path, fake_time: FakeTime, *sources: Any) -> Monitor:
+    """A monitor that takes no tick of its own but the last."""
+    settings = Settings(directory=tmp_path, console=False, interval_s=3600)
+    return Monitor(settings, sources=sources, now=fake_time).start()
+
+
 def records(monitor: Monitor) -> list[Any]:
     return [x for x, _ in Reader(monitor.folder)]
 
@@ -182,9 +188,7 @@ def _interrupt() -> None:
 
 
 def test_fast_steps_are_sampled_with_every_outlier(tmp_path: Path, fake_time: FakeTime) -> None:
-    settings = Settings(directory=tmp_path, console=False, interval_s=3600)
-    monitor = Monitor(settings, now=fake_time)
-    monitor.start()
+    monitor = by_hand(tmp_path, fake_time)
     for i, _ in enumerate(monitor.watch(range(30_000))):
         fake_time.sleep(5.0 if i in (7_001, 20_003) else 0.001)
         if i == 6_000:
@@ -201,8 +205,7 @@ def test_fast_steps_are_sampled_with_every_outlier(tmp_path: Path, fake_time: Fa
 def test_batches_and_the_devices_part_are_recorded_as_steps_are(tmp_path: Path, fake_time: FakeTime) -> None:
     """The window sees all of them; the recording as many batches as steps, and the device's part of its own steps."""
     source = FakeSource()
-    monitor = Monitor(Settings(directory=tmp_path, console=False, interval_s=3600), sources=[source], now=fake_time)
-    monitor.start()
+    monitor = by_hand(tmp_path, fake_time, source)
     times = {"host_wait_s": 0.0, "host_idle_s": 0.0, "host_work_s": 0.001}
     for i, _ in enumerate(monitor.watch(range(10_000))):
         fake_time.sleep(0.001)
@@ -227,8 +230,7 @@ def test_a_long_recording_is_thinned(tmp_path: Path, fake_time: FakeTime, monkey
     """Slow steps are all kept at first, then fewer and fewer."""
     monkeypatch.setattr("stallmeter.recording.STEP_BYTES_LIMIT", 100_000)
     source = FakeSource()
-    monitor = Monitor(Settings(directory=tmp_path, console=False, interval_s=3600), sources=[source], now=fake_time)
-    monitor.start()
+    monitor = by_hand(tmp_path, fake_time, source)
     sizes = []
     for i, _ in enumerate(monitor.watch(range(20_000))):
         fake_time.sleep(0.01)
@@ -416,10 +418,7 @@ def test_a_monitor_that_costs_too_much_samples_less_and_says_so(tmp_path: Path, 
     """Steps, ledger and sources that overflow go on as before."""
     lazy, eager = CountingSource("lazy"), CountingSource("eager")
     eager.overflows = True
-    monitor = Monitor(
-        Settings(directory=tmp_path, console=False, interval_s=3600), sources=[lazy, eager], now=fake_time
-    )
-    monitor.start()
+    monitor = by_hand(tmp_path, fake_time, lazy, eager)
     for _ in monitor.watch(range(200)):
         fake_time.sleep(1.0)
         monitor._pipeline.sampler.cpu_s += 0.02

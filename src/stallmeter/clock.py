@@ -223,10 +223,8 @@ class StepClock:
 
     def _record(self, mark: Mark, *, outlier: bool) -> StepRecord:
         spent = [0] * len(BUCKETS)
-        new = len(mark.acc) - len(self._previous)
-        for (bucket, _), total, before in zip(
-            self.ledger.slots, mark.acc, [*self._previous, *[0] * new] if new else self._previous, strict=False
-        ):
+        previous = self._previous + [0] * (len(mark.acc) - len(self._previous))  # slots that are new
+        for (bucket, _), total, before in zip(self.ledger.slots, mark.acc, previous, strict=False):
             if total:
                 self._measured.add(bucket)
                 spent[bucket] += total - before
@@ -287,7 +285,7 @@ class DataSpan:
         self.leave()
 
     def leave(self) -> None:
-        """Close the span when no batch came."""
+        """Close the span; without a batch that is all."""
         ledger = self.ledger
         now = ledger.now()
         stack = ledger.stack

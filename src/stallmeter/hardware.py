@@ -61,7 +61,7 @@ class HardwareSignals(Store):
     @property
     def memory_peak_pct(self) -> float | None:
         """Highest share of the memory limit in use."""
-        return self.host_memory_peak_pct
+        return self._memory_peak_pct
 
     @property
     def memory_left_bytes(self) -> float | None:

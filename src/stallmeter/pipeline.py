@@ -38,6 +38,7 @@ from .records import (
 )
 from .report.model import summarize
 from .report.page import build_page
+from .report.steps_csv import HELD_ROWS
 from .retune import Boundary, Retuner
 from .sampler import Sampler
 from .settings import Settings
@@ -58,9 +59,6 @@ MEDIAN_TICKS = 8
 VERDICT_EVERY_S = 5.0
 HANG_S = 5.0
 """A source or rule that takes longer than this at the end of a run is left behind."""
-
-AWAITED_STEPS = 4096
-"""Recorded steps whose part on the device may still come: more than a device can be behind in recorded steps."""
 
 SPARSE_TICKS = 16
 """A recording that has grown long has a ledger and hardware samples of every so-many-th tick, at the least."""
@@ -126,7 +124,7 @@ class Pipeline:
         self._batches = 0
         """Batches of this tick."""
         self._awaited: dict[int, None] = {}
-        """Recorded steps, the newest last."""
+        """Recorded steps whose part on the device may still come, the newest last."""
         self._next_verdict_s = self._period_ends_s = 0.0
         self._period = Period(clock.unix_s(self._ledger.origin))
         self._reason = ""
@@ -305,7 +303,7 @@ class Pipeline:
                 self.retuner.step(step)
         for boundary in boundaries:
             self._cross(boundary)
-        while len(self._awaited) > AWAITED_STEPS:
+        while len(self._awaited) > HELD_ROWS:
             del self._awaited[next(iter(self._awaited))]
 
     def _cross(self, boundary: Boundary) -> None:

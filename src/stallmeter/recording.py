@@ -121,7 +121,7 @@ def encode(record: records.Record | Verdict) -> str:
     """Return one line for a record, without the newline."""
     kind = _KIND_OF[type(record)]
     if kind in _VALUES:
-        return _JSON.encode([kind, *[_rounded(v) if type(v) is float else v for v in _VALUES[kind](record)]])
+        return _JSON.encode([kind, *[_rounded(v) if isinstance(v, float) else v for v in _VALUES[kind](record)]])
     content = {k: v for k, v in _plain(asdict(record)).items() if v is not None}
     return _JSON.encode([kind, content])
 

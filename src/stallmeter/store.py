@@ -71,7 +71,7 @@ class Store:
         """The steps of the warm-up."""
         self._samples = samples
         self.host: Sample[HostSample] = Sample(samples)
-        self.host_memory_peak_pct: float | None = None
+        self._memory_peak_pct: float | None = None
         """Highest share of the memory limit in use, of all samples: of those that are kept a peak may be missing."""
         self.gpus: dict[int, Sample[GpuSample]] = {}
         self.gpu_memory_peak_bytes: dict[int, int] = {}
@@ -154,7 +154,7 @@ class Store:
         self.host.add(sample)
         used, limit = sample.memory_limit_used_bytes, sample.memory_limit_bytes
         if used is not None and limit:
-            self.host_memory_peak_pct = max(100.0 * used / limit, self.host_memory_peak_pct or 0.0)
+            self._memory_peak_pct = max(100.0 * used / limit, self._memory_peak_pct or 0.0)
 
     def _append_gpu(self, sample: GpuSample) -> None:
         self.gpus.setdefault(sample.index, Sample(self._samples)).add(sample)
@@ -280,9 +280,7 @@ class Store:
         return [item[-1] for item in sorted(self._slowest, reverse=True)]
 
     def _stats_of(self, name: str, of: Callable[[StepRecord], float | None]) -> Stats | None:
-        if name not in self._cache:
-            self._cache[name] = stats(v for s in self.steady if (v := of(s)) is not None)
-        return self._cache[name]  # type: ignore[return-value]
+        return self.remember(name, lambda: stats(v for s in self.steady if (v := of(s)) is not None))
 
     @property
     def data_wait_s(self) -> Stats | None:

@@ -278,10 +278,7 @@ class Window(HardwareSignals):
 
     def batch_stats(self, name: str, of: Callable[[WorkerBatch], float | None]) -> Stats | None:
         """Describe a quantity over the probed batches; None below five of them."""
-        key = f"batch {name}"
-        if key not in self._cache:
-            self._cache[key] = stats(v for b in self.batches.items if (v := of(b)) is not None)
-        found: Stats | None = self._cache[key]  # type: ignore[assignment]
+        found = self.remember(f"batch {name}", lambda: stats(v for b in self.batches.items if (v := of(b)) is not None))
         return found if found is not None and found.count >= MIN_STEADY_STEPS else None
 
     @property
