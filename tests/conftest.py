@@ -20,6 +20,7 @@ from hypothesis import settings
 from stallmeter.clock import StepClock
 from stallmeter.interfaces import Page, Point
 from stallmeter.ledger import COMPUTE, OTHER, START, Ledger
+from stallmeter.report.drawing import ChildDrawing
 
 from .children import ProcessesLeft, children, left
 from .servers import MlflowServer
@@ -99,6 +100,18 @@ def ledger(fake_time: FakeTime) -> Ledger:
 @pytest.fixture
 def step_clock(ledger: Ledger) -> StepClock:
     return StepClock(ledger, loop=COMPUTE, idle=OTHER, unix_ns=lambda: 1_700_000_000 * 10**9)
+
+
+@pytest.fixture(autouse=True)
+def _no_drawings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of this process make no page and no pictures: a child process for each would take most of the time."""
+    monkeypatch.setattr("stallmeter.defaults.start_drawing", lambda: None)
+
+
+@pytest.fixture
+def drawings(_no_drawings: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Page and pictures are made, as for a user."""
+    monkeypatch.setattr("stallmeter.defaults.start_drawing", lambda: ChildDrawing)
 
 
 @pytest.fixture

@@ -163,12 +163,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench(
-    tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> Bench:
-    monkeypatch.setattr(
-        "stallmeter.report.files.write_extras", lambda *_: None
-    )  # pictures take most of a short run's time
+def bench(tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture) -> Bench:
     return Bench(tmp_path, fake_time, caplog)
 
 

@@ -91,15 +91,10 @@ def assert_nothing_is_left(run: Callable[[int], object], runs: int) -> None:
     assert sum(monitor() is not None for monitor in alive) <= 1  # the last one may be what a frame still holds
 
 
-@pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stallmeter.report.files.write_extras", lambda *_: None)
-
-
 DATA = TensorDataset(torch.ones(8, 2))
 
 
-def test_plain_loops(tmp_path: Path, no_pictures: None) -> None:
+def test_plain_loops(tmp_path: Path) -> None:
     """Hardware and tracker each time, processes as workers each tenth time, an exception each third time."""
 
     def run(number: int) -> stallmeter.Monitor:
@@ -120,7 +115,7 @@ def test_plain_loops(tmp_path: Path, no_pictures: None) -> None:
 
 
 @pytest.mark.parametrize(("namespace", "name"), [("lightning.pytorch", "unified"), ("pytorch_lightning", "legacy")])
-def test_fits(tmp_path: Path, no_pictures: None, namespace: str, name: str) -> None:
+def test_fits(tmp_path: Path, namespace: str, name: str) -> None:
     """One callback and one trainer each time, as in a search over hyperparameters."""
     pl = importlib.import_module(namespace)
     module = importlib.import_module(f"stallmeter.lightning.{name}")
@@ -146,7 +141,7 @@ def test_fits(tmp_path: Path, no_pictures: None, namespace: str, name: str) -> N
     assert_nothing_is_left(run, 50)
 
 
-def test_one_trainer_fits_again_and_again(tmp_path: Path, no_pictures: None) -> None:
+def test_one_trainer_fits_again_and_again(tmp_path: Path) -> None:
     """One callback, one trainer, one loader: each fit makes its own recording."""
     import lightning.pytorch as pl
     from lightning.pytorch.demos.boring_classes import BoringModel

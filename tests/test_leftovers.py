@@ -63,7 +63,8 @@ def test_what_a_tracker_lacks_is_found(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_is_no_leftover(tmp_path: Path) -> None:
     """Its own program still sends: its process lives, or, on another host, its file grows."""
     assert is_written(recording(tmp_path / "here", end=False, pid=os.getpid()))
-    assert not is_written(recording(tmp_path / "ended", end=True, pid=os.getpid()))
+    assert not is_written(recording(tmp_path / "ended", end=True, pid=os.getppid()))
+    assert not is_written(recording(tmp_path / "still being sent", end=True, pid=os.getpid()))
     elsewhere = recording(tmp_path / "elsewhere", end=False, pid=1, host="another")
     assert is_written(elsewhere)
     assert leftovers.leftovers(tmp_path) == [tmp_path / "ended"]

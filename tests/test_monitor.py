@@ -30,6 +30,7 @@ from stallmeter.records import (
     WindowRecord,
     WorkerBatch,
 )
+from stallmeter.report.drawing import ChildDrawing
 from stallmeter.rules import ALL_RULES
 from stallmeter.settings import Settings
 from stallmeter.window import Window
@@ -55,13 +56,15 @@ def records(monitor: Monitor) -> list[Any]:
 def test_a_whole_run(tmp_path: Path, fake_time: FakeTime) -> None:
     tracker = ListTracker()
     source = FakeSource(samples=[HostSample(time_s=1.0, job_cpus=1.5)])
-    monitor = make(tmp_path, sources=[source], rules=ALL_RULES, trackers=[tracker], now=fake_time)
+    plugins = {"sources": [source], "rules": ALL_RULES, "trackers": [tracker]}
+    monitor = make(tmp_path, **plugins, draw=ChildDrawing, now=fake_time)
     for _ in monitor.watch(range(20)):
         fake_time.sleep(0.5)
         with monitor.span("forward"):
             fake_time.sleep(0.25)
     monitor.log({"loss": 2})
     monitor.close()
+    assert monitor.finish()
     found = records(monitor)
     assert sum(isinstance(x, StepRecord) for x in found) == 20
     ledger = [x for x in found if isinstance(x, LedgerRecord)][-1]
@@ -81,25 +84,6 @@ def test_a_whole_run(tmp_path: Path, fake_time: FakeTime) -> None:
     assert tracker.closed
     assert monitor.undelivered == ()
     monitor.close()
-
-
-def test_reports_that_take_long_leave_the_tracker_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The budget is for delivering alone: however long the reports take, they go to the tracker."""
-    write, budget_s = Monitor._write_reports, 3.0
-
-    def slowly(self: Monitor) -> dict[str, Path]:
-        time.sleep(budget_s + 0.5)
-        return write(self)
-
-    monkeypatch.setattr(Monitor, "_write_reports", slowly)
-    tracker = ListTracker()
-    settings = Settings(directory=tmp_path, console=False, close_budget_s=budget_s)
-    with Monitor(settings, trackers=[tracker]).start() as monitor:
-        for _ in monitor.watch(range(20)):
-            pass
-    assert tracker.pages[-1].final
-    assert "report.md" in tracker.pages[-1].files
-    assert monitor.undelivered == ()
 
 
 class Failing(FakeSource):

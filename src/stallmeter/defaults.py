@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -12,6 +11,7 @@ from typing import Any, Literal, TypeVar, cast
 from . import monitor as core
 from .budget import read_budget
 from .diagnosis import Verdict, WorkerAdvice
+from .ending import Draw
 from .errors import SettingError
 from .interfaces import Rule, Source, Tracker
 from .judge import judge
@@ -91,18 +91,13 @@ class Monitor(core.Monitor):
             sources=sources,
             rules=rules,
             trackers=choose_trackers(trackers, (), rank),
+            draw=start_drawing(),
         )
         self.add_facts("budget", budget_facts)
         add_default_sources(self, hardware=hardware, workers=workers)
         self.guard("num_workers", add_retuner, self, on_num_workers)
         self.guard("the profiler", add_profiler, self)
-        atexit.register(self.close, "interpreter exit")
         self.start()
-
-    def close(self, reason: str = "end") -> None:
-        """End the run; see `stallmeter.monitor.Monitor.close`."""
-        super().close(reason)
-        atexit.unregister(self.close)
 
 
 _implicit: Monitor | None = None
@@ -240,6 +235,13 @@ def add_retuner(monitor: core.Monitor, mode: OnNumWorkers) -> None:
     from .sources.loader.resize import resize, why_fixed
 
     monitor.use_retuner(Retuner(mode, resize=resize, why_fixed=why_fixed, guard=monitor.guard, tell=monitor.tell))
+
+
+def start_drawing() -> Draw | None:
+    """Return what makes a run's page and pictures in a child process; None where no process can be started."""
+    from .report.drawing import ChildDrawing, can_draw
+
+    return ChildDrawing if can_draw() else None
 
 
 def _host_source() -> Source:

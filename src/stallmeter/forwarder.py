@@ -41,6 +41,9 @@ MAX_DELAY_S = 15.0
 CLOSING_DELAY_S = 1.0
 """Longest wait between two tries while closing, when the time left is short."""
 
+LOOK_S = 0.05
+"""Time between two looks at whether a tracker that is waited for has failed."""
+
 BATCHES_PER_TURN = 20
 """Batches that one tracker may send before the next tracker has its turn."""
 
@@ -130,6 +133,8 @@ class _Delivery:
         self.next_try = 0.0
         self.asked_at: float | None = None
         """When the call in progress began; None while there is none."""
+        self.caught_up = threading.Event()
+        """Set when the tracker had got all that was written as the run ended, or there was no time left for it."""
         self._folder = folder
         self._rank = rank
         self._failures = 0
@@ -287,6 +292,7 @@ class Forwarder:
         self._monotonic = monotonic
         self._sleep = sleep
         self._page: Page | None = None
+        self._ending = threading.Event()
         self._closing = threading.Event()
         self._deadline = math.inf
         self._undelivered: tuple[Undelivered, ...] | None = None
@@ -316,6 +322,27 @@ class Forwarder:
         """
         return self._turn(self._deliveries)
 
+    def catch_up(self, budget_s: float = 10.0) -> bool:
+        """Send what is written by now, the newest page included, and go on until `close`, where a last page may come.
+
+        Args:
+            budget_s: Most seconds to wait. A tracker that has just failed is not waited for: its thread tries on.
+
+        Returns:
+            Whether every tracker has got it.
+        """
+        deadline = self._monotonic() + budget_s
+        self._deadline = deadline
+        self._ending.set()
+        if not self._threads:
+            self._drain(self._deliveries)
+        while waiting := [d for d in self._deliveries if not d.caught_up.is_set() and not d.stopped and not d.waiting]:
+            left_s = deadline - self._monotonic()
+            if left_s <= 0 or not self._threads:
+                break
+            waiting[0].caught_up.wait(min(left_s, LOOK_S))
+        return all(d.caught_up.is_set() and not d.stopped for d in self._deliveries)
+
     def close(self, budget_s: float = 10.0) -> tuple[Undelivered, ...]:
         """Send what is left, the newest page included, and let go of the trackers. Call it after the recorder's close.
 
@@ -335,6 +362,7 @@ class Forwarder:
         # The last fifth is for letting go of the trackers and for counting what is left.
         self._deadline = started + 0.8 * budget_s
         self._closing.set()
+        self._ending.set()
         if not self._threads:
             self._finish(self._deliveries)
         for thread in self._threads:
@@ -350,8 +378,12 @@ class Forwarder:
 
     def _run(self, delivery: _Delivery) -> None:
         busy = False
-        while not self._closing.wait(0.0 if busy else self._interval_s):
+        while not self._ending.wait(0.0 if busy else self._interval_s):
             busy = self._turn([delivery])
+        if not self._closing.is_set():
+            self._drain([delivery])
+        while not self._closing.wait(self._interval_s):  # the last page is being made
+            self._turn([delivery])
         self._finish([delivery])
 
     def _turn(self, deliveries: Sequence[_Delivery]) -> bool:
@@ -365,7 +397,7 @@ class Forwarder:
             busy = busy or bool(more)
         return busy
 
-    def _finish(self, deliveries: Sequence[_Delivery]) -> None:
+    def _drain(self, deliveries: Sequence[_Delivery]) -> None:
         for delivery in deliveries:
             delivery.next_try = 0.0
         while self._in_time():
@@ -376,6 +408,12 @@ class Forwarder:
             if not busy:
                 now = self._monotonic()
                 self._sleep(max(0.0, min(min(waiting), self._deadline) - now))
+        for delivery in deliveries:
+            if not delivery.waiting:
+                delivery.caught_up.set()
+
+    def _finish(self, deliveries: Sequence[_Delivery]) -> None:
+        self._drain(deliveries)
         for delivery in deliveries:
             delivery.asked_at = self._monotonic()
             if self._let_go is None:
@@ -402,7 +440,7 @@ class Forwarder:
             delivery.show(page)
         except (TrackerUnavailableError, RecordingError):
             # A recording is unreadable for an instant when a new part has no header yet.
-            longest_s = CLOSING_DELAY_S if self._closing.is_set() else MAX_DELAY_S
+            longest_s = CLOSING_DELAY_S if self._ending.is_set() else MAX_DELAY_S
             delivery.postpone(self._monotonic(), longest_s)
             return False
         except TrackerError as exc:

@@ -95,6 +95,8 @@ class Tracker(Protocol):
     A tracker whose `close` ends a run that it started has an attribute ``owns_run``, True until that is done. It is
     kept in the cursor, so that a later program can end the run; without it the run counts as somebody else's. Where
     runs end with a status it has an attribute ``end_status``, set to ``FAILED`` before `close` when training raised.
+    One that writes through a client of the program's, which may be closed as soon as the run is over, has an attribute
+    ``borrowed`` that is True: the end of the run waits for it until it has the final page.
     """
 
     name: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import os
 import re
@@ -31,19 +32,27 @@ _MADE_BY_SYNC = re.compile(r"-(?:to|new)-[0-9a-f]+$")
 def leftovers(directory: Path, *, but: Path | None = None) -> list[Path]:
     """Return the newest recordings of a directory that their tracker has not got completely, the newest first.
 
-    Looks at no more than `NEWEST` folders, by their names, which begin with the time.
+    Looks at no more than `NEWEST` folders, by their names, which begin with the time. Those of this process are left
+    out: it may still be sending them.
 
     Args:
         directory: Where recordings are.
         but: The recording to leave out.
     """
     names = heapq.nlargest(NEWEST, (f.name for f in os.scandir(directory) if f.is_dir()))
-    return [f for name in names if (f := directory / name) != but and is_left_over(f)]
+    return [f for name in names if (f := directory / name) != but and is_left_over(f) and not _is_ours(f)]
 
 
 def is_left_over(folder: Path) -> bool:
     """Whether a recording has something for its tracker, and nobody is about to send it."""
     return bool(behind(folder)) and not is_written(folder)
+
+
+def _is_ours(folder: Path) -> bool:
+    with contextlib.suppress(RecordingError, OSError):
+        header = Reader(folder).header()
+        return (header.host, header.pid) == (socket.gethostname(), os.getpid())
+    return False
 
 
 def behind(folder: Path, rank: int | None = None) -> dict[str, Cursor]:

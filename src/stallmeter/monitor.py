@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import signal
 import socket
-import sys
 import time
 import weakref
 from collections import deque
@@ -23,6 +23,7 @@ from typing import Any, Literal, TypeVar
 
 from .clock import StepClock
 from .diagnosis import Verdict
+from .ending import Draw, Ending
 from .errors import SettingError
 from .forwarder import Forwarder, Undelivered
 from .guard import Guard
@@ -30,11 +31,9 @@ from .interfaces import Rule, Source, Tracker
 from .ledger import CALLBACKS, COMPUTE, LOOP, OTHER, START, Ledger, Span, WorkSpan
 from .loop import Watched, batch_size
 from .pipeline import Pipeline
+from .program_end import INTERPRETER_EXIT, await_at_exit, forget
 from .recording import Header, Recorder, redact
 from .records import BUCKETS, BatchContent, Event, LoaderInfo, UserMetrics
-from .report.files import write_reports
-from .report.model import read_history
-from .report.wording import headline
 from .retune import Retuner
 from .settings import Settings
 from .version import VERSION
@@ -56,6 +55,7 @@ class Monitor:
         sources: What is measured besides the loop.
         rules: What is looked for.
         trackers: Where the recording is forwarded; only rank 0 forwards.
+        draw: Starts what makes the page and the pictures once the run has ended; without it there are none.
         now: Monotonic nanoseconds; passed in by tests.
     """
 
@@ -66,6 +66,7 @@ class Monitor:
         sources: Sequence[Source] = (),
         rules: Sequence[Rule] = (),
         trackers: Sequence[Tracker] = (),
+        draw: Draw | None = None,
         now: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self.settings = settings
@@ -78,7 +79,6 @@ class Monitor:
         self.window.facts.update(settings.facts)
         self.folder: Path | None = None
         """Folder of the recording; None when it could not be written."""
-        self.undelivered: tuple[Undelivered, ...] = ()
         self.guard = Guard(self.tell, lambda: self._pipeline.sampler.is_left())
         """Calls what may fail: ``guard(name, call, *args)`` returns what ``call`` returned, None when it failed."""
         self._pid = os.getpid()
@@ -94,7 +94,9 @@ class Monitor:
             own_slot=self._own_slot,
             sources=sources,
             rules=rules,
+            after=self._run_ending,
         )
+        self._ending = Ending(settings, self._pipeline, self.window, self.guard, draw)
         self._closed = False
         self._probe: Any = None
         self._between_steps: deque[tuple[str, Callable[[StepClock], bool]]] = deque()
@@ -107,9 +109,10 @@ class Monitor:
         pipeline = self._pipeline
         pipeline.recorder = self.guard("opening the recording", self._open_recorder)
         if pipeline.recorder is not None:
-            self.folder = pipeline.recorder.folder
+            self.folder = pipeline.folder = pipeline.recorder.folder
             if self._trackers:
                 pipeline.forwarder = self.guard("forwarding", self._open_forwarder, self.folder)
+        await_at_exit(self)
         self.guard("starting to sample", pipeline.start)
         return self
 
@@ -143,69 +146,93 @@ class Monitor:
         _log.warning("stallmeter: forwarding to %s stopped: %s", tracker, redact(message))
 
     def close(self, reason: str = "end") -> None:
-        """End the run: last samples, last verdict, reports, and whatever the trackers still lack. Idempotent."""
+        """End the run: last sample, last verdict, short reports, and what the trackers still lack. Idempotent.
+
+        Page and pictures are made by a child process beside the program; `finish` waits for them, and so does the
+        program's end, no longer than ``close_budget_s``.
+        """
+        if self._end(reason):
+            self._ending.wait_for_handover()
+
+    def abort(self, reason: str, *, signalled: bool = False) -> None:
+        """End the run after an exception: flush the recording and return, for others have something to save.
+
+        Reports and trackers follow when `others_are_done`, after 30 s, or when the program ends.
+
+        Args:
+            reason: ``exception: `` and its name.
+            signalled: Whether a signal is ending the process. Reports and trackers are then left to `stallmeter sync`.
+        """
+        if self._end(reason, signalled=signalled):
+            self._ending.wait_for_flush()
+
+    def others_are_done(self, wait_s: float = 0.0) -> None:
+        """Say after `abort` that nobody else has anything left to save.
+
+        Args:
+            wait_s: Most seconds to wait until the trackers have got the points.
+        """
+        self._ending.others_are_done(wait_s)
+
+    def skip_reports(self) -> None:
+        """Write no reports at the end: nobody would read them."""
+        self._ending.with_reports = False
+
+    def finish(self, timeout_s: float = 60.0) -> bool:
+        """Wait after `close` for the page, the pictures and the trackers.
+
+        Args:
+            timeout_s: Most seconds to wait.
+
+        Returns:
+            Whether all is done. What is missing is made by ``stallmeter report`` and sent by ``stallmeter sync``.
+        """
+        return os.getpid() != self._pid or (self._closed and self._ending.wait(timeout_s))
+
+    def exit(self) -> Callable[[float], None]:
+        """Begin to end the run, where that has not happened yet: the program ends.
+
+        Returns:
+            What waits for the rest, no longer than until a deadline (monotonic seconds).
+        """
+        self._end(INTERPRETER_EXIT)
+        self._ending.wait_for_sample()
+        return self._ending.exit
+
+    def _end(self, reason: str, *, signalled: bool = False) -> bool:
         if self._closed or os.getpid() != self._pid:
-            return
+            return False
         self._closed = True
         self.guard.attempt("the last step", self.clock.pause)
         self.guard.attempt("the last step", self.ledger.unwind)
-        pipeline = self._pipeline
-        late: BaseException | None = None
+        self._ending.trackers = self._trackers
+        self._ending.begin(reason, signalled=signalled)
+        return True
+
+    def _run_ending(self) -> None:
         try:
-            pipeline.end(reason)
-        except BaseException as exc:  # noqa: BLE001 - it is raised when all is done
-            # A signal's handler raises wherever this thread stands: torch's when a worker has died, or Ctrl-C. A
-            # sampler thread that goes on would abort the program at its end.
-            late = exc
-            pipeline.end(reason)
-        files = self.guard.attempt("the reports", self._write_reports) or {}
-        if pipeline.forwarder is not None:
-            self.guard.attempt("forwarding", self._end_forwarding, pipeline.forwarder, files, reason)
-        if pipeline.recorder is not None:  # what failed since the last sample is still told
-            self.guard.attempt("the recording", pipeline.keep_inbox)
-            self.guard.attempt("the recording", pipeline.recorder.close)
-        self.guard.attempt("the last words", self._say_goodbye)
-        if late is not None:
-            raise late
+            self._ending.run()
+        finally:
+            forget(self)
 
-    def _end_forwarding(self, forwarder: Forwarder, files: Mapping[str, Path], reason: str) -> None:
-        page = self.guard.attempt("the run's page", self._pipeline.page, files)
-        if page is not None:
-            forwarder.show(page)
-        for tracker in self._trackers:
-            if reason.startswith("exception") and hasattr(tracker, "end_status"):
-                tracker.end_status = "FAILED"
-        self.undelivered = forwarder.close(self.settings.close_budget_s)
-        self._pipeline.name_hanging(forwarder, 0.0)
+    @property
+    def undelivered(self) -> tuple[Undelivered, ...]:
+        """What trackers had not got when they were let go of, which `finish` waits for."""
+        return self._ending.undelivered
 
-    def _write_reports(self) -> dict[str, Path]:
-        if self.folder is None:
-            return {}
-        folder, rank = self.folder, self.settings.rank
-        history = read_history(folder, rank)
-        files = write_reports(folder, rank, history, history.report(), self.guard)
-        profiler = self._pipeline.profiler
-        return files if profiler is None else {**files, **profiler.files}
-
-    def _say_goodbye(self) -> None:
-        if not self.settings.console or self.settings.rank != 0:
-            return
-        line = self.guard("the headline", lambda: headline(self.verdict, self.window.trials))
-        if self.folder is not None and line:
-            sys.stderr.write(f"stallmeter: {line}\nstallmeter: details: stallmeter report {self.folder}\n")
-        for left in self.undelivered:
-            _log.warning(
-                "stallmeter: %d points did not reach %s; send them with: stallmeter sync %s",
-                left.points,
-                left.destination,
-                self.folder,
-            )
+    @property
+    def close_budget_s(self) -> float:
+        """Most seconds by which the program's end may be delayed."""
+        return self.settings.close_budget_s
 
     def __enter__(self) -> Monitor:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        self.close("end" if kind is None else f"exception: {kind.__name__}")
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort(f"exception: {kind.__name__}", signalled=exc is not None and is_signalled(exc))
 
     # -- the training thread ------------------------------------------------------------------------------------------
 
@@ -396,6 +423,14 @@ class Monitor:
         except TypeError:  # built-in iterators; they have no workers that a reference would keep alive
             return
         self.guard("worker probe", self.iterator_from, known)
+
+
+def is_signalled(exc: BaseException) -> bool:
+    """Whether an exception says that a signal ends the process. Ctrl-C does not: its user waits for the verdict."""
+    if type(exc).__name__ == "SIGTERMException":  # Lightning's
+        return True
+    code = exc.code if isinstance(exc, SystemExit) else None
+    return isinstance(code, int) and code > 128 and code != 128 + signal.SIGINT
 
 
 def _untold(before: Callable[[], None]) -> Callable[[], tuple[int | None, bool | None]]:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ class Pipeline:
         own_slot: Of the ledger: stallmeter's own time.
         sources: What is measured besides the loop.
         rules: What is looked for.
+        after: What a thread beside the training does once the run was asked to end, with `end` for a beginning.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class Pipeline:
         own_slot: int,
         sources: Sequence[Source],
         rules: Sequence[Rule],
+        after: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -105,11 +108,17 @@ class Pipeline:
         self._own_slot = own_slot
         self._rules = tuple(rules)
         self.sources = {source.name: source for source in sources}
-        self.sampler = Sampler(self.tick, settings.interval_s, leave=guard.leave, last=self._last_tick)
+        self.sampler = Sampler(self.tick, settings.interval_s, leave=guard.leave, last=self._last_tick, after=after)
         self.verdict = Verdict(primary=None)
         """The newest."""
         self.recorder: Recorder | None = None
-        """None when the recording could not be opened, or the last sample took too long for it."""
+        """None when the recording could not be opened, or was given up because the last sample took too long for it."""
+        self.gave_up = False
+        """Whether the recording's folder hung in the last sample: nobody may touch it any more."""
+        self.folder: Path | None = None
+        """Of the recording; None when it could not be opened."""
+        self.flushed = threading.Event()
+        """Set when all that was known at the end is in the file; the last sample and the last verdict come later."""
         self.forwarder: Forwarder | None = None
         self.retuner: Retuner | None = None
         self.profiler: Any = None
@@ -139,13 +148,20 @@ class Pipeline:
         self._period_ends_s = self._period.started_s + self._settings.period_s
         self.sampler.start()
 
-    def end(self, reason: str) -> None:
-        """Have the sampler thread take the last sample. A source or rule that hangs in it is left behind.
+    def request_end(self, reason: str) -> bool:
+        """Ask the sampler thread for its last sample, without waiting for it.
 
         Args:
             reason: Why the run ends, for the recording.
+
+        Returns:
+            Whether there is a thread that does what comes after it.
         """
         self._reason = reason
+        return self.sampler.request_stop()
+
+    def end(self) -> None:
+        """Wait until the sampler thread has taken the last sample. A source or rule that hangs in it is left behind."""
         give_up_s = time.monotonic() + GIVE_UP_S
         while not self.sampler.stop(HANG_S):
             if self._guard.leave():
@@ -153,7 +169,7 @@ class Pipeline:
                 self.sampler.restart()
             elif time.monotonic() >= give_up_s:
                 _log.warning("stallmeter: the last sample takes too long and is left out")
-                self.recorder = None
+                self.recorder, self.gave_up = None, True
                 return
         if not self._ended:  # no thread could be had for it
             self._guard.hurry = self._guard.has_hung
@@ -164,6 +180,12 @@ class Pipeline:
         if not self._final_tick:
             self._final_tick = True
             self._inbox.append(Event(time_s=time.time(), name="end", detail=self._reason))
+            # An emergency checkpoint may wait for this: first what is known, then what has to be asked for.
+            self._guard.attempt("taking the steps", self._take_steps)
+            self._guard.attempt("the recording", self.keep_inbox)
+            self._guard.attempt("the ledger", self._keep_ledger)
+            self._guard.attempt("the recording", self._flush)
+        self.flushed.set()
         self.tick()
         while self.sources:
             name = next(iter(self.sources))
@@ -386,9 +408,9 @@ class Pipeline:
             if page is not None:
                 self.forwarder.show(page)
 
-    def page(self, files: Mapping[str, Path] | None = None) -> Page:
-        """Return the run's page; the final one is the one that has been given the reports."""
-        return build_page(summarize(self._window, self.verdict), files or {}, final=files is not None)
+    def page(self, files: Mapping[str, Path] | None = None, *, final: bool = False) -> Page:
+        """Return the run's page as it is now, with the files that there are."""
+        return build_page(summarize(self._window, self.verdict), files or {}, final=final)
 
     def name_hanging(self, forwarder: Forwarder, longer_than_s: float) -> None:
         """Name the trackers whose one call has taken longer than this."""

@@ -1,4 +1,8 @@
-"""One daemon thread that calls back at fixed deadlines, away from the training thread, and one that watches it."""
+"""One daemon thread that calls back at fixed deadlines, away from the training thread, and one that watches it.
+
+The watching thread outlives the sampling: it does what is left to do when a run has ended. It is started with the run
+because no thread can be started any more while the interpreter ends (Python 3.12 and later), and there runs end, too.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +31,7 @@ class Sampler:
         monotonic: Seconds that never go back.
         leave: Asked when a tick has gone on for `PATIENCE_S`; returns whether to go on in a new thread without it.
         last: What the thread does before it ends; as ``tick``.
+        after: What the watching thread does once sampling was asked to end; as ``tick``.
     """
 
     def __init__(
@@ -37,12 +42,14 @@ class Sampler:
         monotonic: Callable[[], float] = time.monotonic,
         leave: Callable[[], bool] = lambda: False,
         last: Callable[[], None] = lambda: None,
+        after: Callable[[], None] = lambda: None,
     ) -> None:
         self._tick = tick
         self._interval_s = interval_s
         self._monotonic = monotonic
         self._leave = leave
         self._last = last
+        self._after = after
         self._stopped = threading.Event()
         self._thread = self._new_thread()
         self._watcher = threading.Thread(target=self._watch, name="stallmeter-watcher", daemon=True)
@@ -56,11 +63,14 @@ class Sampler:
         self._thread.start()
         self._watcher.start()
 
-    def stop(self, timeout_s: float) -> bool:
-        """Ask the threads to end; returns whether sampling did within ``timeout_s`` seconds."""
+    def request_stop(self) -> bool:
+        """Ask the sampling to end; returns whether there is a thread that does what comes after it."""
         self._stopped.set()
-        if self._watcher.ident is not None:
-            self._watcher.join(timeout_s)
+        return self._watcher.ident is not None
+
+    def stop(self, timeout_s: float) -> bool:
+        """Ask the sampling to end; returns whether it did within ``timeout_s`` seconds."""
+        self._stopped.set()
         thread = self._thread
         if thread.ident is not None:
             thread.join(timeout_s)
@@ -108,6 +118,7 @@ class Sampler:
             if times >= GLANCES and self._leave():
                 self.restart()
                 times = 0
+        self._after()
 
 
 class _SamplingThread(threading.Thread):

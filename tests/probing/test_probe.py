@@ -43,12 +43,6 @@ def imported() -> None:
         module_of(namespace)
 
 
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step that raises leaves a recording with its reports, which take a second."""
-    monkeypatch.setattr("stallmeter.report.files.write_extras", lambda *_: None)
-
-
 class Items(Dataset):
     """Random items; each may take some time and counts itself where it is made."""
 

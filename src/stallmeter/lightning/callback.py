@@ -23,6 +23,9 @@ from ..settings import CLOSE_BUDGET_S, Settings
 from .actions import Spans, owners_of
 from .patch import Patches
 
+MAILBOX_S = 1.0
+"""Most seconds to wait, after an exception, for the last points for loggers that only the training thread may call."""
+
 
 class StallMonitorMixin:
     """Records where the time of ``Trainer.fit`` goes and why the accelerator waits.
@@ -177,8 +180,11 @@ class StallMonitorMixin:
             self._finish("end")
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """End the recording: Lightning calls no teardown after an exception."""
-        self._finish(f"exception: {type(exception).__name__}")
+        """Flush the recording and return: callbacks that save an emergency checkpoint are called after this one."""
+        session, self._session = self._session, None
+        if session is not None:
+            self._last = session.monitor
+            session.abort(exception)
 
     # -----------------------------------------------------------------------------------------------------------------
 
@@ -203,7 +209,13 @@ class StallMonitorMixin:
             world_size=trainer.world_size,
             run_id=defaults.shared_run_id(trainer.world_size),
         )
-        monitor = core.Monitor(settings, sources=self._extra_sources, rules=self._rules, now=self._now)
+        monitor = core.Monitor(
+            settings,
+            sources=self._extra_sources,
+            rules=self._rules,
+            draw=defaults.start_drawing(),
+            now=self._now,
+        )
         monitor.guard("finding the trainer's settings", lambda: monitor.window.facts.update(_facts(trainer)))
         ranks = trainer.num_devices if trainer.world_size > 1 else 1
         monitor.add_facts("budget", lambda: defaults.budget_facts(ranks))
@@ -327,6 +339,28 @@ class _Session:
             self.monitor.close(reason)
         finally:
             self.deliver()
+
+    def abort(self, exception: BaseException) -> None:
+        """Undo every patch and end the recording; what takes longer comes after all callbacks have been called."""
+        self.monitor.guard("removing the patches", self._patches.undo)
+        signalled = bool(getattr(self._trainer, "received_sigterm", False)) or core.is_signalled(exception)
+        self.monitor.abort(f"exception: {type(exception).__name__}", signalled=signalled)
+        self.monitor.guard("waiting for other callbacks", self._come_last)
+
+    def _come_last(self) -> None:
+        """Lightning asks the strategy behind all callbacks, and closes the loggers behind the strategy."""
+        strategy = self._trainer.strategy
+        original = strategy.on_exception
+
+        def on_exception(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._patches.undo()
+                self.monitor.others_are_done(MAILBOX_S if self.mailboxes else 0.0)
+                self.deliver()
+
+        self._patches.set(strategy, "on_exception", on_exception)
 
     def _listen_to_profiler(self, profiler: Any) -> None:
         spans = Spans(self.clock, owners_of(self._trainer.callbacks, self._trainer.lightning_module))

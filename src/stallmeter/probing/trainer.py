@@ -80,8 +80,12 @@ class LightningTraining:
                 **self._kwargs, **_ours(folder), callbacks=[watcher, self._pacer(pace, watcher)]
             )
             self.device = str(trainer.strategy.root_device.type)
-            with _interruptible(trainer):
-                trainer.fit(self._module, **self._data(loader))
+            try:
+                with _interruptible(trainer):
+                    trainer.fit(self._module, **self._data(loader))
+            finally:
+                if watcher.monitor is not None:
+                    watcher.monitor.finish()
         window: Window = watcher.monitor.window
         return window
 
@@ -89,7 +93,7 @@ class LightningTraining:
         def on_train_batch_end(trainer: Any, _module: Any, _outputs: Any, batch: Any, _batch_idx: int) -> None:
             if pace.tick(batch_size(batch)):
                 trainer.should_stop = True
-                watcher.monitor.folder = None  # so that no reports are written, which nobody would read
+                watcher.monitor.skip_reports()
 
         pacer = self._lightning.Callback()
         pacer.on_train_batch_end = on_train_batch_end

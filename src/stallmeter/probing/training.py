@@ -87,12 +87,14 @@ class StepTraining:
             interval_s=SAMPLE_EVERY_S,
             console=False,
         )
-        with monitor:
+        monitor.skip_reports()
+        try:
             for batch in endless(monitor.watch(loader)):
                 self._step(batch)
                 if pace.tick(batch_size(batch)):
                     break
-            monitor.folder = None  # so that no reports are written, which nobody would read
+        finally:
+            monitor.close()
         return monitor.window
 
 

@@ -22,17 +22,49 @@ def report_files(folder: Path, rank: int) -> dict[str, Path]:
     return {f"{stem}.{kind}": folder / f"{stem}{suffix}.{kind}" for stem, kind in kinds}
 
 
-def write_reports(
-    folder: Path, rank: int, history: History, report: Report, guard: Callable[..., Any]
-) -> dict[str, Path]:
-    """Write all reports of a rank; the HTML report and the chart only of rank 0, where their packages are installed.
+def write_summaries(folder: Path, rank: int, report: Report) -> dict[str, Path]:
+    """Write the short reports of a rank, which need no more than the report itself.
+
+    Args:
+        folder: The recording's folder.
+        rank: Whose files.
+        report: Of the recording, or of the run that has just made it.
+
+    Returns:
+        What was written, by the name that it has on a tracker.
+
+    Raises:
+        OSError: A file cannot be written.
+    """
+    files = report_files(folder, rank)
+    write_atomically(files["report.md"], markdown.to_markdown(report))
+    write_atomically(files["diagnosis.json"], json.dumps(to_json(report), indent=2))
+    return {name: files[name] for name in ("report.md", "diagnosis.json")}
+
+
+def write_drawn(folder: Path, rank: int, history: History, guard: Callable[..., Any]) -> None:
+    """Write what takes long: the table of steps, and for rank 0 page and picture, where their packages are installed.
+
+    Args:
+        folder: The recording's folder.
+        rank: Whose files.
+        history: The recording read back.
+        guard: Called as ``guard(name, call, *args)`` once for each file; keeps the failure of one from the others.
+    """
+    files = report_files(folder, rank)
+    guard("steps.csv", write_steps_csv, folder, rank, files["steps.csv"])
+    if rank == 0:  # the others' pictures are drawn when somebody asks for them
+        write_extras(history, files, guard)
+
+
+def complete_reports(folder: Path, rank: int, history: History, report: Report) -> dict[str, Path]:
+    """Write those reports of a rank that are missing: its program was killed, or it did not wait for them.
 
     Args:
         folder: The recording's folder.
         rank: Whose files.
         history: The recording read back.
         report: Made of it.
-        guard: Calls what needs optional packages, once for each file.
 
     Returns:
         What `report_files` does.
@@ -42,9 +74,13 @@ def write_reports(
         OSError: A file cannot be written.
     """
     files = report_files(folder, rank)
-    write_atomically(files["report.md"], markdown.to_markdown(report))
-    write_atomically(files["diagnosis.json"], json.dumps(to_json(report), indent=2))
-    write_steps_csv(folder, rank, files["steps.csv"])
-    if rank == 0:  # the others' pictures are drawn when somebody asks for them
-        write_extras(history, files, guard)
+    if not (files["report.md"].is_file() and files["diagnosis.json"].is_file()):
+        write_summaries(folder, rank, report)
+    drawn = ("steps.csv", "report.html") if rank == 0 else ("steps.csv",)
+    if not all(files[name].is_file() for name in drawn):
+        write_drawn(folder, rank, history, _unguarded)
     return files
+
+
+def _unguarded(_: str, call: Callable[..., Any], *args: Any) -> Any:
+    return call(*args)

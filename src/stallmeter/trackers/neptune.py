@@ -80,6 +80,7 @@ class NeptuneTracker:
         self._open: Callable[[], Any] | None = None
         self._base = "".join(f"{part}/" for part in base_namespace.split("/") if part)
         self.owns_run = owns_run
+        self.borrowed = not owns_run
         self._patience_s = patience_s
         self._series = Substeps()
         self._shown: dict[str, Value] = {}

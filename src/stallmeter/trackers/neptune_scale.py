@@ -66,6 +66,7 @@ class NeptuneScaleTracker:
         self._run = run
         self._base = "".join(f"{part}/" for part in base_namespace.split("/") if part)
         self.owns_run = owns_run
+        self.borrowed = not owns_run
         self._patience_s = patience_s
         self._series = Substeps()
         self._shown: dict[str, Value] = {}

@@ -1,0 +1,60 @@
+"""What has to be waited for when the program ends: runs that go on, and reports of runs that have ended."""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from multiprocessing import util
+from typing import Protocol
+
+INTERPRETER_EXIT = "interpreter exit"
+
+
+class Ends(Protocol):
+    """A monitor."""
+
+    @property
+    def close_budget_s(self) -> float:
+        """Most seconds to wait for it."""
+        ...
+
+    def exit(self) -> Callable[[float], None]:
+        """Begin to end its run; returns what waits for the rest, no longer than until a deadline (monotonic)."""
+        ...
+
+
+_open: dict[int, Ends] = {}
+_watched_pid: int | None = None
+"""The process whose end is listened for: a fork inherits the list, but not the runs."""
+
+
+def await_at_exit(monitor: Ends) -> None:
+    """Have a monitor closed and waited for when this process ends."""
+    global _watched_pid
+    if _watched_pid != os.getpid():
+        _open.clear()
+        _watched_pid = os.getpid()
+        if multiprocessing.parent_process() is None:
+            atexit.register(_end)
+        else:  # children of multiprocessing leave by os._exit, which calls no atexit
+            util.Finalize(None, _end, exitpriority=100)
+    _open[id(monitor)] = monitor
+
+
+def forget(monitor: Ends) -> None:
+    """Take back `await_at_exit`."""
+    _open.pop(id(monitor), None)
+
+
+def _end() -> None:
+    """Wait for all of them together no longer than for the one that may take longest."""
+    if _watched_pid != os.getpid():
+        return
+    left = list(_open.values())
+    waits = [monitor.exit() for monitor in left]
+    deadline_s = time.monotonic() + max((monitor.close_budget_s for monitor in left), default=0.0)
+    for wait in waits:
+        wait(deadline_s)

@@ -1,0 +1,109 @@
+"""A run's page, pictures and table of steps, made by a child process from the recording.
+
+They take a second after a short run and many after a day, and tens of megabytes for plotly and matplotlib: too much for
+a process that trains. The child is given this process's module path, not its modules.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import StallmeterError
+from .files import report_files, write_drawn
+from .model import read_history
+
+_log = logging.getLogger("stallmeter")
+
+DRAWN = ("report.html", "phases.png", "steps.csv")
+
+_PROGRAM = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from stallmeter.report.drawing import main; main(sys.argv[2:])"
+)
+
+
+class DrawingError(StallmeterError):
+    """The child process has failed."""
+
+
+class ChildDrawing:
+    """Starts the child process for a recording's folder and a rank.
+
+    Args:
+        folder: The recording's folder.
+        rank: Whose part of it.
+
+    Raises:
+        OSError: No process can be started.
+    """
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._folder = folder.absolute()
+        known = report_files(folder, rank)
+        self.files: Mapping[str, Path] = {name: known[name] for name in DRAWN}
+        # Not the zero-code callback's business, and no GPU is needed.
+        environment = {k: v for k, v in os.environ.items() if k != "STALLMETER"} | {"CUDA_VISIBLE_DEVICES": ""}
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(self._folder), str(rank)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is meant for the program
+        )
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for its end; returns whether it has ended.
+
+        Raises:
+            DrawingError: It has failed.
+        """
+        try:
+            _, said = self._process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        if self._process.returncode:
+            last = said.decode(errors="replace").strip().rpartition("\n")[2]
+            raise DrawingError(
+                f"{last}. To make what is missing: stallmeter report {self._folder} --format html --output report.html"
+            )
+        return True
+
+    def stop(self) -> None:
+        """End it. What it has not made, `stallmeter sync` and `stallmeter report --format html` make."""
+        self._process.kill()
+        self._process.communicate()
+
+
+def can_draw() -> bool:
+    """Whether a child process can be started: not where the program is one file without an interpreter."""
+    return bool(sys.executable) and not getattr(sys, "frozen", False)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """What the child process does: draw the recording in the folder ``arguments[0]`` of the rank ``arguments[1]``.
+
+    A file that fails leaves the others; the first error is raised once all were tried.
+    """
+    if hasattr(os, "nice"):
+        os.nice(10)  # the next fit comes first
+    folder, rank = Path(arguments[0]), int(arguments[1])
+    errors: list[Exception] = []
+
+    def attempt(_: str, call: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return call(*args)
+        except Exception as exc:  # noqa: BLE001 - raised below
+            errors.append(exc)
+            return None
+
+    write_drawn(folder, rank, read_history(folder, rank), attempt)
+    if errors:
+        raise errors[0]
