@@ -71,6 +71,7 @@ bench-overhead: $(STAMP)
 	$(BIN)/python benchmarks/overhead/plain_loop.py
 	$(BIN)/python benchmarks/overhead/worker_probe.py
 	$(BIN)/python benchmarks/overhead/forwarding.py
+	$(BIN)/python benchmarks/overhead/ending.py
 
 bench-ledger: $(STAMP)
 	$(BIN)/python -m benchmarks.ledger

@@ -28,6 +28,7 @@ from stallmeter.interfaces import Page, Point
 from stallmeter.monitor import Monitor
 from stallmeter.recording import Reader
 from stallmeter.records import HostSample, WorkerBatch
+from stallmeter.report.drawing import ChildDrawing
 from stallmeter.rules import ALL_RULES
 from stallmeter.settings import Settings
 
@@ -120,7 +121,8 @@ def soak(steps: int, folder: Path) -> dict[str, float]:
     clock, tracker = Clock(), Counter()
     threads = threading.active_count()
     settings = Settings(directory=folder, console=False, interval_s=86_400)
-    monitor = Monitor(settings, sources=[Host(clock), Workers(clock)], rules=ALL_RULES, trackers=[tracker], now=clock)
+    sources = [Host(clock), Workers(clock)]
+    monitor = Monitor(settings, sources=sources, rules=ALL_RULES, trackers=[tracker], draw=ChildDrawing, now=clock)
     monitor.start()
     done, base_mb = 0, 0.0
     while done < steps:
@@ -138,6 +140,8 @@ def soak(steps: int, folder: Path) -> dict[str, float]:
     began_s = time.monotonic()
     monitor.close()
     closing_s = time.monotonic() - began_s
+    monitor.finish(600)
+    drawn_s = time.monotonic() - began_s
     assert monitor.folder is not None
     expected = sum(len(points_of(record)) for record, _ in Reader(monitor.folder, 0))
     ledger = monitor.window.ledger
@@ -146,7 +150,8 @@ def soak(steps: int, folder: Path) -> dict[str, float]:
     return {
         "memory grown MB": grown_mb,
         "recording and reports MB": size_mb(monitor.folder),
-        "reports at the end, s": closing_s,
+        "end of the run, s": closing_s,
+        "page and pictures beside it, s": drawn_s,
         "steps missing in the ledger": steps - ledger.steps,
         "points missing": expected - tracker.points,
         "threads left": threading.active_count() - threads,
