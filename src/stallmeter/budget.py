@@ -19,6 +19,9 @@ _NO_LIMIT_BYTES = 1 << 60
 _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 """Set by torchrun, Open MPI, MVAPICH and Hydra in each rank: more specific than what SLURM says of the whole job."""
 _SLURM_SIZES = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
+_SLURM_STEP = ("SLURM_STEP_ID", "SLURM_STEP_TASKS_PER_NODE")
+"""Set by srun for what it starts. A program that a batch script starts without it is one process, whatever was asked
+for with ``--ntasks``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,11 +159,12 @@ def read_budget(
         environ: Environment of the launcher; the process's own by default.
         host_cpus: CPUs of the host; asked of the system by default.
         affinity: CPU ids that the job may run on; asked of the system by default.
-        ranks_on_node: Training processes on this node, where the caller knows better than the environment.
+        ranks_on_node: Training processes on this node, as the framework says. The larger number counts: Lightning
+            starts several in an srun step of one task, and Ray several that each know of one device.
     """
     environ = os.environ if environ is None else environ
     affinity = cpu_affinity() if affinity is None else affinity
-    ranks = ranks_on_node or count_ranks_on_node(environ)
+    ranks = max(ranks_on_node or 1, count_ranks_on_node(environ))
     cgroup = CgroupFiles.find(root)
     memory = cgroup.read_memory()
     limits = [limit for limit in (_host_memory_bytes(root), memory and memory.limit_bytes) if limit]
@@ -206,6 +210,8 @@ def count_ranks_on_node(environ: Mapping[str, str]) -> int:
         value = environ.get(name, "")
         if value.isdecimal() and int(value) > 0:
             return int(value)
+    if not any(environ.get(name) for name in _SLURM_STEP):
+        return 1
     node = environ.get("SLURM_NODEID", "0")
     for name in _SLURM_SIZES:
         if sizes := _slurm_sizes(environ.get(name, "")):

@@ -130,7 +130,8 @@ def limits_from(
 
     Args:
         host: Samples from the time in which the costs were measured.
-        budget: What the job may use; without it ``usable_cpus`` of the samples is taken for one rank.
+        budget: What the job may use; without it ``usable_cpus`` of the samples is taken for one rank. The other ranks
+            of the node will start as many workers: each gets an equal part of the memory and of /dev/shm that is left.
         memory: Of the loader's workers.
         loader: For its prefetch factor.
         batch_bytes: Tensor bytes of one batch.
@@ -150,13 +151,14 @@ def limits_from(
     elif usable is not None:
         cpus = available_cpus(affinity_cpus=usable, others_cpus=others or 0.0, job_cpus=job or 0.0)
     last = host[-1] if host else None
+    ranks = 1 if budget is None else budget.ranks_on_node
     return Limits(
         available_cpus=cpus,
         neighbour_cpus=others or 0.0,
         worker_bytes=_worker_bytes(memory),
-        free_bytes=None if last is None else _free_bytes(last),
+        free_bytes=None if last is None else _part(_free_bytes(last), ranks),
         batch_bytes=batch_bytes,
-        shm_free_bytes=None if last is None else last.shm_free_bytes,
+        shm_free_bytes=None if last is None else _part(last.shm_free_bytes, ranks),
         prefetch_factor=(loader.prefetch_factor if loader else None) or 2,
     )
 
@@ -259,6 +261,10 @@ def _free_bytes(sample: HostSample) -> int | None:
     if sample.memory_limit_bytes is not None and sample.memory_limit_used_bytes is not None:
         rooms.append(max(0, sample.memory_limit_bytes - sample.memory_limit_used_bytes))
     return min(rooms, default=None)
+
+
+def _part(free_bytes: int | None, ranks: int) -> int | None:
+    return None if free_bytes is None else free_bytes // ranks
 
 
 def _step_s(step: StepRecord) -> float:
