@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 from . import monitor as core
-from .budget import read_budget
+from .budget import Budget, read_budget
 from .diagnosis import Verdict, WorkerAdvice
 from .errors import SettingError
 from .interfaces import Rule, Source, Tracker
@@ -172,7 +172,9 @@ def budget_facts(ranks_on_node: int | None = None) -> dict[str, Any]:
 def add_default_sources(monitor: core.Monitor, *, hardware: bool, workers: bool) -> None:
     """Give a monitor the usual sources; one that cannot be opened is named and left out."""
     if hardware:
-        monitor.guard("source host", lambda: monitor.add_source(_host_source()))
+        if monitor.settings.world_size > 1:
+            monitor.guard("source ranks", lambda: monitor.add_source(_rank_source(monitor)))
+        monitor.guard("source host", lambda: monitor.add_source(_host_source(monitor.window.budget)))
         monitor.guard("source nvml", lambda: monitor.add_source(_nvml_source()))
         monitor.guard("device timing", lambda: _add_device_sources(monitor))
     if workers:
@@ -242,10 +244,18 @@ def add_retuner(monitor: core.Monitor, mode: OnNumWorkers) -> None:
     monitor.use_retuner(Retuner(mode, resize=resize, why_fixed=why_fixed, guard=monitor.guard, tell=monitor.tell))
 
 
-def _host_source() -> Source:
+def _host_source(budget: Budget | None) -> Source:
     from .sources.host import HostSource
 
-    return HostSource()
+    return HostSource(budget=budget)
+
+
+def _rank_source(monitor: core.Monitor) -> Source:
+    from .sources.ranks import RankSource
+
+    settings, budget = monitor.settings, monitor.window.budget
+    here = budget.ranks_on_node if budget is not None and budget.ranks_on_node > 1 else settings.world_size
+    return RankSource(lambda: monitor.folder, settings.rank, min(here, settings.world_size) - 1)
 
 
 def _nvml_source() -> Source:
