@@ -161,6 +161,20 @@ def test_ranks_on_node(environ, ranks):
     assert count_ranks_on_node(environ) == ranks
 
 
+@pytest.mark.parametrize(
+    ("environ", "rank"),
+    [
+        ({}, None),
+        ({"LOCAL_RANK": "3", "SLURM_LOCALID": "0", "SLURM_STEP_ID": "0"}, 3),
+        ({"SLURM_LOCALID": "2", "SLURM_STEP_ID": "0"}, 2),
+        ({"SLURM_LOCALID": "0"}, None),
+        ({"MPI_LOCALRANKID": "x"}, None),
+    ],
+)
+def test_local_rank(environ, rank):
+    assert read_budget(DATA / "cgroup1_docker", environ).local_rank == rank
+
+
 def test_ranks_share_affinity_and_quota():
     assert Budget(host_cpus=64, affinity_cpus=32, quota_cpus=24.0, ranks_on_node=4).cpus_per_rank == 6.0
     assert Budget(host_cpus=64, affinity_cpus=16, quota_cpus=24.0, ranks_on_node=4).cpus_per_rank == 4.0

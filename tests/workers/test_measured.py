@@ -200,6 +200,14 @@ def test_ranks_share_and_are_no_strangers():
     assert available_cpus(affinity_cpus=16, quota_cpus=8, ranks=4) == 2
 
 
+def test_ranks_that_were_told_from_strangers_need_no_guess():
+    """A rank whose loader does nothing is not followed by others that do nothing."""
+    assert available_cpus(affinity_cpus=16, ranks=4, job_cpus=0.5, others_cpus=9) == 2.125
+    assert available_cpus(affinity_cpus=16, ranks=4, job_cpus=0.5, others_cpus=1, ranks_cpus=8) == 3.75
+    host = [HostSample(time_s=1, others_cpus=1.0, ranks_cpus=8.0, job_cpus=0.5)]
+    assert limits_from(host, budget=Budget(host_cpus=16, ranks_on_node=4)).available_cpus == 3.75
+
+
 def test_a_fair_share_and_what_was_already_had_remain():
     assert available_cpus(affinity_cpus=8, others_cpus=8) == 4
     assert available_cpus(affinity_cpus=8, others_cpus=2, job_cpus=7) == 7
