@@ -16,7 +16,16 @@ import psutil
 import pytest
 
 from stallmeter import processes
-from stallmeter.processes import JobTree, find, is_another_rank, is_own, is_running, rss_bytes, unique_bytes
+from stallmeter.processes import (
+    JobTree,
+    find,
+    find_readable,
+    is_another_rank,
+    is_own,
+    is_running,
+    rss_bytes,
+    unique_bytes,
+)
 
 SLEEP = "import time; time.sleep(60)"
 FAMILY = """
@@ -93,6 +102,7 @@ def test_a_process_that_may_not_be_looked_at_runs(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(psutil, "Process", refuse)
     assert is_running(77, time.time())
     assert not is_own(77)
+    assert find_readable(77, time.time()) is None
 
 
 def test_memory_that_a_system_does_not_tell_is_none() -> None:

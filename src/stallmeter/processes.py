@@ -94,6 +94,14 @@ def is_running(pid: int, since_s: float) -> bool:
         return True
 
 
+def find_readable(pid: int, since_s: float) -> Any | None:
+    """Return a running process that may be looked at, as `find` does; None when it may not be."""
+    try:
+        return find(pid, since_s)
+    except UNREADABLE:
+        return None
+
+
 def rss_bytes(process: Any) -> int | None:
     """Return the resident size of a process of psutil's; None when it has ended or cannot be read."""
     try:
@@ -339,7 +347,7 @@ class JobTree:
         before = len(self._ranks)
         for pid, since_s in known_ranks.items():
             if pid in pids and pid not in self._ranks:
-                with suppress(*UNREADABLE):
+                with suppress(*UNREADABLE):  # it has just ended, or is somebody else's
                     process = find(pid, since_s, self._system)
                     if process is not None:
                         self._add_rank(process)

@@ -239,9 +239,9 @@ class LoaderProbe:
             return None
         if not workers:
             return None
-        from ...processes import find, rss_bytes, unique_bytes  # not in worker processes: psutil takes 26 ms to import
+        from ...processes import find_readable, rss_bytes, unique_bytes  # not in workers: psutil takes 26 ms to import
 
-        found = [find(worker.pid, worker.since_s) for worker in workers]
+        found = [find_readable(worker.pid, worker.since_s) for worker in workers]
         sizes = [(process, rss_bytes(process)) for process in found if process is not None]
         alive = {process: size for process, size in sizes if size is not None}
         if not alive:
