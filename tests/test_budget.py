@@ -145,11 +145,13 @@ def test_shm_is_measured_where_it_is_mounted(tmp_path):
         ({"LOCAL_WORLD_SIZE": "4", "SLURM_NTASKS_PER_NODE": "1"}, 4),
         ({"OMPI_COMM_WORLD_LOCAL_SIZE": "8", "SLURM_TASKS_PER_NODE": "1"}, 8),
         ({"MPI_LOCALNRANKS": "2"}, 2),
-        ({"SLURM_NTASKS_PER_NODE": "2"}, 2),
-        ({"SLURM_TASKS_PER_NODE": "2(x3),1"}, 2),
-        ({"SLURM_TASKS_PER_NODE": "2(x3),1", "SLURM_NODEID": "2"}, 2),
-        ({"SLURM_TASKS_PER_NODE": "2(x3),1", "SLURM_NODEID": "3"}, 1),
-        ({"SLURM_TASKS_PER_NODE": "2(x3),1", "SLURM_NODEID": "9"}, 2),
+        ({"SLURM_STEP_ID": "0", "SLURM_NTASKS_PER_NODE": "2"}, 2),
+        ({"SLURM_STEP_ID": "0", "SLURM_TASKS_PER_NODE": "2(x3),1"}, 2),
+        ({"SLURM_STEP_ID": "0", "SLURM_TASKS_PER_NODE": "2(x3),1", "SLURM_NODEID": "2"}, 2),
+        ({"SLURM_STEP_ID": "0", "SLURM_TASKS_PER_NODE": "2(x3),1", "SLURM_NODEID": "3"}, 1),
+        ({"SLURM_STEP_ID": "0", "SLURM_TASKS_PER_NODE": "2(x3),1", "SLURM_NODEID": "9"}, 2),
+        # a batch script that starts the program without srun: one process
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS_PER_NODE": "8", "SLURM_TASKS_PER_NODE": "8"}, 1),
         ({"SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_TASKS_PER_NODE": "8(x2)"}, 1),
         ({"LOCAL_WORLD_SIZE": "0"}, 1),
         ({"LOCAL_WORLD_SIZE": "many", "SLURM_TASKS_PER_NODE": "2(x"}, 1),
@@ -157,6 +159,20 @@ def test_shm_is_measured_where_it_is_mounted(tmp_path):
 )
 def test_ranks_on_node(environ, ranks):
     assert count_ranks_on_node(environ) == ranks
+
+
+@pytest.mark.parametrize(
+    ("environ", "rank"),
+    [
+        ({}, None),
+        ({"LOCAL_RANK": "3", "SLURM_LOCALID": "0", "SLURM_STEP_ID": "0"}, 3),
+        ({"SLURM_LOCALID": "2", "SLURM_STEP_ID": "0"}, 2),
+        ({"SLURM_LOCALID": "0"}, None),
+        ({"MPI_LOCALRANKID": "x"}, None),
+    ],
+)
+def test_local_rank(environ, rank):
+    assert read_budget(DATA / "cgroup1_docker", environ).local_rank == rank
 
 
 def test_ranks_share_affinity_and_quota():
@@ -173,8 +189,11 @@ def test_a_rank_that_srun_bound_does_not_share_its_affinity():
     assert shared.cpus_per_rank == 4.0
 
 
-def test_the_caller_may_know_the_ranks_better():
-    assert read_budget(DATA / "cgroup1_docker", {"LOCAL_WORLD_SIZE": "4"}, ranks_on_node=2).ranks_on_node == 2
+@pytest.mark.parametrize(("environ", "given", "ranks"), [({}, 2, 2), ({"LOCAL_WORLD_SIZE": "4"}, 1, 4), ({}, 1, 1)])
+def test_framework_and_launcher_each_know_of_ranks(environ, given, ranks):
+    """Under Ray each rank's Trainer has one device; what Lightning starts itself no launcher has counted."""
+    step = {"SLURM_STEP_TASKS_PER_NODE": "1"}
+    assert read_budget(DATA / "cgroup1_docker", step | environ, ranks_on_node=given).ranks_on_node == ranks
 
 
 @given(

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import psutil
 import pytest
 
 from stallmeter import leftovers
 from stallmeter.cursor import Cursor, cursor_path, cursors, read_cursor, write_cursor
-from stallmeter.leftovers import behind, is_running, is_written, leftovers_below
+from stallmeter.leftovers import behind, is_written, leftovers_below
 from stallmeter.monitor import Monitor
 from stallmeter.recording import Header, Position, Recorder
 from stallmeter.records import Event, HostSample
@@ -72,21 +74,29 @@ def test_a_run_that_goes_on_is_no_leftover(tmp_path: Path) -> None:
     assert not is_written(elsewhere)
 
 
-def test_a_later_process_with_the_same_number_is_another_one() -> None:
-    assert is_running(os.getpid(), time.time())
-    assert not is_running(os.getpid(), time.time() - 10 * 86400 - time.monotonic())
-    assert not is_running(dead_pid(), time.time())
+def test_a_killed_run_is_left_over_on_every_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without /proc, and where signal 0 is Ctrl-C: it was taken to run for ever, or was interrupted."""
+    killed = recording(tmp_path / "killed", end=False, pid=dead_pid())
+    reused = recording(tmp_path / "reused", end=False, pid=77)
+    alive = recording(tmp_path / "alive", end=False, pid=78)
+    read = Path.read_text
 
+    def no_proc(path: Path, *args: Any, **kwargs: Any) -> str:
+        if path.as_posix().startswith("/proc"):
+            raise FileNotFoundError(path)
+        return read(path, *args, **kwargs)
 
-def test_a_process_that_waits_to_be_buried_is_dead() -> None:
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    assert is_running(process.pid, time.time())
-    process.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 30
-    while is_running(process.pid, time.time()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not is_running(process.pid, time.time())
-    process.wait()
+    def started(pid: int) -> SimpleNamespace:
+        ages_s = {77: -3600.0, 78: 3600.0}  # one began long after the recording did
+        if pid not in ages_s:
+            raise psutil.NoSuchProcess(pid)
+        return SimpleNamespace(pid=pid, status=lambda: "running", create_time=lambda: NOW - ages_s[pid])
+
+    monkeypatch.setattr(Path, "read_text", no_proc)
+    monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("a signal was sent"))
+    monkeypatch.setattr(psutil, "Process", started)
+    assert [is_written(folder) for folder in (killed, reused, alive)] == [False, False, True]
+    assert leftovers.leftovers(tmp_path) == [reused, killed]
 
 
 def test_only_the_newest_are_looked_at(tmp_path: Path) -> None:

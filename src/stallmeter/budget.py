@@ -18,7 +18,11 @@ _NO_LIMIT_BYTES = 1 << 60
 
 _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 """Set by torchrun, Open MPI, MVAPICH and Hydra in each rank: more specific than what SLURM says of the whole job."""
+_LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 _SLURM_SIZES = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
+_SLURM_STEP = ("SLURM_STEP_ID", "SLURM_STEP_TASKS_PER_NODE")
+"""Set by srun for what it starts. A program that a batch script starts without it is one process, whatever was asked
+for with ``--ntasks``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,8 @@ class Budget:
     """CFS quota in CPUs, the tightest up the cgroup hierarchy. It caps CPU time, not parallelism."""
     ranks_on_node: int = 1
     """Training processes on this node, which share the quota and, unless bound, the affinity mask."""
+    local_rank: int | None = None
+    """Number of this rank among those of the node, as the launcher says."""
     bound_per_rank: bool = False
     """True when the launcher gave each rank CPUs of its own, so that ``affinity_cpus`` is not shared."""
     memory_limit_bytes: int | None = None
@@ -156,11 +162,12 @@ def read_budget(
         environ: Environment of the launcher; the process's own by default.
         host_cpus: CPUs of the host; asked of the system by default.
         affinity: CPU ids that the job may run on; asked of the system by default.
-        ranks_on_node: Training processes on this node, where the caller knows better than the environment.
+        ranks_on_node: Training processes on this node, as the framework says. The larger number counts: Lightning
+            starts several in an srun step of one task, and Ray several that each know of one device.
     """
     environ = os.environ if environ is None else environ
     affinity = cpu_affinity() if affinity is None else affinity
-    ranks = ranks_on_node or count_ranks_on_node(environ)
+    ranks = max(ranks_on_node or 1, count_ranks_on_node(environ))
     cgroup = CgroupFiles.find(root)
     memory = cgroup.read_memory()
     limits = [limit for limit in (_host_memory_bytes(root), memory and memory.limit_bytes) if limit]
@@ -170,6 +177,7 @@ def read_budget(
         affinity_cpus=None if affinity is None else len(affinity),
         quota_cpus=cgroup.quota_cpus,
         ranks_on_node=ranks,
+        local_rank=_local_rank(environ),
         bound_per_rank=_bound_per_rank(environ, ranks),
         memory_limit_bytes=min(limits, default=None),
         shm_bytes=shm_bytes,
@@ -206,11 +214,22 @@ def count_ranks_on_node(environ: Mapping[str, str]) -> int:
         value = environ.get(name, "")
         if value.isdecimal() and int(value) > 0:
             return int(value)
+    if not _in_srun(environ):
+        return 1
     node = environ.get("SLURM_NODEID", "0")
     for name in _SLURM_SIZES:
         if sizes := _slurm_sizes(environ.get(name, "")):
             return sizes[int(node)] if node.isdecimal() and int(node) < len(sizes) else sizes[0]
     return 1
+
+
+def _local_rank(environ: Mapping[str, str]) -> int | None:
+    names = (*_LOCAL_RANKS, "SLURM_LOCALID") if _in_srun(environ) else _LOCAL_RANKS
+    return next((int(value) for name in names if (value := environ.get(name, "")).isdecimal()), None)
+
+
+def _in_srun(environ: Mapping[str, str]) -> bool:
+    return any(environ.get(name) for name in _SLURM_STEP)
 
 
 def _slurm_sizes(text: str) -> list[int]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 from . import monitor as core
-from .budget import read_budget
+from .budget import Budget, read_budget
 from .diagnosis import Verdict, WorkerAdvice
 from .ending import Draw
 from .errors import SettingError
@@ -167,7 +167,9 @@ def budget_facts(ranks_on_node: int | None = None) -> dict[str, Any]:
 def add_default_sources(monitor: core.Monitor, *, hardware: bool, workers: bool) -> None:
     """Give a monitor the usual sources; one that cannot be opened is named and left out."""
     if hardware:
-        monitor.guard("source host", lambda: monitor.add_source(_host_source()))
+        if monitor.settings.world_size > 1:
+            monitor.guard("source ranks", lambda: monitor.add_source(_rank_source(monitor)))
+        monitor.guard("source host", lambda: monitor.add_source(_host_source(monitor.window.budget)))
         monitor.guard("source nvml", lambda: monitor.add_source(_nvml_source()))
         monitor.guard("device timing", lambda: _add_device_sources(monitor))
     if workers:
@@ -244,10 +246,18 @@ def start_drawing() -> Draw | None:
     return ChildDrawing if can_draw() else None
 
 
-def _host_source() -> Source:
+def _host_source(budget: Budget | None) -> Source:
     from .sources.host import HostSource
 
-    return HostSource()
+    return HostSource(budget=budget)
+
+
+def _rank_source(monitor: core.Monitor) -> Source:
+    from .sources.ranks import RankSource
+
+    settings, budget = monitor.settings, monitor.window.budget
+    here = budget.ranks_on_node if budget is not None and budget.ranks_on_node > 1 else settings.world_size
+    return RankSource(lambda: monitor.folder, settings.rank, min(here, settings.world_size) - 1)
 
 
 def _nvml_source() -> Source:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -14,6 +14,10 @@ MIN_SAMPLES = 5
 
 IDLE_PCT = 10.0
 """Utilization below which a sample counts as idle (SageMaker's LowGPUUtilization: a 5th percentile under 10 %)."""
+
+STRAY = 0.1
+"""A GPU on which a rank holds less than this part of what it holds elsewhere is none that it uses: often a small tensor
+or a bare context lies on the first one by accident."""
 
 THERMAL = frozenset(("sw_thermal", "hw_thermal"))
 HARDWARE = frozenset(("hw_slowdown", "power_brake"))
@@ -89,6 +93,16 @@ class TensorCores:
     """Whether the Trainer was told to compute in 32 bits or more; None when that is not known."""
     active_pct: float | None
     """Share of the time in which they worked; None where there is no GPM."""
+
+
+def in_use(held_bytes: Mapping[int, float | None]) -> list[int]:
+    """Return the GPUs that a process uses, in order.
+
+    Args:
+        held_bytes: What it holds on each.
+    """
+    most = max((held for held in held_bytes.values() if held), default=0.0)
+    return sorted(index for index, held in held_bytes.items() if held and held >= STRAY * most)
 
 
 def mean(samples: Sequence[GpuSample], of: Callable[[GpuSample], float | None]) -> float | None:

@@ -29,14 +29,24 @@ class HardwareSignals(Store):
         return self.host_median(lambda s: s.usable_cpus)
 
     @property
+    def cpus_per_rank(self) -> float | None:
+        """CPUs that this rank may use: its part of those that the job may use, where several ranks share a node."""
+        budget = self.budget
+        if budget is None or budget.ranks_on_node == 1:
+            return self.usable_cpus
+        return budget.cpus_per_rank
+
+    @property
     def cpu_throttled_pct(self) -> float | None:
         """Share of the quota's periods in which the job was throttled, percent."""
         return self.host_median(lambda s: s.cpu_throttled_pct)
 
     @property
     def others_cpus(self) -> float | None:
-        """CPUs that other processes keep busy on the CPUs of this job."""
-        return self.host_median(lambda s: s.others_cpus)
+        """CPUs that processes outside the job keep busy on its CPUs; None where other ranks may be among them."""
+        budget = self.budget
+        shared = budget is not None and budget.ranks_on_node > 1 and not budget.bound_per_rank
+        return self.host_median(lambda s: None if shared and s.ranks_cpus is None else s.others_cpus)
 
     @property
     def main_cpus(self) -> float | None:
@@ -45,12 +55,12 @@ class HardwareSignals(Store):
 
     @property
     def job_cpus(self) -> float | None:
-        """CPUs that the job keeps busy, workers included."""
+        """CPUs that this rank's own processes keep busy, workers included."""
         return self.host_median(lambda s: s.job_cpus)
 
     @property
     def cpu_busy_pct(self) -> float | None:
-        """Share of the usable CPUs that the job and others keep busy, median over the run."""
+        """Share of the usable CPUs that this rank, other ranks and others keep busy, median over the run."""
         return self.host_median(_cpu_busy_pct)
 
     @property
@@ -110,8 +120,27 @@ class HardwareSignals(Store):
         return len(self.gpus) or None
 
     @property
+    def own_gpus(self) -> Sequence[int]:
+        """Positions, among the visible GPUs, of those that this rank uses: all where it is alone and nothing tells.
+
+        The allocator of this process knows best, then NVML's list of processes, then the number of the rank on its
+        node. Where several ranks see GPUs and none of these tells, there is none.
+        """
+        return self.remember("own GPUs", self._find_own_gpus)
+
+    def _find_own_gpus(self) -> Sequence[int]:
+        visible, budget = sorted(self.gpus), self.budget
+        allocated = {index: a.reserved_peak_bytes for index, a in self.allocators.items() if index in self.gpus}
+        named = {index: gpu.newest(self.gpus[index].items, lambda s: s.job_memory_bytes) for index in visible}
+        if found := gpu.in_use(allocated) or gpu.in_use(named):
+            return found
+        if budget is None or budget.ranks_on_node == 1 or len(visible) == 1:
+            return visible
+        return [budget.local_rank] if budget.ranks_on_node <= len(visible) and budget.local_rank in visible else []
+
+    @property
     def busiest_gpu_pct(self) -> float | None:
-        """Mean utilization of the GPU that was used most, while steps ran."""
+        """Mean utilization of this rank's GPU, the one that was used most, while steps ran."""
         busiest = self._busiest_gpu
         return None if busiest is None else busiest[0]
 
@@ -121,7 +150,7 @@ class HardwareSignals(Store):
         return self.remember("busiest GPU", self._find_busiest_gpu)
 
     def _find_busiest_gpu(self) -> tuple[float, int] | None:
-        means = ((gpu.mean(self._at_work(index), lambda s: s.utilization_pct), -index) for index in self.gpus)
+        means = ((gpu.mean(self._at_work(index), lambda s: s.utilization_pct), -index) for index in self.own_gpus)
         found = max(((mean, order) for mean, order in means if mean is not None), default=None)
         return None if found is None else (found[0], -found[1])
 
@@ -132,7 +161,7 @@ class HardwareSignals(Store):
 
     @property
     def gpu_idleness(self) -> gpu.Idleness | None:
-        """Idle samples of the GPU that was used most, while steps ran."""
+        """Idle samples of this rank's GPU, the one that was used most, while steps ran."""
         busiest = self._busiest_gpu
         if busiest is None:
             return None
@@ -140,20 +169,20 @@ class HardwareSignals(Store):
 
     @property
     def gpu_throttling(self) -> gpu.Throttling | None:
-        """What held the clocks down of the GPU where that happened most; None when no GPU tells."""
+        """What held the clocks down of this rank's GPU, the one where that happened most; None when none tells."""
         return self.remember("GPU throttling", self._find_throttling)
 
     def _find_throttling(self) -> gpu.Throttling | None:
-        found = [t for index in sorted(self.gpus) if (t := gpu.throttling(index, self._at_work(index))) is not None]
+        found = [t for index in self.own_gpus if (t := gpu.throttling(index, self._at_work(index))) is not None]
         return max(found, key=lambda t: (t.forced_pct, t.power_pct), default=None)
 
     @property
     def gpu_memory(self) -> gpu.Memory | None:
-        """Highest use of memory of the GPU that was filled most; None when no GPU tells."""
+        """Highest use of memory of this rank's GPU, the one that was filled most; None when none tells."""
         return self.remember("GPU memory", self._find_gpu_memory)
 
     def _find_gpu_memory(self) -> gpu.Memory | None:
-        known = ((index, self.gpu_memory_total_bytes(index)) for index in sorted(self.gpus))
+        known = ((index, self.gpu_memory_total_bytes(index)) for index in self.own_gpus)
         found = [
             gpu.memory(index, peak, int(total), self.allocators.get(index))
             for index, total in known
@@ -167,8 +196,8 @@ class HardwareSignals(Store):
 
     @property
     def gpu_memory_trends(self) -> Mapping[int, Trend] | None:
-        """Trend of the memory in use, bytes, of each GPU; None with too few samples."""
-        trends = {index: self.gpu_trend(index, "memory_used_bytes") for index in self.gpus}
+        """Trend of the memory in use, bytes, of each GPU of this rank; None with too few samples."""
+        trends = {index: self.gpu_trend(index, "memory_used_bytes") for index in self.own_gpus}
         return {index: known for index, known in trends.items() if known is not None} or None
 
     def gpu_trend(self, index: int, name: str) -> Trend | None:
@@ -208,8 +237,8 @@ class HardwareSignals(Store):
 
     @property
     def gpu_trace_pct(self) -> float | None:
-        """Highest utilization or share of memory in use that any GPU ever showed; None when one of them is unknown."""
-        samples = [s for known in self.gpus.values() for s in known.items]
+        """Highest utilization or share of memory in use that this rank's GPUs ever showed; None when one is unknown."""
+        samples = [s for index in self.own_gpus for s in self.gpus[index].items]
         used = [v for s in samples if (v := s.utilization_pct) is not None]
         held = [
             100.0 * s.memory_used_bytes / s.memory_total_bytes
@@ -245,4 +274,5 @@ class HardwareSignals(Store):
 def _cpu_busy_pct(sample: HostSample) -> float | None:
     if sample.job_cpus is None or sample.others_cpus is None or not sample.usable_cpus:
         return None
-    return min(100.0, 100.0 * (sample.job_cpus + sample.others_cpus) / sample.usable_cpus)
+    busy = sample.job_cpus + (sample.ranks_cpus or 0.0) + sample.others_cpus
+    return min(100.0, 100.0 * busy / sample.usable_cpus)

@@ -81,6 +81,8 @@ def is_written(folder: Path, rank: int = 0) -> bool:
         if _has_ended(path):
             return False
         if header.host == socket.gethostname():
+            from .processes import is_running  # psutil takes 26 ms to import, and few runs leave anything behind
+
             return is_running(header.pid, header.started_s)
         return time.time() - path.stat().st_mtime < SILENT_S
     except (RecordingError, OSError):
@@ -91,29 +93,6 @@ def _has_ended(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - TAIL_BYTES))
         return _END.search(file.read()) is not None
-
-
-def is_running(pid: int, since_s: float) -> bool:
-    """Whether a process of this host still runs, and is not a later one with the same number.
-
-    Args:
-        pid: Its number.
-        since_s: Unix time at which it ran already.
-    """
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass  # it is somebody else's
-    try:
-        # Fields 3 (state) and 22 (start, in clock ticks since the boot) of proc(5); the name may hold spaces.
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        up_s = float(Path("/proc/uptime").read_text().split()[0])
-    except (OSError, ValueError):
-        return True
-    age_s = up_s - int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    return fields[0] not in "ZX" and time.time() - age_s <= since_s + 5.0
 
 
 def leftovers_below(path: Path) -> list[Path]:

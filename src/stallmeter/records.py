@@ -185,7 +185,7 @@ class NetworkSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSample:
-    """The host and the job's own process tree over one sampling period."""
+    """The host and this rank's own processes over one sampling period."""
 
     time_s: float
     """Unix time at the end of the period."""
@@ -202,11 +202,15 @@ class HostSample:
     usable_cpus: float | None = None
     """CPUs this job may use: affinity and cgroup quota."""
     job_cpus: float | None = None
-    """CPUs that the job's process tree kept busy, workers included."""
+    """CPUs that this rank's own processes kept busy, workers included, other ranks not."""
     main_cpus: float | None = None
     """CPUs that the training process alone kept busy."""
     others_cpus: float | None = None
-    """CPUs that other processes kept busy on the CPUs this job may use."""
+    """CPUs that processes outside the job kept busy on the CPUs this job may use. The job's other ranks are among them
+    where ``ranks_cpus`` is not known."""
+    ranks_cpus: float | None = None
+    """CPUs that the job's other ranks on this host kept busy, without those that were bound to CPUs of their own; None
+    with a single rank, and where not all of them are known."""
     job_processes: int | None = None
     job_rss_bytes: int | None = None
     main_rss_bytes: int | None = None

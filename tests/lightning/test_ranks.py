@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stallmeter.recording import Reader, ranks
-from stallmeter.records import StepRecord
+from stallmeter.records import HostSample, StepRecord
 from stallmeter.report.json import to_json
 from stallmeter.report.model import build_report
 
@@ -66,6 +66,8 @@ def test_two_ranks(trained: Path, namespace: str, case: str) -> None:
         assert report.ended == "end"
         assert report.header is not None
         assert (report.header.rank, report.header.world_size) == (rank, 2)
+        processes = [r.job_processes or 0 for r, _ in Reader(recording, rank) if isinstance(r, HostSample)]
+        assert min(processes) == 1, "a worker comes and goes; the other rank is none of this one's processes"
         assert report.loader is not None
         assert report.loader.probed
         json.dumps(to_json(report), allow_nan=False)

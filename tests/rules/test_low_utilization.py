@@ -43,6 +43,19 @@ def test_the_busiest_gpu_counts():
     assert silent(LowUtilization(), machine(80.0, 1.2, *gpus(20, lambda i: {"utilization_pct": 0.0}, index=1)))
 
 
+def test_a_rank_is_compared_with_its_part_of_the_cpus():
+    """Four ranks on 16 CPUs: one that keeps 3 of its 4 busy is no idle one."""
+    budget = {"host_cpus": 16, "affinity_cpus": 16}
+    for ranks, bound in ((4, False), (1, False), (4, True)):
+        facts = {"budget": budget | {"ranks_on_node": ranks, "bound_per_rank": bound, "local_rank": 0}}
+        made = run(
+            *hosts(20, lambda i: {"usable_cpus": 16.0, "job_cpus": 3.0}),
+            *gpus(20, lambda i: {"utilization_pct": 30.0}),
+            facts=facts,
+        )
+        assert (silent if (ranks, bound) == (4, False) else fires)(LowUtilization(), made)
+
+
 def test_the_start_does_not_count():
     """Before the first step the GPU has nothing to do."""
     idle = gpus(60, lambda i: {"utilization_pct": 0.0, "time_s": START_S - 100 + i})

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from stallmeter import processes
 from stallmeter.budget import Budget
 from stallmeter.sources.host import HostSource
 
@@ -29,7 +30,10 @@ class FakeProcess:
         self.user_s = 0.0
         self.reaped_s = 0.0
         self.rss = 100 * MIB
+        self.uss = 4 * 1024
         self.denied = False
+        self.env = {}
+        self.cpus = {0, 1, 2, 3}
 
     def _check(self):
         if self.pid not in self.system.processes:
@@ -43,11 +47,35 @@ class FakeProcess:
 
     def cpu_times(self):
         self._check()
+        self.system.on_read()
         return SimpleNamespace(user=self.user_s, system=0.0, children_user=self.reaped_s, children_system=0.0)
 
     def memory_info(self):
         self._check()
         return SimpleNamespace(rss=self.rss)
+
+    def memory_full_info(self):
+        self._check()
+        return SimpleNamespace(uss=self.uss)
+
+    def environ(self):
+        self._check()
+        return self.env
+
+    def create_time(self):
+        self._check()
+        return 1.7e9
+
+    def status(self):
+        self._check()
+        return psutil.STATUS_SLEEPING
+
+    def is_running(self):
+        return self.pid in self.system.processes
+
+    def cpu_affinity(self):
+        self._check()
+        return sorted(self.cpus)
 
     def num_fds(self):
         self._check()
@@ -77,6 +105,7 @@ class FakeSystem:
         self.links = {}
         self.link_reads = 0
         self.broken = {}
+        self.on_read = lambda: None
         self.start(1, 0)
         self.main = self.start(100, 1)
 
@@ -145,11 +174,11 @@ def link(speed_mbit=0, up=True):
 class Bench:
     """A HostSource on a fake machine whose clock the test moves."""
 
-    def __init__(self, root, affinity=frozenset(range(4)), **kwargs):
+    def __init__(self, root, affinity=frozenset(range(4)), ranks=1, **kwargs):
         self.root = root
         self.now_s = 1000.0
         self.system = FakeSystem()
-        budget = Budget(host_cpus=4, affinity_cpus=len(affinity or range(4)))
+        budget = Budget(host_cpus=4, affinity_cpus=len(affinity or range(4)), ranks_on_node=ranks)
         self.source = HostSource(
             100, budget=budget, affinity=affinity, root=root, system=self.system, clock=lambda: self.now_s, **kwargs
         )
@@ -201,7 +230,6 @@ def full_machine(tmp_path):
     bench.write("proc/vmstat", "nr_free_pages 1\npswpin 0\npswpout 0\n")
     bench.write("sys/block/sda/size", "1")
     bench.write("dev/shm/x", "")
-    bench.write("proc/100/smaps_rollup", "Private_Dirty: 4 kB\n")
     bench.system.disks["sda"] = disk()
     bench.system.nics["eth0"] = nic(1, 1)
     return bench
@@ -453,19 +481,88 @@ def test_others_are_never_negative_and_unknown_when_cpus_cannot_be_matched(tmp_p
     assert offline.sample(after_s=1.0).others_cpus is None
 
 
+@pytest.fixture
+def met():
+    """Takes processes for ranks that record, until the test ends."""
+    yield lambda *pids: processes.meet(dict.fromkeys(pids, 1.7e9))
+    processes.meet({})
+
+
+def test_other_ranks_are_neither_the_jobs_own_nor_strangers(tmp_path, met):
+    """Rank 1 was started by this one, rank 2 beside it; each has a worker."""
+    bench = Bench(tmp_path, ranks=3)
+    bench.system.start(101, 100)
+    bench.system.start(110, 100).env = {"LOCAL_RANK": "1"}
+    bench.system.start(111, 110)
+    first = bench.sample()
+    assert (first.job_processes, first.job_rss_bytes, first.ranks_cpus) == (2, 200 * MIB, None)
+    bench.system.start(120, 1).user_s = 1000.0
+    bench.system.start(121, 120)
+    met(120)
+    assert bench.sample(after_s=1.0).job_processes == 2
+    for pid, cpu_s in ((101, 0.5), (110, 0.25), (111, 0.5), (120, 0.25), (121, 1.0), (1, 0.25)):
+        bench.system.processes[pid].user_s += cpu_s
+    tick_cores(bench, user=0.6875, idle=0.3125)
+    sample = bench.sample(after_s=1.0)
+    assert (sample.job_cpus, sample.ranks_cpus, sample.others_cpus) == pytest.approx((0.5, 2.0, 0.25))
+
+
+def test_until_all_ranks_are_known_they_count_as_others(tmp_path, met):
+    bench = Bench(tmp_path, ranks=3)
+    bench.system.start(110, 1)
+    bench.system.start(120, 1)
+    met(110)
+    bench.sample()
+    bench.system.processes[110].user_s = 0.5
+    tick_cores(bench, user=0.25, idle=0.75)
+    sample = bench.sample(after_s=1.0)
+    assert (sample.ranks_cpus, sample.others_cpus) == (None, 1.0)
+
+
+def test_a_rank_on_cpus_of_its_own_takes_none(tmp_path, met):
+    bench = Bench(tmp_path, affinity=frozenset({0, 1}), ranks=2)
+    bench.system.start(110, 1).cpus = {2, 3}
+    met(110)
+    bench.sample()
+    bench.system.processes[110].user_s = 2.0
+    tick_cores(bench, user=0.5, idle=0.5)
+    sample = bench.sample(after_s=1.0)
+    assert (sample.ranks_cpus, sample.others_cpus) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("when", ["before the scan", "after the scan"])
+def test_a_rank_that_ends_leaves_its_life_to_nobody(bench, when):
+    """Its parent waits for it and then has its time in ``children_*``: the job did not keep 500 CPUs busy."""
+    bench.system.start(101, 100)
+    rank = bench.system.start(110, 100)
+    rank.env = {"LOCAL_RANK": "1"}
+    bench.sample()
+    rank.user_s = 500.0
+    if when == "before the scan":
+        bench.system.end(110)
+    else:
+        bench.system.on_read = lambda: 110 in bench.system.processes and bench.system.end(110)
+    bench.system.processes[101].user_s = 0.5
+    assert bench.sample(after_s=1.0).job_cpus == pytest.approx(0.5)
+    bench.system.processes[101].user_s = 0.75
+    assert bench.sample(after_s=1.0).job_cpus == pytest.approx(0.25)
+
+
+def test_a_started_rank_shows_its_own_environment_only_after_exec(bench):
+    rank = bench.system.start(110, 100)
+    assert bench.sample().job_processes == 2
+    rank.env = {"LOCAL_RANK": "1"}
+    assert bench.sample(after_s=1.0).job_processes == 1
+
+
 def test_uss_is_read_rarely(bench):
     bench.system.start(101, 100)
-    bench.write(
-        "proc/100/smaps_rollup", "Rss: 900 kB\nPrivate_Clean: 10 kB\nPrivate_Dirty: 20 kB\nPrivate_Hugetlb: 1 kB\n"
-    )
-    bench.write("proc/101/smaps_rollup", "Private_Dirty:   5 kB\n")
-    assert bench.sample().job_uss_bytes == 36 * 1024
+    assert bench.sample().job_uss_bytes == 8 * 1024
     assert bench.sample(after_s=29.0).job_uss_bytes is None
-    assert bench.sample(after_s=1.0).job_uss_bytes == 36 * 1024
+    assert bench.sample(after_s=1.0).job_uss_bytes == 8 * 1024
 
 
 def test_uss_is_not_read_of_many_processes(bench):
-    bench.write("proc/100/smaps_rollup", "Private_Dirty: 20 kB\n")
     for pid in range(101, 165):
         bench.system.start(pid, 100)
     assert bench.sample().job_uss_bytes is None

@@ -177,27 +177,14 @@ def test_memory_of_the_workers(probe: LoaderProbe) -> None:
     assert memory(2000) is None
 
 
-@linux
 def test_a_process_is_known_by_its_start_too() -> None:
-    own = proc.process_stat(os.getpid())
-    assert own is not None
-    assert own.rss_bytes > 10**6
-    # Number 1 lives, but is not the process that is asked for.
-    assert LoaderProbe()._memory(0.0, [ring.Worker(1, -5), ring.Worker(os.getpid(), own.start_ticks + 1)]) is None
-    assert proc.process_stat(2**22 + 1) is None
-    assert proc.unique_bytes(2**22 + 1) is None
-
-
-@linux
-def test_a_zombie_has_no_memory() -> None:
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    try:
-        assert proc.process_stat(pid) is None
-    finally:
-        os.waitpid(pid, 0)
+    """A later process with the number of a worker is none."""
+    now_s = time.time()
+    assert LoaderProbe()._memory(0.0, [ring.Worker(os.getpid(), now_s - 10 * 86400 - time.monotonic())]) is None
+    assert LoaderProbe()._memory(0.0, [ring.Worker(2**22 + 1, now_s)]) is None
+    found = LoaderProbe()._memory(0.0, [ring.Worker(os.getpid(), now_s), ring.Worker(os.getpid(), now_s)])
+    assert found is not None
+    assert found.workers == 1
 
 
 def test_run_queue_readings() -> None:

@@ -13,7 +13,7 @@ from stallmeter.records import GpuSample
 from stallmeter.settings import Settings
 from stallmeter.sources.nvml import NvmlSource
 from stallmeter.sources.nvml.metrics import throttle_reasons
-from stallmeter.sources.nvml.processes import is_ours, job_memory
+from stallmeter.sources.nvml.processes import job_memory
 
 NOT_SUPPORTED, UNKNOWN = 3, 999
 
@@ -415,22 +415,6 @@ class TestThrottleReasons:
 
 
 class TestProcesses:
-    def test_this_process_and_its_children(self, tmp_path):
-        """A child's child counts; a stranger and a process that has ended do not."""
-        own = os.getpid()
-        for pid, name, parent in [(70_001, "worker", own), (70_002, "a (b) c", 70_001), (70_003, "x", 1)]:
-            (tmp_path / str(pid)).mkdir()
-            (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) S {parent} 0 0\n", encoding="ascii")
-        found = [is_ours(pid, tmp_path) for pid in (own, 70_001, 70_002, 70_003, 70_004, 0, 1)]
-        assert found == [True, True, True, False, False, False, False]
-
-    def test_a_loop_ends(self, tmp_path):
-        """A number may be given again while the tree is read."""
-        for pid, parent in [(70_001, 70_002), (70_002, 70_001)]:
-            (tmp_path / str(pid)).mkdir()
-            (tmp_path / str(pid) / "stat").write_text(f"{pid} (x) S {parent} 0\n", encoding="ascii")
-        assert not is_ours(70_001, tmp_path)
-
     def test_memory(self):
         """Memory of others does not count, and none at all is not known rather than 0."""
         own = os.getpid()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 mlflow = pytest.importorskip("mlflow")
@@ -80,10 +80,12 @@ def run_with(directory: Path, tracker: MlflowTracker, name: str) -> Monitor:
             with logger:
                 sum(range(1000))
             monitor.log({name: 1.0})
+    assert monitor.finish()
     return monitor
 
 
-@settings(max_examples=4)
+@pytest.mark.usefixtures("drawings")
+@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(NAMES)
 @example("".join(NASTY[:3]) + "".join(NASTY[4:]))
 @example(NASTY[3])
@@ -135,6 +137,7 @@ def assert_nowhere(folder: Path, *texts: str) -> None:
 
 
 @pytest.mark.server
+@pytest.mark.usefixtures("drawings")
 @pytest.mark.parametrize("fault", ["none", "refused", "hung", 500, 401])
 def test_no_password_comes_out(
     server: MlflowServer,
@@ -163,6 +166,7 @@ def test_no_password_comes_out(
             monitor.add_facts("tracking", lambda: f"{uri}?password=qu3rypw")
             for _ in monitor.watch(range(30)):
                 monitor.log({"x": 1.0})
+        assert monitor.finish()
         assert monitor.folder is not None
         assert bool(monitor.undelivered) == (fault != "none")
         proxy.heal()

@@ -165,6 +165,7 @@ def test_a_run_made_by_us_fails_with_its_program(sqlite_uri: str, tmp_path: Path
         for _ in monitor.watch(range(10)):
             pass
         _ = 1 / 0
+    assert monitor.finish()
     assert status(sqlite_uri, tracker.run_id) == "FAILED"
 
 

@@ -46,6 +46,7 @@ def log_into(server: Neptune1Server | NeptuneScaleServer, monkeypatch: pytest.Mo
 # -- Lightning ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("drawings")
 def test_a_lightning_training_into_an_offline_run(tmp_path: Path) -> None:
     pl = pytest.importorskip("lightning.pytorch")
     torch = pytest.importorskip("torch")

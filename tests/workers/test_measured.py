@@ -9,9 +9,21 @@ import pytest
 from stallmeter.budget import Budget
 from stallmeter.errors import SettingError
 from stallmeter.records import HostSample, LoaderInfo, StepRecord, WorkerBatch, WorkerMemory
-from stallmeter.workers import HANDOVER_S, BatchShape, Limits, available_cpus, batch_shape, costs_from, limits_from
+from stallmeter.workers import (
+    HANDOVER_S,
+    BatchShape,
+    Limits,
+    LoaderCosts,
+    available_cpus,
+    batch_shape,
+    costs_from,
+    limits_from,
+    worker_cap,
+)
 
 from .loaders import MEBI
+
+GB = 10**9
 
 
 def batches(count: int, *, workers: int = 2, wall_s: float = 0.04, **changes: float | None) -> list[WorkerBatch]:
@@ -188,6 +200,14 @@ def test_ranks_share_and_are_no_strangers():
     assert available_cpus(affinity_cpus=16, quota_cpus=8, ranks=4) == 2
 
 
+def test_ranks_that_were_told_from_strangers_need_no_guess():
+    """A rank whose loader does nothing is not followed by others that do nothing."""
+    assert available_cpus(affinity_cpus=16, ranks=4, job_cpus=0.5, others_cpus=9) == 2.125
+    assert available_cpus(affinity_cpus=16, ranks=4, job_cpus=0.5, others_cpus=1, ranks_cpus=8) == 3.75
+    host = [HostSample(time_s=1, others_cpus=1.0, ranks_cpus=8.0, job_cpus=0.5)]
+    assert limits_from(host, budget=Budget(host_cpus=16, ranks_on_node=4)).available_cpus == 3.75
+
+
 def test_a_fair_share_and_what_was_already_had_remain():
     assert available_cpus(affinity_cpus=8, others_cpus=8) == 4
     assert available_cpus(affinity_cpus=8, others_cpus=2, job_cpus=7) == 7
@@ -229,6 +249,18 @@ def test_limits_come_from_the_newest_memory_and_the_mean_load():
     assert limits_from(host, memory=memory[1:]).worker_bytes == 450 * MEBI
     budget = Budget(host_cpus=8, quota_cpus=5.0, ranks_on_node=2)
     assert limits_from(host, budget=budget).available_cpus == 2.5
+
+
+def test_the_ranks_of_a_node_share_what_is_left():
+    """8 ranks, 64 GB free and 5 GB a worker: one more worker each, not ten."""
+    free = HostSample(time_s=1, memory_available_bytes=64 * GB, shm_free_bytes=8 * GB)
+    memory = [WorkerMemory(time_s=1, workers=2, rss_bytes=10 * GB)]
+    costs = LoaderCosts(current=2, work_s=0.01, service_s=1.0, cpu_s=0.1)
+    for ranks, free_bytes, most in ((1, 64 * GB, 12), (8, 8 * GB, 3)):
+        limits = limits_from([free], budget=Budget(host_cpus=64, ranks_on_node=ranks), memory=memory)
+        assert (limits.free_bytes, worker_cap(costs, limits)) == (free_bytes, (most, "memory"))
+    tight = limits_from([free], budget=Budget(host_cpus=64, ranks_on_node=8), batch_bytes=GB // 10)
+    assert worker_cap(costs, replace(tight, free_bytes=None)) == (2 + 4, "memory")
 
 
 def test_nothing_measured_limits_nothing():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..recording import write_atomically
+from ..recording import redact, write_atomically
 from . import markdown
 from .extras import write_extras
 from .json import to_json
@@ -23,7 +23,7 @@ def report_files(folder: Path, rank: int) -> dict[str, Path]:
 
 
 def write_summaries(folder: Path, rank: int, report: Report) -> dict[str, Path]:
-    """Write the short reports of a rank, which need no more than the report itself.
+    """Write the short reports of a rank, which need no more than the report itself. Secrets stay out, as of recordings.
 
     Args:
         folder: The recording's folder.
@@ -37,9 +37,17 @@ def write_summaries(folder: Path, rank: int, report: Report) -> dict[str, Path]:
         OSError: A file cannot be written.
     """
     files = report_files(folder, rank)
-    write_atomically(files["report.md"], markdown.to_markdown(report))
-    write_atomically(files["diagnosis.json"], json.dumps(to_json(report), indent=2))
+    write_atomically(files["report.md"], redact(markdown.to_markdown(report)))
+    write_atomically(files["diagnosis.json"], json.dumps(_redacted(to_json(report)), indent=2))
     return {name: files[name] for name in ("report.md", "diagnosis.json")}
+
+
+def _redacted(value: Any) -> Any:
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, dict):
+        return {redact(key): _redacted(item) for key, item in value.items()}
+    return [_redacted(item) for item in value] if isinstance(value, list) else value
 
 
 def write_drawn(folder: Path, rank: int, history: History, guard: Callable[..., Any]) -> None:

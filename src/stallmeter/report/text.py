@@ -309,6 +309,7 @@ def _hardware(report: Report) -> Iterator[tuple[str, str]]:
         (
             _of("job keeps {} busy", host.get("job_cpus"), _cpus),
             f"may use {_cpus(usable.median)}" if usable else None,
+            _of("other ranks {}", host.get("ranks_cpus"), _cpus),
             _of("others {}", host.get("others_cpus"), _cpus),
             _of("I/O wait {}", host.get("cpu_iowait_pct"), wording.percent),
         ),

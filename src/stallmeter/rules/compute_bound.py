@@ -5,7 +5,7 @@ to go faster, the step itself has to become cheaper or do more at once.
 
 **Evidence.** `step_share_pct`: copy, forward, backward, optimizer, the loop's body and the framework's own code, as a
 share of training time without validation, in percent, from the wall-clock ledger. Every other bucket takes less than
-`loss_pct`. `busiest_gpu_pct`: mean utilization of the GPU used most, in percent, where there is one.
+`loss_pct`. `busiest_gpu_pct`: mean utilization of this rank's busiest GPU, in percent, if any.
 
 **Advice.** Use mixed precision on a GPU with Tensor Cores. Raise the batch size while memory allows and the results
 stay as good. Compile the model (`torch.compile`) when steps are many and shapes fixed. Where the framework's own code

@@ -3,9 +3,9 @@
 **What it means.** After the warm-up the memory in use on a GPU should stay level. Here it rises steadily and still
 does. If it goes on, training ends with an out-of-memory error, often after hours.
 
-**Evidence.** `gpu_memory_trends`: for each GPU a robust straight line (Theil-Sen) through the memory in use, in bytes,
-from the first steps on and without the first quarter. The growth must be large against the scatter around the line, and
-go on at no less than half the pace in the second half.
+**Evidence.** `gpu_memory_trends`: for each GPU of this rank a robust straight line (Theil-Sen) through the memory in
+use, in bytes, from the first steps on and without the first quarter. The growth must be large against the scatter
+around the line, and go on at no less than half the pace in the second half.
 
 **Advice.** Keep no tensors with their graph: sum `loss.detach()` or `.item()`, not `loss`. Clear lists of outputs after
 each epoch, and move what must be kept to the CPU. `torch.cuda.memory._record_memory_history` shows which line allocated

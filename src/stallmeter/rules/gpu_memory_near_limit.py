@@ -4,7 +4,7 @@
 fragmentation is then enough for an out-of-memory error. Shortly before, PyTorch empties its cache and tries again: each
 such retry waits for the device.
 
-**Evidence.** `gpu_memory`: highest memory in use on the GPU filled most, in percent of its memory. What PyTorch's
+**Evidence.** `gpu_memory`: highest memory in use on this rank's fullest GPU, in percent of its memory. What PyTorch's
 allocator only kept cached at its peak is taken off where the allocator was measured. `alloc_retries` and `ooms`: how
 often PyTorch had to empty its cache, and how often even that did not help.
 

@@ -3,9 +3,9 @@
 **What it means.** Training needs less than half of the GPU's memory, and the GPU is not busy all the time. A larger
 batch gives each step more work, so that less of the time goes into starting it.
 
-**Evidence.** `gpu_memory`: highest memory in use on the GPU filled most, in percent of its memory, without what PyTorch
-only kept cached where its allocator was measured. `sm_active_pct`, else `busiest_gpu_pct`: how busy the GPU was, in
-percent. `data_wait_share_pct`: data wait as a share of training time in percent.
+**Evidence.** `gpu_memory`: highest memory in use on this rank's fullest GPU, in percent of its memory, without what
+PyTorch only kept cached where its allocator was measured. `sm_active_pct`, else `busiest_gpu_pct`: how busy the GPU
+was, in percent. `data_wait_share_pct`: data wait as a share of training time in percent.
 
 **Advice.** Raise the batch size step by step, and adapt the learning rate. The factor told is a lower bound: it treats
 all memory as if it grew with the batch, though weights and optimizer states do not. It keeps a tenth of the memory

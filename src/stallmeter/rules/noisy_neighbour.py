@@ -4,14 +4,15 @@
 the job keep the CPUs busy that it may use.
 
 **Evidence.** `queue_share`: share of a worker's time spent waiting for a CPU, 0 to 1. `others_cpus`: CPUs that
-processes outside the job keep busy, median. `usable_cpus`: CPUs after affinity and quota. The loss is the wait for a
-CPU per batch, shared by the workers, at most the data wait.
+processes outside the job keep busy, its other ranks not among them, median. `usable_cpus`: CPUs after affinity and
+quota. The loss is the wait for a CPU per batch, shared by the workers, at most the data wait.
 
 **Advice.** Reserve CPUs: an exclusive node or cpuset, a higher CPU request in Kubernetes, another host. The number of
 workers is not the cause.
 
-**When it is wrong.** On one node several ranks of the same job are neighbours of each other; then they count as
-others here.
+**When it is wrong.** Other ranks of the same job are no neighbours, however busy they are: with several ranks on the
+node this rule is silent unless all of them were found (each records into the same folder). Another training of your
+own is a neighbour like any other.
 
 **References.** SPDL's guide on noisy neighbours; `/proc/<pid>/schedstat` in the Linux documentation of the scheduler.
 """

@@ -1,4 +1,4 @@
-"""The host and this job's own process tree, through psutil, /proc and the cgroup files."""
+"""The host and this rank's own processes, through psutil, /proc and the cgroup files."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from typing import Any
 import psutil
 
 from ..budget import Budget, CgroupFiles, cpu_affinity, read_budget, read_shm
+from ..processes import UNREADABLE, JobTree, unique_bytes
 from ..records import HostSample, NetworkSample
 
 _MIN_PERIOD_S = 0.1
 """Below this, CPU times (counted in ticks of 10 ms) make rates of noise."""
-_SCAN_SHARE = 0.01
-"""Looking for new processes may take this share of one CPU; it is done less often where /proc is crowded."""
 _USS_PERIOD_S = 30.0
 _USS_SHARE = 0.001
 """While the kernel walks a process's pages, that process can map no memory: this share of the time at most."""
@@ -28,15 +27,12 @@ _LINK_PERIOD_S = 30.0
 _MAX_INTERFACES = 8
 """A container host has hundreds of virtual interfaces; the busiest tell the story."""
 
-_UNREADABLE = (psutil.Error, OSError, ValueError, LookupError, NotImplementedError)
-"""What psutil and /proc raise where a platform, a sandbox or a permission lacks something."""
-
 _Fields = dict[str, Any]
 """Part of a HostSample, by field name."""
 
 
 class HostSource:
-    """Samples the host and the process tree of one training process.
+    """Samples the host and the processes of one rank, told from those of the job's other ranks and of strangers.
 
     The first sample has gauges only; rates and shares need two. Each group of fields fails alone: what cannot be read
     is None.
@@ -74,10 +70,11 @@ class HostSource:
         self._budget = read_budget(root, affinity=self._affinity) if budget is None else budget
         self._cgroup = CgroupFiles.find(root)
         self._rates = _Rates()
-        self._job = _JobTree(system.Process(os.getpid() if pid is None else pid), system)
+        self._job = JobTree(system.Process(os.getpid() if pid is None else pid), system, self._affinity)
         self._groups: tuple[Callable[[], _Fields], ...] = (
             self._read_cpu,
             self._read_job,
+            self._read_ranks,
             self._read_rss,
             self._read_uss,
             self._read_open_files,
@@ -103,11 +100,11 @@ class HostSource:
         started_s = time.thread_time()
         fields: _Fields = {"host_cpus": self._budget.host_cpus, "usable_cpus": self._budget.usable_cpus}
         for group in self._groups:
-            with suppress(*_UNREADABLE):
+            with suppress(*UNREADABLE):
                 fields.update(group())
         usable_busy, job = fields.pop("usable_busy_cpus", None), fields.get("job_cpus")
         if usable_busy is not None and job is not None:
-            fields["others_cpus"] = max(0.0, usable_busy - job)
+            fields["others_cpus"] = max(0.0, usable_busy - job - (fields.get("ranks_cpus") or 0.0))
         return (HostSample(time_s=time_s, cost_s=time.thread_time() - started_s, **fields),)
 
     def close(self) -> None:
@@ -158,6 +155,13 @@ class HostSource:
             "job_processes": len(self._job.processes),
         }
 
+    def _read_ranks(self) -> _Fields:
+        known, expected = self._job.other_ranks, self._budget.ranks_on_node - 1
+        if not known or known < expected:
+            return {}
+        cpu_s = self._job.read_ranks_cpu()
+        return {} if cpu_s is None else {"ranks_cpus": self._rates.per_s("ranks_cpu", cpu_s, self._clock())}
+
     def _read_rss(self) -> _Fields:
         main, children = self._job.main.memory_info().rss, self._job.read_children_rss()
         return {"main_rss_bytes": main, "children_rss_bytes": children, "job_rss_bytes": main + children}
@@ -171,13 +175,11 @@ class HostSource:
         started_s = self._clock()
         if started_s < self._uss_due_s or len(processes) > _USS_MAX_PROCESSES:
             return {}
-        private = [
-            self._read_proc(f"{process.pid}/smaps_rollup", r"^(Private_\w+):\s+(\d+) kB$") for process in processes
-        ]
+        private = [unique_bytes(process) for process in processes]
         cost_s = self._clock() - started_s
         self._uss_due_s = started_s + max(_USS_PERIOD_S, cost_s / _USS_SHARE)
         # A worker that ended meanwhile has no pages; the training process itself must have some.
-        return {"job_uss_bytes": sum(sum(sizes.values()) for sizes in private) * 1024} if private[0] else {}
+        return {"job_uss_bytes": sum(size or 0 for size in private)} if private[0] else {}
 
     def _read_memory(self) -> _Fields:
         memory = self._system.virtual_memory()
@@ -316,108 +318,6 @@ class _Rates:
         """Return the rise of the counter ``key`` per second."""
         change = self.increase(key, value, now_s)
         return None if change is None else change[0] / change[1]
-
-
-class _JobTree:
-    """The training process and its descendants, found and read at a bounded cost."""
-
-    def __init__(self, main: Any, system: Any) -> None:
-        self.main = main
-        self._system = system
-        self._children: dict[int, Any] = {}
-        self._seen: set[int] | None = None
-        self._scan_due_s = float("-inf")
-        self._cpu_s: dict[int, tuple[float, float]] = {}
-        self._tree_cpu_s = 0.0
-
-    @property
-    def processes(self) -> list[Any]:
-        """The training process first, parents before their children."""
-        return [self.main, *self._children.values()]
-
-    def refresh(self, now_s: float) -> None:
-        """Look for started and ended processes, unless the last look was too costly to repeat so soon."""
-        if now_s < self._scan_due_s:
-            return
-        started_s = time.thread_time()
-        pids = set(self._system.pids())
-        if self._seen is None:
-            self._children = {child.pid: child for child in self.main.children(recursive=True)}
-        else:
-            # Only pids that are new are opened: psutil's children() would read every process of the host each time.
-            alive = {pid: child for pid, child in self._children.items() if pid in pids}
-            self._children = alive | self._descendants(pids - self._seen)
-        self._seen = pids
-        self._scan_due_s = now_s + (time.thread_time() - started_s) / _SCAN_SHARE
-
-    def read_cpu(self) -> tuple[float, float]:
-        """Return CPU seconds of the training process, and of the whole tree since the first reading.
-
-        The tree's counter never falls: an ended child's time moves into its parent's ``children_*``, and where
-        nobody waited for the child its past is kept.
-
-        Raises:
-            psutil.Error: The training process cannot be read.
-        """
-        cpu_s = self._read_all_cpu()
-        if self._cpu_s:
-            change = sum(total for _, total in cpu_s.values()) - sum(total for _, total in self._cpu_s.values())
-            both = cpu_s.keys() & self._cpu_s.keys()
-            survivors = sum(max(0.0, cpu_s[pid][0] - self._cpu_s[pid][0]) for pid in both)
-            self._tree_cpu_s += max(change, survivors)
-        self._cpu_s = cpu_s
-        return cpu_s[self.main.pid][0], self._tree_cpu_s
-
-    def read_children_rss(self) -> int:
-        """Return the sum of the children's resident sizes in bytes."""
-        total = 0
-        for child in self._children.values():
-            with suppress(psutil.Error):
-                total += child.memory_info().rss
-        return total
-
-    def _read_all_cpu(self) -> dict[int, tuple[float, float]]:
-        """Return by pid the process's own CPU seconds, and those plus its ended children's."""
-        while True:
-            main_cpu_s = _cpu_seconds(self.main)
-            children_cpu_s = {pid: self._read_child_cpu(pid) for pid in self._children}
-            gone = [pid for pid, cpu_s in children_cpu_s.items() if cpu_s is None]
-            if not gone:
-                return {self.main.pid: main_cpu_s} | {pid: cpu_s for pid, cpu_s in children_cpu_s.items() if cpu_s}
-            # Its time moved to its parent after that was read: without another read the next sample would jump.
-            for pid in gone:
-                del self._children[pid]
-
-    def _read_child_cpu(self, pid: int) -> tuple[float, float] | None:
-        """Return a child's CPU seconds, the last known ones where they cannot be read now; None when it is gone."""
-        try:
-            return _cpu_seconds(self._children[pid])
-        except psutil.NoSuchProcess:
-            return None
-        except psutil.Error:
-            return self._cpu_s.get(pid, (0.0, 0.0))
-
-    def _descendants(self, pids: set[int]) -> dict[int, Any]:
-        """Return those of ``pids`` that descend from the tree."""
-        parents: dict[int, tuple[Any, int]] = {}
-        for pid in pids:
-            with suppress(psutil.Error):
-                process = self._system.Process(pid)
-                parents[pid] = (process, process.ppid())
-        found: dict[int, Any] = {}
-        ours = {self.main.pid, *self._children}
-        while more := {
-            pid: process for pid, (process, parent) in parents.items() if parent in ours and pid not in ours
-        }:
-            found |= more
-            ours |= more.keys()
-        return found
-
-
-def _cpu_seconds(process: Any) -> tuple[float, float]:
-    times = process.cpu_times()
-    own = times.user + times.system
-    return own, own + times.children_user + times.children_system
 
 
 def _sum(times: Any, *kinds: str) -> float:

@@ -130,13 +130,14 @@ def limits_from(
 
     Args:
         host: Samples from the time in which the costs were measured.
-        budget: What the job may use; without it ``usable_cpus`` of the samples is taken for one rank.
+        budget: What the job may use; without it ``usable_cpus`` of the samples is taken for one rank. The other ranks
+            of the node will start as many workers: each gets an equal part of the memory and of /dev/shm that is left.
         memory: Of the loader's workers.
         loader: For its prefetch factor.
         batch_bytes: Tensor bytes of one batch.
     """
     others, job = _average(s.others_cpus for s in host), _average(s.job_cpus for s in host)
-    usable = _average(s.usable_cpus for s in host)
+    other_ranks, usable = _average(s.ranks_cpus for s in host), _average(s.usable_cpus for s in host)
     cpus = None
     if budget is not None:
         cpus = available_cpus(
@@ -144,19 +145,21 @@ def limits_from(
             quota_cpus=budget.quota_cpus,
             others_cpus=others or 0.0,
             job_cpus=job or 0.0,
+            ranks_cpus=other_ranks,
             ranks=budget.ranks_on_node,
             bound_per_rank=budget.bound_per_rank,
         )
     elif usable is not None:
         cpus = available_cpus(affinity_cpus=usable, others_cpus=others or 0.0, job_cpus=job or 0.0)
     last = host[-1] if host else None
+    ranks = 1 if budget is None else budget.ranks_on_node
     return Limits(
         available_cpus=cpus,
         neighbour_cpus=others or 0.0,
         worker_bytes=_worker_bytes(memory),
-        free_bytes=None if last is None else _free_bytes(last),
+        free_bytes=None if last is None else _part(_free_bytes(last), ranks),
         batch_bytes=batch_bytes,
-        shm_free_bytes=None if last is None else last.shm_free_bytes,
+        shm_free_bytes=None if last is None else _part(last.shm_free_bytes, ranks),
         prefetch_factor=(loader.prefetch_factor if loader else None) or 2,
     )
 
@@ -167,21 +170,25 @@ def available_cpus(
     quota_cpus: float | None = None,
     others_cpus: float = 0.0,
     job_cpus: float = 0.0,
+    ranks_cpus: float | None = None,
     ranks: int = 1,
     bound_per_rank: bool = False,
 ) -> float:
     """Return the CPUs that training process and workers of this rank may keep busy together.
 
     A neighbour takes from the CPUs in the affinity mask, not from a quota: with 4 of 64 CPUs' worth of quota it does
-    not matter that ten are busy. Other ranks of the same job look like neighbours; as they do what this one does, their
-    share is not subtracted but divided by. However busy the neighbours, the scheduler is fair: half of the CPUs can be
-    had by asking for them, and so can what the job was seen to get.
+    not matter that ten are busy. Other ranks of the same job are no neighbours: their share is not subtracted but
+    divided by. Where they cannot be told from neighbours, they are taken to do what this one does. However busy the
+    neighbours, the scheduler is fair: half of the CPUs can be had by asking for them, and so can what the job was seen
+    to get.
 
     Args:
         affinity_cpus: CPUs in the affinity mask.
         quota_cpus: Of the cgroup, shared by all ranks.
-        others_cpus: CPUs of the mask that processes outside this rank keep busy.
+        others_cpus: CPUs of the mask that processes outside the job keep busy; without ``ranks_cpus`` all outside this
+            rank.
         job_cpus: CPUs that this rank's own processes keep busy.
+        ranks_cpus: CPUs that the job's other ranks keep busy; None when they are among the others.
         ranks: Training processes on this node.
         bound_per_rank: The mask is this rank's own.
 
@@ -192,7 +199,7 @@ def available_cpus(
     if any(not math.isfinite(number) or number < 0 for number in given):
         raise SettingError(f"CPUs must be 0 or more and ranks 1 or more, not {given}")
     sharing = 1 if bound_per_rank else ranks
-    strangers = max(0.0, others_cpus - (sharing - 1) * job_cpus)
+    strangers = others_cpus if ranks_cpus is not None else max(0.0, others_cpus - (sharing - 1) * job_cpus)
     share = max(affinity_cpus - strangers, affinity_cpus / 2) / sharing
     if quota_cpus is not None:
         share = min(share, quota_cpus / ranks)
@@ -236,14 +243,15 @@ def _handover(
 def _neighbour_wait_s(batches: Sequence[WorkerBatch], cpu_s: float, host: Sequence[HostSample], current: int) -> float:
     """Share of the wait for a CPU that other jobs cause: their part of the load that competes with a worker.
 
-    A neighbour on every CPU takes half of each, so that a worker waits as long as it computes. More is our own doing.
+    A neighbour on every CPU takes half of each, so that a worker waits as long as it computes. More is our own doing,
+    the other ranks' included.
     """
     others, job = _average(s.others_cpus for s in host), _average(s.job_cpus for s in host)
     usable = _average(s.usable_cpus for s in host)
     waited = [batch.run_queue_s for batch in batches if batch.run_queue_s is not None]
     if not others or not waited:
         return 0.0
-    own = (job or 0.0) * current / (current + 1)
+    own = (job or 0.0) * current / (current + 1) + (_average(s.ranks_cpus for s in host) or 0.0)
     most_s = cpu_s * min(1.0, others / usable) if usable else cpu_s
     return min(most_s, _mean(waited) * others / (others + own))
 
@@ -259,6 +267,10 @@ def _free_bytes(sample: HostSample) -> int | None:
     if sample.memory_limit_bytes is not None and sample.memory_limit_used_bytes is not None:
         rooms.append(max(0, sample.memory_limit_bytes - sample.memory_limit_used_bytes))
     return min(rooms, default=None)
+
+
+def _part(free_bytes: int | None, ranks: int) -> int | None:
+    return None if free_bytes is None else free_bytes // ranks
 
 
 def _step_s(step: StepRecord) -> float:

@@ -124,11 +124,11 @@ class Limits:
     worker_bytes: int | None = None
     """Memory of one worker that it shares with nobody."""
     free_bytes: int | None = None
-    """Memory left for more workers."""
+    """Memory left for more workers of this rank."""
     batch_bytes: int | None = None
     """Tensor bytes of one batch."""
     shm_free_bytes: int | None = None
-    """Free space in /dev/shm, through which batches are handed over."""
+    """Free space for this rank in /dev/shm, through which batches are handed over."""
     prefetch_factor: int = 2
     """Batches that each worker may be ahead."""
     shared_s: float = 0.0

@@ -1,10 +1,12 @@
-"""What the kernel says about one thread or process. None wherever it does not say."""
+"""What the kernel says about the calling thread and process, read in workers around each batch. None where it does not.
+
+psutil knows no run queue. What it knows is read without it here: importing it takes 26 ms in each spawned worker.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 from os import pread
 from pathlib import Path
 
@@ -64,34 +66,3 @@ else:
     def process_read_bytes() -> int:
         """Nothing that means the same elsewhere."""
         return 0
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessStat:
-    """A running process. The pid alone does not name one: the kernel uses it again."""
-
-    start_ticks: int
-    """When it started, in clock ticks since boot."""
-    rss_bytes: int
-
-
-def process_stat(pid: int) -> ProcessStat | None:
-    """Read a process's start and resident size; None when it is gone, a zombie, or there is no procfs."""
-    try:
-        # The name in parentheses may hold spaces and parentheses itself.
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        if fields[0] == b"Z":
-            return None
-        return ProcessStat(int(fields[19]), int(fields[21]) * os.sysconf("SC_PAGE_SIZE"))
-    except (OSError, IndexError, ValueError):
-        return None
-
-
-def unique_bytes(pid: int) -> int | None:
-    """Sum the memory that no other process shares. The kernel walks every page for it: milliseconds per GB."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_bytes().splitlines()
-        private = [int(line.split()[1]) for line in lines if line.startswith(b"Private_")]
-    except (OSError, IndexError, ValueError):
-        return None
-    return sum(private) * 1024 if private else None

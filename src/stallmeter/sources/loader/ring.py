@@ -12,9 +12,8 @@ import os
 from ctypes import c_int64
 from dataclasses import dataclass
 from struct import Struct
+from time import time_ns
 from typing import Any, NamedTuple
-
-from .proc import process_stat
 
 CAPACITY = 256
 """Records a lane keeps until they are read: at one reading a second, 256 batches a second from one worker."""
@@ -43,12 +42,13 @@ class Worker:
     """A worker process that has been seen; it may be gone by now."""
 
     pid: int
-    start_ticks: int
+    since_s: float
+    """Unix time at which it ran already: the system gives numbers again."""
 
 
 _RECORD = Struct(f"={len(Fetch._fields)}q")
 _WORD = 8
-_COUNT, _PID, _START, _RECORDS = range(4)
+_COUNT, _PID, _SINCE, _RECORDS = range(4)
 _LANE = _RECORDS + CAPACITY * len(Fetch._fields)
 _ROW = 1 + LANES * _LANE
 
@@ -96,7 +96,8 @@ class Ring:
     def seen(self) -> list[Worker]:
         """Return the last process of each lane."""
         lanes = [self._at(i) for i in range(len(self._read))]
-        return [Worker(self._words[at + _PID], self._words[at + _START]) for at in lanes if self._words[at + _PID]]
+        words = self._words
+        return [Worker(words[at + _PID], words[at + _SINCE] / 1e9) for at in lanes if words[at + _PID]]
 
     def _at(self, i: int) -> int:
         return i // LANES * _ROW + 1 + i % LANES * _LANE
@@ -118,7 +119,7 @@ class Ring:
 class Lane:
     """Where one worker process writes. Made in that process."""
 
-    __slots__ = ("_at", "_claims", "_pid", "_ring", "_row", "_start", "_words")
+    __slots__ = ("_at", "_claims", "_pid", "_ring", "_row", "_since_ns", "_words")
 
     def __init__(self, ring: Ring, words: memoryview, row: int) -> None:
         # The view does not own the memory it shows, the ring does.
@@ -126,8 +127,7 @@ class Lane:
         self._words = words
         self._row = row
         self._pid = os.getpid()
-        stat = process_stat(self._pid)
-        self._start = stat.start_ticks if stat else 0
+        self._since_ns = time_ns()
         self._claims = LANES
         self._at = 0
         self._claim()
@@ -149,7 +149,7 @@ class Lane:
         starts = words[row]
         words[row] = starts + 1
         self._at = at = row + 1 + starts % LANES * _LANE
-        words[at + _START] = self._start
+        words[at + _SINCE] = self._since_ns
         words[at + _PID] = self._pid
         return at
 
