@@ -157,6 +157,18 @@ class Hanging(FakeSource):
         return [HostSample(time_s=1.0)]
 
 
+def test_the_users_numbers_are_not_changed(tmp_path: Path, fake_time: FakeTime) -> None:
+    """From `log` to the recording and to the tracker; what is not finite is recorded only."""
+    tracker = ListTracker()
+    monitor = make(tmp_path, trackers=[tracker], now=fake_time)
+    sent = {"lr": 2.5e-8, "tokens": 1234567.0, "third": 1 / 3, "large": float(2**53 + 1), "tiny": 5e-324}
+    monitor.log({**sent, "large": 2**53 + 1, "nan": float("nan")})
+    monitor.close()
+    (recorded,) = (x.metrics for x in records(monitor) if isinstance(x, UserMetrics))
+    assert repr(recorded) == repr({**sent, "nan": float("nan")})
+    assert {p.key[5:]: p.value for p in tracker.points if p.key.startswith("user/")} == sent
+
+
 def test_a_source_that_hangs_is_left_behind(
     tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

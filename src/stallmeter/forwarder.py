@@ -70,10 +70,11 @@ class Undelivered:
 
 
 def points_of(record: Record | Verdict) -> list[Point]:
-    """Return what trackers get of a record: finite values with 4 significant digits under keys that all of them take.
+    """Return what trackers get of a record: finite values under keys that all of them take.
 
-    Windows give their step and hardware metrics, the first 200 steps give step time and data wait in ms, and the user's
-    own metrics go below ``user/``. All other records stay in the recording.
+    Windows give their step and hardware metrics, the first 200 steps give step time and data wait in ms, both with 4
+    significant digits, and the user's own metrics go below ``user/`` as they are. All other records stay in the
+    recording.
     """
     match record:
         case WindowRecord():
@@ -89,27 +90,41 @@ def points_of(record: Record | Verdict) -> list[Point]:
             return _points("steps", times.items(), record.tracker_step, record.time_s)
         case UserMetrics():
             own = ((f"user/{key}", value) for key, value in record.metrics.items())
-            return _points("steps", own, record.tracker_step, record.time_s)
+            return _points("steps", own, record.tracker_step, record.time_s, _exact)
         case _:
             return []
 
 
-def _points(group: str, metrics: Iterable[tuple[str, float]], step: int, time_s: float) -> list[Point]:
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _exact(value: float) -> float:
+    return float(value)
+
+
+def _points(
+    group: str,
+    metrics: Iterable[tuple[str, float]],
+    step: int,
+    time_s: float,
+    number: Callable[[float], float] = _rounded,
+) -> list[Point]:
     return [
-        Point(group, clean, rounded, step, time_s)
+        Point(group, clean, sent, step, time_s)
         for key, value in metrics
-        if (rounded := _rounded(value)) is not None and (clean := _clean_key(key))
+        if (sent := _finite(value, number)) is not None and (clean := _clean_key(key))
     ]
 
 
-def _rounded(value: float) -> float | None:
+def _finite(value: float, number: Callable[[float], float]) -> float | None:
     if not isinstance(value, (int, float)):
         return None
     try:
-        rounded = float(f"{value:.4g}")
+        found = number(value)
     except OverflowError:  # an int beyond the range of float
         return None
-    return rounded if math.isfinite(rounded) else None
+    return found if math.isfinite(found) else None
 
 
 def _clean_key(key: str) -> str:

@@ -65,7 +65,7 @@ class Point:
     key: str
     """Short name with a unit, ``[A-Za-z0-9_./ -]`` only."""
     value: float
-    """Finite, 4 significant digits."""
+    """Finite; the user's own as they are, all others with 4 significant digits."""
     step: int
     time_s: float
     """Unix time of the measurement, never of the sending: replays stay idempotent."""

@@ -253,7 +253,7 @@ class Monitor:
         """Forward metrics of your own beside ours, from any thread, without waiting for the tracker.
 
         Args:
-            metrics: Numbers by name.
+            metrics: Numbers by name, recorded and forwarded as floats, exactly. What is not finite is only recorded.
             step: x axis; the current step by default.
 
         Raises:

@@ -8,6 +8,7 @@ torn write and is ignored. Nothing is ever rewritten.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -100,7 +101,29 @@ _JSON = json.JSONEncoder(separators=(",", ":"))
 
 
 def _rounded(value: float) -> float:
-    return round(value, 7) if abs(value) < 1e6 else round(value, 3)
+    """Keep 7 decimals, 7 significant digits of what is smaller than 0.1, and Unix times whole."""
+    if -0.1 < value < 0.1:
+        return float(f"{value:.7g}")
+    if -1e9 < value < 1e9:
+        return round(value, 7 if -1e6 < value < 1e6 else 3)
+    return value
+
+
+def _text(value: Any) -> str:
+    """Return a number, a flag or None as JSON: in half the time of the encoder, and steps are many."""
+    if value is None:
+        return "null"
+    if value is True:
+        return "true"
+    if value is False:
+        return "false"
+    if type(value) is float and math.isfinite(value):
+        if -0.1 < value < 0.1:
+            return f"{value:.7g}" if value else "0.0"
+        return repr(_rounded(value))
+    if type(value) is int:
+        return repr(value)
+    return _JSON.encode(_rounded(value) if isinstance(value, float) else value)
 
 
 def _plain(value: Any) -> Any:
@@ -121,7 +144,10 @@ def encode(record: records.Record | Verdict) -> str:
     """Return one line for a record, without the newline."""
     kind = _KIND_OF[type(record)]
     if kind in _VALUES:
-        return _JSON.encode([kind, *[_rounded(v) if isinstance(v, float) else v for v in _VALUES[kind](record)]])
+        return f'["{kind}",{",".join(map(_text, _VALUES[kind](record)))}]'
+    if isinstance(record, records.UserMetrics):  # numbers that are not ours to round
+        whole = {"time_s": record.time_s, "tracker_step": record.tracker_step, "metrics": dict(record.metrics)}
+        return _JSON.encode([kind, whole])
     content = {k: v for k, v in _plain(asdict(record)).items() if v is not None}
     return _JSON.encode([kind, content])
 
