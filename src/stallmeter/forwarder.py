@@ -416,7 +416,6 @@ class Forwarder:
                 return True
             delivery.show(page)
         except (TrackerUnavailableError, RecordingError):
-            # A recording is unreadable for an instant when a new part has no header yet.
             longest_s = CLOSING_DELAY_S if self._closing.is_set() else MAX_DELAY_S
             delivery.postpone(self._monotonic(), longest_s)
             return False

@@ -23,7 +23,7 @@ from .judge import judge
 from .ledger import CALLBACKS, LOGGING
 from .leftovers import leftovers
 from .metrics import Period, period_s
-from .recording import Recorder
+from .recording import Recorder, redact
 from .records import (
     BUCKETS,
     AllocatorSample,
@@ -274,6 +274,14 @@ class Pipeline:
             self._disk_failed = True
         else:
             self._disk_failed = False
+            self._tell_losses(self.recorder)
+
+    def _tell_losses(self, recorder: Recorder) -> None:
+        """Say what the recording lacks, now that it can be written again."""
+        for lost in recorder.take_losses():
+            _log.warning("stallmeter: the recording is not complete: %s", lost)
+            self._keep(Event(time_s=time.time(), name="the recording is not complete", detail=redact(lost)))
+            recorder.flush()
 
     def _take_steps(self) -> None:
         if not self._median_step_s or self._ticks % MEDIAN_TICKS == 0:
