@@ -120,9 +120,9 @@ class Pipeline:
         self._samples: int | None = None
         self._lost_steps = self._recorded_steps = 0
         self._every = 1
-        """Each so-many-th step and batch of this tick is recorded."""
-        self._batches = 0
-        """Batches of this tick."""
+        """Of this tick the steps and batches are recorded whose number this power of two divides."""
+        self._batches: dict[int, int] = {}
+        """Batches of each worker so far: of all together one kind of number might always be the same worker's."""
         self._awaited: dict[int, None] = {}
         """Recorded steps whose part on the device may still come, the newest last."""
         self._next_verdict_s = self._period_ends_s = 0.0
@@ -290,10 +290,10 @@ class Pipeline:
         now_ns = self._ledger.now()
         room = DETAIL_STEPS_PER_S / self._thrift.level * max(1.0, (now_ns - self._taken_ns) / 1e9)
         self._taken_ns = now_ns
-        every = max(1, math.ceil(self._clock.pending / room))
+        every = 1 << (max(1, math.ceil(self._clock.pending / room)) - 1).bit_length()
         if self.recorder is not None:
             every *= self.recorder.detail
-        self._every, self._batches = every, 0
+        self._every = every
         # Asked before the steps are: those before a boundary are then among them.
         boundaries = self.retuner.crossed() if self.retuner is not None else []
         drained = self._clock.drain(every, OUTLIER_FACTOR * self._median_step_s or math.inf)
@@ -332,8 +332,9 @@ class Pipeline:
         """Whether a record of a kind that comes all the time is to be recorded: as many batches as steps, say."""
         match record:
             case WorkerBatch():
-                self._batches += 1
-                return (self._batches - 1) % self._every == 0
+                number = self._batches.get(record.worker, 0)
+                self._batches[record.worker] = number + 1
+                return number % self._every == 0
             case DeviceStep():
                 return record.index in self._awaited
             case HostSample() | GpuSample() | AllocatorSample():

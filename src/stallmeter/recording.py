@@ -13,7 +13,7 @@ import json
 import math
 import os
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from operator import attrgetter
@@ -63,6 +63,7 @@ _FIELD_NAMES: dict[type[Any], frozenset[str]] = {}
 _COLUMNS = {kind: [f.name for f in fields(cls)] for kind, cls in _KINDS.items() if kind in ("step", "batch", "device")}
 _VALUES = {kind: attrgetter(*columns) for kind, columns in _COLUMNS.items()}
 """These kinds hold numbers alone."""
+_STEP_INDEX = re.compile(rb'\["(?:step|device)",(\d+)')
 _NAME = re.compile(r"rank(\d+)\.(\d+)\.jsonl$")
 _SECRET = re.compile(r"//[^/\s]*@")
 _SECRET_VALUE = re.compile(r"(?i)((?:password|passwd|token|secret|api_?key)=)[^&\s'\"]+")
@@ -423,7 +424,7 @@ class Reader:
         rank: Whose files.
         position: Where to go on.
         lines: Matches the beginning of the lines to read; the others are skipped undecoded, which is ten times faster.
-        every: Of the steps each so-many-th is read, the others are skipped.
+        every: Of the steps, and their parts on the device, those are read whose index this divides.
     """
 
     def __init__(
@@ -440,7 +441,6 @@ class Reader:
         self.position = position or Position()
         self._lines = lines
         self._every = every
-        self._steps = 0
         self.skipped = 0
         """Lines in the middle of a file that were no records."""
         self.skipped_parts: list[str] = []
@@ -479,13 +479,19 @@ class Reader:
                     if record is not None:
                         yield record, self.position
 
-    def count(self) -> int:
-        """Return how many lines there are to read in all parts, from their first to their last."""
-        found = 0
+    def every_for(self, most: int) -> int:
+        """Return the smallest power of two that divides the index of at most so many recorded steps."""
+        powers: Counter[int] = Counter()
         for part, _, _ in self._readable():
             with _path(self.folder, self.rank, part).open("rb") as file:
-                found += sum(1 for line in file if self._wants(line))
-        return found
+                for line in file:
+                    if line.startswith(b'["step",') and (step := _STEP_INDEX.match(line)):
+                        powers[int(step[1]) & -int(step[1])] += 1  # the largest power of two in it; 0 has them all
+        left, every = powers.total(), 1
+        while left > most and every <= max(powers):
+            left -= powers[every]
+            every *= 2
+        return every
 
     def _readable(self, first: int = 0) -> Iterator[tuple[int, Header, Mapping[str, list[str]]]]:
         """Yield the parts from this number on with what their headers say, and name those that have none."""
@@ -507,10 +513,8 @@ class Reader:
     def _decode(self, line: bytes, columns: Mapping[str, list[str]]) -> records.Record | Verdict | None:
         if not self._wants(line):
             return None
-        if self._every > 1 and line.startswith(b'["step",'):
-            self._steps += 1
-            if (self._steps - 1) % self._every:
-                return None
+        if self._every > 1 and (step := _STEP_INDEX.match(line)) and int(step[1]) % self._every:
+            return None
         try:
             return decode(line.decode(), columns)
         except ValueError:
