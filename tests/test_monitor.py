@@ -128,18 +128,16 @@ class Refusing(ListTracker):
         raise ValueError("nonsense")
 
 
-def test_what_fails_is_named_once_and_switched_off(
-    tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_fails_is_named_once(tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture) -> None:
     source = Failing(ZeroDivisionError("no"))
     monitor = make(tmp_path, sources=[source], rules=[Broken()], trackers=[Refusing()], now=fake_time)
     for _ in monitor.watch(range(3)):
         fake_time.sleep(0.5)
     deadline = time.monotonic() + 30
-    while source.asked == 0 and time.monotonic() < deadline:
+    while source.asked < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     monitor.close()
-    assert source.asked == 1
+    assert source.asked >= 2
     text = caplog.text
     assert text.count("source failing failed") == text.count("rule broken failed") == 1
     assert "s3cret" not in text

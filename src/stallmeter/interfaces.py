@@ -23,7 +23,7 @@ class Source(Protocol):
     """
 
     name: str
-    """Shown when the source is switched off."""
+    """Shown when the source fails."""
 
     def sample(self, time_s: float) -> Sequence[Sample]:
         """Return what was measured since the last call.
@@ -32,7 +32,8 @@ class Source(Protocol):
             time_s: Unix time of this poll.
 
         Raises:
-            Exception: Anything; the monitor names the source once and switches it off.
+            Exception: Anything; the monitor names the source once, asks it again later, and switches it off after
+                several failures in a row.
         """
         ...
 

@@ -191,12 +191,12 @@ class Pipeline:
 
     def _ask_sources(self, now_s: float) -> None:
         for name, source in list(self.sources.items()):
+            if not self._due(name, source):
+                continue
             for sample in self._guard.ask(f"source {name}", lambda s=source: self._samples_of(s, now_s)) or ():  # type: ignore[misc]
                 self._guard.attempt("keeping a sample", self._keep, sample)
 
     def _samples_of(self, source: Source, now_s: float) -> Sequence[Any]:
-        if not self._due(source):
-            return ()
         found = source.sample(now_s)
         # Our own are typed and may return thousands a second.
         return found if type(source).__module__.startswith(f"{__package__}.") else sound_samples(found)
@@ -229,9 +229,11 @@ class Pipeline:
         if self.forwarder is not None:
             self.name_hanging(self.forwarder, TRACKER_HANG_S)
 
-    def _due(self, source: Source) -> bool:
+    def _due(self, name: str, source: Source) -> bool:
         """Whether to ask a source in this tick: not always when that costs too much, unless it would overflow."""
-        return self._final_tick or self._ticks % self._thrift.level == 0 or bool(getattr(source, "overflows", False))
+        if self._final_tick or self._ticks % self._thrift.level == 0:
+            return True
+        return bool(self._guard.ask(f"source {name}'s overflows", lambda: bool(getattr(source, "overflows", False))))
 
     def _spare(self) -> None:
         """Watch less closely when watching costs too much."""
