@@ -11,6 +11,7 @@ import math
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -154,10 +155,14 @@ class _Delivery:
         known = read_cursor(self._path)
         same = known is not None and (known.destination, known.rank) == (tracker.destination, rank)
         cursor = known if known is not None and same else Cursor(tracker.destination, rank)
-        self._position, self.delivered, self._complete = cursor.position, cursor.points, cursor.complete
+        self._position, self._taken, self._complete = cursor.position, cursor.points, cursor.complete
+        self._delivered = (self._taken, self._position)
+        """Points that were handed over, and where the next ones begin."""
+        self._held: deque[tuple[int, Position]] = deque()
+        """The same for what `Tracker.send` took but holds still."""
 
     def send_next(self) -> int:
-        """Send the next batch and move the cursor behind it.
+        """Send the next batch and move the cursor behind what was handed over.
 
         Returns:
             Number of points sent; 0 when the tracker has got all that is written.
@@ -171,11 +176,22 @@ class _Delivery:
         for start in range(0, len(points), size):
             self.tracker.send(points[start : start + size])
         self._position = position
-        self.delivered += len(points)
-        if points:
-            self._complete = False
+        self._taken += len(points)
+        self._complete = self._complete and not points
+        if self._settle():
             self.save()
         return len(points)
+
+    def _settle(self) -> bool:
+        """Move on to what was handed over by now; returns whether points were."""
+        if self._held and self._held[-1][0] == self._taken:
+            self._held.pop()
+        self._held.append((self._taken, self._position))
+        handed_over = self._taken - getattr(self.tracker, "held_points", 0)
+        before = self._delivered
+        while self._held and self._held[0][0] <= handed_over:
+            self._delivered = self._held.popleft()
+        return self._delivered[0] != before[0]
 
     def show(self, page: Page | None) -> None:
         """Bring the run's page up to date. Raises as `Tracker.show` does."""
@@ -202,10 +218,18 @@ class _Delivery:
         self._failures = 0
 
     def left(self, in_time: Callable[[], bool]) -> int:
-        """Count the points behind the cursor for as long as ``in_time`` says."""
+        """Count the points behind what the tracker took for as long as ``in_time`` says."""
+        return self._count(self._position, in_time)
+
+    def lost(self) -> int:
+        """Count the points that were not handed over."""
+        self.save()
+        return self._count(self._delivered[1], lambda: True)
+
+    def _count(self, position: Position, in_time: Callable[[], bool]) -> int:
         count = 0
         with contextlib.suppress(RecordingError, OSError):
-            for record, _ in Reader(self._folder, self._rank, self._position, lines=_HAS_POINTS):
+            for record, _ in Reader(self._folder, self._rank, position, lines=_HAS_POINTS):
                 count += len(points_of(record))
                 if not in_time():
                     break
@@ -213,16 +237,17 @@ class _Delivery:
 
     def save(self) -> None:
         """Keep the cursor for another process."""
+        self._settle()
         if self._abandoned and self._is_behind(read_cursor(self._path)):
             return
         ours = bool(getattr(self.tracker, "owns_run", False))
-        write_cursor(
-            self._path,
-            Cursor(self.tracker.destination, self._rank, self._position, self.delivered, self._complete, ours),
-        )
+        points, position = self._delivered
+        complete = self._complete and not self._held
+        write_cursor(self._path, Cursor(self.tracker.destination, self._rank, position, points, complete, ours))
 
     def _is_behind(self, other: Cursor | None) -> bool:
-        here = (self._position.part, self._position.offset)
+        position = self._delivered[1]
+        here = (position.part, position.offset)
         return other is not None and (other.position.part, other.position.offset) >= here
 
     def close(self) -> None:
@@ -362,6 +387,16 @@ class Forwarder:
             delivery.abandon()
         self._undelivered = tuple(u for u in results if u.points or u.page)
         return self._undelivered
+
+    def settle(self) -> tuple[Undelivered, ...]:
+        """Keep what was handed over after `close`, by trackers that hold points for a thread of their own.
+
+        Returns:
+            One entry for each of those that still has not got everything it took.
+        """
+        holding = [delivery for delivery in self._deliveries if hasattr(delivery.tracker, "held_points")]
+        lost = (Undelivered(d.label, d.tracker.destination, d.lost(), False) for d in holding)
+        return tuple(one for one in lost if one.points)
 
     def _run(self, delivery: _Delivery) -> None:
         busy = False

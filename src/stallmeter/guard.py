@@ -64,20 +64,25 @@ class Guard:
             self._failed(name, exc, "failed")
             return None
 
-    def retry(self, name: str, call: Callable[..., T], *args: Any) -> T | None:
+    def retry(self, name: str, call: Callable[[], T], *, at_once: bool = False) -> T | None:
         """Call something that may work again after it failed: an error may pass.
 
         The more failures in a row, the more calls are left out before the next try: none, 1, 3, 7. After
         `MOST_FAILURES` it is switched off. One warning tells the first failure, an event the end.
+
+        Args:
+            name: What it is.
+            call: What to call.
+            at_once: Whether to leave no call out: there will be no other.
         """
         if name in self._casualties or name in self._hung:
             return None
         trouble = self._troubles.get(name)
-        if trouble is not None and trouble.wait:
+        if trouble is not None and trouble.wait and not at_once:
             trouble.wait -= 1
             return None
         try:
-            found = call(*args)
+            found = call()
         except Exception as exc:  # noqa: BLE001 - the same
             self._failed_again(name, exc)
             return None

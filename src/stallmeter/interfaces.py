@@ -96,6 +96,10 @@ class Tracker(Protocol):
     A tracker whose `close` ends a run that it started has an attribute ``owns_run``, True until that is done. It is
     kept in the cursor, so that a later program can end the run; without it the run counts as somebody else's. Where
     runs end with a status it has an attribute ``end_status``, set to ``FAILED`` before `close` when training raised.
+
+    A tracker whose `send` only takes points, to hand them over later, has an attribute ``held_points``: how many of
+    those taken are still to be handed over, counted from the oldest of them. The cursor stays before these, so that
+    another program knows what was lost with this one.
     """
 
     name: str

@@ -178,6 +178,17 @@ class Monitor:
         self.undelivered = forwarder.close(self.settings.close_budget_s)
         self._pipeline.name_hanging(forwarder, 0.0)
 
+    def settle(self) -> None:
+        """After `close`: note what trackers that the training thread serves were handed since, and say what is left."""
+        forwarder = self._pipeline.forwarder
+        lost = () if forwarder is None else self.guard.attempt("forwarding", forwarder.settle) or ()
+        for left in lost:
+            _log.warning(
+                "stallmeter: %d points did not reach %s; they are in %s", left.points, left.destination, self.folder
+            )
+        labels = {left.tracker for left in lost}
+        self.undelivered = (*(known for known in self.undelivered if known.tracker not in labels), *lost)
+
     def _write_reports(self) -> dict[str, Path]:
         if self.folder is None:
             return {}

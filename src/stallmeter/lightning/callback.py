@@ -314,11 +314,11 @@ class _Session:
         """Tell the loader probe where the epoch's iterator will be found."""
         self.monitor.iterator_from(self._iterator)
 
-    def deliver(self) -> None:
+    def deliver(self, *, last: bool = False) -> None:
         """Hand over what waits for loggers that only this thread may call."""
         for mailbox in self.mailboxes:
             if mailbox.waiting:
-                self.monitor.guard(f"tracker {mailbox.name}", mailbox.deliver)
+                self.monitor.guard.retry(f"tracker {mailbox.name}", mailbox.deliver, at_once=last)
 
     def close(self, reason: str) -> None:
         """Undo every patch, then end the recording."""
@@ -326,7 +326,8 @@ class _Session:
         try:
             self.monitor.close(reason)
         finally:
-            self.deliver()
+            self.deliver(last=True)
+            self.monitor.settle()
 
     def _listen_to_profiler(self, profiler: Any) -> None:
         spans = Spans(self.clock, owners_of(self._trainer.callbacks, self._trainer.lightning_module))
