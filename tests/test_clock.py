@@ -87,14 +87,33 @@ def test_dropped_marks_cost_detail_but_no_time(ledger: Ledger, fake_time: FakeTi
 def test_only_an_even_sample_and_the_outliers_become_records(step_clock: StepClock, fake_time: FakeTime) -> None:
     step_clock.new_epoch(0)
     for i in range(100):
-        one_step(step_clock, fake_time, 0.01, 5.0 if i in (41, 50) else 0.01)
+        one_step(step_clock, fake_time, 0.01, 5.0 if i in (41, 48) else 0.01)
     step_clock.pause()
     assert step_clock.pending == 102
-    drained = step_clock.drain(every=10, slower_than_s=1.0)
+    drained = step_clock.drain(every=8, slower_than_s=1.0)
     assert (drained.count, drained.samples, drained.lost) == (100, 800, 0)
-    assert [s.index for s in drained.steps if not s.outlier] == list(range(0, 100, 10))
+    assert [s.index for s in drained.steps if not s.outlier] == list(range(0, 100, 8))
     assert [(s.index, s.step_time_s) for s in drained.steps if s.outlier] == [(41, pytest.approx(5.01))]
     assert step_clock.pending == 0
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.sampled_from([1, 2, 4, 8])), min_size=1, max_size=20))
+def test_which_steps_are_kept_depends_on_their_index_alone(drains: list[tuple[int, int]]) -> None:
+    """Ranks drain at different moments; what one of them keeps, all keep that thin as little or less."""
+    time = FakeTime()
+    clock = StepClock(Ledger(START, now=time), loop=COMPUTE, idle=OTHER)
+    clock.new_epoch(0)
+    kept, taken = [], 0
+    for steps, every in drains:
+        for _ in range(steps):
+            one_step(clock, time, 0.01, 0.01)
+        drained = clock.drain(every)
+        kept += [s.index for s in drained.steps]
+        assert kept[len(kept) - len(drained.steps) :] == [
+            i for i in range(taken, taken + drained.count) if i % every == 0
+        ]
+        taken += drained.count
+    assert kept == sorted(set(kept))
 
 
 def test_validation_makes_no_step_an_outlier(step_clock: StepClock, fake_time: FakeTime) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -182,7 +183,7 @@ def test_user_metrics_keep_their_keys_below_user() -> None:
     assert points_of(record) == [Point("steps", "user/val/acc.top-1 x", 0.5, 7, NOW)]
 
 
-def test_values_are_rounded_and_non_finite_ones_left_out() -> None:
+def test_our_values_are_rounded_and_non_finite_ones_left_out() -> None:
     """4 significant digits; nan, infinities, None and what no float can hold are dropped."""
     values: dict[str, Any] = {
         "a": 22.62861821,
@@ -195,8 +196,22 @@ def test_values_are_rounded_and_non_finite_ones_left_out() -> None:
         "small": 1.23456e-9,
         "zero": 0,
     }
-    record = UserMetrics(time_s=NOW, tracker_step=0, metrics=values)
-    assert {p.key: p.value for p in points_of(record)} == {"user/a": 22.63, "user/small": 1.235e-09, "user/zero": 0.0}
+    assert {p.key: p.value for p in points_of(window(0, **values)) if p.group == "steps"} == {
+        "a": 22.63,
+        "small": 1.235e-09,
+        "zero": 0.0,
+    }
+
+
+@given(st.floats() | st.integers())
+def test_a_users_value_is_sent_as_the_float_it_is(value: float) -> None:
+    """Learning rates and counts of tokens are data; what is not finite no tracker takes."""
+    try:
+        finite = [float(value)] if math.isfinite(value) else []
+    except OverflowError:
+        finite = []
+    sent = [p.value for p in points_of(UserMetrics(time_s=NOW, tracker_step=0, metrics={"a": value}))]
+    assert list(map(repr, sent)) == list(map(repr, finite))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A rule, source or tracker that raises, hangs or returns nonsense is named once and switched off; the rest goes on."""
+"""A rule, source or tracker that raises, hangs or returns nonsense is named once; the rest goes on."""
 
 from __future__ import annotations
 
@@ -115,10 +115,15 @@ class Bench:
         self.tracker = ListTracker("sound")
 
     def start(
-        self, rules: Sequence[Any] = (), sources: Sequence[Any] = (), trackers: Sequence[Any] = (), budget_s: float = 20
+        self,
+        rules: Sequence[Any] = (),
+        sources: Sequence[Any] = (),
+        trackers: Sequence[Any] = (),
+        budget_s: float = 20,
+        interval_s: float = 0.02,
     ) -> Monitor:
         return Monitor(
-            Settings(directory=self.folder, console=False, close_budget_s=budget_s, interval_s=0.02),
+            Settings(directory=self.folder, console=False, close_budget_s=budget_s, interval_s=interval_s),
             rules=[*rules, self.rule],
             sources=[*sources, self.source],
             trackers=[*trackers, self.tracker],
@@ -151,8 +156,13 @@ class Bench:
         assert "job_cpus" in {p.key for p in self.tracker.points}
         return report
 
-    def is_named_once(self, report: Report, name: str, outcome: str = "switched off") -> None:
-        warning = f"stallmeter: {name} {'failed and is ' if outcome == 'switched off' else ''}{outcome};"
+    def run_once(self, **plugins: Any) -> Report:
+        """As `run`; sources and rules are asked only when it ends."""
+        return self.run(interval_s=3600, **plugins)
+
+    def is_named_once(self, report: Report, name: str, outcome: str = "switched off", again: bool = False) -> None:
+        verb = "failed and is tried again" if again else outcome
+        warning = f"stallmeter: {name} {'failed and is ' if outcome == 'switched off' else ''}{verb};"
         assert self.caplog.text.count(warning) == 1
         assert [r.levelname for r in self.caplog.records if name in r.getMessage()] == ["WARNING"]
         said = f"{name} {outcome}"
@@ -194,8 +204,8 @@ NO_DIAGNOSES = {
 @pytest.mark.parametrize("answer", NO_DIAGNOSES.values(), ids=NO_DIAGNOSES)
 def test_a_rule_that_raises_or_returns_nonsense(bench: Bench, answer: Any) -> None:
     rule = Odd(answer)
-    report = bench.run(rules=[rule])
-    bench.is_named_once(report, "rule odd")
+    report = bench.run_once(rules=[rule])
+    bench.is_named_once(report, "rule odd", "failed", again=True)
     assert rule.asked == 1
     assert [d.rule for d in report.verdict.diagnoses] == ["fine"]
 
@@ -208,11 +218,11 @@ def test_a_rule_that_raises_or_returns_nonsense(bench: Bench, answer: Any) -> No
 def test_a_rule_that_is_none(bench: Bench, name: str, value: Any) -> None:
     rule = Odd(None)
     setattr(rule, name, value)
-    bench.is_named_once(bench.run(rules=[rule]), "rule odd")
+    bench.is_named_once(bench.run_once(rules=[rule]), "rule odd", "failed", again=True)
 
 
 def test_a_rule_without_a_name(bench: Bench) -> None:
-    bench.is_named_once(bench.run(rules=[object()]), "rule object")
+    bench.is_named_once(bench.run_once(rules=[object()]), "rule object", "failed", again=True)
 
 
 STEP = StepRecord(
@@ -246,7 +256,7 @@ NO_SAMPLES = {
 @pytest.mark.parametrize("answer", NO_SAMPLES.values(), ids=NO_SAMPLES)
 def test_a_source_that_raises_or_returns_nonsense(bench: Bench, answer: Any) -> None:
     source = OddSource(answer)
-    bench.is_named_once(bench.run(sources=[source]), "source odd")
+    bench.is_named_once(bench.run_once(sources=[source]), "source odd", "failed", again=True)
     assert source.asked == 1
     assert source.closed
 
@@ -309,6 +319,80 @@ def test_a_tracker_that_cannot_be_opened(bench: Bench) -> None:
             pass
 
     bench.is_named_once(bench.run(trackers=[Shy("odd")]), "tracker odd")
+
+
+# -- what fails and may work again -------------------------------------------------------------------------------------
+
+
+def polls_with(bench: Bench, failing: Callable[[int], bool], polls: int, level: int = 1) -> tuple[list[int], Report]:
+    """At which polls a source was asked that fails at some of its calls, and the report."""
+    asked: list[int] = []
+    poll = [0]
+
+    def answer() -> Sequence[Any]:
+        asked.append(poll[0])
+        if failing(len(asked) - 1):
+            raise OSError(24, "Too many open files")
+        return ()
+
+    monitor = bench.start(sources=[OddSource(answer)], interval_s=3600)
+    bench.train(monitor)
+    for poll[0] in range(polls):
+        monitor._pipeline._thrift.level = level
+        monitor._pipeline.tick()
+    poll[0] = -1
+    monitor.close()
+    return asked, bench.check(monitor)
+
+
+def test_a_source_that_fails_is_asked_again_ever_later_and_then_switched_off(bench: Bench) -> None:
+    asked, report = polls_with(bench, lambda call: True, 40)
+    assert asked == [0, 1, 3, 7, 15]
+    assert [e.name for e in events(report)] == ["source odd failed", "source odd switched off"]
+    assert "Too many open files" in to_text(report, width=500)
+    assert bench.caplog.text.count("source odd") == 1
+
+
+def test_a_passing_error_costs_a_source_little(bench: Bench) -> None:
+    asked, report = polls_with(bench, lambda call: call in (3, 4), 12)
+    assert asked == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11, -1]
+    bench.is_named_once(report, "source odd", "failed", again=True)
+
+
+def test_only_failures_in_a_row_count(bench: Bench) -> None:
+    """Four of them, a success, and so on: it is asked to the end."""
+    asked, report = polls_with(bench, lambda call: call % 5 != 4, 64)
+    assert len(asked) >= 20
+    bench.is_named_once(report, "source odd", "failed", again=True)
+
+
+def test_a_poll_in_which_a_source_is_not_due_is_no_success(bench: Bench) -> None:
+    """Where watching costs too much, sources are asked less often."""
+    asked, report = polls_with(bench, lambda call: True, 40, level=2)
+    assert asked == [0, 2, 6, 14, 30]
+    assert [e.name for e in events(report)] == ["source odd failed", "source odd switched off"]
+
+
+def test_a_rule_that_cannot_bear_one_window_judges_the_next(bench: Bench) -> None:
+    answers = iter([ZeroDivisionError("no")])
+
+    def answer() -> Any:
+        for error in answers:
+            raise error
+        return diagnosis(title="Odd after all", time_lost_s=0.1)
+
+    rule = Odd(answer)
+    monitor = bench.start(rules=[rule], interval_s=3600)
+    bench.train(monitor)
+    for _ in range(2):
+        monitor._pipeline._next_verdict_s = 0.0
+        monitor._pipeline.tick()
+    assert [d.rule for d in monitor.verdict.diagnoses] == ["fine", "odd"]
+    monitor.close()
+    report = bench.check(monitor)
+    assert rule.asked == 3
+    assert [d.rule for d in report.verdict.diagnoses] == ["fine", "odd"]
+    bench.is_named_once(report, "rule odd", "failed", again=True)
 
 
 # -- what hangs -------------------------------------------------------------------------------------------------------

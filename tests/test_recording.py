@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stallmeter import records as r
@@ -74,6 +78,41 @@ RECORDS = [
 @pytest.mark.parametrize("record", RECORDS, ids=lambda x: type(x).__name__)
 def test_every_record_comes_back_as_it_was(record: r.Record | Verdict) -> None:
     assert decode(encode(record)) == record
+
+
+def numbers(value: object, name: str = "") -> Iterator[tuple[str, float]]:
+    """Every float in a record, with where it stands."""
+    if is_dataclass(value):
+        for one in fields(value):
+            yield from numbers(getattr(value, one.name), f"{name}.{one.name}")
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from numbers(part, f"{name}[{key}]")
+    elif isinstance(value, tuple):
+        for i, part in enumerate(value):
+            yield from numbers(part, f"{name}[{i}]")
+    elif isinstance(value, float):
+        yield name, value
+
+
+@pytest.mark.parametrize("kind", [*get_args(r.Record), Verdict], ids=lambda kind: kind.__name__)
+@settings(max_examples=50)
+@given(data=st.data())
+def test_our_numbers_keep_six_digits_and_the_users_all(kind: type[Any], data: st.DataObject) -> None:
+    """However small or large they are."""
+    record = data.draw(st.from_type(kind))
+    kept = dict(numbers(decode(encode(record))))
+    for name, value in numbers(record):
+        if kind is r.UserMetrics or not math.isfinite(value):
+            assert repr(kept[name]) == repr(value)
+        else:
+            assert abs(kept[name] - value) <= 5e-7 * abs(value)
+
+
+@given(st.floats(1e9, 4e9))
+def test_a_time_is_kept_whole(time_s: float) -> None:
+    for record in (r.Fork(time_s=time_s, wall_s=0.1), replace(STEP, time_s=time_s)):
+        assert decode(encode(record)).time_s == time_s  # type: ignore[union-attr]
 
 
 def test_a_gpu_sample_of_an_older_version() -> None:

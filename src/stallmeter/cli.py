@@ -357,6 +357,8 @@ def _send(folder: Path, label: str, arguments: argparse.Namespace) -> int:
     except StallmeterError as exc:
         return _fail(f"{folder}: {exc}")
     print(f"{folder}: {done.points} points sent to {done.destination}")
+    for name in done.skipped_parts:
+        print(f"{folder}: {name} has no header and was passed over", file=sys.stderr)
     return 0
 
 

@@ -176,7 +176,8 @@ class StepClock:
         """Turn the marks since the last drain into records. For one thread only, not the training thread.
 
         Args:
-            every: Make a record of each so-many-th step, and of the first of each epoch.
+            every: Make a record of each step whose index this divides, and of the first of each epoch. With powers of
+                two a rank that thins more keeps some of the steps that another keeps, and no others.
             slower_than_s: Make one of every step that took longer, too, marked as an outlier.
         """
         steps: list[StepRecord] = []
@@ -188,7 +189,7 @@ class StepClock:
             if skipped:
                 lost += skipped + mark.step
             elif mark.step:
-                even = count % every == 0
+                even = mark.number % every == 0
                 if even or mark.epoch_start or self._step_time_s(mark) > slower_than_s:
                     steps.append(self._record(mark, outlier=not even))
                 count += 1

@@ -33,6 +33,9 @@ FLUSH_S = 2.0
 OTHERS_S = 30.0
 """After an exception reports and trackers wait so long for the word that everybody else has saved what they must."""
 
+SETTLE_S = 5.0
+"""Most seconds to wait until the training thread has served the trackers that only it may call."""
+
 LOOK_S = 0.05
 """Time between two looks at whether the pictures are drawn or the program ends."""
 
@@ -81,7 +84,7 @@ class Ending:
         self._draw = draw
         self._drawing: Drawing | None = None
         self._sampled, self._handed_over, self._done = threading.Event(), threading.Event(), threading.Event()
-        self._others_are_done = threading.Event()
+        self._others_are_done, self._settled = threading.Event(), threading.Event()
         self._exit_s: float | None = None
         """When the program, which is ending, waits no longer; monotonic."""
         self._reason = ""
@@ -122,6 +125,10 @@ class Ending:
         """Say that nobody is left who has to save something after an exception; wait so long for the trackers."""
         self._others_are_done.set()
         self._handed_over.wait(wait_s)
+
+    def settle(self) -> None:
+        """Say that trackers which the training thread serves were given all that it had for them."""
+        self._settled.set()
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until all is done, the pictures included; returns whether it is."""
@@ -179,6 +186,9 @@ class Ending:
             if forwarder is not None:
                 files |= self._drawing.files
                 guard.attempt("forwarding", self._end_forwarding, forwarder, files, complete)
+        if forwarder is not None and any(hasattr(tracker, "held_points") for tracker in self.trackers):
+            self._settled.wait(SETTLE_S)
+            guard.attempt("forwarding", self._count_held, forwarder)
         guard.attempt("the recording", self._close_recorder)
         guard.attempt("the last words", self._say_undelivered)
 
@@ -222,6 +232,11 @@ class Ending:
         self.undelivered = forwarder.close(self._time_left_s())
         self._pipeline.name_hanging(forwarder, 0.0)
 
+    def _count_held(self, forwarder: Forwarder) -> None:
+        """Note what the training thread has handed over since, and what it could not."""
+        held = {left.tracker: left for left in forwarder.settle()}
+        self.undelivered = (*(left for left in self.undelivered if left.tracker not in held), *held.values())
+
     def _time_left_s(self) -> float:
         budget_s = self._settings.close_budget_s
         return budget_s if self._exit_s is None else max(0.0, min(budget_s, self._exit_s - time.monotonic()))
@@ -241,10 +256,11 @@ class Ending:
     def _say_undelivered(self) -> None:
         if not self._settings.console or self._settings.rank != 0:
             return
+        served = {tracker.name for tracker in self.trackers if hasattr(tracker, "held_points")}
         for left in self.undelivered:
+            # What only its own program can reach is out of reach of `sync`.
+            where = "they are in" if left.tracker in served else "send them with: stallmeter sync"
+            points, destination = left.points, left.destination
             _log.warning(
-                "stallmeter: %d points did not reach %s; send them with: stallmeter sync %s",
-                left.points,
-                left.destination,
-                self._pipeline.folder,
+                "stallmeter: %d points did not reach %s; %s %s", points, destination, where, self._pipeline.folder
             )

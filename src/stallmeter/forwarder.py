@@ -11,6 +11,7 @@ import math
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -73,10 +74,11 @@ class Undelivered:
 
 
 def points_of(record: Record | Verdict) -> list[Point]:
-    """Return what trackers get of a record: finite values with 4 significant digits under keys that all of them take.
+    """Return what trackers get of a record: finite values under keys that all of them take.
 
-    Windows give their step and hardware metrics, the first 200 steps give step time and data wait in ms, and the user's
-    own metrics go below ``user/``. All other records stay in the recording.
+    Windows give their step and hardware metrics, the first 200 steps give step time and data wait in ms, both with 4
+    significant digits, and the user's own metrics go below ``user/`` as they are. All other records stay in the
+    recording.
     """
     match record:
         case WindowRecord():
@@ -92,27 +94,41 @@ def points_of(record: Record | Verdict) -> list[Point]:
             return _points("steps", times.items(), record.tracker_step, record.time_s)
         case UserMetrics():
             own = ((f"user/{key}", value) for key, value in record.metrics.items())
-            return _points("steps", own, record.tracker_step, record.time_s)
+            return _points("steps", own, record.tracker_step, record.time_s, _exact)
         case _:
             return []
 
 
-def _points(group: str, metrics: Iterable[tuple[str, float]], step: int, time_s: float) -> list[Point]:
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _exact(value: float) -> float:
+    return float(value)
+
+
+def _points(
+    group: str,
+    metrics: Iterable[tuple[str, float]],
+    step: int,
+    time_s: float,
+    number: Callable[[float], float] = _rounded,
+) -> list[Point]:
     return [
-        Point(group, clean, rounded, step, time_s)
+        Point(group, clean, sent, step, time_s)
         for key, value in metrics
-        if (rounded := _rounded(value)) is not None and (clean := _clean_key(key))
+        if (sent := _finite(value, number)) is not None and (clean := _clean_key(key))
     ]
 
 
-def _rounded(value: float) -> float | None:
+def _finite(value: float, number: Callable[[float], float]) -> float | None:
     if not isinstance(value, (int, float)):
         return None
     try:
-        rounded = float(f"{value:.4g}")
+        found = number(value)
     except OverflowError:  # an int beyond the range of float
         return None
-    return rounded if math.isfinite(rounded) else None
+    return found if math.isfinite(found) else None
 
 
 def _clean_key(key: str) -> str:
@@ -144,10 +160,14 @@ class _Delivery:
         known = read_cursor(self._path)
         same = known is not None and (known.destination, known.rank) == (tracker.destination, rank)
         cursor = known if known is not None and same else Cursor(tracker.destination, rank)
-        self._position, self.delivered, self._complete = cursor.position, cursor.points, cursor.complete
+        self._position, self._taken, self._complete = cursor.position, cursor.points, cursor.complete
+        self._delivered = (self._taken, self._position)
+        """Points that were handed over, and where the next ones begin."""
+        self._held: deque[tuple[int, Position]] = deque()
+        """The same for what `Tracker.send` took but holds still."""
 
     def send_next(self) -> int:
-        """Send the next batch and move the cursor behind it.
+        """Send the next batch and move the cursor behind what was handed over.
 
         Returns:
             Number of points sent; 0 when the tracker has got all that is written.
@@ -161,11 +181,22 @@ class _Delivery:
         for start in range(0, len(points), size):
             self.tracker.send(points[start : start + size])
         self._position = position
-        self.delivered += len(points)
-        if points:
-            self._complete = False
+        self._taken += len(points)
+        self._complete = self._complete and not points
+        if self._settle():
             self.save()
         return len(points)
+
+    def _settle(self) -> bool:
+        """Move on to what was handed over by now; returns whether points were."""
+        if self._held and self._held[-1][0] == self._taken:
+            self._held.pop()
+        self._held.append((self._taken, self._position))
+        handed_over = self._taken - getattr(self.tracker, "held_points", 0)
+        before = self._delivered
+        while self._held and self._held[0][0] <= handed_over:
+            self._delivered = self._held.popleft()
+        return self._delivered[0] != before[0]
 
     def show(self, page: Page | None) -> None:
         """Bring the run's page up to date. Raises as `Tracker.show` does."""
@@ -192,10 +223,18 @@ class _Delivery:
         self._failures = 0
 
     def left(self, in_time: Callable[[], bool]) -> int:
-        """Count the points behind the cursor for as long as ``in_time`` says."""
+        """Count the points behind what the tracker took for as long as ``in_time`` says."""
+        return self._count(self._position, in_time)
+
+    def lost(self) -> int:
+        """Count the points that were not handed over."""
+        self.save()
+        return self._count(self._delivered[1], lambda: True)
+
+    def _count(self, position: Position, in_time: Callable[[], bool]) -> int:
         count = 0
         with contextlib.suppress(RecordingError, OSError):
-            for record, _ in Reader(self._folder, self._rank, self._position, lines=_HAS_POINTS):
+            for record, _ in Reader(self._folder, self._rank, position, lines=_HAS_POINTS):
                 count += len(points_of(record))
                 if not in_time():
                     break
@@ -203,16 +242,17 @@ class _Delivery:
 
     def save(self) -> None:
         """Keep the cursor for another process."""
+        self._settle()
         if self._abandoned and self._is_behind(read_cursor(self._path)):
             return
         ours = bool(getattr(self.tracker, "owns_run", False))
-        write_cursor(
-            self._path,
-            Cursor(self.tracker.destination, self._rank, self._position, self.delivered, self._complete, ours),
-        )
+        points, position = self._delivered
+        complete = self._complete and not self._held
+        write_cursor(self._path, Cursor(self.tracker.destination, self._rank, position, points, complete, ours))
 
     def _is_behind(self, other: Cursor | None) -> bool:
-        here = (self._position.part, self._position.offset)
+        position = self._delivered[1]
+        here = (position.part, position.offset)
         return other is not None and (other.position.part, other.position.offset) >= here
 
     def close(self) -> None:
@@ -376,6 +416,16 @@ class Forwarder:
         self._undelivered = tuple(u for u in results if u.points or u.page)
         return self._undelivered
 
+    def settle(self) -> tuple[Undelivered, ...]:
+        """Keep what was handed over after `close`, by trackers that hold points for a thread of their own.
+
+        Returns:
+            One entry for each of those that still has not got everything it took.
+        """
+        holding = [delivery for delivery in self._deliveries if hasattr(delivery.tracker, "held_points")]
+        lost = (Undelivered(d.label, d.tracker.destination, d.lost(), False) for d in holding)
+        return tuple(one for one in lost if one.points)
+
     def _run(self, delivery: _Delivery) -> None:
         busy = False
         while not self._ending.wait(0.0 if busy else self._interval_s):
@@ -439,7 +489,6 @@ class Forwarder:
                 return True
             delivery.show(page)
         except (TrackerUnavailableError, RecordingError):
-            # A recording is unreadable for an instant when a new part has no header yet.
             longest_s = CLOSING_DELAY_S if self._ending.is_set() else MAX_DELAY_S
             delivery.postpone(self._monotonic(), longest_s)
             return False

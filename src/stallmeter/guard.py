@@ -6,6 +6,7 @@ import logging
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from .recording import redact
@@ -15,11 +16,14 @@ from .sampler import LeftBehind
 T = TypeVar("T")
 _log = logging.getLogger("stallmeter")
 
+MOST_FAILURES = 5
+"""Failures in a row after which what is tried again is switched off: 15 polls after the first."""
+
 
 class Guard:
     """Calls something that may fail without hurting the training: ``guard(name, call, *args)``.
 
-    What fails is named once in a warning and in the recording, and never called again.
+    What fails is named once in a warning and in the recording, and never called again; see `retry` for what is.
 
     Args:
         tell: Takes events for the recording; from any thread.
@@ -31,6 +35,7 @@ class Guard:
         self._is_left = is_left
         self._casualties: dict[str, object] = {}
         self._hung: set[str] = set()
+        self._troubles: dict[str, _Trouble] = {}
         self._asked = ""
         """The source or rule that the sampler thread waits for."""
         self.hurry = False
@@ -59,18 +64,55 @@ class Guard:
             self._failed(name, exc, "failed")
             return None
 
+    def retry(self, name: str, call: Callable[[], T], *, at_once: bool = False) -> T | None:
+        """Call something that may work again after it failed: an error may pass.
+
+        The more failures in a row, the more calls are left out before the next try: none, 1, 3, 7. After
+        `MOST_FAILURES` it is switched off. One warning tells the first failure, an event the end.
+
+        Args:
+            name: What it is.
+            call: What to call.
+            at_once: Whether to leave no call out: there will be no other.
+        """
+        if name in self._casualties or name in self._hung:
+            return None
+        trouble = self._troubles.get(name)
+        if trouble is not None and trouble.wait and not at_once:
+            trouble.wait -= 1
+            return None
+        try:
+            found = call()
+        except Exception as exc:  # noqa: BLE001 - the same
+            self._failed_again(name, exc)
+            return None
+        self._troubles.pop(name, None)
+        return found
+
+    def _failed_again(self, name: str, exc: Exception) -> None:
+        said = _said(exc)
+        trouble = self._troubles.setdefault(name, _Trouble())
+        trouble.wait = 2**trouble.failures - 1
+        trouble.failures += 1
+        if self.name_once(name, "failed", said, key=f"failing {name}", verb="failed and is tried again"):
+            _log.debug("stallmeter: %s", name, exc_info=exc)
+        if trouble.failures == MOST_FAILURES:
+            self._casualties[name] = trouble
+            detail = f"it failed {MOST_FAILURES} times in a row: {said}"
+            self._tell(Event(time_s=time.time(), name=f"{name} switched off", detail=detail))
+            _log.info("stallmeter: %s is switched off: %s", name, detail)
+
     def _failed(self, name: str, exc: Exception, outcome: str) -> None:
-        said = "".join(traceback.format_exception_only(type(exc), exc))  # str() of a foreign error may fail
-        if self.name_once(name, outcome, redact(said[:2000]).strip()[:500]):
+        if self.name_once(name, outcome, _said(exc)):
             _log.debug("stallmeter: %s", name, exc_info=exc)
 
-    def name_once(self, name: str, outcome: str, detail: str, key: str = "") -> bool:
+    def name_once(self, name: str, outcome: str, detail: str, key: str = "", verb: str = "") -> bool:
         """Say in a warning and in the recording that something failed; the first time only. Returns whether it was."""
         this_time = object()
         if self._casualties.setdefault(key or name, this_time) is not this_time:
             return False
         self._tell(Event(time_s=time.time(), name=f"{name} {outcome}", detail=detail))
-        verb = "failed and is switched off" if outcome == "switched off" else outcome
+        verb = verb or ("failed and is switched off" if outcome == "switched off" else outcome)
         _log.warning("stallmeter: %s %s; training goes on. %s", name, verb, detail)
         return True
 
@@ -79,10 +121,12 @@ class Guard:
     def ask(self, name: str, call: Callable[[], T], *, again: bool = False) -> T | None:
         """Guard a call to a source or a rule, which may hang: the sampler thread is then left behind with it.
 
+        One that fails is tried again, see `retry`; one that hangs is not.
+
         Args:
             name: What it is.
             call: What to call.
-            again: Also when it failed before.
+            again: Now, even if it was switched off, unless it hung.
 
         Raises:
             LeftBehind: The call came back after all, but another thread has taken over.
@@ -100,7 +144,7 @@ class Guard:
         if self.hurry:
             return None
         before, self._asked = self._asked, name
-        found = self.attempt(name, ask) if again else self(name, ask)
+        found = self.attempt(name, ask) if again else self.retry(name, ask)
         if self._is_left():
             raise LeftBehind  # another thread goes on
         self._asked = before
@@ -120,3 +164,18 @@ class Guard:
     def has_hung(self) -> bool:
         """Whether something was left behind because it hung."""
         return bool(self._hung)
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """What has failed and may work again."""
+
+    failures: int = 0
+    """In a row."""
+    wait: int = 0
+    """Calls to leave out before the next try."""
+
+
+def _said(exc: Exception) -> str:
+    said = "".join(traceback.format_exception_only(type(exc), exc))  # str() of a foreign error may fail
+    return redact(said[:2000]).strip()[:500]

@@ -23,7 +23,7 @@ class Source(Protocol):
     """
 
     name: str
-    """Shown when the source is switched off."""
+    """Shown when the source fails."""
 
     def sample(self, time_s: float) -> Sequence[Sample]:
         """Return what was measured since the last call.
@@ -32,7 +32,8 @@ class Source(Protocol):
             time_s: Unix time of this poll.
 
         Raises:
-            Exception: Anything; the monitor names the source once and switches it off.
+            Exception: Anything; the monitor names the source once, asks it again later, and switches it off after
+                several failures in a row.
         """
         ...
 
@@ -65,7 +66,7 @@ class Point:
     key: str
     """Short name with a unit, ``[A-Za-z0-9_./ -]`` only."""
     value: float
-    """Finite, 4 significant digits."""
+    """Finite; the user's own as they are, all others with 4 significant digits."""
     step: int
     time_s: float
     """Unix time of the measurement, never of the sending: replays stay idempotent."""
@@ -97,6 +98,10 @@ class Tracker(Protocol):
     runs end with a status it has an attribute ``end_status``, set to ``FAILED`` before `close` when training raised.
     One that writes through a client of the program's, which may be closed as soon as the run is over, has an attribute
     ``borrowed`` that is True: the end of the run waits for it until it has the final page.
+
+    A tracker whose `send` only takes points, to hand them over later, has an attribute ``held_points``: how many of
+    those taken are still to be handed over, counted from the oldest of them. The cursor stays before these, so that
+    another program knows what was lost with this one.
     """
 
     name: str

@@ -225,6 +225,10 @@ class Monitor:
         """Most seconds by which the program's end may be delayed."""
         return self.settings.close_budget_s
 
+    def settle(self) -> None:
+        """Say after `close` that trackers which the training thread serves were given all that it had for them."""
+        self._ending.settle()
+
     def __enter__(self) -> Monitor:
         return self
 
@@ -280,7 +284,7 @@ class Monitor:
         """Forward metrics of your own beside ours, from any thread, without waiting for the tracker.
 
         Args:
-            metrics: Numbers by name.
+            metrics: Numbers by name, recorded and forwarded as floats, exactly. What is not finite is only recorded.
             step: x axis; the current step by default.
 
         Raises:

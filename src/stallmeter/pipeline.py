@@ -24,7 +24,7 @@ from .judge import judge
 from .ledger import CALLBACKS, LOGGING
 from .leftovers import leftovers
 from .metrics import Period, period_s
-from .recording import Recorder
+from .recording import Recorder, redact
 from .records import (
     BUCKETS,
     AllocatorSample,
@@ -129,9 +129,9 @@ class Pipeline:
         self._samples: int | None = None
         self._lost_steps = self._recorded_steps = 0
         self._every = 1
-        """Each so-many-th step and batch of this tick is recorded."""
-        self._batches = 0
-        """Batches of this tick."""
+        """Of this tick the steps and batches are recorded whose number this power of two divides."""
+        self._batches: dict[int, int] = {}
+        """Batches of each worker so far: of all together one kind of number might always be the same worker's."""
         self._awaited: dict[int, None] = {}
         """Recorded steps whose part on the device may still come, the newest last."""
         self._next_verdict_s = self._period_ends_s = 0.0
@@ -213,12 +213,12 @@ class Pipeline:
 
     def _ask_sources(self, now_s: float) -> None:
         for name, source in list(self.sources.items()):
+            if not self._due(name, source):
+                continue
             for sample in self._guard.ask(f"source {name}", lambda s=source: self._samples_of(s, now_s)) or ():  # type: ignore[misc]
                 self._guard.attempt("keeping a sample", self._keep, sample)
 
     def _samples_of(self, source: Source, now_s: float) -> Sequence[Any]:
-        if not self._due(source):
-            return ()
         found = source.sample(now_s)
         # Our own are typed and may return thousands a second.
         return found if type(source).__module__.startswith(f"{__package__}.") else sound_samples(found)
@@ -251,9 +251,11 @@ class Pipeline:
         if self.forwarder is not None:
             self.name_hanging(self.forwarder, TRACKER_HANG_S)
 
-    def _due(self, source: Source) -> bool:
+    def _due(self, name: str, source: Source) -> bool:
         """Whether to ask a source in this tick: not always when that costs too much, unless it would overflow."""
-        return self._final_tick or self._ticks % self._thrift.level == 0 or bool(getattr(source, "overflows", False))
+        if self._final_tick or self._ticks % self._thrift.level == 0:
+            return True
+        return bool(self._guard.ask(f"source {name}'s overflows", lambda: bool(getattr(source, "overflows", False))))
 
     def _spare(self) -> None:
         """Watch less closely when watching costs too much."""
@@ -296,6 +298,14 @@ class Pipeline:
             self._disk_failed = True
         else:
             self._disk_failed = False
+            self._tell_losses(self.recorder)
+
+    def _tell_losses(self, recorder: Recorder) -> None:
+        """Say what the recording lacks, now that it can be written again."""
+        for lost in recorder.take_losses():
+            _log.warning("stallmeter: the recording is not complete: %s", lost)
+            self._keep(Event(time_s=time.time(), name="the recording is not complete", detail=redact(lost)))
+            recorder.flush()
 
     def _take_steps(self) -> None:
         if not self._median_step_s or self._ticks % MEDIAN_TICKS == 0:
@@ -304,10 +314,10 @@ class Pipeline:
         now_ns = self._ledger.now()
         room = DETAIL_STEPS_PER_S / self._thrift.level * max(1.0, (now_ns - self._taken_ns) / 1e9)
         self._taken_ns = now_ns
-        every = max(1, math.ceil(self._clock.pending / room))
+        every = 1 << (max(1, math.ceil(self._clock.pending / room)) - 1).bit_length()
         if self.recorder is not None:
             every *= self.recorder.detail
-        self._every, self._batches = every, 0
+        self._every = every
         # Asked before the steps are: those before a boundary are then among them.
         boundaries = self.retuner.crossed() if self.retuner is not None else []
         drained = self._clock.drain(every, OUTLIER_FACTOR * self._median_step_s or math.inf)
@@ -346,8 +356,9 @@ class Pipeline:
         """Whether a record of a kind that comes all the time is to be recorded: as many batches as steps, say."""
         match record:
             case WorkerBatch():
-                self._batches += 1
-                return (self._batches - 1) % self._every == 0
+                number = self._batches.get(record.worker, 0)
+                self._batches[record.worker] = number + 1
+                return number % self._every == 0
             case DeviceStep():
                 return record.index in self._awaited
             case HostSample() | GpuSample() | AllocatorSample():

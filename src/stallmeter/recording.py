@@ -1,15 +1,19 @@
 """The run's append-only file: written by one thread, read while it grows and after a crash.
 
 A recording is a folder with files ``rank<R>.<part>.jsonl``. Each line is one JSON array: ``[kind, values…]`` or
-``[kind, {…}]``. Every part begins with a header line, so each can be read alone. A last line without its newline is a
-torn write and is ignored. Nothing is ever rewritten.
+``[kind, {…}]``. Every part begins with a header line, so each can be read alone; it gets its name when that line is
+written. A last line without its newline is a torn write and is ignored. Nothing is ever rewritten.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import math
 import os
 import re
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from operator import attrgetter
@@ -29,6 +33,9 @@ PART_BYTES = 16 * 2**20
 STEP_BYTES_LIMIT = 16 * 2**20
 """Size of a rank's recording from which full step detail is thinned out; see `Recorder.detail`. All that is kept is
 read again when the run ends."""
+
+KEPT_LINES = 100_000
+"""Most lines kept while they cannot be written: 20 MB, and some minutes of the fastest run."""
 
 _KINDS: dict[str, type[Any]] = {
     "step": records.StepRecord,
@@ -56,6 +63,7 @@ _FIELD_NAMES: dict[type[Any], frozenset[str]] = {}
 _COLUMNS = {kind: [f.name for f in fields(cls)] for kind, cls in _KINDS.items() if kind in ("step", "batch", "device")}
 _VALUES = {kind: attrgetter(*columns) for kind, columns in _COLUMNS.items()}
 """These kinds hold numbers alone."""
+_STEP_INDEX = re.compile(rb'\["(?:step|device)",(\d+)')
 _NAME = re.compile(r"rank(\d+)\.(\d+)\.jsonl$")
 _SECRET = re.compile(r"//[^/\s]*@")
 _SECRET_VALUE = re.compile(r"(?i)((?:password|passwd|token|secret|api_?key)=)[^&\s'\"]+")
@@ -100,7 +108,29 @@ _JSON = json.JSONEncoder(separators=(",", ":"))
 
 
 def _rounded(value: float) -> float:
-    return round(value, 7) if abs(value) < 1e6 else round(value, 3)
+    """Keep 7 decimals, 7 significant digits of what is smaller than 0.1, and Unix times whole."""
+    if -0.1 < value < 0.1:
+        return float(f"{value:.7g}")
+    if -1e9 < value < 1e9:
+        return round(value, 7 if -1e6 < value < 1e6 else 3)
+    return value
+
+
+def _text(value: Any) -> str:
+    """Return a number, a flag or None as JSON: in half the time of the encoder, and steps are many."""
+    if value is None:
+        return "null"
+    if value is True:
+        return "true"
+    if value is False:
+        return "false"
+    if type(value) is float and math.isfinite(value):
+        if -0.1 < value < 0.1:
+            return f"{value:.7g}" if value else "0.0"
+        return repr(_rounded(value))
+    if type(value) is int:
+        return repr(value)
+    return _JSON.encode(_rounded(value) if isinstance(value, float) else value)
 
 
 def _plain(value: Any) -> Any:
@@ -121,7 +151,10 @@ def encode(record: records.Record | Verdict) -> str:
     """Return one line for a record, without the newline."""
     kind = _KIND_OF[type(record)]
     if kind in _VALUES:
-        return _JSON.encode([kind, *[_rounded(v) if isinstance(v, float) else v for v in _VALUES[kind](record)]])
+        return f'["{kind}",{",".join(map(_text, _VALUES[kind](record)))}]'
+    if isinstance(record, records.UserMetrics):  # numbers that are not ours to round
+        whole = {"time_s": record.time_s, "tracker_step": record.tracker_step, "metrics": dict(record.metrics)}
+        return _JSON.encode([kind, whole])
     content = {k: v for k, v in _plain(asdict(record)).items() if v is not None}
     return _JSON.encode([kind, content])
 
@@ -200,14 +233,15 @@ class Recorder:
         self.folder = folder
         self.header = header
         self._part_bytes = part_bytes
-        self._lines: list[str] = []
-        self._part = 0
-        self._size = 0
+        self._lines: deque[str] = deque()
+        self._torn = False
+        """Whether the first of the lines is the rest of one that the file holds the beginning of."""
+        self._failing = False
+        self._losses: list[str] = []
+        self._dropped = 0
         self.total_bytes = 0
         folder.mkdir(parents=True, exist_ok=True)
-        while _path(folder, header.rank, self._part).exists():
-            self._part += 1
-        self._file = self._open()
+        self._part, self._file = self._new_part(0)
 
     @property
     def path(self) -> Path:
@@ -222,47 +256,121 @@ class Recorder:
     def write(self, record: records.Record | Verdict) -> None:
         """Add a record to what the next flush writes."""
         self._lines.append(encode(record))
+        if self._failing:
+            self._drop_oldest()
 
     def flush(self) -> None:
         """Write what was added since the last flush.
 
         Raises:
-            OSError: The disk is full or gone; the lines are kept for the next try, up to 100,000 of them.
+            OSError: The disk is full or gone. The lines are kept for the next try, up to `KEPT_LINES` of them; the
+                oldest beyond that are dropped, see `take_losses`.
         """
         if not self._lines:
             return
-        if self._size > self._part_bytes:
-            self._file.close()
-            self._part += 1
-            self._file = self._open()
-        data = ("\n".join(self._lines) + "\n").encode()
-        start = self._file.tell()
         try:
-            written = self._file.write(data)
-            if written != len(data):
-                raise OSError(f"only {written} of {len(data)} bytes could be written to {self.path}")
+            self._begin_part_when_due()
+            self._append("\n".join(self._lines).encode() + b"\n")
         except OSError:
-            self._file.truncate(start)
-            self._file.seek(start)
-            del self._lines[:-100_000]
+            self._failing = True
+            self._drop_oldest()
             raise
-        self._size += len(data)
-        self.total_bytes += len(data)
-        self._lines.clear()
+        self._failing = False
+
+    def take_losses(self) -> list[str]:
+        """Return what was lost since this was last asked, a sentence for each cause."""
+        losses, self._losses = self._losses, []
+        if self._dropped:
+            losses.append(f"{self._dropped:,} lines were dropped: it could not be written for too long to keep them")
+            self._dropped = 0
+        return losses
 
     def close(self) -> None:
-        """Flush and close the file."""
+        """Flush and close the file.
+
+        Raises:
+            OSError: The last lines could not be written, or a network file system says only now that earlier ones
+                were not.
+        """
         try:
             self.flush()
+        except OSError as exc:
+            raise OSError(exc.errno, f"the last {len(self._lines):,} lines are lost: {exc}") from exc
         finally:
             self._file.close()
 
-    def _open(self) -> Any:
-        file = self.path.open("wb", buffering=0)
+    def _append(self, data: bytes) -> None:
+        """Write lines and forget them; those that did not fit remain, the one that was torn with its rest."""
+        start = self._file.tell()
+        try:
+            written = 0
+            while written < len(data):
+                some = self._file.write(memoryview(data)[written:])
+                if not some:
+                    raise OSError(errno.ENOSPC, f"only {written} of {len(data)} bytes could be written to {self.path}")
+                written += some
+        finally:
+            end = self._file.tell()
+            self.total_bytes += end - start
+            if end - start >= len(data):
+                self._lines.clear()
+                self._torn = False
+            elif end > start:
+                self._lines = deque(data[end - start : -1].decode().split("\n"))
+                self._torn = data[end - start - 1 : end - start] != b"\n"
+
+    def _drop_oldest(self) -> None:
+        rest = self._lines.popleft() if self._torn else None
+        while len(self._lines) > KEPT_LINES:
+            self._lines.popleft()
+            self._dropped += 1
+        if rest is not None:
+            self._lines.appendleft(rest)
+
+    def _begin_part_when_due(self) -> None:
+        if self._torn or self._file.tell() <= self._part_bytes:
+            return
+        try:
+            part, file = self._new_part(self._part + 1)
+        except OSError:
+            return  # the part at hand may still take the lines; where it does not, that is said
+        old, self._part, self._file = self._file, part, file
+        try:
+            old.close()
+        except OSError as exc:  # a network file system says only now what it could not keep
+            self._losses.append(f"lines before {self.path.name} may be missing: {exc}")
+
+    def _new_part(self, part: int) -> tuple[int, Any]:
+        """Return the first free part from this number on, open behind its header.
+
+        It gets its name when its header is in it: a full disk leaves no part that nobody can read.
+        """
         line = json.dumps(["header", {**_plain(asdict(self.header)), "columns": _COLUMNS}], separators=(",", ":"))
-        file.write((line + "\n").encode())
-        self._size = len(line) + 1
-        return file
+        temporary = self.folder / f"rank{self.header.rank}.{os.getpid()}.tmp"
+        try:
+            temporary.write_bytes(line.encode() + b"\n")
+            while True:
+                path = _path(self.folder, self.header.rank, part)
+                try:
+                    _name(temporary, path)
+                except FileExistsError:
+                    part += 1
+                else:
+                    return part, path.open("ab", buffering=0)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _name(temporary: Path, path: Path) -> None:
+    """Give a file its name. Raises FileExistsError where another has it."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except (OSError, AttributeError):  # there are file systems without links, and machines
+        if path.exists():
+            raise FileExistsError(path) from None
+        temporary.rename(path)
 
 
 def _path(folder: Path, rank: int, part: int) -> Path:
@@ -301,6 +409,13 @@ def ranks(folder: Path) -> tuple[int, ...]:
     return tuple(sorted({int(m[1]) for f in folder.iterdir() if (m := _NAME.search(f.name))}))
 
 
+class _NoHeaderError(RecordingError):
+    """A part that is none."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} is no recording of stallmeter: its first line is not a header")
+
+
 class Reader:
     """Reads one rank's recording from a position on; safe while it is written.
 
@@ -309,7 +424,7 @@ class Reader:
         rank: Whose files.
         position: Where to go on.
         lines: Matches the beginning of the lines to read; the others are skipped undecoded, which is ten times faster.
-        every: Of the steps each so-many-th is read, the others are skipped.
+        every: Of the steps, and their parts on the device, those are read whose index this divides.
     """
 
     def __init__(
@@ -326,30 +441,33 @@ class Reader:
         self.position = position or Position()
         self._lines = lines
         self._every = every
-        self._steps = 0
         self.skipped = 0
         """Lines in the middle of a file that were no records."""
+        self.skipped_parts: list[str] = []
+        """Names of the files passed over because they have no header: a crash or a full disk can leave such."""
 
     def header(self) -> Header:
-        """Return the header of the first part.
+        """Return the header of the first part that has one.
 
         Raises:
-            RecordingError: It is missing, torn or of a newer schema.
+            RecordingError: There is none, or it is of a newer schema.
         """
-        return self._read_header(self._parts()[0])[0]
+        for _, header, _ in self._readable():
+            return header
+        raise _NoHeaderError(_path(self.folder, self.rank, self._parts()[0]))
 
     def newest(self) -> tuple[Path, Header]:
-        """Return the newest part and its header. Raises as `header` does."""
-        part = self._parts()[-1]
-        return _path(self.folder, self.rank, part), self._read_header(part)[0]
+        """Return the newest part that has a header, and that. Raises as `header` does."""
+        parts = self._parts()
+        for part in reversed(parts):
+            with contextlib.suppress(_NoHeaderError):
+                return _path(self.folder, self.rank, part), self._read_header(part)[0]
+        raise _NoHeaderError(_path(self.folder, self.rank, parts[0]))
 
     def __iter__(self) -> Iterator[tuple[records.Record | Verdict, Position]]:
         """Yield each complete record with the position behind it, up to the end of what is written."""
-        for part in self._parts():
-            if part < self.position.part:
-                continue
+        for part, _, columns in self._readable(self.position.part):
             offset = self.position.offset if part == self.position.part else 0
-            columns = self._read_header(part)[1]
             with _path(self.folder, self.rank, part).open("rb") as file:
                 file.seek(offset)
                 for line in file:
@@ -361,13 +479,33 @@ class Reader:
                     if record is not None:
                         yield record, self.position
 
-    def count(self) -> int:
-        """Return how many lines there are to read in all parts, from their first to their last."""
-        found = 0
-        for part in self._parts():
+    def every_for(self, most: int) -> int:
+        """Return the smallest power of two that divides the index of at most so many recorded steps."""
+        powers: Counter[int] = Counter()
+        for part, _, _ in self._readable():
             with _path(self.folder, self.rank, part).open("rb") as file:
-                found += sum(1 for line in file if self._wants(line))
-        return found
+                for line in file:
+                    if line.startswith(b'["step",') and (step := _STEP_INDEX.match(line)):
+                        powers[int(step[1]) & -int(step[1])] += 1  # the largest power of two in it; 0 has them all
+        left, every = powers.total(), 1
+        while left > most and every <= max(powers):
+            left -= powers[every]
+            every *= 2
+        return every
+
+    def _readable(self, first: int = 0) -> Iterator[tuple[int, Header, Mapping[str, list[str]]]]:
+        """Yield the parts from this number on with what their headers say, and name those that have none."""
+        for part in self._parts():
+            if part < first:
+                continue
+            try:
+                header, columns = self._read_header(part)
+            except _NoHeaderError:
+                name = _path(self.folder, self.rank, part).name
+                if name not in self.skipped_parts:
+                    self.skipped_parts.append(name)
+            else:
+                yield part, header, columns
 
     def _wants(self, line: bytes) -> bool:
         return not line.startswith(b'["header"') and (self._lines is None or self._lines.match(line) is not None)
@@ -375,10 +513,8 @@ class Reader:
     def _decode(self, line: bytes, columns: Mapping[str, list[str]]) -> records.Record | Verdict | None:
         if not self._wants(line):
             return None
-        if self._every > 1 and line.startswith(b'["step",'):
-            self._steps += 1
-            if (self._steps - 1) % self._every:
-                return None
+        if self._every > 1 and (step := _STEP_INDEX.match(line)) and int(step[1]) % self._every:
+            return None
         try:
             return decode(line.decode(), columns)
         except ValueError:
@@ -403,7 +539,7 @@ class Reader:
                 raise ValueError(kind)
             header = _build(Header, content)
         except (ValueError, TypeError) as exc:
-            raise RecordingError(f"{path} is no recording of stallmeter: its first line is not a header") from exc
+            raise _NoHeaderError(path) from exc
         if header.schema > SCHEMA:
             raise RecordingError(
                 f"{path} has schema {header.schema}, this stallmeter reads up to {SCHEMA}: upgrade stallmeter"

@@ -35,6 +35,8 @@ class Synced:
 
     destination: str
     points: int
+    skipped_parts: tuple[str, ...] = ()
+    """Names of files that have no header and were passed over."""
 
 
 def labels(folder: Path, rank: int = 0) -> tuple[str, ...]:
@@ -93,7 +95,7 @@ def sync(
                 raise
             cursor = cursor_path(folder, label, rank)
             raise TrackerError(f"{exc}. To have another run made, delete {str(cursor)!r}") from exc
-    return Synced(tracker.destination, sent)
+    return Synced(tracker.destination, sent, history.skipped_parts)
 
 
 @contextmanager

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import csv
+import time
 from typing import Any
 
 import mlflow
 import pytest
 
+from stallmeter.cursor import cursors
+from stallmeter.forwarder import points_of
 from stallmeter.recording import Reader
 from stallmeter.records import StepRecord, WindowRecord
+from stallmeter.trackers.lightning_logger import LightningLoggerTracker
 from stallmeter.trackers.mlflow import MlflowTracker
 
 from ..servers import FaultServer, MlflowServer
@@ -94,6 +98,56 @@ def test_any_other_logger_gets_the_window_metrics(bench: Bench) -> None:
     assert any(row.get("loss") for row in rows)
 
 
+def test_a_logger_that_fails_for_a_moment_loses_nothing(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    logger = bench.pl.loggers.CSVLogger(bench.folder / "csv")
+    tracker = LightningLoggerTracker(logger)
+    log_metrics, failures = logger.log_metrics, iter([True] * 3)
+
+    def flaky(metrics: Any, step: int | None = None) -> None:
+        if any("stallmeter" in key for key in metrics):
+            if next(failures, False):
+                raise OSError(5, "Input/output error")
+        elif step == 4:
+            deadline = time.monotonic() + 60
+            while not tracker.waiting and time.monotonic() < deadline:
+                time.sleep(0.02)
+        log_metrics(metrics, step)
+
+    logger.log_metrics = flaky
+    sm = train(bench, logger, trackers=tracker)
+    assert next(failures, None) is None
+    assert sm.monitor.undelivered == ()
+    (cursor,) = cursors(sm.monitor.folder).values()
+    expected = [p for x, _ in Reader(sm.monitor.folder) for p in points_of(x)]
+    assert (cursor.points, cursor.complete) == (len(expected), True)
+    with (bench.folder / "csv").joinpath(*_relative(logger)).open() as file:
+        cells = [value for row in csv.DictReader(file) for key, value in row.items() if key.startswith("stallmeter/")]
+    assert sum(bool(cell) for cell in cells) == len(expected)
+    assert caplog.text.count("tracker logger-CSVLogger failed and is tried again") == 1
+
+
+def test_a_logger_that_takes_nothing_is_named_with_what_it_lacks(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = bench.pl.loggers.CSVLogger(bench.folder / "csv")
+    log_metrics = logger.log_metrics
+
+    def refuse(metrics: Any, step: int | None = None) -> None:
+        if any("stallmeter" in key for key in metrics):
+            raise OSError(5, "Input/output error")
+        log_metrics(metrics, step)
+
+    logger.log_metrics = refuse
+    sm = train(bench, logger)
+    assert sm.monitor.finish()
+    (left,) = sm.monitor.undelivered
+    expected = sum(len(points_of(x)) for x, _ in Reader(sm.monitor.folder))
+    assert (left.tracker, left.points) == ("logger-CSVLogger", expected)
+    assert f"{expected} points did not reach CSVLogger" in caplog.text
+    (cursor,) = cursors(sm.monitor.folder).values()
+    assert (cursor.points, cursor.complete) == (0, False)
+
+
 def _relative(logger: Any) -> tuple[str, ...]:
     return ("lightning_logs", f"version_{logger.version}", "metrics.csv")
 
@@ -104,6 +158,7 @@ def test_a_tracker_that_does_not_answer_costs_the_training_nothing(unified: Benc
         tracker = MlflowTracker(f"http://{faulty.address}", "0" * 32)
         sm = train(unified, logger=False, trackers=tracker, close_budget_s=2)
     assert [s.total_s for s in _steps(sm)] == pytest.approx([0.5] * 24)
+    assert sm.monitor.finish()
     (left,) = sm.monitor.undelivered
     assert left.points > 0
     assert sm.monitor.window.ledger.buckets["callbacks"] == pytest.approx(0, abs=1e-9)

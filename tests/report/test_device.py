@@ -88,7 +88,7 @@ def test_steps_csv_of_a_long_run_is_complete(tmp_path, monkeypatch):
     assert [row["exposed_wait_s"] for row in rows] == ["0.01"] * 37 + [""] * 3
 
 
-@pytest.mark.parametrize(("most", "every"), [(40, 1), (39, 2), (20, 2), (19, 3), (1, 40)])
+@pytest.mark.parametrize(("most", "every"), [(40, 1), (39, 2), (20, 2), (19, 4), (1, 64)])
 def test_steps_csv_is_bounded(tmp_path, monkeypatch, most, every):
     """Of too many steps an even sample is written, each with its device's part."""
     monkeypatch.setattr("stallmeter.report.steps_csv.MAX_ROWS", most)
@@ -99,3 +99,13 @@ def test_steps_csv_is_bounded(tmp_path, monkeypatch, most, every):
         rows = list(csv.DictReader(file))
     assert [int(row["step"]) for row in rows] == list(range(0, 40, every))
     assert all(row["host_wait_s"] == "0.01" for row in rows)
+
+
+def test_steps_csv_of_a_recording_that_was_thinned_is_bounded(tmp_path, monkeypatch):
+    """What was thinned before counts: only steps that a larger power of two divides make way for less."""
+    monkeypatch.setattr("stallmeter.report.steps_csv.MAX_ROWS", 20)
+    indices = [*range(16), *range(16, 320, 16), 321]
+    folder = write(tmp_path / "run", [step(i) for i in indices])
+    assert write_steps_csv(folder, 0, tmp_path / "steps.csv") == 20
+    with (tmp_path / "steps.csv").open(newline="") as file:
+        assert [int(row["step"]) for row in csv.DictReader(file)] == list(range(0, 320, 16))

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import csv
+import json
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from stallmeter.cursor import cursor_path, read_cursor
 from stallmeter.errors import TrackerUnavailableError
-from stallmeter.forwarder import Forwarder
+from stallmeter.forwarder import Forwarder, deliver, points_left, points_of
 from stallmeter.interfaces import Page, Point, Tracker
-from stallmeter.recording import Header, Recorder
+from stallmeter.recording import Header, Reader, Recorder
 from stallmeter.records import WindowRecord
 from stallmeter.trackers.lightning_logger import LightningLoggerTracker
+
+from ..conftest import ListTracker
 
 NOW = 1_700_000_000.0
 
@@ -78,6 +85,132 @@ def test_a_full_mailbox_keeps_points_in_the_recording() -> None:
     assert tracker.deliver() == 2
     tracker.send([point("a", 1.0, 3), point("a", 1.0, 4)])
     assert tracker.deliver() == 2
+
+
+class Moody(ListLogger):
+    """Fails at some of its calls."""
+
+    def __init__(self, *failing: int) -> None:
+        super().__init__()
+        self.failing = failing
+        self.asked = 0
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        self.asked += 1
+        if self.asked in self.failing:
+            raise OSError(28, "No space left on device")
+        super().log_metrics(metrics, step)
+
+
+def test_what_the_logger_did_not_take_is_kept_for_the_next_call() -> None:
+    """Each point is logged once, whichever call fails; those of a later step may overtake none."""
+    for failing in range(1, 4):
+        logger = Moody(failing)
+        tracker = LightningLoggerTracker(logger)
+        tracker.send([point("a", 1.0, 5), point("a", 1.0, 6), point("b", 2.0, 5), point("a", 1.0, 7)])
+        with pytest.raises(OSError, match="No space"):
+            tracker.deliver()
+        assert tracker.waiting
+        assert tracker.held_points == {1: 4, 2: 3, 3: 1}[failing]
+        tracker.send([point("a", 1.0, 8)])
+        tracker.deliver()
+        assert (tracker.waiting, tracker.held_points) == (False, 0)
+        assert logger.calls == [
+            (5, {"stallmeter/a": 1.0, "stallmeter/b": 2.0}),
+            *((step, {"stallmeter/a": 1.0}) for step in (6, 7, 8)),
+        ]
+
+
+def record(folder: Path, windows: int) -> None:
+    recorder = Recorder(folder, Header(run_id="test", started_s=NOW))
+    for number in range(windows):
+        recorder.write(
+            WindowRecord(time_s=NOW + number, tracker_step=number, duration_s=1.0, metrics={"a": 1.0, "b": 2.0})
+        )
+    recorder.close()
+
+
+def test_the_cursor_moves_when_points_were_handed_over(tmp_path: Path) -> None:
+    """Not when they are in the mailbox: a kill loses that."""
+    record(tmp_path, 5)
+    logger = Moody(4)
+    tracker = LightningLoggerTracker(logger)
+    forwarder = Forwarder(
+        tmp_path, 0, [tracker], guard=lambda name, fn: fn(), on_problem=lambda name, message: None, start=False
+    )
+
+    def left() -> tuple[int, int]:
+        known = read_cursor(cursor_path(tmp_path, tracker.name, 0))
+        assert known is not None
+        return known.points, points_left(tmp_path, 0, tracker)
+
+    tracker.batch_size = 2
+    forwarder.turn()
+    assert left() == (0, 10)
+    with pytest.raises(OSError, match="No space"):
+        tracker.deliver()
+    forwarder.turn()
+    assert left() == (6, 4)
+    assert forwarder.close() == ()
+    assert left() == (6, 4)
+    assert [u.points for u in forwarder.settle()] == [4]
+    assert tracker.deliver() == 4
+    assert forwarder.settle() == ()
+    assert left() == (10, 0)
+    assert len(logger.calls) == 5
+
+
+KILLED = """
+import json, os, signal, sys
+from pathlib import Path
+from stallmeter.cursor import cursor_path, read_cursor
+from stallmeter.monitor import Monitor
+from stallmeter.settings import Settings
+from stallmeter.trackers.lightning_logger import LightningLoggerTracker
+import time
+
+class FileLogger:
+    def log_metrics(self, metrics, step=None):
+        with open(sys.argv[2], "a") as file:
+            file.write(json.dumps([step, metrics]) + "\\n")
+
+def wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+tracker = LightningLoggerTracker(FileLogger())
+settings = Settings(directory=Path(sys.argv[1]), interval_s=0.05, console=False)
+monitor = Monitor(settings, trackers=[tracker]).start()
+print(monitor.folder)
+for i, _ in enumerate(monitor.watch(range(40))):
+    if i == 20:
+        wait_for(lambda: tracker.held_points >= 38)
+        delivered = tracker.deliver()
+        wait_for(lambda: read_cursor(cursor_path(monitor.folder, tracker.name, 0)).points >= delivered)
+wait_for(lambda: tracker.held_points >= 38)
+sys.stdout.flush()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_kill_took_from_the_mailbox_is_not_lost(tmp_path: Path) -> None:
+    """The cursor says what the logger had got; the rest can still be sent."""
+    log = tmp_path / "log"
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, tmp_path, log], capture_output=True, text=True, timeout=180, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    folder = Path(done.stdout.strip())
+    logged = sum(len(json.loads(line)[1]) for line in log.read_text().splitlines())
+    written = sum(len(points_of(x)) for x, _ in Reader(folder))
+    known = read_cursor(cursor_path(folder, "logger-FileLogger", 0))
+    assert known is not None
+    assert (known.points, known.complete) == (logged, False)
+    assert written >= logged + 38
+    rest = ListTracker("logger-FileLogger")
+    rest.destination = "FileLogger"
+    assert deliver(folder, 0, rest) == written - logged
 
 
 def test_pages_and_close_leave_the_logger_alone() -> None:

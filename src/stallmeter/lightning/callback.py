@@ -326,11 +326,11 @@ class _Session:
         """Tell the loader probe where the epoch's iterator will be found."""
         self.monitor.iterator_from(self._iterator)
 
-    def deliver(self) -> None:
+    def deliver(self, *, last: bool = False) -> None:
         """Hand over what waits for loggers that only this thread may call."""
         for mailbox in self.mailboxes:
             if mailbox.waiting:
-                self.monitor.guard(f"tracker {mailbox.name}", mailbox.deliver)
+                self.monitor.guard.retry(f"tracker {mailbox.name}", mailbox.deliver, at_once=last)
 
     def close(self, reason: str) -> None:
         """Undo every patch, then end the recording."""
@@ -338,7 +338,8 @@ class _Session:
         try:
             self.monitor.close(reason)
         finally:
-            self.deliver()
+            self.deliver(last=True)
+            self.monitor.settle()
 
     def abort(self, exception: BaseException) -> None:
         """Undo every patch and end the recording; what takes longer comes after all callbacks have been called."""
@@ -358,7 +359,8 @@ class _Session:
             finally:
                 self._patches.undo()
                 self.monitor.others_are_done(MAILBOX_S if self.mailboxes else 0.0)
-                self.deliver()
+                self.deliver(last=True)
+                self.monitor.settle()
 
         self._patches.set(strategy, "on_exception", on_exception)
 

@@ -205,6 +205,8 @@ class History:
     settled: bool
     """True when the run ended and no ledger was recorded after that verdict."""
     skipped_lines: int
+    skipped_parts: tuple[str, ...] = ()
+    """Names of files that have no header and were passed over."""
 
     def report(self, verdict: Verdict | None = None) -> Report:
         """Return the report with this verdict, or with the recorded one when None.
@@ -263,10 +265,9 @@ def read_history(folder: Path, rank: int = 0) -> History:
             else:
                 window.append(record)
                 timeline.append(record)
-    except RecordingError:
-        # The run may have been killed while it began a new part; what came before still counts.
-        if window.ledger is None:
-            raise
+        for name in reader.skipped_parts:
+            detail = "it has no header, as a crash or a full disk leaves it; the other parts are here"
+            window.append(Event(time_s=header.started_s, name=f"{name} was passed over", detail=detail))
     except WRONG_VALUES as exc:
         raise _damaged(folder, exc) from exc
     if window.ledger is None:
@@ -281,6 +282,7 @@ def read_history(folder: Path, rank: int = 0) -> History:
         verdict=verdict,
         settled=judged is window.ledger and any(event.name == END for event in window.events),
         skipped_lines=reader.skipped,
+        skipped_parts=tuple(reader.skipped_parts),
     )
 
 

@@ -17,7 +17,7 @@ _FIELDS = tuple(f.name for f in fields(StepRecord))
 _DEVICE_FIELDS = tuple(f.name for f in fields(DeviceStep) if f.name not in ("index", "epoch_start"))
 _COLUMNS = ("step", *_FIELDS[1:], *(n if n.startswith(("exposed", "host")) else f"device_{n}" for n in _DEVICE_FIELDS))
 
-_STEPS, _STEPS_AND_DEVICE = re.compile(rb'\["step",'), re.compile(rb'\["(?:step|device)",')
+_STEPS_AND_DEVICE = re.compile(rb'\["(?:step|device)",')
 
 MAX_ROWS = 100_000
 """About 15 MB: what a tracker's preview and a spreadsheet still open."""
@@ -29,7 +29,8 @@ HELD_ROWS = 4096
 def write_steps_csv(folder: Path, rank: int, path: Path) -> int:
     """Write the recorded steps of one rank, one row each, and return how many rows there are.
 
-    Of more than `MAX_ROWS` steps every second is written, or every third and so on. The recording has them all.
+    Of more than `MAX_ROWS` steps those are written whose index is divisible by 2, or by 4 and so on: the same ones on
+    each rank. The recording has them all.
 
     The column names carry the units: ``_s`` is seconds, ``time_s`` unix seconds, everything else a count or a flag.
     ``device_`` columns, ``exposed_wait_s`` and ``host_…`` are the step on the device's timeline, where it was timed. An
@@ -51,7 +52,7 @@ def write_steps_csv(folder: Path, rank: int, path: Path) -> int:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(_COLUMNS)
             held: OrderedDict[int, list[Any]] = OrderedDict()
-            every = -(-Reader(folder, rank, lines=_STEPS).count() // MAX_ROWS)
+            every = Reader(folder, rank).every_for(MAX_ROWS)
             for record, _ in Reader(folder, rank, lines=_STEPS_AND_DEVICE, every=every):
                 if isinstance(record, StepRecord):
                     held[record.index] = [_cell(getattr(record, name)) for name in _FIELDS]

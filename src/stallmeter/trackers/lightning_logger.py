@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -41,7 +42,9 @@ class LightningLoggerTracker:
         self.name = f"logger-{type(logger).__name__}"
         self.destination = type(logger).__name__
         self._logger = logger
-        self._mailbox: deque[Point] = deque()
+        self._lock = threading.Lock()  # between the mailbox's two threads, never held while the logger works
+        self._mailbox: deque[tuple[int, Point]] = deque()
+        self._taken = 0
         self._mailbox_points = mailbox_points
 
     def send(self, points: Sequence[Point]) -> None:
@@ -52,7 +55,15 @@ class LightningLoggerTracker:
         """
         if len(self._mailbox) + len(points) > self._mailbox_points:
             raise TrackerUnavailableError(f"{len(self._mailbox)} points wait for the training thread to log them")
-        self._mailbox.extend(points)
+        with self._lock:
+            self._mailbox.extend(enumerate(points, self._taken))
+            self._taken += len(points)
+
+    @property
+    def held_points(self) -> int:
+        """Points from the oldest one on that the logger has not got; what it has is no longer held."""
+        with self._lock:
+            return self._taken - self._mailbox[0][0] if self._mailbox else 0
 
     @property
     def waiting(self) -> bool:
@@ -64,21 +75,36 @@ class LightningLoggerTracker:
 
         Returns:
             Number of points logged.
+
+        Raises:
+            Exception: From the logger; the points that it did not take are kept for the next call.
         """
-        count = len(self._mailbox)
+        with self._lock:
+            found = list(self._mailbox)
         rows: list[tuple[int, dict[str, float]]] = []
-        newest: dict[int, dict[str, float]] = {}
-        for _ in range(count):
-            point = self._mailbox.popleft()
+        row_of: list[int] = []
+        newest: dict[int, int] = {}
+        for _, point in found:
             key = _PREFIX[point.group] + point.key
+            row = newest.get(point.step)
             # With gradient accumulation several batches share a step: a second value of a key is a call of its own.
-            if key in newest.get(point.step, {key: 0.0}):
-                newest[point.step] = {}
-                rows.append((point.step, newest[point.step]))
-            newest[point.step][key] = point.value
-        for step, metrics in rows:
-            self._logger.log_metrics(metrics, step=step)
-        return count
+            if row is None or key in rows[row][1]:
+                row = newest[point.step] = len(rows)
+                rows.append((point.step, {}))
+            rows[row][1][key] = point.value
+            row_of.append(row)
+        logged = 0
+        try:
+            for step, metrics in rows:
+                self._logger.log_metrics(metrics, step=step)
+                logged += 1
+        finally:
+            kept = [one for one, row in zip(found, row_of, strict=True) if row >= logged]
+            with self._lock:
+                for _ in found:
+                    self._mailbox.popleft()
+                self._mailbox.extendleft(reversed(kept))
+        return len(found)
 
     def show(self, page: Page) -> None:
         """Do nothing: loggers have no common way to show it."""
