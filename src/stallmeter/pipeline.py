@@ -20,6 +20,7 @@ from .forwarder import Forwarder
 from .guard import Guard
 from .interfaces import Page, Rule, Source
 from .judge import judge
+from .late import LateRecorder
 from .ledger import CALLBACKS, LOGGING
 from .leftovers import leftovers
 from .metrics import Period, period_s
@@ -108,7 +109,7 @@ class Pipeline:
         self.sampler = Sampler(self.tick, settings.interval_s, leave=guard.leave, last=self._last_tick)
         self.verdict = Verdict(primary=None)
         """The newest."""
-        self.recorder: Recorder | None = None
+        self.recorder: Recorder | LateRecorder | None = None
         """None when the recording could not be opened, or the last sample took too long for it."""
         self.forwarder: Forwarder | None = None
         self.retuner: Retuner | None = None

@@ -72,7 +72,7 @@ class Header:
 
     schema: int = SCHEMA
     run_id: str
-    """Identifies the recording; ranks of one job share it."""
+    """Identifies the recording; the ranks of one fit share it."""
     rank: int = 0
     world_size: int = 1
     started_s: float
@@ -299,6 +299,15 @@ def find_recording(path: Path) -> Path:
 def ranks(folder: Path) -> tuple[int, ...]:
     """Return the ranks that have files in a recording's folder, in order."""
     return tuple(sorted({int(m[1]) for f in folder.iterdir() if (m := _NAME.search(f.name))}))
+
+
+def has_recording(folder: Path, rank: int) -> bool:
+    """Whether a folder holds a recording of this rank; a part that could not even be begun is none."""
+    try:
+        Reader(folder, rank).header()
+    except (RecordingError, OSError):
+        return False
+    return True
 
 
 class Reader:

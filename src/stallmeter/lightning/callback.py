@@ -201,9 +201,14 @@ class StallMonitorMixin:
             loop_bucket="loop",
             rank=trainer.global_rank,
             world_size=trainer.world_size,
-            run_id=defaults.shared_run_id(trainer.world_size),
         )
-        monitor = core.Monitor(settings, sources=self._extra_sources, rules=self._rules, now=self._now)
+        monitor = core.Monitor(
+            settings,
+            sources=self._extra_sources,
+            rules=self._rules,
+            now=self._now,
+            identity=defaults.identity(settings),
+        )
         monitor.guard("finding the trainer's settings", lambda: monitor.window.facts.update(_facts(trainer)))
         ranks = trainer.num_devices if trainer.world_size > 1 else 1
         monitor.add_facts("budget", lambda: defaults.budget_facts(ranks))
