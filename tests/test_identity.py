@@ -251,6 +251,21 @@ def test_two_processes_of_one_rank_do_not_write_one_file(tmp_path: Path) -> None
     assert len({monitor.folder for monitor in monitors}) == 2
 
 
+def test_nobody_talks_any_more_when_the_interpreter_ends(tmp_path: Path) -> None:
+    """A thread that came back out of a call of torch's then would abort the process."""
+    program = """
+import atexit, threading
+atexit.register(lambda: print([t.name for t in threading.enumerate()]))  # the first to register is the last to run
+import stallmeter
+with stallmeter.Monitor(trackers=None, console=False, hardware=False, workers=False) as monitor:
+    print(*(t.name for t in threading.enumerate()))
+"""
+    environ = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "3"}
+    said = run_all([[sys.executable, "-c", program]], [clean_environment(STALLMETER_DIR=str(tmp_path), **environ)])
+    assert "stallmeter-identity" in said.splitlines()[0]
+    assert said.splitlines()[1:] == ["['MainThread']"]
+
+
 # -- real processes ----------------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ job. Questions and answers go over a `Line`, on a thread of their own. The threa
 
 from __future__ import annotations
 
+import atexit
 import re
 import secrets
 import threading
@@ -14,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 PATIENCE_S = 60.0
 """A rank that has got no answer for so long records into a folder of its own."""
@@ -27,6 +28,9 @@ LINGER_S = 10.0
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.5
 """Between two looks at the lines. The pauses grow as long as nothing comes."""
+
+EXIT_S = 0.5
+"""Most seconds that the program's end waits for a call that is going on."""
 
 _FOLDER_NAME = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
 _fits: Counter[str] = Counter()
@@ -79,6 +83,8 @@ class Identity:
         self._deadline = 0.0
         self._lock = threading.Lock()
         self._known = threading.Event()
+        self._wake = threading.Event()
+        self._stopped = False
         self._closing = False
         self._name = ""
         self._draw: Callable[[], str] = lambda: ""
@@ -113,15 +119,20 @@ class Identity:
             return
         topic = f"{kind}/{_fits[kind]}"
         meet = (lambda: self._answer(topic, is_over)) if self._rank == 0 else (lambda: self._ask(topic))
-        thread = threading.Thread(
-            target=attempt, args=("finding the other ranks", meet), name="stallmeter-identity", daemon=True
-        )
-        thread.start()
+        try:
+            _Talk(self, lambda: attempt("finding the other ranks", meet)).start()
+        except RuntimeError as exc:  # no more threads for this user
+            self.stay_alone(str(exc))
 
     def hurry(self) -> None:
         """The run ends: there is little time left to wait."""
         self._closing = True
         self._deadline = min(self._deadline, time.monotonic() + CLOSING_S)
+
+    def stop(self) -> None:
+        """End the thread before its next call."""
+        self._stopped = True
+        self._wake.set()
 
     def name(self) -> str | None:
         """Return the folder's name; None while rank 0 may still answer. Waits only when told to hurry."""
@@ -152,6 +163,8 @@ class Identity:
                 return False
             self._name = name
             self._known.set()
+            if self._rank:
+                self._wake.set()
             return True
 
     # -- the thread ----------------------------------------------------------------------------------------------------
@@ -167,8 +180,10 @@ class Identity:
                         line.ask(nonce)
                         asked[address] = line
                     name = line.take(nonce) or name
-            if name is None and not self._known.wait(pause_s):
+            if name is None and not self._wake.wait(pause_s):
                 continue
+            if self._stopped:
+                return
             # Before the name is known: after that the program may end at any time.
             for address, line in list(lines.items()):
                 with _dropping(lines, address):
@@ -195,14 +210,14 @@ class Identity:
                 ended_s = ended_s or time.monotonic()
                 if time.monotonic() > ended_s + LINGER_S:
                     return
-            time.sleep(pause_s)
+            self._wake.wait(pause_s)
 
     def _looks(self, topic: str) -> Iterator[tuple[float, dict[str, Line]]]:
         """Yield the lines that are there, and how long to pause before the next look."""
         assert self._lines is not None
         lines: dict[str, Line] = {}
         pause_s = FIRST_PAUSE_S
-        while True:
+        while not self._stopped:
             there = self._lines(topic)
             for address in lines.keys() - there.keys():
                 del lines[address]  # without a word: its other end is gone
@@ -211,6 +226,41 @@ class Identity:
                     lines[address] = there[address]()
             yield pause_s, lines
             pause_s = min(1.2 * pause_s, LONGEST_PAUSE_S)
+
+
+class _Talk(threading.Thread):
+    """The thread on which one identity talks.
+
+    It is ended before the interpreter is: a thread that comes back to Python then, out of one of torch's calls, would
+    abort the process.
+    """
+
+    talking: ClassVar[set[_Talk]] = set()
+
+    def __init__(self, identity: Identity, talk: Callable[[], object]) -> None:
+        super().__init__(name="stallmeter-identity", daemon=True)
+        self._identity = identity
+        self._talk = talk
+        self.talking.add(self)
+
+    def run(self) -> None:
+        try:
+            self._talk()
+        finally:
+            self.talking.discard(self)
+
+    @classmethod
+    def end_all(cls) -> None:
+        """End those that are not stuck in a call."""
+        deadline = time.monotonic() + EXIT_S
+        threads = list(cls.talking)
+        for thread in threads:
+            thread._identity.stop()
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+atexit.register(_Talk.end_all)
 
 
 class _dropping:  # noqa: N801 - used as a statement
