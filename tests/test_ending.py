@@ -239,7 +239,7 @@ def test_a_folder_that_hangs_is_not_touched_again(
     assert monitor.folder is not None
     for _ in monitor.watch(range(4)):
         pass
-    pipe = monitor.folder / "rank0.0001.jsonl"
+    pipe = monitor.folder / f"rank0.{os.getpid()}.tmp"
     os.mkfifo(pipe)
     monitor.close()
     assert monitor.finish()

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import pytest
 
 import stallmeter
-from stallmeter.defaults import choose_trackers, rank_from_environment, recordings_directory, shared_run_id
+from stallmeter.defaults import choose_trackers, recordings_directory
 from stallmeter.errors import SettingError
 from stallmeter.monitor import Monitor
 from stallmeter.recording import Reader
@@ -375,13 +375,7 @@ def test_public_names() -> None:
         stallmeter.nothing  # noqa: B018
 
 
-def test_ranks_and_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert rank_from_environment({"RANK": "3", "WORLD_SIZE": "8"}) == (3, 8)
-    assert rank_from_environment({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}) == (1, 2)
-    assert rank_from_environment({"RANK": "x"}) == (0, 1)
-    assert shared_run_id(1, {}) is None
-    assert shared_run_id(2, {"MASTER_PORT": "1"}) == shared_run_id(2, {"MASTER_PORT": "1"})
-    assert shared_run_id(2, {"MASTER_PORT": "1"}) != shared_run_id(2, {"MASTER_PORT": "2"})
+def test_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STALLMETER_DIR", str(tmp_path))
     assert recordings_directory(None) == tmp_path
     assert recordings_directory("x") == Path("x")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
@@ -13,8 +14,10 @@ from .budget import Budget, read_budget
 from .diagnosis import Verdict, WorkerAdvice
 from .ending import Draw
 from .errors import SettingError
+from .identity import Identity
 from .interfaces import Rule, Source, Tracker
 from .judge import judge
+from .launcher import rank_from_environment
 from .loop import Watched
 from .metrics import BASE_PERIOD_S
 from .retune import OnNumWorkers, Retuner, check_mode
@@ -73,7 +76,7 @@ class Monitor(core.Monitor):
         deep_steps: int = 0,
     ) -> None:
         check_retuning(on_num_workers, workers=workers)
-        rank, world_size = rank_from_environment()
+        rank, world_size = this_rank()
         settings = Settings(
             directory=recordings_directory(directory),
             interval_s=interval_s,
@@ -84,7 +87,6 @@ class Monitor(core.Monitor):
             console=console,
             rank=rank,
             world_size=world_size,
-            run_id=shared_run_id(world_size),
         )
         super().__init__(
             settings,
@@ -92,6 +94,7 @@ class Monitor(core.Monitor):
             rules=rules,
             trackers=choose_trackers(trackers, (), rank),
             draw=start_drawing(),
+            identity=identity(settings),
         )
         self.add_facts("budget", budget_facts)
         add_default_sources(self, hardware=hardware, workers=workers)
@@ -302,26 +305,19 @@ def recordings_path(directory: str | os.PathLike[str] | None) -> Path:
     return Path(directory if directory is not None else os.environ.get("STALLMETER_DIR") or "stallmeter")
 
 
-def rank_from_environment(environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """Return rank and world size as launchers set them; (0, 1) without a launcher."""
-    for rank, size in (
-        ("RANK", "WORLD_SIZE"),
-        ("SLURM_PROCID", "SLURM_NTASKS"),
-        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ):
-        if environ.get(rank, "").isdigit() and environ.get(size, "").isdigit():
-            return int(environ[rank]), int(environ[size])
-    return 0, 1
+def this_rank() -> tuple[int, int]:
+    """Return rank and world size: the launcher's, else those of torch's process group, else (0, 1)."""
+    from .rendezvous import group_rank
+
+    launched = rank_from_environment()
+    return launched if launched[1] > 1 else group_rank() or launched
 
 
-def shared_run_id(world_size: int, environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return an id that all ranks of a job derive alike; None for a single process, which draws its own."""
-    if world_size <= 1:
-        return None
-    import hashlib
+def identity(settings: Settings) -> Identity:
+    """Return what names a run's folder: its ranks agree through what their launcher provides."""
+    from . import rendezvous
 
-    names = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "MASTER_ADDR", "MASTER_PORT")
-    return hashlib.sha256("|".join(environ.get(n, "") for n in names).encode()).hexdigest()[:6]
+    return Identity(settings.rank, settings.world_size, partial(rendezvous.lines, directory=settings.directory))
 
 
 def choose_trackers(chosen: Trackers, loggers: Sequence[object], rank: int) -> tuple[Tracker, ...]:

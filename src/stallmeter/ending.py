@@ -194,7 +194,7 @@ class Ending:
 
     def _write_summaries(self) -> dict[str, Path]:
         recorder = self._pipeline.recorder
-        if recorder is None:
+        if recorder is None or recorder.folder is None:
             return {}
         report = summarize(
             self._window,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import signal
 import socket
 import time
@@ -18,6 +17,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -27,12 +28,14 @@ from .ending import Draw, Ending
 from .errors import SettingError
 from .forwarder import Forwarder, Undelivered
 from .guard import Guard
+from .identity import Identity, new_name
 from .interfaces import Rule, Source, Tracker
+from .late import LateRecorder
 from .ledger import CALLBACKS, COMPUTE, LOOP, OTHER, START, Ledger, Span, WorkSpan
 from .loop import Watched, batch_size
 from .pipeline import Pipeline
 from .program_end import INTERPRETER_EXIT, await_at_exit, forget
-from .recording import Header, Recorder, redact
+from .recording import Header, Recorder, has_recording, redact
 from .records import BUCKETS, BatchContent, Event, LoaderInfo, UserMetrics
 from .retune import Retuner
 from .settings import Settings
@@ -57,6 +60,7 @@ class Monitor:
         trackers: Where the recording is forwarded; only rank 0 forwards.
         draw: Starts what makes the page and the pictures once the run has ended; without it there are none.
         now: Monotonic nanoseconds; passed in by tests.
+        identity: Names the run's folder, the same on all ranks.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class Monitor:
         trackers: Sequence[Tracker] = (),
         draw: Draw | None = None,
         now: Callable[[], int] = time.perf_counter_ns,
+        identity: Identity | None = None,
     ) -> None:
         self.settings = settings
         self.ledger = Ledger(START, now)
@@ -77,11 +82,10 @@ class Monitor:
         )
         self.window = Window()
         self.window.facts.update(settings.facts)
-        self.folder: Path | None = None
-        """Folder of the recording; None when it could not be written."""
         self.guard = Guard(self.tell, lambda: self._pipeline.sampler.is_left())
         """Calls what may fail: ``guard(name, call, *args)`` returns what ``call`` returned, None when it failed."""
         self._pid = os.getpid()
+        self._identity = identity or Identity(settings.rank, settings.world_size)
         self._trackers = tuple(trackers)
         self._inbox: deque[UserMetrics | Event | BatchContent] = deque(maxlen=10_000)
         self._own_slot = self.ledger.slot(CALLBACKS, OWN_NAME)
@@ -108,20 +112,23 @@ class Monitor:
         """Open the recording and start the threads."""
         pipeline = self._pipeline
         pipeline.recorder = self.guard("opening the recording", self._open_recorder)
-        if pipeline.recorder is not None:
-            self.folder = pipeline.folder = pipeline.recorder.folder
-            if self._trackers:
-                pipeline.forwarder = self.guard("forwarding", self._open_forwarder, self.folder)
+        if self._trackers and self.folder is not None:
+            pipeline.forwarder = self.guard("forwarding", self._open_forwarder, self.folder)
         await_at_exit(self)
         self.guard("starting to sample", pipeline.start)
         return self
 
-    def _open_recorder(self) -> Recorder:
-        settings = self.settings
-        run_id = settings.run_id or secrets.token_hex(3)
+    def _open_recorder(self) -> Recorder | LateRecorder:
+        settings, identity = self.settings, self._identity
         started_s = self.clock.unix_s(self.ledger.origin)
+        identity.begin(
+            settings.framework,
+            lambda: new_name(settings.directory, started_s),
+            attempt=self.guard.attempt,
+            is_over=lambda: self._closed,
+        )
         header = Header(
-            run_id=run_id,
+            run_id="",
             rank=settings.rank,
             world_size=settings.world_size,
             started_s=started_s,
@@ -131,8 +138,22 @@ class Monitor:
             framework=settings.framework,
             settings=self.window.facts,
         )
-        recorder = Recorder(_run_folder(settings.directory, run_id, started_s, settings.world_size), header)
-        recorder.flush()
+        name = identity.name()
+        return LateRecorder(identity, partial(self._open_at, header)) if name is None else self._open_at(header, name)
+
+    def _open_at(self, header: Header, name: str) -> Recorder:
+        """Open the recording in a folder of this name, on any thread."""
+        identity, folder = self._identity, self.settings.directory / name
+        if has_recording(folder, header.rank):
+            name = identity.leave(f"{name} has a recording of rank {header.rank}: two processes have the same rank")
+            folder = folder.with_name(name)
+        recorder = Recorder(folder, replace(header, run_id=name.rpartition("-")[2]))
+        self._pipeline.folder = folder
+        if identity.why_alone:
+            self.tell(Event(time_s=time.time(), name="a folder of its own", detail=identity.why_alone))
+            _log.warning(
+                "stallmeter: rank %d records into %s, apart from rank 0: %s", header.rank, folder, identity.why_alone
+            )
         return recorder
 
     def _open_forwarder(self, folder: Path) -> Forwarder:
@@ -205,6 +226,7 @@ class Monitor:
         self._closed = True
         self.guard.attempt("the last step", self.clock.pause)
         self.guard.attempt("the last step", self.ledger.unwind)
+        self._identity.hurry()
         self._ending.trackers = self._trackers
         self._ending.begin(reason, signalled=signalled)
         return True
@@ -214,6 +236,11 @@ class Monitor:
             self._ending.run()
         finally:
             forget(self)
+
+    @property
+    def folder(self) -> Path | None:
+        """Folder of the recording; None when it could not be written, and on other ranks until rank 0 has named it."""
+        return self._pipeline.folder
 
     @property
     def undelivered(self) -> tuple[Undelivered, ...]:
@@ -451,13 +478,3 @@ def _untold_after(after: Callable[[], None]) -> Callable[[], bool | None]:
         return None
 
     return call
-
-
-def _run_folder(directory: Path, run_id: str, started_s: float, world_size: int) -> Path:
-    """Name the run's folder; ranks that start within minutes under one run id meet in one folder."""
-    if world_size > 1 and directory.is_dir():
-        recent = [f for f in directory.glob(f"*-{run_id}") if abs(f.stat().st_mtime - started_s) < 300]
-        if recent:
-            return max(recent, key=lambda f: f.stat().st_mtime)
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(started_s))
-    return directory / f"{stamp}-{run_id}"

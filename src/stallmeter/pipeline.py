@@ -21,6 +21,7 @@ from .forwarder import Forwarder
 from .guard import Guard
 from .interfaces import Page, Rule, Source
 from .judge import judge
+from .late import LateRecorder
 from .ledger import CALLBACKS, LOGGING
 from .leftovers import leftovers
 from .metrics import Period, period_s
@@ -111,12 +112,12 @@ class Pipeline:
         self.sampler = Sampler(self.tick, settings.interval_s, leave=guard.leave, last=self._last_tick, after=after)
         self.verdict = Verdict(primary=None)
         """The newest."""
-        self.recorder: Recorder | None = None
+        self.recorder: Recorder | LateRecorder | None = None
         """None when the recording could not be opened, or was given up because the last sample took too long for it."""
         self.gave_up = False
         """Whether the recording's folder hung in the last sample: nobody may touch it any more."""
         self.folder: Path | None = None
-        """Of the recording; None when it could not be opened."""
+        """Of the recording; None when it could not be opened, and on other ranks until rank 0 has named it."""
         self.flushed = threading.Event()
         """Set when all that was known at the end is in the file; the last sample and the last verdict come later."""
         self.forwarder: Forwarder | None = None
@@ -300,7 +301,7 @@ class Pipeline:
             self._disk_failed = False
             self._tell_losses(self.recorder)
 
-    def _tell_losses(self, recorder: Recorder) -> None:
+    def _tell_losses(self, recorder: Recorder | LateRecorder) -> None:
         """Say what the recording lacks, now that it can be written again."""
         for lost in recorder.take_losses():
             _log.warning("stallmeter: the recording is not complete: %s", lost)

@@ -80,7 +80,7 @@ class Header:
 
     schema: int = SCHEMA
     run_id: str
-    """Identifies the recording; ranks of one job share it."""
+    """Identifies the recording; the ranks of one fit share it."""
     rank: int = 0
     world_size: int = 1
     started_s: float
@@ -414,6 +414,15 @@ class _NoHeaderError(RecordingError):
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"{path} is no recording of stallmeter: its first line is not a header")
+
+
+def has_recording(folder: Path, rank: int) -> bool:
+    """Whether a folder holds a recording of this rank; a part that could not even be begun is none."""
+    try:
+        Reader(folder, rank).header()
+    except (RecordingError, OSError):
+        return False
+    return True
 
 
 class Reader:

@@ -31,7 +31,6 @@ class Settings:
     """Bucket of the time outside every span."""
     rank: int = 0
     world_size: int = 1
-    run_id: str | None = None
     console: bool = True
     """Whether the verdict is written to stderr when the run ends."""
     sync_probe_steps: int = 2

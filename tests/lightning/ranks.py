@@ -3,6 +3,7 @@
     python ranks.py NAMESPACE FOLDER with/STRATEGY|without/STRATEGY ...
 
 Given several, it trains each in a fork of its own, one after the other: the packages are imported once for all.
+Most fit more than once.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from stallmeter import defaults
 defaults.start_drawing = lambda: None  # pictures take most of a short run's time
 torch.set_num_threads(1)
 NAMESPACE, FOLDER, *CASES = sys.argv[1:]
+FITS = {"without/ddp_fork": 1, "with/ddp_fork": 2, "with/ddp_spawn": 1, "with/ddp": 3}
 pl = importlib.import_module(NAMESPACE)
 
 
@@ -56,12 +58,14 @@ def train(case: str) -> None:
     place.mkdir(parents=True, exist_ok=True)
     os.chdir(place)
     module = importlib.import_module(f"stallmeter.lightning.{'unified' if NAMESPACE[0] == 'l' else 'legacy'}")
-    torch.manual_seed(7)
     callbacks = [module.StallMonitor(directory=place / "rec", interval_s=0.05)] if ours == "with" else []
     quiet = dict.fromkeys(("enable_progress_bar", "enable_model_summary", "enable_checkpointing", "logger"), False)
-    trainer = pl.Trainer(accelerator="cpu", devices=2, strategy=strategy, max_epochs=2, callbacks=callbacks, **quiet)
+    options = {"accelerator": "cpu", "devices": 2, "strategy": strategy, "max_epochs": 2, **quiet}
     workers = int(strategy != "ddp_spawn")  # they would be spawned, too: seconds of imports for each
-    trainer.fit(Model(place), DataLoader(Rows(), batch_size=2, num_workers=workers, shuffle=True))
+    for _ in range(FITS[case]):
+        torch.manual_seed(7)
+        trainer = pl.Trainer(**options, callbacks=callbacks)
+        trainer.fit(Model(place), DataLoader(Rows(), batch_size=2, num_workers=workers, shuffle=True))
 
 
 def main() -> None:

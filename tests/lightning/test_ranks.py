@@ -1,4 +1,4 @@
-"""Two ranks in processes that are spawned, forked or launched: the same weights, one recording for both."""
+"""Two ranks in processes that are spawned, forked or launched: the same weights, one recording for each fit of both."""
 
 from __future__ import annotations
 
@@ -46,6 +46,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+FITS = {"with/ddp_fork": 2, "with/ddp_spawn": 1, "with/ddp": 3}
+
+
 def weights(folder: Path) -> list[str]:
     """Return those of both ranks."""
     return [(folder / f"weights-{rank}.json").read_text() for rank in (0, 1)]
@@ -57,8 +60,16 @@ def weights(folder: Path) -> list[str]:
 )
 def test_two_ranks(trained: Path, namespace: str, case: str) -> None:
     assert weights(trained / namespace / case) == weights(trained / "lightning.pytorch" / "without/ddp_fork")
-    [recording] = (trained / namespace / case / "rec").iterdir()
+    recordings = sorted((trained / namespace / case / "rec").iterdir())
+    assert len(recordings) == FITS[case]
+    for recording in recordings:
+        assert_recorded(recording)
+
+
+def assert_recorded(recording: Path) -> None:
+    """Both ranks recorded one fit."""
     assert ranks(recording) == (0, 1)
+    assert len(list(recording.glob("rank*.jsonl"))) == 2
     for rank in (0, 1):
         steps = [r for r, _ in Reader(recording, rank) if isinstance(r, StepRecord)]
         assert [step.index for step in steps] == list(range(8))

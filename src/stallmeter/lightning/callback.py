@@ -207,7 +207,6 @@ class StallMonitorMixin:
             loop_bucket="loop",
             rank=trainer.global_rank,
             world_size=trainer.world_size,
-            run_id=defaults.shared_run_id(trainer.world_size),
         )
         monitor = core.Monitor(
             settings,
@@ -215,6 +214,7 @@ class StallMonitorMixin:
             rules=self._rules,
             draw=defaults.start_drawing(),
             now=self._now,
+            identity=defaults.identity(settings),
         )
         monitor.guard("finding the trainer's settings", lambda: monitor.window.facts.update(_facts(trainer)))
         ranks = trainer.num_devices if trainer.world_size > 1 else 1

@@ -79,7 +79,7 @@ def probe(
         time_limit_s=_seconds("time_limit_s", time_limit_s),
         now=time.perf_counter,
     )
-    _, world_size = defaults.rank_from_environment()
+    _, world_size = defaults.this_rank()
     if world_size > 1:
         raise SettingError(f"the probe measures one process, and this job has {world_size}; run it on its own")
     _require_torch()
