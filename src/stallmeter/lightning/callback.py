@@ -21,6 +21,7 @@ from ..retune import OnNumWorkers
 from ..rules import ALL_RULES
 from ..settings import CLOSE_BUDGET_S, Settings
 from .actions import Spans, owners_of
+from .ending import FitEnd
 from .patch import Patches
 
 
@@ -121,7 +122,8 @@ class StallMonitorMixin:
         if first is not self:
             return
         monitor = self._make_monitor(trainer)
-        self._session = _Session(monitor, trainer)
+        self._session = _Session(monitor, trainer, FitEnd(trainer, self, self._finish))
+        monitor.guard("seeing the end", self._session.end.watch)
         monitor.guard("probing Lightning's loaders", self._session.prepare)
         monitor.start()
 
@@ -173,7 +175,7 @@ class StallMonitorMixin:
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """End the recording."""
-        if stage == "fit":
+        if stage == "fit" or (self._session is not None and self._session.end.over):
             self._finish("end")
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
@@ -228,6 +230,7 @@ class _Session:
         "_thread",
         "_trainer",
         "clock",
+        "end",
         "epoch_loop",
         "looked",
         "mailboxes",
@@ -236,8 +239,9 @@ class _Session:
         "tensor",
     )
 
-    def __init__(self, monitor: core.Monitor, trainer: Any) -> None:
+    def __init__(self, monitor: core.Monitor, trainer: Any, end: FitEnd) -> None:
         self.monitor = monitor
+        self.end = end
         self.clock = monitor.clock
         self._trainer = trainer
         self._patches = Patches()
@@ -323,6 +327,7 @@ class _Session:
     def close(self, reason: str) -> None:
         """Undo every patch, then end the recording."""
         self.monitor.guard("removing the patches", self._patches.undo)
+        self.monitor.guard("forgetting the fit", self.end.forget)
         try:
             self.monitor.close(reason)
         finally:
