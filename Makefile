@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check lint types imports unit test-ui bench-overhead bench-ledger bench-faults bench-workers bench-gpu soak test-matrix test-ecosystem docs clean
+.PHONY: demo test check lint types imports unit test-ui bench-overhead bench-ledger bench-faults bench-workers bench-gpu soak test-matrix test-ecosystem test-upstream test-pythons docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -66,6 +66,39 @@ $(ECOSYSTEM)/.installed: pyproject.toml constraints-ecosystem.txt
 test-ecosystem: $(ECOSYSTEM)/.installed
 	$(ECOSYSTEM)/bin/python -m pytest tests/ecosystem -m ecosystem -s
 
+# Lightning's own tests without us and with us in every Trainer, from a checkout that lies on this machine:
+# make test-upstream LIGHTNING_SRC=path [ARGS='callbacks tuner']. Takes hours for all folders.
+UPSTREAM := .venv-upstream
+$(UPSTREAM)/.installed: pyproject.toml constraints-upstream.txt tests/upstream/requirements.txt
+	$(PYTHON) -m venv $(UPSTREAM)
+	$(UPSTREAM)/bin/python -m pip install --quiet --upgrade pip
+	$(UPSTREAM)/bin/python -m pip install --quiet --constraint constraints-upstream.txt --editable . \
+	    --requirement tests/upstream/requirements.txt
+	touch $@
+
+test-upstream: $(UPSTREAM)/.installed
+	@test -f '$(LIGHTNING_SRC)/src/version.info' || { echo 'LIGHTNING_SRC is no checkout of Lightning: "$(LIGHTNING_SRC)"'; exit 2; }
+	$(UPSTREAM)/bin/python tests/upstream/run.py '$(LIGHTNING_SRC)' $(ARGS)
+
+# What needs no torch, on every Python of PYTHONS that this machine has; `make test` runs all of it on one.
+PYTHONS := 3.10 3.11 3.12 3.13 3.14
+NEEDS_TORCH := lightning probing ecosystem ui gpu upstream test_demo.py test_leaks.py test_loop.py test_plain.py \
+    test_retune.py test_bench_faults.py test_platforms.py test_safety.py \
+    sources/test_loader.py sources/test_loader_queue.py sources/test_loader_resize.py sources/test_loader_ring.py \
+    sources/test_loader_worker.py trackers/test_neptune_end_to_end.py
+# These look at the package and its layers, which are the same on each.
+SAME := test_packaging.py test_architecture.py
+
+test-pythons: $(PYTHONS:%=test-python-%)
+
+test-python-%:
+	@if ! python$* -c 'import sys' 2>/dev/null; then echo "python$*: not on this machine, not run"; else \
+	    python$* -m venv .venv-python-$* && \
+	    .venv-python-$*/bin/python -m pip install --quiet --editable '.[report]' pytest pytest-timeout \
+	        pytest-rerunfailures hypothesis && \
+	    .venv-python-$*/bin/python -m pytest $(RERUNS) -m 'not ui and not gpu and not bench and not ecosystem' \
+	        $(foreach path,$(NEEDS_TORCH) $(SAME),--ignore tests/$(path)); fi
+
 bench-overhead: $(STAMP)
 	$(BIN)/python benchmarks/overhead/lightning_loop.py
 	$(BIN)/python benchmarks/overhead/plain_loop.py
@@ -93,4 +126,4 @@ docs: $(STAMP)
 	$(BIN)/python tools/rule_docs.py
 
 clean:
-	rm -rf $(VENV) $(OLDEST) $(ECOSYSTEM) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist demo-output
+	rm -rf $(VENV) $(OLDEST) $(ECOSYSTEM) $(UPSTREAM) .venv-python-* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist demo-output

@@ -83,6 +83,8 @@ def test_training_is_recorded_and_tracked(files, tmp_path):
     assert run.info.experiment_id == outcome.experiment_id
     assert run.info.status == "FINISHED"
     assert run.info.artifact_uri.startswith((tmp_path / "artifacts").as_uri())
+    experiment = mlflow.MlflowClient(outcome.tracking_uri).get_experiment(outcome.experiment_id)
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
     steps = outcome.next_steps()
     assert f"mlflow ui --backend-store-uri {outcome.tracking_uri}" in steps
     assert f"http://127.0.0.1:5000/#/experiments/{outcome.experiment_id}/runs/{outcome.run_id}" in steps

@@ -7,13 +7,14 @@ epoch, so that no decision depends on how busy the machine is.
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from stallmeter.diagnosis import Verdict, WorkerAdvice
 from stallmeter.errors import SettingError
@@ -167,6 +168,31 @@ def test_losses_from_zero_workers_are_bit_identical(unified: Bench, plant: Any) 
     assert applied.batches == plain.batches
     assert applied.losses == plain.losses
     assert all(torch.equal(a, b) for a, b in zip(plain.model.parameters(), applied.model.parameters(), strict=True))
+
+
+def test_workers_that_are_not_forked(
+    unified: Bench, plant: Any, monkeypatch: pytest.MonkeyPatch, processes_left: ProcessesLeft
+) -> None:
+    """As from Python 3.14 on, where nobody said otherwise."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])
+    plant({0: 1})
+    multiprocessing.set_start_method("forkserver", force=True)
+    try:
+        fit = Fit(unified, DataLoader(Rows(), 4, shuffle=True), epochs=2, on_num_workers="apply")
+    finally:
+        multiprocessing.set_start_method(None, force=True)
+    assert fit.refusals == []
+    assert fit.workers == [0, 1]
+    assert sorted(x for batch in fit.batches[STEPS:] for x in batch) == [float(i) for i in range(4 * STEPS)]
+    assert not processes_left()
+
+
+class Rows(Dataset):
+    def __len__(self) -> int:
+        return 4 * STEPS
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((4,), float(index))
 
 
 class Stream(IterableDataset):

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import subprocess
+import sys
+import types
+from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +18,7 @@ from stallmeter.errors import SettingError
 from stallmeter.sources.loader.resize import resize, why_fixed
 
 from ..children import children
+from . import loader_datasets as data
 
 
 class Numbers(Dataset):
@@ -135,12 +141,82 @@ def test_what_is_refused_stays_as_it_was(make, workers, reason):
     assert reason in (why_fixed(loader, workers) or "")
 
 
-def test_workers_that_would_be_spawned(monkeypatch):
-    """Whether everything can be pickled would show in the middle of the training."""
-    monkeypatch.setattr("stallmeter.sources.loader.resize._start_method", lambda _: "spawn")
-    with pytest.raises(SettingError, match="spawn"):
-        resize(DataLoader(Numbers()), 2)
-    resize(DataLoader(Numbers(), num_workers=1), 2)
+@pytest.fixture(params=["spawn", "forkserver"])
+def started_anew(request, monkeypatch):
+    """Processes start by this method: by default on macOS and Windows, and on Linux from Python 3.14 on."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])  # they import the datasets by name
+    multiprocessing.set_start_method(request.param, force=True)
+    resource_tracker.ensure_running()  # both stay to the program's end
+    forkserver.ensure_running()
+    yield request.param
+    multiprocessing.set_start_method(None, force=True)
+
+
+def test_the_first_workers_are_started_anew(started_anew, processes_left):
+    loader = DataLoader(data.Numbers(), 4)
+    resize(loader, 2)
+    assert loader.num_workers == 2
+    assert not processes_left()  # the one that tried it
+    assert [int(item[0]) for batch in loader for item in batch] == list(range(data.COUNT))
+    assert not processes_left()
+
+
+def unpicklable():
+    return DataLoader(data.Numbers(), collate_fn=lambda items: items)
+
+
+def only_here(monkeypatch):
+    """A module that nobody else can import, as a notebook's."""
+    module = types.ModuleType("only_here")
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    module.Numbers = type("Numbers", (data.Numbers,), {"__module__": "only_here"})
+    return DataLoader(module.Numbers())
+
+
+def test_what_a_new_process_cannot_have_is_left_alone(started_anew, monkeypatch, processes_left, capfd):
+    """Before the training depends on it."""
+    for loader, why in ((unpicklable(), "cannot be sent"), (only_here(monkeypatch), "did not take")):
+        with pytest.raises(SettingError, match=f"left at 0: workers would start by {started_anew}, .* {why} the data"):
+            resize(loader, 2)
+        assert loader.num_workers == 0
+        assert len(list(loader)) == data.COUNT
+    if started_anew == "spawn":  # a fork server writes where it was started
+        assert "No module named 'only_here'" in capfd.readouterr().err
+    assert not processes_left()
+
+
+PROGRAM = """
+from stallmeter.sources.loader.rehearsal import why_no_new_process
+
+def train():
+    print(why_no_new_process("forkserver"))
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "trains"),
+    [
+        (["program.py", "train()"], True),
+        (["program.py", "if 1:\n    train()"], True),
+        (["program.py", 'if __name__ == "__main__":\n    train()'], False),
+        (["program.py", "from threading import Thread\nThread(target=train).start()"], True),
+        (["-m", "program", "train()"], True),
+        (["-m", "package", "train()"], False),
+        (["-c", "train()"], False),
+    ],
+)
+def test_a_program_that_would_train_again(tmp_path, how, trains):
+    """A new process imports the program's file: without the question for its name, one training would start another."""
+    *start, ending = how
+    (tmp_path / "package").mkdir()
+    for path in (tmp_path / "program.py", tmp_path / "package" / "__main__.py"):
+        path.write_text(PROGRAM + ending)
+    if start == ["-c"]:
+        start = ["-c", PROGRAM + ending]
+    told = subprocess.run([sys.executable, *start], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert ('below `if __name__ == "__main__":`' in told) is trains
+    assert ("None" in told) is not trains
 
 
 def test_a_daemon_may_not_start_workers(monkeypatch):

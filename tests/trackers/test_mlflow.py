@@ -386,6 +386,18 @@ def test_a_run_that_we_start_is_ended_by_us(sqlite_uri: str, client: Any) -> Non
     assert first.destination.endswith(f"run {first.run_id}")
 
 
+def test_an_experiment_that_we_make_shows_its_curves(sqlite_uri: str, client: Any) -> None:
+    """MLflow 3 shows one without a kind as it thinks fit; one that somebody else made is theirs."""
+    client.create_experiment("theirs", tags={"team": "vision"})
+    tags = {}
+    for name in ("shown by us", "theirs"):
+        MlflowTracker.create_run(sqlite_uri, name).close()
+        tags[name] = client.get_experiment_by_name(name).tags
+    assert tags["shown by us"] == tags["shown by us"] | {"mlflow.experimentKind": "custom_model_development"}
+    assert tags["theirs"] == tags["theirs"] | {"team": "vision"}
+    assert "mlflow.experimentKind" not in tags["theirs"]
+
+
 def test_a_deleted_experiment_is_named(sqlite_uri: str, client: Any) -> None:
     """MLflow's own answer would be a riddle."""
     client.delete_experiment(client.create_experiment("deleted"))

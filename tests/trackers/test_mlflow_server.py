@@ -194,3 +194,5 @@ def test_the_first_steps_are_seen_one_by_one(server: MlflowServer, tmp_path: Pat
     client = mlflow.MlflowClient(server.uri)
     found = points(client, tracker.run_id, "stallmeter/first_steps/data_wait_ms")
     assert found == [(n, round((NOW + n) * 1000), 20.0) for n in range(200)]
+    experiment = client.get_experiment_by_name("first steps")
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"

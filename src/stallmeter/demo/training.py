@@ -17,9 +17,11 @@ from torch.utils.data import DataLoader
 
 from ..lightning import StallMonitor
 from ..recording import find_recording
+from ..trackers.mlflow.opening import open_store
 from . import DemoRun
 from .crops import Crops
 
+EXPERIMENT = "stallmeter-demo"
 BATCH_SIZE = 32
 VALIDATION_IMAGES = 96
 
@@ -68,11 +70,9 @@ def train(folder: Path, files: Sequence[Path], *, epochs: int, num_workers: int,
     warnings.filterwarnings("ignore", module=r"lightning\..*")
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("mlflow.store").setLevel(logging.WARNING)
-    tracker = MLFlowLogger(
-        experiment_name="stallmeter-demo",
-        tracking_uri=f"sqlite:///{(folder / 'mlflow.db').absolute()}",
-        artifact_location=(folder / "artifacts").absolute().as_uri(),
-    )
+    uri = f"sqlite:///{(folder / 'mlflow.db').absolute()}"
+    open_store(uri).experiment(EXPERIMENT, artifact_location=(folder / "artifacts").absolute().as_uri())
+    tracker = MLFlowLogger(experiment_name=EXPERIMENT, tracking_uri=uri)
     monitor = StallMonitor(
         directory=folder / "stallmeter", console=False, on_num_workers="apply" if apply else "report"
     )

@@ -21,6 +21,7 @@ from ..retune import OnNumWorkers
 from ..rules import ALL_RULES
 from ..settings import CLOSE_BUDGET_S, Settings
 from .actions import Spans, owners_of
+from .ending import FitEnd
 from .patch import Patches
 
 MAILBOX_S = 1.0
@@ -124,7 +125,8 @@ class StallMonitorMixin:
         if first is not self:
             return
         monitor = self._make_monitor(trainer)
-        self._session = _Session(monitor, trainer)
+        self._session = _Session(monitor, trainer, FitEnd(trainer, self, self._finish))
+        monitor.guard("seeing the end", self._session.end.watch)
         monitor.guard("probing Lightning's loaders", self._session.prepare)
         monitor.start()
 
@@ -176,15 +178,13 @@ class StallMonitorMixin:
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """End the recording."""
-        if stage == "fit":
+        if stage == "fit" or (self._session is not None and self._session.end.over):
             self._finish("end")
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Flush the recording and return: callbacks that save an emergency checkpoint are called after this one."""
-        session, self._session = self._session, None
-        if session is not None:
-            self._last = session.monitor
-            session.abort(exception)
+        if self._session is not None:
+            self._session.abort(exception)
 
     # -----------------------------------------------------------------------------------------------------------------
 
@@ -240,6 +240,7 @@ class _Session:
         "_thread",
         "_trainer",
         "clock",
+        "end",
         "epoch_loop",
         "looked",
         "mailboxes",
@@ -248,8 +249,9 @@ class _Session:
         "tensor",
     )
 
-    def __init__(self, monitor: core.Monitor, trainer: Any) -> None:
+    def __init__(self, monitor: core.Monitor, trainer: Any, end: FitEnd) -> None:
         self.monitor = monitor
+        self.end = end
         self.clock = monitor.clock
         self._trainer = trainer
         self._patches = Patches()
@@ -332,37 +334,29 @@ class _Session:
             if mailbox.waiting:
                 self.monitor.guard.retry(f"tracker {mailbox.name}", mailbox.deliver, at_once=last)
 
+    def abort(self, exception: BaseException) -> None:
+        """Flush the recording; the rest comes with `close`, when all callbacks have been called."""
+        self.monitor.guard("removing the patches", self._patches.undo)
+        self.monitor.abort(f"exception: {type(exception).__name__}", signalled=self._signalled(exception))
+
     def close(self, reason: str) -> None:
         """Undo every patch, then end the recording."""
         self.monitor.guard("removing the patches", self._patches.undo)
+        self.monitor.guard("forgetting the fit", self.end.forget)
         try:
-            self.monitor.close(reason)
+            if reason.startswith("exception"):
+                self.monitor.abort(reason, signalled=self._signalled())
+                self.monitor.others_are_done(MAILBOX_S if self.mailboxes else 0.0)
+            else:
+                self.monitor.close(reason)
         finally:
             self.deliver(last=True)
             self.monitor.settle()
 
-    def abort(self, exception: BaseException) -> None:
-        """Undo every patch and end the recording; what takes longer comes after all callbacks have been called."""
-        self.monitor.guard("removing the patches", self._patches.undo)
-        signalled = bool(getattr(self._trainer, "received_sigterm", False)) or core.is_signalled(exception)
-        self.monitor.abort(f"exception: {type(exception).__name__}", signalled=signalled)
-        self.monitor.guard("waiting for other callbacks", self._come_last)
-
-    def _come_last(self) -> None:
-        """Lightning asks the strategy behind all callbacks, and closes the loggers behind the strategy."""
-        strategy = self._trainer.strategy
-        original = strategy.on_exception
-
-        def on_exception(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return original(*args, **kwargs)
-            finally:
-                self._patches.undo()
-                self.monitor.others_are_done(MAILBOX_S if self.mailboxes else 0.0)
-                self.deliver(last=True)
-                self.monitor.settle()
-
-        self._patches.set(strategy, "on_exception", on_exception)
+    def _signalled(self, exception: BaseException | None = None) -> bool:
+        """Whether a signal is ending the process."""
+        received = bool(getattr(self._trainer, "received_sigterm", False))
+        return received or (exception is not None and core.is_signalled(exception))
 
     def _listen_to_profiler(self, profiler: Any) -> None:
         spans = Spans(self.clock, owners_of(self._trainer.callbacks, self._trainer.lightning_module))

@@ -33,7 +33,7 @@ class Patches:
     """Patches on the instances of others, undone together, in any order with those of others."""
 
     def __init__(self) -> None:
-        self._undo: list[tuple[Any, str, Any, Patch]] = []
+        self._undo: list[Callable[[], None]] = []
 
     def set(self, owner: object, name: str, replacement: Callable[..., Any]) -> None:
         """Put ``replacement`` in place of ``owner.name`` on this one instance.
@@ -43,17 +43,46 @@ class Patches:
         """
         patch = Patch(replacement)
         patch.original = getattr(owner, name)
-        before = vars(owner).get(name, _ABSENT)
-        setattr(owner, name, patch)
-        self._undo.append((owner, name, before, patch))
+        self._undo.append(_put(owner, name, patch) or _assign(owner, name, patch))
 
     def undo(self) -> None:
         """Restore what was there, where our patch still stands."""
         while self._undo:
-            owner, name, before, patch = self._undo.pop()
-            if vars(owner).get(name) is not patch:
-                continue
-            if before is _ABSENT:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, before)
+            self._undo.pop()()
+
+
+def _put(owner: object, name: str, patch: Patch) -> Callable[[], None] | None:
+    """Put a patch where the instance keeps its attributes; return how to take it back, None if that has no effect.
+
+    Not by ``setattr`` and ``delattr``: a proxy may hand them on to what it stands for, and a `Mock` takes a deletion as
+    the wish never to have the attribute again.
+    """
+    attributes = getattr(owner, "__dict__", None)
+    if not isinstance(attributes, dict):
+        return None
+    before = attributes.get(name, _ABSENT)
+
+    def take_back() -> None:
+        if attributes.get(name) is not patch:
+            return
+        if before is _ABSENT:
+            del attributes[name]
+        else:
+            attributes[name] = before
+
+    attributes[name] = patch
+    if getattr(owner, name, None) is patch:
+        return take_back
+    take_back()  # a descriptor of the class, or a __getattribute__ that looks elsewhere
+    return None
+
+
+def _assign(owner: object, name: str, patch: Patch) -> Callable[[], None]:
+    """Set a patch through a slot, a property or whatever else the class takes attributes by."""
+    setattr(owner, name, patch)
+
+    def take_back() -> None:
+        if getattr(owner, name, None) is patch:
+            setattr(owner, name, patch.original)
+
+    return take_back

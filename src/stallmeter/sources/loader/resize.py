@@ -13,6 +13,7 @@ from typing import Any
 
 from ...errors import SettingError
 from . import _is_dataloader, _start_method
+from .rehearsal import why_no_new_process, why_no_worker
 
 DEFAULT_PREFETCH = 2
 """What torch takes when workers are asked for and nothing is said."""
@@ -57,8 +58,7 @@ def _why_not_first(loader: Any) -> str | None:
         return "this process is a daemon and may not start workers"
     method = _start_method(loader)
     if method != "fork":
-        # Whether dataset and functions can be pickled shows only when it is too late for the training.
-        return f"workers would start by {method}, which its dataset may not support: start with num_workers=1"
+        return why_no_new_process(str(method))
     held = vars(loader.dataset).values() if hasattr(loader.dataset, "__dict__") else ()
     if any(getattr(value, "is_cuda", False) is True for value in held):
         return "its dataset holds CUDA tensors, which forked workers cannot use"
@@ -68,7 +68,8 @@ def _why_not_first(loader: Any) -> str | None:
 def resize(loader: Any, workers: int, *, prefetch_factor: int | None = None) -> None:
     """Give a loader another number of workers, from its next iteration on.
 
-    Call it between two iterations and never in the middle of one: persistent workers are shut down.
+    Call it between two iterations and never in the middle of one: persistent workers are shut down. Where workers
+    are not forked, the first ones are tried in one process before, which takes seconds.
 
     Args:
         loader: A ``torch.utils.data.DataLoader``.
@@ -83,6 +84,8 @@ def resize(loader: Any, workers: int, *, prefetch_factor: int | None = None) -> 
         if wrong and not (value is None and name == "prefetch_factor"):
             raise SettingError(f"{name} is {value!r}; give a whole number from {least} up")
     reason = why_fixed(loader, workers)
+    if reason is None and workers and not loader.num_workers and _start_method(loader) != "fork":
+        reason = why_no_worker(loader, str(_start_method(loader)))
     if reason is not None:
         raise SettingError(f"num_workers of this loader is left at {getattr(loader, 'num_workers', None)}: {reason}")
     before = (loader.num_workers, loader.prefetch_factor)

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ...report.exemplars import Exemplar
-from .store import Metric, RefusedError, Run, Store, deleted_experiment, translated
+from .store import OUR_EXPERIMENT, Metric, RefusedError, Run, Store, deleted_experiment, translated
 from .traces import log_examples
 from .uri import Scrubber
 
@@ -64,11 +64,11 @@ class _Client:
             tags=dict(run.data.tags),
         )
 
-    def experiment(self, name: str) -> str:
+    def experiment(self, name: str, artifact_location: str | None = None) -> str:
         found = self._do(lambda client: client.get_experiment_by_name(name))
         if found is None:
             try:
-                return str(self._do(lambda client: client.create_experiment(name)))
+                return str(self._do(lambda c: c.create_experiment(name, artifact_location, dict(OUR_EXPERIMENT))))
             except RefusedError as exc:
                 if exc.code != "RESOURCE_ALREADY_EXISTS":
                     raise

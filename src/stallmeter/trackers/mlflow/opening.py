@@ -9,6 +9,9 @@ from .client import open_client
 from .server import open_server
 from .store import Store
 
+TIMEOUT_S = (2.0, 5.0)
+"""Most seconds to connect to a server and to wait for its answer."""
+
 
 def require_mlflow() -> None:
     """Do nothing where MLflow is installed.
@@ -32,7 +35,7 @@ def default_uri() -> str:
     return str(mlflow.get_tracking_uri())
 
 
-def open_store(uri: str, timeout_s: tuple[float, float]) -> Store:
+def open_store(uri: str, timeout_s: tuple[float, float] = TIMEOUT_S) -> Store:
     """Return what a tracking URI stands for.
 
     Args:

@@ -13,7 +13,17 @@ from urllib.parse import quote
 from ...errors import TrackerError, TrackerUnavailableError
 from ...report.exemplars import Exemplar
 from .client import open_client
-from .store import CollisionError, Metric, RefusedError, Run, Store, deleted_experiment, is_database_trouble, translated
+from .store import (
+    OUR_EXPERIMENT,
+    CollisionError,
+    Metric,
+    RefusedError,
+    Run,
+    Store,
+    deleted_experiment,
+    is_database_trouble,
+    translated,
+)
 from .uri import PROXIED, Scrubber, without_secrets
 
 
@@ -56,11 +66,14 @@ class _Server:
             tags={t["key"]: t.get("value", "") for t in run.get("data", {}).get("tags", ())},
         )
 
-    def experiment(self, name: str) -> str:
+    def experiment(self, name: str, artifact_location: str | None = None) -> str:
         found = self._experiment(name)
         if found is None:
+            content = {"name": name, "tags": [{"key": key, "value": value} for key, value in OUR_EXPERIMENT.items()]}
+            if artifact_location is not None:
+                content["artifact_location"] = artifact_location
             try:
-                return str(self._call("POST", "experiments/create", json={"name": name})["experiment_id"])
+                return str(self._call("POST", "experiments/create", json=content)["experiment_id"])
             except RefusedError as exc:
                 if exc.code != "RESOURCE_ALREADY_EXISTS":
                     raise

@@ -13,6 +13,10 @@ from .uri import Scrubber
 
 Metric = dict[str, Any]
 
+OUR_EXPERIMENT = {"mlflow.experimentKind": "custom_model_development"}
+"""Tags of an experiment that we make. Without one, MLflow 3 guesses from what it holds whether to show runs and their
+curves or traces and evaluations; older versions take no notice. What somebody else made keeps its tags."""
+
 _REFUSALS = frozenset(
     {
         "BAD_REQUEST",
@@ -63,8 +67,8 @@ class Store(Protocol):
         """Return a run."""
         ...
 
-    def experiment(self, name: str) -> str:
-        """Return the id of the experiment of that name; make it when missing."""
+    def experiment(self, name: str, artifact_location: str | None = None) -> str:
+        """Return the id of the experiment of that name; make it, with `OUR_EXPERIMENT`'s tags, when missing."""
         ...
 
     def create_run(self, experiment_id: str, name: str | None) -> str:

@@ -13,7 +13,7 @@ from ...errors import TrackerError, TrackerUnavailableError
 from ...interfaces import Page, Point
 from ...report.exemplars import exemplars
 from .note import NOTE_CHARACTERS, NOTE_TAG, linked, merge_note
-from .opening import default_uri, open_store, require_mlflow
+from .opening import TIMEOUT_S, default_uri, open_store, require_mlflow
 from .store import CollisionError, Metric, RefusedError, Run
 from .traces import check_traces
 from .upload import Upload
@@ -57,7 +57,7 @@ class MlflowTracker:
         run_id: str,
         *,
         owns_run: bool = False,
-        timeout_s: tuple[float, float] = (2.0, 5.0),
+        timeout_s: tuple[float, float] = TIMEOUT_S,
         upload_s: float = 5.0,
         traces: int = 0,
     ) -> None:
