@@ -177,6 +177,7 @@ class Ending:
         if forwarder is not None:
             end = self._end_forwarding if self._drawing is None else self._hand_over
             guard.attempt("forwarding", end, forwarder, files)
+        guard.attempt("the recording", self._keep_rest)
         guard.attempt("the last words", self._say_verdict)
         # A client that belongs to the program may be closed by it as soon as the run is over.
         if not any(getattr(tracker, "borrowed", False) for tracker in self.trackers):
@@ -241,8 +242,14 @@ class Ending:
         budget_s = self._settings.close_budget_s
         return budget_s if self._exit_s is None else max(0.0, min(budget_s, self._exit_s - time.monotonic()))
 
+    def _keep_rest(self) -> None:
+        """Tell what failed since the last sample, too."""
+        self._pipeline.keep_inbox()
+        if self._pipeline.recorder is not None:
+            self._pipeline.recorder.flush()
+
     def _close_recorder(self) -> None:
-        self._pipeline.keep_inbox()  # what failed since the last sample is still told
+        self._pipeline.keep_inbox()
         if self._pipeline.recorder is not None:
             self._pipeline.recorder.close()
 
@@ -254,8 +261,6 @@ class Ending:
             sys.stderr.write(f"stallmeter: {line}\nstallmeter: details: stallmeter report {self._pipeline.folder}\n")
 
     def _say_undelivered(self) -> None:
-        if not self._settings.console or self._settings.rank != 0:
-            return
         served = {tracker.name for tracker in self.trackers if hasattr(tracker, "held_points")}
         for left in self.undelivered:
             # What only its own program can reach is out of reach of `sync`.
