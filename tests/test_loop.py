@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 
+from stallmeter.batches import BatchSizes
 from stallmeter.clock import StepClock
 from stallmeter.ledger import COMPUTE, OTHER, VALIDATION, WORKER_STARTUP
-from stallmeter.loop import Watched, batch_size
+from stallmeter.loop import Watched
 
 from .conftest import FakeTime
 
@@ -37,7 +37,7 @@ class Slow:
 
 
 def watched(clock: StepClock, loader: Any, stage: str = "train") -> Watched[Any]:
-    return Watched(loader, clock, stage=stage, prepare=lambda _: None, started=lambda _: None, size=batch_size)
+    return Watched(loader, clock, stage=stage, prepare=lambda _: None, started=lambda _: None, size=BatchSizes())
 
 
 def test_each_batch_is_a_step(step_clock: StepClock, fake_time: FakeTime) -> None:
@@ -115,30 +115,3 @@ def test_another_thread_is_left_untimed(step_clock: StepClock, fake_time: FakeTi
     thread.join()
     assert len(seen) == 3
     assert step_clock.drain().steps == ()
-
-
-class Graphs:
-    num_graphs = 5
-
-
-@pytest.mark.parametrize(
-    ("batch", "size"),
-    [
-        (torch.ones(7, 3), 7),
-        (torch.tensor(3.0), None),
-        ([torch.ones(7, 3), torch.ones(2)], 7),
-        ({"text": ["a", "b"], "x": torch.ones(2)}, 2),
-        ({"loss": torch.tensor(1.0), "x": torch.ones(2)}, 2),
-        (([torch.ones(4)], {}), 4),
-        ([1, 2, 3], 3),
-        ((), None),
-        ({}, None),
-        ("text", None),
-        (None, None),
-        (Graphs(), 5),
-        ([[[[[[[1]]]]]]], None),
-    ],
-    ids=str,
-)
-def test_batch_size(batch: object, size: int | None) -> None:
-    assert batch_size(batch) == size

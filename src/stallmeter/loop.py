@@ -3,39 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from .clock import DataSpan, StepClock
 from .ledger import DATA_WAIT, VALIDATION, WORKER_STARTUP
 
 T = TypeVar("T")
-
-
-def batch_size(batch: object, depth: int = 0) -> int | None:
-    """Return how many items a batch holds, from shapes and lengths alone; None when they do not say.
-
-    Looks at the first dimension of an array or tensor, else at the first member of a mapping or sequence that has one.
-    """
-    shape = getattr(batch, "shape", None)
-    if shape is not None:
-        return int(shape[0]) if len(shape) else None
-    if depth > 4:
-        return None
-    if isinstance(batch, Mapping):
-        members: Iterable[object] = batch.values()
-    elif isinstance(batch, (list, tuple)):
-        if batch and isinstance(batch[0], (str, bytes, int, float)):
-            return len(batch)
-        members = batch
-    else:
-        graphs = getattr(batch, "num_graphs", None)
-        return int(graphs) if isinstance(graphs, int) else None
-    for member in members:
-        size = batch_size(member, depth + 1)
-        if size is not None:
-            return size
-    return None
 
 
 class Watched(Generic[T]):

@@ -21,6 +21,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from .batches import BatchSizes
 from .clock import StepClock
 from .diagnosis import Verdict
 from .errors import SettingError
@@ -28,7 +29,7 @@ from .forwarder import Forwarder, Undelivered
 from .guard import Guard
 from .interfaces import Rule, Source, Tracker
 from .ledger import CALLBACKS, COMPUTE, LOOP, OTHER, START, Ledger, Span, WorkSpan
-from .loop import Watched, batch_size
+from .loop import Watched
 from .pipeline import Pipeline
 from .recording import Header, Recorder, redact
 from .records import BUCKETS, BatchContent, Event, LoaderInfo, UserMetrics
@@ -99,6 +100,7 @@ class Monitor:
         self._probe: Any = None
         self._between_steps: deque[tuple[str, Callable[[StepClock], bool]]] = deque()
         self._looked = False
+        self.sizes = BatchSizes()
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -271,7 +273,8 @@ class Monitor:
         """Return the number of items in a batch, None when it cannot be known; never raises."""
         if not self._looked:
             self.look(batch)
-        return self.guard("batch size", batch_size, batch)
+        size = self.sizes.known(batch)
+        return self.guard("batch size", self.sizes.find, batch) if size is None else size
 
     def look(self, batch: object) -> None:
         """Note once what a batch of the training loader holds: what handing it over must cost."""
@@ -380,6 +383,7 @@ class Monitor:
         return info  # type: ignore[no-any-return]
 
     def _prepare_loader(self, loader: object) -> None:
+        self.guard("batch size", self.sizes.meet, loader)
         self.meet_loader(loader)
         self.between_epochs()
         self.probe_loader(loader)

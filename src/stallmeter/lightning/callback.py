@@ -15,7 +15,6 @@ from .. import monitor as core
 from ..errors import SettingError
 from ..interfaces import Rule, Source
 from ..ledger import CHECKPOINT, LOGGING, VALIDATION, WORKER_STARTUP, Span, WorkSpan
-from ..loop import batch_size
 from ..metrics import BASE_PERIOD_S
 from ..retune import OnNumWorkers
 from ..rules import ALL_RULES
@@ -145,11 +144,9 @@ class StallMonitorMixin:
         if session is None:
             return
         clock = session.clock
-        first = batch[0] if type(batch) in (list, tuple) and batch else batch
-        if type(first) is session.tensor:
-            clock.samples = first.shape[0] if first.shape else None
-        else:
-            clock.samples = session.monitor.guard("batch size", batch_size, batch)
+        clock.samples = session.sizes.known(batch)
+        if clock.samples is None:
+            clock.samples = session.monitor.guard("batch size", session.sizes.find, batch)
         if not session.looked:
             session.look(batch)
         clock.worked = True
@@ -233,7 +230,7 @@ class _Session:
         "mailboxes",
         "monitor",
         "optimizer_progress",
-        "tensor",
+        "sizes",
     )
 
     def __init__(self, monitor: core.Monitor, trainer: Any) -> None:
@@ -245,7 +242,7 @@ class _Session:
         self.looked = False
         self.epoch_loop: Any = None
         self.optimizer_progress: Any = None
-        self.tensor: Any = getattr(sys.modules.get("torch"), "Tensor", None)
+        self.sizes = monitor.sizes
         self.mailboxes: list[Any] = [t for t in monitor.trackers if hasattr(t, "deliver")]
 
     def prepare(self) -> None:
@@ -282,8 +279,14 @@ class _Session:
             span = Span(ledger, ledger.slot(LOGGING, name))
             self._around(logger, "log_metrics", span)
             self._around(logger, "save", span)
+        self.monitor.guard("batch size", self._expect)
         self.monitor.guard("num_workers", self._meet)
         self.new_epoch()
+
+    def _expect(self) -> None:
+        """A batch of several loaders has no size that one of them would know."""
+        loaders = self._loaders()
+        self.sizes.meet(loaders[0] if len(loaders) == 1 else None)
 
     def _meet(self) -> None:
         """Say which loader may get another number of workers, or why none may."""

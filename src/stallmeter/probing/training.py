@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .. import defaults
+from ..batches import BatchSizes, given_size
 from ..errors import SettingError
-from ..loop import batch_size
 from ..window import Window
 from .loaders import endless
 from .pace import Pace
@@ -87,10 +87,11 @@ class StepTraining:
             interval_s=SAMPLE_EVERY_S,
             console=False,
         )
+        sizes = BatchSizes(given_size(loader))
         with monitor:
             for batch in endless(monitor.watch(loader)):
                 self._step(batch)
-                if pace.tick(batch_size(batch)):
+                if pace.tick(sizes(batch)):
                     break
             monitor.folder = None  # so that no reports are written, which nobody would read
         return monitor.window
