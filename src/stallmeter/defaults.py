@@ -19,6 +19,7 @@ from .loop import Watched
 from .metrics import BASE_PERIOD_S
 from .retune import OnNumWorkers, Retuner, check_mode
 from .rules import ALL_RULES
+from .rules.host_sync import HostSync
 from .settings import CLOSE_BUDGET_S, Settings
 from .window import Window
 
@@ -48,7 +49,8 @@ class Monitor(core.Monitor):
         on_num_workers: ``report`` says what number of workers is advised; ``apply`` sets it on the watched training
             loader between two iterations, measures, and keeps what is faster; a function is called between iterations
             with the `WorkerAdvice` and may return a number.
-        sync_probe_steps: Steps in which calls that wait for a CUDA device are looked for, once; 0 for none.
+        sync_probe_steps: Steps in which calls that wait for a CUDA device are looked for, once, where the device idles
+            inside the steps; 0 for none.
         deep_steps: Steps of torch.profiler when the cause lies inside the step, once; 0 for none.
 
     Raises:
@@ -191,7 +193,10 @@ def _add_device_sources(monitor: core.Monitor) -> None:
     monitor.add_source(CudaSource(monitor.clock))
     monitor.add_source(AllocatorSource())
     if settings.sync_probe_steps:
-        monitor.add_source(SyncProbe(monitor.between_steps, settings.sync_probe_steps))
+        rule = HostSync()
+        monitor.add_source(
+            SyncProbe(monitor.between_steps, settings.sync_probe_steps, lambda: rule.suspects(monitor.window.present()))
+        )
 
 
 def model_facts(module: object) -> dict[str, Any]:

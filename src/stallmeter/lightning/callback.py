@@ -41,7 +41,8 @@ class StallMonitorMixin:
         on_num_workers: ``report`` says what number of workers is advised; ``apply`` sets it on the training loader
             between two epochs, measures, and keeps what is faster; a function is called between epochs with the
             `WorkerAdvice` and may return a number.
-        sync_probe_steps: Steps in which calls that wait for a CUDA device are looked for, once; 0 for none.
+        sync_probe_steps: Steps in which calls that wait for a CUDA device are looked for, once, where the device idles
+            inside the steps; 0 for none.
         deep_steps: Steps of torch.profiler when the cause lies inside the step, once; 0 for none. Not beside a
             PyTorchProfiler of the Trainer.
 
