@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +17,7 @@ from .diagnosis import Verdict, WorkerAdvice
 from .errors import SettingError
 from .interfaces import Rule, Source, Tracker
 from .judge import judge
-from .loop import Watched
+from .loop import IN_WORKER, Watched
 from .metrics import BASE_PERIOD_S
 from .retune import OnNumWorkers, Retuner, check_mode
 from .rules import ALL_RULES
@@ -99,6 +101,7 @@ class Monitor(core.Monitor):
         self.guard("num_workers", add_retuner, self, on_num_workers)
         self.guard("the profiler", add_profiler, self)
         atexit.register(self.close, "interpreter exit")
+        _close_with_the_process(self)
         self.start()
 
     def close(self, reason: str = "end") -> None:
@@ -108,6 +111,9 @@ class Monitor(core.Monitor):
 
 
 _implicit: Monitor | None = None
+_unused: core.Monitor | None = None
+"""For a process in which nothing is timed."""
+_watching = threading.Lock()
 
 
 def watch(
@@ -119,6 +125,8 @@ def watch(
     """Time a plain training loop: ``for batch in stallmeter.watch(loader): …`` is the whole minimum.
 
     The first call starts a monitor with the defaults, which ends with the program. Use `Monitor` for control over it.
+    A process that was forked gets a monitor of its own, which records and forwards to no tracker; in a worker of a
+    DataLoader nothing is timed.
 
     Args:
         loader: Any iterable.
@@ -128,11 +136,42 @@ def watch(
     Raises:
         SettingError: ``stage`` or ``on_num_workers`` is unknown or ``loader`` cannot be iterated.
     """
-    global _implicit
     check_mode(on_num_workers)
-    if _implicit is None or _implicit.closed:
-        _implicit = Monitor(on_num_workers=on_num_workers)
-    return _implicit.watch(loader, stage=stage)
+    return _monitor_of_this_process(on_num_workers).watch(loader, stage=stage)
+
+
+def _monitor_of_this_process(on_num_workers: OnNumWorkers) -> core.Monitor:
+    global _implicit, _unused
+    if _in_loader_worker():
+        _unused = _unused or core.Monitor(Settings(), why_not=IN_WORKER)
+        return _unused
+    with _watching:
+        if _implicit is None or _implicit.closed:
+            _implicit = Monitor(on_num_workers=on_num_workers)
+        elif _implicit.inherited:  # two processes must not write to one run
+            _implicit = Monitor(on_num_workers=on_num_workers, trackers=None)
+        return _implicit
+
+
+def _in_loader_worker() -> bool:
+    worker_info = getattr(sys.modules.get("torch.utils.data"), "get_worker_info", None)
+    return worker_info is not None and worker_info() is not None
+
+
+def _renew_lock() -> None:
+    global _watching
+    _watching = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+def _close_with_the_process(monitor: Monitor) -> None:
+    """A process of multiprocessing that was forked ends without ``atexit`` (before Python 3.13)."""
+    process, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
+    if process is not None and util is not None and process.parent_process() is not None:
+        util.Finalize(None, monitor.close, args=("interpreter exit",), exitpriority=0)
 
 
 def recommend_num_workers(of: object = None) -> WorkerAdvice | None:

@@ -17,7 +17,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -29,7 +29,7 @@ from .forwarder import Forwarder, Undelivered
 from .guard import Guard
 from .interfaces import Rule, Source, Tracker
 from .ledger import CALLBACKS, COMPUTE, LOOP, OTHER, START, Ledger, Span, WorkSpan
-from .loop import Watched
+from .loop import Turns, Watched
 from .pipeline import Pipeline
 from .recording import Header, Recorder, redact
 from .records import BUCKETS, BatchContent, Event, LoaderInfo, UserMetrics
@@ -58,6 +58,7 @@ class Monitor:
         rules: What is looked for.
         trackers: Where the recording is forwarded; only rank 0 forwards.
         now: Monotonic nanoseconds; passed in by tests.
+        why_not: Why `watch` must not time anything; what it says once.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Monitor:
         rules: Sequence[Rule] = (),
         trackers: Sequence[Tracker] = (),
         now: Callable[[], int] = time.perf_counter_ns,
+        why_not: str | None = None,
     ) -> None:
         self.settings = settings
         self.ledger = Ledger(START, now)
@@ -101,6 +103,7 @@ class Monitor:
         self._between_steps: deque[tuple[str, Callable[[StepClock], bool]]] = deque()
         self._looked = False
         self.sizes = BatchSizes()
+        self._turns = Turns(self.clock, self._untimed, closed=lambda: self._closed, why_not=why_not)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -227,7 +230,7 @@ class Monitor:
             raise SettingError(f"watch() needs something to iterate over, not {type(loader).__name__}")
         return Watched(
             loader,
-            self.clock,
+            self._turns,
             stage=stage,
             prepare=self._prepare_loader,
             started=self._iterator_started,
@@ -248,6 +251,8 @@ class Monitor:
         allowed = [b for b in BUCKETS if b not in ("start", "worker_startup", "data_wait", "loop", "other")]
         if bucket not in allowed:
             raise SettingError(f"there is no bucket {bucket!r}; use one of {', '.join(allowed)}")
+        if not self._turns.may_move():
+            return nullcontext(bucket)
         works = bucket in ("h2d", "forward", "backward", "optimizer", "compute", "validation")
         return (WorkSpan if works else Span)(self.ledger, self.ledger.slot(BUCKETS.index(bucket), name), bucket)
 
@@ -268,6 +273,9 @@ class Monitor:
             clean[str(key)] = float(value)
         at = self.clock.tracker_step if step is None else int(step)
         self._inbox.append(UserMetrics(time_s=time.time(), tracker_step=at, metrics=clean))
+
+    def _untimed(self, why: str) -> None:
+        self.guard.name_once("watch()", "passes through untimed", why, key=f"untimed: {why}")
 
     def size(self, batch: object) -> int | None:
         """Return the number of items in a batch, None when it cannot be known; never raises."""
@@ -331,6 +339,11 @@ class Monitor:
     def trackers(self) -> tuple[Tracker, ...]:
         """Where the recording is forwarded."""
         return self._trackers
+
+    @property
+    def inherited(self) -> bool:
+        """Whether this process was forked from the one that is recorded: nobody reads what happens here."""
+        return os.getpid() != self._pid
 
     @property
     def closed(self) -> bool:
