@@ -55,6 +55,26 @@ def test_a_data_loader_is_probed(tmp_path: Path, workers: int) -> None:
     assert loader.worker_init_fn is None
 
 
+class Hiding(DataLoader[Any]):
+    """Hands out the batches of another loader."""
+
+    def __iter__(self) -> Any:
+        return iter(DataLoader(self.dataset, batch_size=4, num_workers=1))
+
+
+def test_a_loader_whose_workers_make_nothing(tmp_path: Path) -> None:
+    """It is not called probed in the end, and no rule takes its number of workers for that of the loop."""
+    loader = Hiding(TensorDataset(torch.ones(64, 4)), batch_size=4, num_workers=2)
+    with Monitor(directory=tmp_path, trackers=None, console=False, hardware=False) as monitor:
+        for _ in monitor.watch(loader):
+            pass
+    *_, info = [x for x, _ in Reader(monitor.folder) if isinstance(x, LoaderInfo)]
+    assert (info.kind, info.probed, info.num_workers) == ("Hiding", False, None)
+    missing = {a.rule: a.missing for a in monitor.verdict.abstained}
+    assert "num_workers" in missing["worker-startup"]
+    assert {"service_s", "num_workers"} <= set(missing["too-few-workers"])
+
+
 WITHOUT_TORCH = textwrap.dedent(
     """
     import sys

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from . import monitor as core
 from .budget import read_budget
+from .clock import StepClock
 from .diagnosis import Verdict, WorkerAdvice
 from .errors import SettingError
 from .interfaces import Rule, Source, Tracker
@@ -218,7 +219,7 @@ def add_default_sources(monitor: core.Monitor, *, hardware: bool, workers: bool)
         monitor.guard("device timing", lambda: _add_device_sources(monitor))
     if workers:
         monitor.guard("source forks", lambda: monitor.add_source(_fork_source()))
-        monitor.guard("worker probe", lambda: monitor.use_probe(_loader_probe()))
+        monitor.guard("worker probe", lambda: monitor.use_probe(_loader_probe(monitor.clock)))
 
 
 def _add_device_sources(monitor: core.Monitor) -> None:
@@ -304,10 +305,10 @@ def _fork_source() -> Source:
     return ForkSource()
 
 
-def _loader_probe() -> Any:
+def _loader_probe(clock: StepClock) -> Any:
     from .sources.loader import LoaderProbe
 
-    return LoaderProbe()
+    return LoaderProbe(lambda: clock.index)
 
 
 def diagnose(window: Window, rules: Sequence[Rule] = ALL_RULES) -> Verdict:
