@@ -40,6 +40,7 @@ from .retune import Retuner
 from .settings import Settings
 from .version import VERSION
 from .window import Window
+from .witness import mark
 from .workers import batch_shape
 
 T = TypeVar("T")
@@ -109,6 +110,7 @@ class Monitor:
 
     def start(self) -> Monitor:
         """Open the recording and start the threads."""
+        mark()
         pipeline = self._pipeline
         pipeline.recorder = self.guard("opening the recording", self._open_recorder)
         if pipeline.recorder is not None:
