@@ -18,6 +18,7 @@ import stallmeter
 from stallmeter import cli
 from stallmeter.recording import Reader
 from stallmeter.rules import ALL_RULES
+from stallmeter.witness import NOTHING
 
 from .report.recordings import HOSTILE, complete_run, ledger, step, write
 
@@ -267,7 +268,7 @@ def test_run_without_dashes(tmp_path):
 def test_run_passes_stdin_and_stderr(tmp_path):
     """stdin, stdout and stderr are the program's own."""
     done = run_script(tmp_path, "import sys; print(input(), file=sys.stderr)", input="hello\n")
-    assert (done.stdout, done.stderr) == ("", "hello\n")
+    assert (done.stdout, done.stderr) == ("", f"hello\n{NOTHING}")
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGKILL])
@@ -289,6 +290,45 @@ def test_run_handler_of_the_program(tmp_path):
     """The program's own handler decides what SIGTERM does."""
     source = "import os, signal, sys\nsignal.signal(15, lambda *_: sys.exit(5))\nos.kill(os.getpid(), 15)"
     assert run_script(tmp_path, source).returncode == 5
+
+
+MEASURES = "import stallmeter; [batch for batch in stallmeter.watch([[1, 2]] * 3)]"
+
+
+@pytest.mark.parametrize(
+    ("source", "measured"),
+    [
+        ("pass", False),
+        ("raise SystemExit(3)", False),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", False),
+        ("import os, sys; os.execv(sys.executable, [sys.executable, '-c', 'pass'])", False),
+        (MEASURES, True),
+        ("import stallmeter; stallmeter.Monitor(directory='elsewhere', trackers=None).close()", True),
+        (f"import os, sys; os.execv(sys.executable, [sys.executable, '-c', {MEASURES!r}])", True),
+        (f"import subprocess, sys; subprocess.run([sys.executable, '-c', {MEASURES!r}])", True),
+        ("import os; os.environ.clear(); os.mkdir('stallmeter/of-another-machine')", True),
+    ],
+    ids=["nothing", "failed", "killed", "exec", "watch", "elsewhere", "exec and watch", "child", "another machine"],
+)
+def test_run_of_a_program_that_measures_nothing(tmp_path, source, measured):
+    """Two lines say so and how to change it; not where any of its processes has measured something."""
+    (tmp_path / "stallmeter").mkdir()
+    os.utime(tmp_path / "stallmeter", (0, 0))
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("STALLMETER")}
+    done = run_script(tmp_path, source, cwd=tmp_path, env={**clean, "TMPDIR": str(temporary)})
+    assert (NOTHING in done.stderr) is not measured
+    assert done.stderr.count("nothing was recorded") == (not measured)
+    assert list(temporary.iterdir()) == []
+    if "SystemExit" in source:
+        assert done.returncode == 3
+
+
+def test_run_leaves_the_program_without_children(tmp_path):
+    """Whoever waits for its children meets none that it has not started."""
+    source = "import os, psutil\ntry: os.wait()\nexcept ChildProcessError: print(psutil.Process().children())"
+    assert run_script(tmp_path, source).stdout == "[]\n"
 
 
 def test_run_mistakes(tmp_path):

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stallmeter.records import Event, LoaderInfo, NetworkSample, UserMetrics, WindowRecord
-from stallmeter.stats import Sample, stats
+from stallmeter.gpu import idleness
+from stallmeter.records import Event, GpuSample, LoaderInfo, NetworkSample, UserMetrics, WindowRecord
+from stallmeter.stats import Sample, percentile, stats
 from stallmeter.store import MIN_STEADY_STEPS, OPENERS, SETTLED_STEPS, WARMUP_STEPS
 from stallmeter.trends import trend
 from stallmeter.window import Window
@@ -68,8 +69,34 @@ def test_stats():
     assert (found.count, found.median, found.max) == (10, 2.5, 100.0)
     assert found.mean == 12.0
     assert found.trimmed_mean == 2.5
-    assert found.p95 == 100.0
+    assert found.p95 == pytest.approx(4.0 + 0.55 * 96.0)
     assert stats([]) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "share", "expected"),
+    [
+        (range(1, 21), 0.95, 19.05),
+        (range(1, 21), 0.5, 10.5),
+        (range(1, 21), 0.0, 1.0),
+        (range(1, 21), 1.0, 20.0),
+        ([7.0], 0.95, 7.0),
+        ([1.0, 2.0], 0.25, 1.25),
+    ],
+)
+def test_percentile(values, share, expected):
+    """As numpy's default: the largest of twenty values is not their 95th percentile."""
+    assert percentile(list(values), share) == pytest.approx(expected)
+
+
+def test_one_percentile_everywhere():
+    """In steps, in samples of a GPU and in the curves of the report."""
+    known = stats(range(1, 21))
+    assert known is not None
+    assert known.p95 == pytest.approx(19.05)
+    idle = idleness([GpuSample(time_s=float(v), index=0, utilization_pct=float(v)) for v in range(1, 21)])
+    assert idle is not None
+    assert idle.p95_pct == known.p95
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=60), st.randoms())

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from stallmeter.records import HostSample, StepRecord, WorkerBatch
-from stallmeter.stats import Stats
+from stallmeter.stats import Stats, percentile
 from stallmeter.window import Window
 
 HOST = (
@@ -154,7 +154,7 @@ def _stats_of(values: Iterable[float | None]) -> dict[str, float] | None:
         "sum": sum(known),
         "mean": sum(known) / n,
         "median": statistics.median(known),
-        "p95": known[min(n - 1, int(0.95 * n))],
+        "p95": percentile(known, 0.95),
         "max": known[-1],
     }
 

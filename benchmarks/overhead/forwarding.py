@@ -26,6 +26,7 @@ import psutil
 import torch
 
 from stallmeter import Monitor
+from stallmeter.stats import percentile
 from stallmeter.trackers.mlflow import MlflowTracker
 
 now = time.perf_counter_ns
@@ -104,7 +105,7 @@ def main() -> None:
             for contender in random.sample(CONTENDERS, len(CONTENDERS)):
                 times = sorted(run(contender, arguments.seconds, arguments.period_s, folder, uris))
                 medians[contender].append(statistics.median(times))
-                tails[contender].append(times[int(0.99 * len(times))])
+                tails[contender].append(percentile(times, 0.99))
     print(f"{'contender':20s} {'median µs':>10s} {'p99 µs':>10s} {'p99 / no tracker':>17s} {'p99 / nothing':>14s}")
     for contender in CONTENDERS:
         ratios = [

@@ -30,6 +30,7 @@ from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from mlflow.tracking import MlflowClient
 
 from stallmeter.lightning.unified import StallMonitor
+from stallmeter.stats import percentile
 
 CONTENDERS = (
     "nothing",
@@ -194,7 +195,7 @@ def tabulate(times: dict[str, list[list[int]]]) -> dict[str, dict[str, float]]:
         table[name] = {
             "median_us": statistics.median(every) / 1e3,
             "mean_us": statistics.fmean(every) / 1e3,
-            "p99_us": every[int(0.99 * len(every))] / 1e3,
+            "p99_us": percentile(every, 0.99) / 1e3,
             "over_noop_us": statistics.median(over),
             "over_noop_low_us": over[rank],
             "over_noop_high_us": over[-1 - rank],

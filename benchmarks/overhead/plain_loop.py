@@ -14,6 +14,7 @@ import time
 import torch
 
 from stallmeter import Monitor
+from stallmeter.stats import percentile
 
 now = time.perf_counter_ns
 WORK_S = {"0.2 ms": 0.0002, "1 ms": 0.001, "10 ms": 0.01}
@@ -66,7 +67,7 @@ def main() -> None:
                 over = statistics.median(statistics.median(b) - a for a, b in zip(bare, times, strict=True))
                 print(
                     f"{label:8s} {name:24s} {statistics.median(every) / 1e3:10.1f} "
-                    f"{every[int(0.99 * len(every))] / 1e3:10.1f} {over / 1e3:+13.2f}"
+                    f"{percentile(every, 0.99) / 1e3:10.1f} {over / 1e3:+13.2f}"
                 )
 
 

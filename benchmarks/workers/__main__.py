@@ -38,6 +38,7 @@ import torch
 from stallmeter import Monitor, __version__
 from stallmeter.budget import read_budget
 from stallmeter.diagnosis import WorkerAdvice
+from stallmeter.stats import percentile
 from stallmeter.window import Window
 from stallmeter.workers import (
     BatchShape,
@@ -344,7 +345,7 @@ def summary(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "answers": len(answers),
         "misses": misses,
         "median_error_pct": error,
-        "p90_error_pct": sorted(errors)[int(0.9 * len(errors))],
+        "p90_error_pct": percentile(sorted(errors), 0.9),
         "disturbed": sum(a["disturbed"] for _, a in answers),
         "goals_met": not misses and error <= GOAL_ERROR_PCT,
     }

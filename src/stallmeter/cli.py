@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import __version__
 from .errors import SettingError, StallmeterError
+from .witness import watch_over
 
 if TYPE_CHECKING:
     from .diagnosis import Verdict
@@ -113,7 +114,8 @@ def _parser() -> argparse.ArgumentParser:
         "run",
         help="record a program that uses Lightning, unchanged",
         description="Run a program with STALLMETER=1, which attaches stallmeter to every Lightning Trainer in it. "
-        "Arguments, stdin, signals and exit status are the program's own.",
+        "Arguments, stdin, signals and exit status are the program's own. Where nothing was measured, two lines say so "
+        "when it has ended.",
         usage="stallmeter run [--dir DIR] -- python train.py ...",
     )
     run.add_argument("--dir", type=Path, help="where recordings go (default: ./stallmeter)")
@@ -377,12 +379,15 @@ def _run(arguments: argparse.Namespace) -> int:
         # Absolute, because the program may change its folder before it trains.
         environment["STALLMETER_DIR"] = str(arguments.dir.absolute())
     sys.stdout.flush()
+    call_off = watch_over(environment, Path(environment.get("STALLMETER_DIR") or "stallmeter"))
     try:
         os.execvpe(name, program, environment)  # noqa: S606 - the program replaces this one: no shell is wanted
     except FileNotFoundError:
+        call_off()
         what = "there is no program" if shutil.which(name) is None else "the interpreter is missing that is named by"
         return _fail(f"{what} {name!r}", NOT_FOUND)
     except OSError as exc:
+        call_off()
         hint = " (does it begin with a line like #!/usr/bin/env python3?)" if exc.errno == errno.ENOEXEC else ""
         return _fail(f"{name!r} cannot be run: {exc.strerror}{hint}", NOT_EXECUTABLE)
 

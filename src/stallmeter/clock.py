@@ -85,6 +85,7 @@ class StepClock:
         "idle",
         "index",
         "ledger",
+        "left_ns",
         "loop",
         "open",
         "optimizer_step",
@@ -123,6 +124,8 @@ class StepClock:
         """Called between two steps, and once more with `open` False when the loop stops asking for batches."""
         self.open = False
         self.worked = False
+        self.left_ns: int | None = None
+        """When the loop was left, where another thread was the first to see it: the next `pause` is for then."""
         self._marks: deque[tuple[Any, ...]] = deque(maxlen=capacity)
         self._unix_ns = unix_ns() - ledger.origin
         self._previous: list[int] = [0] * len(ledger.acc)
@@ -152,7 +155,8 @@ class StepClock:
 
     def pause(self) -> None:
         """The loop stops asking for batches (end of an epoch, of training, an exception): close what is open."""
-        now = self.ledger.base(self.idle)
+        left_ns, self.left_ns = self.left_ns, None
+        now = self.ledger.base(self.idle, left_ns)
         if self.ledger.device is not None:
             self.ledger.device.leave(self.worked, now)
         if not self.open:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -11,6 +13,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from . import monitor as core
 from .budget import Budget, read_budget
+from .clock import StepClock
 from .diagnosis import Verdict, WorkerAdvice
 from .ending import Draw
 from .errors import SettingError
@@ -18,10 +21,11 @@ from .identity import Identity
 from .interfaces import Rule, Source, Tracker
 from .judge import judge
 from .launcher import rank_from_environment
-from .loop import Watched
+from .loop import IN_WORKER, Watched
 from .metrics import BASE_PERIOD_S
 from .retune import OnNumWorkers, Retuner, check_mode
 from .rules import ALL_RULES
+from .rules.host_sync import HostSync
 from .settings import CLOSE_BUDGET_S, Settings
 from .window import Window
 
@@ -51,7 +55,8 @@ class Monitor(core.Monitor):
         on_num_workers: ``report`` says what number of workers is advised; ``apply`` sets it on the watched training
             loader between two iterations, measures, and keeps what is faster; a function is called between iterations
             with the `WorkerAdvice` and may return a number.
-        sync_probe_steps: Steps in which calls that wait for a CUDA device are looked for, once; 0 for none.
+        sync_probe_steps: Steps in which calls that wait for a CUDA device are looked for, once, where the device idles
+            inside the steps; 0 for none.
         deep_steps: Steps of torch.profiler when the cause lies inside the step, once; 0 for none.
 
     Raises:
@@ -104,6 +109,9 @@ class Monitor(core.Monitor):
 
 
 _implicit: Monitor | None = None
+_unused: core.Monitor | None = None
+"""For a process in which nothing is timed."""
+_watching = threading.Lock()
 
 
 def watch(
@@ -115,6 +123,8 @@ def watch(
     """Time a plain training loop: ``for batch in stallmeter.watch(loader): …`` is the whole minimum.
 
     The first call starts a monitor with the defaults, which ends with the program. Use `Monitor` for control over it.
+    A process that was forked gets a monitor of its own, which records and forwards to no tracker; in a worker of a
+    DataLoader nothing is timed.
 
     Args:
         loader: Any iterable.
@@ -124,11 +134,35 @@ def watch(
     Raises:
         SettingError: ``stage`` or ``on_num_workers`` is unknown or ``loader`` cannot be iterated.
     """
-    global _implicit
     check_mode(on_num_workers)
-    if _implicit is None or _implicit.closed:
-        _implicit = Monitor(on_num_workers=on_num_workers)
-    return _implicit.watch(loader, stage=stage)
+    return _monitor_of_this_process(on_num_workers).watch(loader, stage=stage)
+
+
+def _monitor_of_this_process(on_num_workers: OnNumWorkers) -> core.Monitor:
+    global _implicit, _unused
+    if _in_loader_worker():
+        _unused = _unused or core.Monitor(Settings(), why_not=IN_WORKER)
+        return _unused
+    with _watching:
+        if _implicit is None or _implicit.closed:
+            _implicit = Monitor(on_num_workers=on_num_workers)
+        elif _implicit.inherited:  # two processes must not write to one run
+            _implicit = Monitor(on_num_workers=on_num_workers, trackers=None)
+        return _implicit
+
+
+def _in_loader_worker() -> bool:
+    worker_info = getattr(sys.modules.get("torch.utils.data"), "get_worker_info", None)
+    return worker_info is not None and worker_info() is not None
+
+
+def _renew_lock() -> None:
+    global _watching
+    _watching = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def recommend_num_workers(of: object = None) -> WorkerAdvice | None:
@@ -177,7 +211,7 @@ def add_default_sources(monitor: core.Monitor, *, hardware: bool, workers: bool)
         monitor.guard("device timing", lambda: _add_device_sources(monitor))
     if workers:
         monitor.guard("source forks", lambda: monitor.add_source(_fork_source()))
-        monitor.guard("worker probe", lambda: monitor.use_probe(_loader_probe()))
+        monitor.guard("worker probe", lambda: monitor.use_probe(_loader_probe(monitor.clock)))
 
 
 def _add_device_sources(monitor: core.Monitor) -> None:
@@ -191,7 +225,10 @@ def _add_device_sources(monitor: core.Monitor) -> None:
     monitor.add_source(CudaSource(monitor.clock))
     monitor.add_source(AllocatorSource())
     if settings.sync_probe_steps:
-        monitor.add_source(SyncProbe(monitor.between_steps, settings.sync_probe_steps))
+        rule = HostSync()
+        monitor.add_source(
+            SyncProbe(monitor.between_steps, settings.sync_probe_steps, lambda: rule.suspects(monitor.window.present()))
+        )
 
 
 def model_facts(module: object) -> dict[str, Any]:
@@ -275,10 +312,10 @@ def _fork_source() -> Source:
     return ForkSource()
 
 
-def _loader_probe() -> Any:
+def _loader_probe(clock: StepClock) -> Any:
     from .sources.loader import LoaderProbe
 
-    return LoaderProbe()
+    return LoaderProbe(lambda: clock.index)
 
 
 def diagnose(window: Window, rules: Sequence[Rule] = ALL_RULES) -> Verdict:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from .records import AllocatorSample, GpuSample
+from .stats import percentile
 
 MIN_SAMPLES = 5
 """Below this many samples nothing is said."""
@@ -34,7 +35,7 @@ class Idleness:
     longest_s: float
     """Longest stretch of idle samples in a row."""
     p95_pct: float
-    """Utilization that 5 % of the samples exceed."""
+    """Utilization that 5 % of the samples exceed; see `stallmeter.stats.percentile`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ def idleness(samples: Sequence[GpuSample]) -> Idleness | None:
     return Idleness(
         share_pct=100.0 * sum(used < IDLE_PCT for used in ordered) / len(ordered),
         longest_s=longest_s,
-        p95_pct=ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))],
+        p95_pct=percentile(ordered, 0.95),
     )
 
 

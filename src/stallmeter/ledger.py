@@ -86,9 +86,18 @@ class Ledger:
         self.last = now
         return now
 
-    def base(self, slot: int) -> int:
-        """From now on time outside every span belongs to ``slot``; returns now (ns)."""
-        now = self.settle()
+    def base(self, slot: int, since: int | None = None) -> int:
+        """From now on time outside every span belongs to ``slot``; returns now (ns).
+
+        Args:
+            slot: Where to.
+            since: From then on (ns) instead of from now; ignored if the ledger was moved later.
+        """
+        if since is not None and self.last <= since:
+            self.acc[self.stack[-1]] += since - self.last
+            self.last = now = since
+        else:
+            now = self.settle()
         self.stack[0] = slot
         return now
 

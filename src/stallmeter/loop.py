@@ -1,61 +1,179 @@
-"""Plain training loops: an iterable that times what it hands out."""
+"""Plain training loops: an iterable that times what it hands out.
+
+A ledger is moved by one thread of one process at a time, and in it one iteration makes the steps. Whatever else is
+iterated at the same time either adds its waits to those steps or is passed through untimed, with a warning.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from threading import get_ident
 from typing import Any, Generic, TypeVar
 
 from .clock import DataSpan, StepClock
-from .ledger import DATA_WAIT, VALIDATION, WORKER_STARTUP
+from .ledger import DATA_WAIT, FIRST_WAIT, VALIDATION, WORKER_STARTUP, Span, WorkSpan
 
 T = TypeVar("T")
 
+FORKED = (
+    "this process was forked from the one that is recorded; call stallmeter.watch(loader), or make a Monitor, in the "
+    "process that trains"
+)
+IN_WORKER = "this is a worker process of a DataLoader; watch the loader in the process that trains"
+CLOSED = "its monitor has been closed; make a new one"
+OTHER_THREAD = (
+    "another thread is in the middle of an iteration, and one monitor times one thread at a time; give each thread "
+    "that trains a Monitor of its own"
+)
 
-def batch_size(batch: object, depth: int = 0) -> int | None:
-    """Return how many items a batch holds, from shapes and lengths alone; None when they do not say.
+PATIENCE = 100
+"""An iteration that hands out so many batches in one step of another one makes the steps from then on."""
 
-    Looks at the first dimension of an array or tensor, else at the first member of a mapping or sequence that has one.
+_all: weakref.WeakSet[Turns] = weakref.WeakSet()
+_taking = threading.Lock()
+
+
+class Turns:
+    """Who may move a ledger: one thread at a time, in the process that made it, and which iteration makes the steps.
+
+    A thread has it from the beginning of an iteration to its end, and afterwards until another one begins one.
+
+    Args:
+        clock: What is moved.
+        tell: Called with the reason when something is passed through untimed; says it once.
+        closed: Whether the monitor has ended.
+        why_not: Why nothing may be timed at all.
     """
-    shape = getattr(batch, "shape", None)
-    if shape is not None:
-        return int(shape[0]) if len(shape) else None
-    if depth > 4:
+
+    def __init__(
+        self,
+        clock: StepClock,
+        tell: Callable[[str], None],
+        *,
+        closed: Callable[[], bool] = lambda: False,
+        why_not: str | None = None,
+    ) -> None:
+        self.clock = clock
+        self._tell = tell
+        self._closed = closed
+        self._why_not = why_not
+        self._thread = 0
+        self._leader: Callable[[], _Training[Any] | None] = _nobody
+        self._running: weakref.WeakSet[_Training[Any]] = weakref.WeakSet()
+        self._owed: deque[Callable[[], None]] = deque()
+        self.unused = -1
+        """Step whose batch is not used: another loader, of a zip, had none to go with it."""
+        _all.add(self)
+
+    @property
+    def leader(self) -> _Training[Any] | None:
+        """The iteration that makes the steps; None while there is none."""
+        return self._leader()
+
+    def take(self) -> bool:
+        """Let the calling thread move the ledger from now on; False, with a warning, when it must not."""
+        why_not = self._why_not or (CLOSED if self._closed() else None)
+        if why_not is None:
+            with _taking:
+                why_not = self._hand_over(get_ident())
+        if why_not is not None:
+            self._tell(why_not)
+            return False
+        while self._owed:
+            self._owed.popleft()()
+        return True
+
+    def may_move(self) -> bool:
+        """Whether the calling thread may move the ledger now, outside every iteration, too; if not, with a warning."""
+        return (self._why_not is None and self._thread in (0, get_ident())) or self.take()
+
+    def has(self) -> bool:
+        """Whether it is the calling thread's turn."""
+        return self._thread == get_ident()
+
+    def owe(self, call: Callable[[], None]) -> None:
+        """Have something done by the next thread that takes its turn, because this one must not move the ledger."""
+        self._owed.append(call)
+
+    def lead(self, iteration: _Training[T]) -> None:
+        """Let an iteration make the steps from now on, and the one that made them until now add its waits."""
+        before = self.leader
+        if before is not None and before is not iteration:
+            before.follow()
+        self._leader = weakref.ref(iteration)
+
+    def add(self, iteration: _Training[T]) -> None:
+        """Know of an iteration."""
+        self._running.add(iteration)
+
+    def finished(self, iteration: _Training[T]) -> None:
+        """An iteration has come to its end."""
+        leader = self.leader
+        if leader is iteration or leader is None:
+            self._leader = _nobody
+
+    def orphan(self) -> None:
+        """In a process that was forked: nobody records what happens here."""
+        self._why_not = FORKED
+        self._revoke(-1)
+
+    def _hand_over(self, to: int) -> str | None:
+        if self._thread == to:
+            return None
+        if self._thread and (self.clock.open or len(self.clock.ledger.stack) > 1):
+            if self._thread in sys._current_frames():
+                return OTHER_THREAD
+            self.clock.pause()  # it died in the middle
+            self.clock.ledger.unwind()
+        self._revoke(to)
         return None
-    if isinstance(batch, Mapping):
-        members: Iterable[object] = batch.values()
-    elif isinstance(batch, (list, tuple)):
-        if batch and isinstance(batch[0], (str, bytes, int, float)):
-            return len(batch)
-        members = batch
-    else:
-        graphs = getattr(batch, "num_graphs", None)
-        return int(graphs) if isinstance(graphs, int) else None
-    for member in members:
-        size = batch_size(member, depth + 1)
-        if size is not None:
-            return size
+
+    def _revoke(self, thread: int) -> None:
+        for iteration in list(self._running):
+            iteration.thread = 0
+        self._leader = _nobody
+        self._thread = thread
+
+
+def _nobody() -> None:
     return None
+
+
+def _after_fork() -> None:
+    global _taking
+    _taking = threading.Lock()
+    for turns in list(_all):
+        turns.orphan()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class Watched(Generic[T]):
     """A loader whose batches are timed while somebody iterates over it.
 
-    Everything else is forwarded to the loader, so ``len``, ``.dataset`` or ``.sampler`` work as before. Iterating from
-    another thread than the one that made the monitor is passed through untimed.
+    Everything else is forwarded to the loader, so ``len``, ``.dataset`` or ``.sampler`` work as before. What cannot be
+    timed (see `Turns`) is passed through with a warning.
 
     Args:
         loader: Any iterable.
-        clock: Of the monitor.
+        turns: Of the monitor.
         stage: ``train``, or ``validation`` to book the whole iteration as validation.
         prepare: Called with the loader before each iteration; attaches the worker probe.
+        started: Called with the loader's iterator.
         size: Returns the number of items in a batch; must not raise.
     """
 
     def __init__(
         self,
         loader: Iterable[T],
-        clock: StepClock,
+        turns: Turns,
         *,
         stage: str,
         prepare: Callable[[object], None],
@@ -63,26 +181,33 @@ class Watched(Generic[T]):
         size: Callable[[object], int | None],
     ) -> None:
         self._loader = loader
-        self._clock = clock
+        self._turns = turns
         self._stage = stage
         self._prepare = prepare
         self._started = started
         self._size = size
-        self._thread = threading.get_ident()
 
     def __iter__(self) -> Iterator[T]:
-        if threading.get_ident() != self._thread:
+        turns = self._turns
+        if not turns.take():
             return iter(self._loader)
         if self._stage == "validation":
-            return _Validation(self._loader, self._clock)
-        clock = self._clock
+            return _Validation(self._loader, turns)
+        clock, leader = turns.clock, turns.leader
+        if leader is not None and leader.loader is not self._loader:
+            # Beside another one (zip), or inside its steps: the workers of one loader are probed.
+            with Span(clock.ledger, WORKER_STARTUP):
+                iterator = iter(self._loader)
+            return _Following(self._loader, iterator, turns, self._size, epoch=-1)
         clock.pause()
         clock.ledger.base(WORKER_STARTUP)
         self._prepare(self._loader)
         clock.new_epoch(clock.epochs)
         iterator = iter(self._loader)
         self._started(iterator)
-        return _Training(iterator, clock, self._size)
+        iteration = _Training(self._loader, iterator, turns, self._size, epoch=clock.epochs)
+        turns.lead(iteration)
+        return iteration
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]
@@ -96,17 +221,36 @@ class Watched(Generic[T]):
 class _Training(Generic[T]):
     """One epoch of a watched loader. When the loop leaves it, early or not, the step in progress is closed."""
 
-    def __init__(self, iterator: Iterator[T], clock: StepClock, size: Callable[[object], int | None]) -> None:
+    def __init__(
+        self,
+        loader: Iterable[T],
+        iterator: Iterator[T],
+        turns: Turns,
+        size: Callable[[object], int | None],
+        epoch: int,
+    ) -> None:
+        self.loader = loader
+        self.thread = get_ident()
+        """Who may ask for batches; 0 when another thread has taken its turn since."""
         self._iterator = iterator
-        self._clock = clock
+        self._turns = turns
+        self._clock = turns.clock
         self._size = size
-        self._span = DataSpan(clock, DATA_WAIT)
-        self._epoch = clock.epochs
+        self._span = DataSpan(turns.clock, DATA_WAIT)
+        self._epoch = epoch
+        """Of the clock, while this makes its steps and its workers are those that were prepared; else -1."""
+        self._step = -1
+        self._alone = 0
+        self._ahead = False
+        self._superseded = False
+        turns.add(self)
 
     def __iter__(self) -> Iterator[T]:
         return self
 
     def __next__(self) -> T:
+        if get_ident() != self.thread:
+            return self._next_elsewhere()
         clock = self._clock
         span = self._span
         span.__enter__()
@@ -128,19 +272,82 @@ class _Training(Generic[T]):
         clock.worked = True
         return batch
 
+    def follow(self) -> None:
+        """Another iteration makes the steps from now on."""
+        self._superseded = True
+        self._epoch = -1
+        self.__class__ = _Following
+
+    def _next_elsewhere(self) -> T:
+        """Another thread asks than the one that has asked until now."""
+        if not self._turns.take():
+            return next(self._iterator)
+        self.thread = get_ident()
+        self._lead()
+        return next(self)
+
+    def _lead(self) -> None:
+        """Make the steps from now on, with workers that nobody has prepared."""
+        clock = self._clock
+        self._turns.lead(self)
+        self.__class__ = _Training
+        self._superseded = False
+        if self._epoch != clock.epochs:
+            clock.pause()
+            clock.before_fetch = clock.after_fetch = None
+            clock.new_epoch(clock.epochs)
+            self._epoch = clock.epochs
+
     def _leave(self) -> None:
-        if self._epoch == self._clock.epochs and self._clock.open:
-            self._clock.pause()
+        clock, turns = self._clock, self._turns
+        in_progress = self._epoch == clock.epochs and clock.open
+        if in_progress and not turns.has():  # garbage is collected by any thread
+            clock.left_ns = clock.ledger.now()
+            return
+        turns.finished(self)
+        if in_progress:
+            clock.worked = clock.worked and turns.unused != clock.index
+            clock.pause()
 
     def __del__(self) -> None:
         self._leave()
 
 
+class _Following(_Training[T]):
+    """An iteration beside another one that makes the steps: its waits are added to them."""
+
+    def __next__(self) -> T:
+        if get_ident() != self.thread:
+            return self._next_elsewhere()
+        clock = self._clock
+        inside = clock.ledger.stack[-1] in (DATA_WAIT, FIRST_WAIT)  # what makes the steps asks itself
+        self._alone = self._alone + 1 if self._step == clock.index and not inside else 0
+        vacant = self._turns.leader is None and not self._superseded
+        if vacant or self._alone > PATIENCE:
+            self._lead()
+            return next(self)
+        self._ahead = self._ahead or not clock.open
+        try:
+            with WorkSpan(clock.ledger, FIRST_WAIT if clock.epoch_start else DATA_WAIT):
+                batch = next(self._iterator)
+        except StopIteration:
+            if self._step != clock.index and not self._ahead:
+                self._turns.unused = clock.index
+            raise
+        self._step = clock.index
+        clock.worked = clock.open
+        return batch
+
+    def __del__(self) -> None:
+        """Leave the step in progress to the iteration that makes it."""
+
+
 class _Validation(Generic[T]):
     """A watched validation loader: from its first batch to its last all time is validation."""
 
-    def __init__(self, loader: Iterable[T], clock: StepClock) -> None:
-        self._ledger = clock.ledger
+    def __init__(self, loader: Iterable[T], turns: Turns) -> None:
+        self._turns = turns
+        self._ledger = turns.clock.ledger
         self._ledger.enter(VALIDATION)
         self._mark()
         self._open = True
@@ -159,8 +366,14 @@ class _Validation(Generic[T]):
     def _leave(self) -> None:
         if self._open:
             self._open = False
-            self._ledger.exit(VALIDATION)
-            self._mark()
+            if self._turns.has():
+                self._close()
+            else:
+                self._turns.owe(self._close)
+
+    def _close(self) -> None:
+        self._ledger.exit(VALIDATION)
+        self._mark()
 
     def _mark(self) -> None:
         ledger = self._ledger

@@ -16,12 +16,13 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from .batches import BatchSizes
 from .clock import StepClock
 from .diagnosis import Verdict
 from .ending import Draw, Ending
@@ -32,7 +33,7 @@ from .identity import Identity, new_name
 from .interfaces import Rule, Source, Tracker
 from .late import LateRecorder
 from .ledger import CALLBACKS, COMPUTE, LOOP, OTHER, START, Ledger, Span, WorkSpan
-from .loop import Watched, batch_size
+from .loop import Turns, Watched
 from .pipeline import Pipeline
 from .program_end import INTERPRETER_EXIT, await_at_exit, forget
 from .recording import Header, Recorder, has_recording, redact
@@ -41,6 +42,7 @@ from .retune import Retuner
 from .settings import Settings
 from .version import VERSION
 from .window import Window
+from .witness import mark
 from .workers import batch_shape
 
 T = TypeVar("T")
@@ -61,6 +63,7 @@ class Monitor:
         draw: Starts what makes the page and the pictures once the run has ended; without it there are none.
         now: Monotonic nanoseconds; passed in by tests.
         identity: Names the run's folder, the same on all ranks.
+        why_not: Why `watch` must not time anything; what it says once.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class Monitor:
         draw: Draw | None = None,
         now: Callable[[], int] = time.perf_counter_ns,
         identity: Identity | None = None,
+        why_not: str | None = None,
     ) -> None:
         self.settings = settings
         self.ledger = Ledger(START, now)
@@ -105,11 +109,14 @@ class Monitor:
         self._probe: Any = None
         self._between_steps: deque[tuple[str, Callable[[StepClock], bool]]] = deque()
         self._looked = False
+        self.sizes = BatchSizes()
+        self._turns = Turns(self.clock, self._untimed, closed=lambda: self._closed, why_not=why_not)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> Monitor:
         """Open the recording and start the threads."""
+        mark()
         pipeline = self._pipeline
         pipeline.recorder = self.guard("opening the recording", self._open_recorder)
         if self._trackers and self.folder is not None:
@@ -283,7 +290,7 @@ class Monitor:
             raise SettingError(f"watch() needs something to iterate over, not {type(loader).__name__}")
         return Watched(
             loader,
-            self.clock,
+            self._turns,
             stage=stage,
             prepare=self._prepare_loader,
             started=self._iterator_started,
@@ -304,6 +311,8 @@ class Monitor:
         allowed = [b for b in BUCKETS if b not in ("start", "worker_startup", "data_wait", "loop", "other")]
         if bucket not in allowed:
             raise SettingError(f"there is no bucket {bucket!r}; use one of {', '.join(allowed)}")
+        if not self._turns.may_move():
+            return nullcontext(bucket)
         works = bucket in ("h2d", "forward", "backward", "optimizer", "compute", "validation")
         return (WorkSpan if works else Span)(self.ledger, self.ledger.slot(BUCKETS.index(bucket), name), bucket)
 
@@ -325,11 +334,15 @@ class Monitor:
         at = self.clock.tracker_step if step is None else int(step)
         self._inbox.append(UserMetrics(time_s=time.time(), tracker_step=at, metrics=clean))
 
+    def _untimed(self, why: str) -> None:
+        self.guard.name_once("watch()", "passes through untimed", why, key=f"untimed: {why}")
+
     def size(self, batch: object) -> int | None:
         """Return the number of items in a batch, None when it cannot be known; never raises."""
         if not self._looked:
             self.look(batch)
-        return self.guard("batch size", batch_size, batch)
+        size = self.sizes.known(batch)
+        return self.guard("batch size", self.sizes.find, batch) if size is None else size
 
     def look(self, batch: object) -> None:
         """Note once what a batch of the training loader holds: what handing it over must cost."""
@@ -388,6 +401,11 @@ class Monitor:
         return self._trackers
 
     @property
+    def inherited(self) -> bool:
+        """Whether this process was forked from the one that is recorded: nobody reads what happens here."""
+        return os.getpid() != self._pid
+
+    @property
     def closed(self) -> bool:
         """Whether the run has ended."""
         return self._closed
@@ -438,6 +456,7 @@ class Monitor:
         return info  # type: ignore[no-any-return]
 
     def _prepare_loader(self, loader: object) -> None:
+        self.guard("batch size", self.sizes.meet, loader)
         self.meet_loader(loader)
         self.between_epochs()
         self.probe_loader(loader)

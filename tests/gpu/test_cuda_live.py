@@ -17,7 +17,7 @@ from stallmeter.clock import DataSpan, StepClock
 from stallmeter.ledger import COMPUTE, DATA_WAIT, Ledger
 from stallmeter.records import DeviceStep
 from stallmeter.sources.cuda import CudaSource
-from stallmeter.sources.syncs import SyncProbe
+from stallmeter.sources.syncs import SURE_POLLS, SyncProbe
 from stallmeter.sources.torch_view import AllocatorSource
 
 torch = pytest.importorskip("torch")
@@ -185,7 +185,8 @@ def test_the_probe_finds_item(loop: Loop) -> None:
     """PyTorch's warnings reach the probe, with this file's line, and nobody else."""
     calls: list[Any] = []
     probe = SyncProbe(lambda name, call: calls.append(call), 2)
-    probe.sample(0.0)
+    for _ in range(SURE_POLLS):
+        probe.sample(0.0)
     loop.clock.open = True
     loop.clock.index = 10
     assert calls[0](loop.clock)

@@ -20,7 +20,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from stallmeter.interfaces import Source
 from stallmeter.records import LoaderInfo, WorkerBatch
-from stallmeter.sources.loader import LoaderProbe
+from stallmeter.sources.loader import SILENT_BATCHES, LoaderProbe
 
 from . import loader_datasets as data
 
@@ -61,6 +61,60 @@ class OwnIterator(DataLoader):
         yield from super().__iter__()
 
 
+class Hiding(DataLoader):
+    """Hands out the batches of another loader, which nobody can see."""
+
+    def __init__(self, dataset, **options):
+        super().__init__(dataset, **options)
+        self._other = DataLoader(dataset, **options)
+
+    def __iter__(self):
+        yield from self._other
+
+
+class Delegating:
+    """As Accelerate's: a wrapper that passes for a DataLoader, fetches one batch ahead, and is none."""
+
+    def __init__(self, dataset, **options):
+        self.base_dataloader = DataLoader(dataset, **options)
+
+    def __getattr__(self, name):
+        if name == "base_dataloader":
+            raise AttributeError(name)
+        return getattr(self.base_dataloader, name)
+
+    @property
+    def __class__(self):
+        return self.base_dataloader.__class__
+
+    def __len__(self):
+        return len(self.base_dataloader)
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+    def __iter__(self):
+        ahead = None
+        for batch in self.base_dataloader:
+            if ahead is not None:
+                yield ahead
+            ahead = batch
+        yield ahead
+
+
+class Holding:
+    """No DataLoader, but it has one."""
+
+    def __init__(self, dataset, **options):
+        self.loader = DataLoader(dataset, **options)
+
+    def __iter__(self):
+        return iter(self.loader)
+
+
 def loader(dataset: Any = None, kind: type[DataLoader] = DataLoader, **options: Any) -> DataLoader:
     options = {"batch_size": 4, "num_workers": 2, **options}
     return kind(data.Numbers() if dataset is None else dataset, **options)
@@ -94,6 +148,8 @@ def loader(dataset: Any = None, kind: type[DataLoader] = DataLoader, **options: 
         pytest.param(partial(loader, kind=StatefulDataLoader, shuffle=True), 2, id="stateful"),
         pytest.param(partial(loader, data.Stream(), StatefulDataLoader), 2, id="stateful iterable"),
         pytest.param(partial(loader, num_workers=0, shuffle=True), 2, id="no workers"),
+        pytest.param(partial(loader, kind=Delegating, shuffle=True), 2, id="delegating"),
+        pytest.param(partial(loader, kind=Holding, shuffle=True), 2, id="holding"),
     ],
 )
 def test_batches_are_the_same_and_all_are_recorded(probe: LoaderProbe, make: Callable[[], Any], epochs: int) -> None:
@@ -163,7 +219,7 @@ def test_the_info_says_how_the_loader_is_set_up(probe: LoaderProbe) -> None:
 def test_asking_for_the_start_method_does_not_settle_it() -> None:
     code = (
         "import torch.multiprocessing as m; from torch.utils.data import DataLoader;"
-        "from stallmeter.sources.loader import LoaderProbe;"
+        "from stallmeter.sources.loader import SILENT_BATCHES, LoaderProbe;"
         "info = LoaderProbe().attach(DataLoader([1, 2], num_workers=1));"
         "assert m.get_start_method(allow_none=True) is None, 'settled';"
         "assert info.start_method == m.get_all_start_methods()[0], info"
@@ -470,3 +526,59 @@ def test_many_loaders_leave_nothing_behind(probe: LoaderProbe) -> None:
     for _ in range(20):
         probe.attach(loader())
     assert descriptors() <= before
+
+
+def infos(probe: LoaderProbe) -> list[LoaderInfo]:
+    return [record for record in probe.sample(0.0) if isinstance(record, LoaderInfo)]
+
+
+def test_workers_that_nobody_hears_of() -> None:
+    """Another loader makes the batches: how many workers make them is not known, in the next epoch neither."""
+    had = [0]
+    probe = LoaderProbe(lambda: had[0])
+    hiding = loader(kind=Hiding)
+    assert probe.attach(hiding).probed
+    had[0] += SILENT_BATCHES - 1
+    assert [info.probed for info in infos(probe)] == [True]
+    had[0] += len(data.batches(hiding))
+    (said,) = infos(probe)
+    assert (said.kind, said.probed, said.num_workers) == ("Hiding", False, None)
+    assert "another loader" in said.why_not
+    assert not probe.attach(hiding).probed
+    assert infos(probe) == []
+    assert list(DataLoader.__iter__(hiding))
+    (heard,) = infos(probe)
+    assert (heard.probed, heard.num_workers, heard.why_not) == (True, 2, None)
+    probe.close()
+
+
+def test_workers_that_are_heard_of_late() -> None:
+    """Batches of an epoch before, or a loader that was attached long before it is iterated, are no reason to doubt."""
+    had = [0]
+    probe = LoaderProbe(lambda: had[0])
+    plain = loader()
+    for _ in range(2):
+        probe.attach(plain)
+        for _ in plain:
+            had[0] += 1
+        assert all(info.probed for info in infos(probe))
+    had[0] += 100
+    assert infos(probe) == []
+    probe.close()
+
+
+@pytest.mark.parametrize("kind", [Delegating, Holding])
+def test_a_wrapper_is_given_back_as_it_was(probe: LoaderProbe, kind: Any) -> None:
+    wrapper = loader(kind=kind, worker_init_fn=data.mark_worker)
+    before = dict(vars(wrapper))
+    info = probe.attach(wrapper)
+    assert (info.kind, info.num_workers, info.stateful) == (kind.__name__, 2, False)
+    probe.detach()
+    assert vars(wrapper) == before
+    assert next(iter(before.values())).worker_init_fn is data.mark_worker
+
+
+def test_a_wrapper_around_a_loader_without_workers(probe: LoaderProbe) -> None:
+    """Batches may be made in any thread: nothing is said of them."""
+    info = probe.attach(loader(kind=Holding, num_workers=0))
+    assert (info.probed, info.num_workers, probe.in_loop) == (False, None, False)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+import sys
+import threading
 import warnings
 from types import SimpleNamespace
 from typing import Any
@@ -9,10 +12,16 @@ from typing import Any
 import pytest
 
 from stallmeter.clock import StepClock
+from stallmeter.defaults import add_default_sources
 from stallmeter.ledger import Ledger
-from stallmeter.sources.syncs import FIRST_STEP, SyncProbe, place
+from stallmeter.monitor import Monitor
+from stallmeter.rules.host_sync import HostSync
+from stallmeter.settings import Settings
+from stallmeter.sources.syncs import FIRST_STEP, SURE_POLLS, SyncProbe, place
+from stallmeter.window import Window
 
 from ..conftest import FakeTime
+from ..rules.test_launch_bound import launching
 from ..simulated_gpu import SimulatedGpu
 from .fake_torch import fake_torch
 
@@ -24,8 +33,15 @@ class Bench:
         self.clock = StepClock(Ledger(now=FakeTime()))
         self.clock.open = True
         self.registered: list[Any] = []
-        self.probe = SyncProbe(lambda name, call: self.registered.append(call), steps, {"torch": self.torch})
-        self.probe.sample(0.0)
+        self.wanted = True
+        self.probe = SyncProbe(
+            lambda name, call: self.registered.append(call), steps, lambda: self.wanted, {"torch": self.torch}
+        )
+        self.poll()
+
+    def poll(self, times: int = SURE_POLLS) -> None:
+        for _ in range(times):
+            assert self.probe.sample(0.0) == ()
 
     def boundary(self) -> bool:
         self.clock.index += 1
@@ -42,7 +58,8 @@ def bench() -> Bench:
 
 
 def state() -> tuple[Any, ...]:
-    return list(warnings.filters), warnings.showwarning
+    announce = [getattr(warnings, name, None) for name in ("_filters_mutated", "_filters_mutated_lock_held")]
+    return id(warnings.filters), list(warnings.filters), warnings.showwarning, announce
 
 
 def work(bench: Bench) -> None:
@@ -102,17 +119,54 @@ def test_nothing_is_raised_or_printed(bench, capsys):
         other.boundary()
     assert shown == ["mine"]
     assert sum(other.probe.sample(0.0)[0].calls.values()) == 2
-    warnings.filters[:] = [f for f in warnings.filters if f in before[0]]
+    warnings.filters[:] = [f for f in warnings.filters if f in before[1]]
     assert state() == before
 
 
 def test_no_step_is_probed_without_cuda():
-    probe = SyncProbe(pytest.fail, 2, {})
-    assert probe.sample(0.0) == ()
     torch = fake_torch(SimulatedGpu(FakeTime()))
     torch.cuda.initialized = False
-    assert SyncProbe(pytest.fail, 2, {"torch": torch}).sample(0.0) == ()
+    for modules in ({}, {"torch": torch}):
+        probe = SyncProbe(pytest.fail, 2, modules=modules)
+        for _ in range(SURE_POLLS):
+            assert probe.sample(0.0) == ()
     assert torch.cuda.modes == []
+
+
+def test_a_healthy_run_is_never_probed():
+    """A passing impression is no reason either."""
+    bench = Bench()
+    bench.registered.clear()
+    bench.probe = SyncProbe(pytest.fail, 2, lambda: bench.wanted, {"torch": bench.torch})
+    bench.wanted = False
+    bench.poll(10 * SURE_POLLS)
+    for _ in range(10):
+        bench.wanted = True
+        bench.poll(SURE_POLLS - 1)
+        bench.wanted = False
+        bench.poll(1)
+    assert bench.cuda.modes == []
+
+
+def test_what_asks_for_the_probe():
+    """A GPU that idles inside the steps of a run whose host sets the pace; no busy one, none with work queued."""
+    suspects = HostSync().suspects
+    assert suspects(launching())
+    assert not suspects(launching(busy_pct=95.0))
+    assert not suspects(launching(caught_up=0.2))
+    assert not suspects(Window())
+
+
+@pytest.mark.parametrize("busy_pct", [60.0, 95.0])
+def test_the_window_is_asked(busy_pct, monkeypatch):
+    """With everything as it is by default, the window of the run decides."""
+    monkeypatch.setitem(sys.modules, "torch", fake_torch(SimulatedGpu(FakeTime())))
+    monitor = Monitor(Settings())
+    add_default_sources(monitor, hardware=True, workers=False)
+    monitor.window = launching(busy_pct)
+    for _ in range(SURE_POLLS):
+        monitor._pipeline.sources["sync probe"].sample(0.0)
+    assert (monitor.clock.at_boundary is not None) == (busy_pct < 90.0)
 
 
 def test_the_users_own_mode_is_left_alone(bench):
@@ -151,14 +205,118 @@ def test_everything_is_restored(bench, how, monkeypatch):
     assert state() == before
 
 
+def ours() -> list[Any]:
+    """What of the probe's stands among the filters."""
+    return [entry for entry in warnings.filters if type(entry[1]).__module__ == "stallmeter.sources.syncs"]
+
+
+def test_a_catch_warnings_that_ends_in_a_probed_step(bench):
+    """It puts back a list from before the probe: what the mode reports still reaches nobody."""
+    bench.warm_up()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        around = warnings.catch_warnings()
+        around.__enter__()
+        bench.boundary()
+        around.__exit__(None, None, None)
+        work(bench)
+        bench.boundary()
+        bench.boundary()
+        assert ours() == []
+    (found,) = bench.probe.sample(0.0)
+    assert sum(found.calls.values()) == 1
+
+
+def test_a_catch_warnings_that_begins_in_a_probed_step(bench):
+    """It ends when the probe is long over, and brings nothing of it back."""
+    before = state()
+    bench.warm_up()
+    bench.boundary()
+    around = warnings.catch_warnings()
+    around.__enter__()
+    warnings.simplefilter("error")
+    work(bench)
+    bench.boundary()
+    bench.boundary()
+    assert ours() == []
+    with pytest.raises(UserWarning, match="mine"):
+        warnings.warn("mine", stacklevel=1)
+    around.__exit__(None, None, None)
+    assert state() == before
+
+
+def test_filters_that_the_step_changes_stay_changed(bench):
+    bench.warm_up()
+    with warnings.catch_warnings():
+        bench.boundary()
+        warnings.filterwarnings("error", message="the step's own")
+        warnings.filterwarnings("ignore", message="appended", append=True)
+        work(bench)
+        bench.boundary()
+        bench.boundary()
+        entries = [(entry[0], getattr(entry[1], "pattern", entry[1])) for entry in warnings.filters]
+        assert entries[0] == ("error", "the step's own")
+        assert entries[-1] == ("ignore", "appended")
+        with pytest.raises(UserWarning, match="own"):
+            warnings.warn("the step's own", stacklevel=1)
+    assert sum(bench.probe.sample(0.0)[0].calls.values()) == 1
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2])
+def test_a_mode_that_the_step_switches_on_stays_on(bench, mode):
+    """And reports to the program from then on. What was heard until then is half of the truth: nothing is said."""
+    before, switch = state(), bench.cuda.set_sync_debug_mode
+    bench.warm_up()
+    bench.boundary()
+    work(bench)
+    bench.cuda.set_sync_debug_mode(mode)
+    if mode == 1:
+        with pytest.warns(UserWarning, match="synchronizing"):
+            work(bench)
+    assert not bench.boundary()
+    assert bench.cuda.mode == mode
+    assert bench.cuda.set_sync_debug_mode == switch
+    assert bench.probe.sample(0.0) == ()
+    assert state() == before
+
+
+def test_calls_of_other_threads(bench, capsys):
+    """They are not the step's, and are not shown: nobody asked for the mode."""
+    bench.warm_up()
+    bench.boundary()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        thread = threading.Thread(target=work, args=(bench,))
+        thread.start()
+        thread.join()
+    bench.boundary()
+    bench.boundary()
+    assert bench.probe.sample(0.0)[0].calls == {}
+    assert capsys.readouterr().err == ""
+
+
+def test_filters_that_are_sent_to_another_process(bench):
+    """As joblib and scikit-learn do; there is nothing to hear there."""
+    bench.warm_up()
+    bench.boundary()
+    assert len(ours()) == 1
+    sent = pickle.loads(pickle.dumps(ours()))
+    bench.probe.close()
+    assert sent[0][1].match("called a synchronizing CUDA operation") is None
+
+
 def test_a_filter_list_that_was_replaced_is_no_error(bench):
     bench.warm_up()
     with warnings.catch_warnings():
         bench.boundary()
         warnings.resetwarnings()
+        work(bench)
+        warnings.filters = ()  # type: ignore[assignment]
         bench.boundary()
+        warnings.filters = []
         bench.boundary()
     assert bench.cuda.mode == 0
+    assert sum(bench.probe.sample(0.0)[0].calls.values()) == 1
 
 
 def frames(*modules: str) -> Any:

@@ -15,7 +15,6 @@ from .. import monitor as core
 from ..errors import SettingError
 from ..interfaces import Rule, Source
 from ..ledger import CHECKPOINT, LOGGING, VALIDATION, WORKER_STARTUP, Span, WorkSpan
-from ..loop import batch_size
 from ..metrics import BASE_PERIOD_S
 from ..retune import OnNumWorkers
 from ..rules import ALL_RULES
@@ -46,7 +45,8 @@ class StallMonitorMixin:
         on_num_workers: ``report`` says what number of workers is advised; ``apply`` sets it on the training loader
             between two epochs, measures, and keeps what is faster; a function is called between epochs with the
             `WorkerAdvice` and may return a number.
-        sync_probe_steps: Steps in which calls that wait for a CUDA device are looked for, once; 0 for none.
+        sync_probe_steps: Steps in which calls that wait for a CUDA device are looked for, once, where the device idles
+            inside the steps; 0 for none.
         deep_steps: Steps of torch.profiler when the cause lies inside the step, once; 0 for none. Not beside a
             PyTorchProfiler of the Trainer.
 
@@ -150,11 +150,9 @@ class StallMonitorMixin:
         if session is None:
             return
         clock = session.clock
-        first = batch[0] if type(batch) in (list, tuple) and batch else batch
-        if type(first) is session.tensor:
-            clock.samples = first.shape[0] if first.shape else None
-        else:
-            clock.samples = session.monitor.guard("batch size", batch_size, batch)
+        clock.samples = session.sizes.known(batch)
+        if clock.samples is None:
+            clock.samples = session.monitor.guard("batch size", session.sizes.find, batch)
         if not session.looked:
             session.look(batch)
         clock.worked = True
@@ -246,7 +244,7 @@ class _Session:
         "mailboxes",
         "monitor",
         "optimizer_progress",
-        "tensor",
+        "sizes",
     )
 
     def __init__(self, monitor: core.Monitor, trainer: Any, end: FitEnd) -> None:
@@ -259,7 +257,7 @@ class _Session:
         self.looked = False
         self.epoch_loop: Any = None
         self.optimizer_progress: Any = None
-        self.tensor: Any = getattr(sys.modules.get("torch"), "Tensor", None)
+        self.sizes = monitor.sizes
         self.mailboxes: list[Any] = [t for t in monitor.trackers if hasattr(t, "deliver")]
 
     def prepare(self) -> None:
@@ -296,8 +294,14 @@ class _Session:
             span = Span(ledger, ledger.slot(LOGGING, name))
             self._around(logger, "log_metrics", span)
             self._around(logger, "save", span)
+        self.monitor.guard("batch size", self._expect)
         self.monitor.guard("num_workers", self._meet)
         self.new_epoch()
+
+    def _expect(self) -> None:
+        """A batch of several loaders has no size that one of them would know."""
+        loaders = self._loaders()
+        self.sizes.meet(loaders[0] if len(loaders) == 1 else None)
 
     def _meet(self) -> None:
         """Say which loader may get another number of workers, or why none may."""

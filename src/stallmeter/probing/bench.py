@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..batches import BatchSizes, batch_size, given_size
 from ..budget import read_budget
-from ..loop import batch_size
 from ..window import Window
 from ..workers import BatchShape, batch_shape
 from .loaders import (
@@ -119,7 +119,7 @@ class Bench:
             framework=self.training.framework,
             device=self.training.device,
             num_workers=self._current,
-            batch_size=batch_size_of(self.loader) or (batch_size(self._batch) if self._batch is not None else None),
+            batch_size=batch_size_of(self.loader) or (None if self._batch is None else batch_size(self._batch)),
             free_data=free_data,
             free_compute=free_compute,
             together=together,
@@ -137,9 +137,10 @@ class Bench:
 
     def _loader_alone(self) -> Rate | None:
         with self._phase("loader alone", copy_of(self.loader)) as (clone, pace):
+            sizes = BatchSizes(given_size(clone))
             for batch in endless(clone):
                 self._batch = batch
-                if pace.tick(batch_size(batch)):
+                if pace.tick(sizes(batch)):
                     break
         return pace.rate()
 

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..batches import BatchSizes, given_size
 from ..errors import SettingError
-from ..loop import batch_size
 from ..window import Window
 from .pace import Pace
 from .training import SAMPLE_EVERY_S
@@ -77,7 +77,7 @@ class LightningTraining:
         )
         with _quiet(NAMESPACES[self._namespace]):
             trainer = self._lightning.Trainer(
-                **self._kwargs, **_ours(folder), callbacks=[watcher, self._pacer(pace, watcher)]
+                **self._kwargs, **_ours(folder), callbacks=[watcher, self._pacer(pace, watcher, loader)]
             )
             self.device = str(trainer.strategy.root_device.type)
             try:
@@ -89,9 +89,11 @@ class LightningTraining:
         window: Window = watcher.monitor.window
         return window
 
-    def _pacer(self, pace: Pace, watcher: Any) -> Any:
+    def _pacer(self, pace: Pace, watcher: Any, loader: object) -> Any:
+        sizes = BatchSizes(given_size(loader))
+
         def on_train_batch_end(trainer: Any, _module: Any, _outputs: Any, batch: Any, _batch_idx: int) -> None:
-            if pace.tick(batch_size(batch)):
+            if pace.tick(sizes(batch)):
                 trainer.should_stop = True
                 watcher.monitor.skip_reports()
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .. import defaults
+from ..batches import BatchSizes, given_size
 from ..errors import SettingError
-from ..loop import batch_size
 from ..window import Window
 from .loaders import endless
 from .pace import Pace
@@ -88,10 +88,11 @@ class StepTraining:
             console=False,
         )
         monitor.skip_reports()
+        sizes = BatchSizes(given_size(loader))
         try:
             for batch in endless(monitor.watch(loader)):
                 self._step(batch)
-                if pace.tick(batch_size(batch)):
+                if pace.tick(sizes(batch)):
                     break
         finally:
             monitor.close()

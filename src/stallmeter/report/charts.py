@@ -9,10 +9,11 @@ from itertools import pairwise
 from typing import Any
 
 from ..records import StepRecord
+from ..stats import percentile
 from . import wording
 from .model import History, Report
 from .palette import tone
-from .plot import Chart, Key, TimeAxis, colour, layout, log_of_seconds, percentile, rounded, safe, x_axis, y_axis
+from .plot import Chart, Key, TimeAxis, colour, layout, log_of_seconds, rounded, safe, x_axis, y_axis
 from .timeline import Interval, total_of
 
 BINS = 120

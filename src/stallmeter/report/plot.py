@@ -177,11 +177,6 @@ def line(
     }
 
 
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """Return the value below which a share (0 to 1) of sorted values lies, as `stallmeter.stats.stats` does."""
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
 def mean(values: Iterable[float]) -> float | None:
     """Return the arithmetic mean; None without values."""
     known = list(values)

@@ -4,9 +4,10 @@
 not computed yet. The host waits, and then has to launch the next work while the device idles. Once a step this can
 cost as much as the whole launch of a step.
 
-**Evidence.** `syncs`: calls that made the host wait, found in two steps after the warm-up with PyTorch's
-`set_sync_debug_mode`, by source line. `caught_up_share`: share, 0 to 1, of the time between two steps' work in which
-the device had nothing left to do. `idle_in_steps_s`: seconds in which the GPU idled and no other bucket explains it.
+**Evidence.** `syncs`: calls that made the host wait, by source line; looked for in two steps with PyTorch's
+`set_sync_debug_mode`, once, and only where the other two ask for it. `caught_up_share`: share, 0 to 1, of the time
+between two steps' work in which the device had nothing left to do. `idle_in_steps_s`: seconds in which the GPU idled
+and no other bucket explains it.
 
 **Advice.** Keep values on the device (`loss.detach()`), and read them every hundredth step or at the end of the epoch.
 `self.log` in Lightning takes tensors. Replace boolean masks by `torch.where`. Copy with `non_blocking=True`.
@@ -41,6 +42,14 @@ class HostSync:
     caught_up: float = threshold(0.8, "1", "our choice, as for launch-bound; not calibrated on a GPU yet")
     idle_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
 
+    def suspects(self, window: Window) -> bool:
+        """Whether calls that wait for the device would explain what is seen: only then are they looked for."""
+        caught_up, lost = window.caught_up_share, window.idle_in_steps_s
+        idle = None if lost is None else window.training_share_pct(lost)
+        if caught_up is None or idle is None:
+            return False
+        return caught_up >= self.caught_up and idle >= self.idle_pct
+
     def check(self, window: Window) -> Diagnosis | None:
         """Look at the calls that were found and at what they can have cost."""
         found, caught_up, lost = window.syncs, window.caught_up_share, window.idle_in_steps_s
@@ -48,7 +57,7 @@ class HostSync:
         if found is None or not found.calls or caught_up is None or lost is None or idle is None:
             return None
         rate = sum(found.calls.values()) / max(1, found.steps)
-        if rate < self.calls or caught_up < self.caught_up or idle < self.idle_pct:
+        if rate < self.calls or not self.suspects(window):
             return None
         places = sorted(found.calls, key=lambda place: (-found.calls[place], place))
         return Diagnosis(

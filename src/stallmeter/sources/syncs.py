@@ -1,17 +1,21 @@
-"""Which calls in a step make the host wait for the device: PyTorch's debug mode, on for two steps after the warm-up.
+"""Which calls in a step make the host wait for the device: PyTorch's debug mode, on for two steps of a suspicious run.
 
-The mode reports through Python's warnings. While it is on, a filter in front of all others keeps those warnings from
-being raised or printed, whatever the program does with warnings, and a hook counts them; both are taken back.
+Only a run whose device idles inside the steps and has always caught up with the host is probed, once. The mode reports
+through Python's warnings, whose filters decide what becomes of a report: on those two steps a filter of ours stands in
+front of the others. It hears the reports and ignores them, so that nothing is printed, recorded or raised, and touches
+no other warning.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,36 +26,90 @@ from ..records import SyncCalls
 FIRST_STEP = 5
 """Steps before it are warm-up: compilation and autotuning wait for the device."""
 
+SURE_POLLS = 3
+"""So many polls in a row must ask for the probe: a passing impression is none."""
+
 SYNC = "called a synchronizing CUDA operation"
 PROTOTYPE = "Synchronization debug mode is a prototype"
-_OURS = ("stallmeter", "warnings", "torch", "contextlib")
+_OURS = ("stallmeter", "warnings", "_py_warnings", "torch", "contextlib")
 _FRAMEWORKS = ("lightning", "pytorch_lightning", "lightning_fabric")
 MAX_PLACES = 50
 
 
-class _Filters(list[Any]):
-    """Python's warning filters, of which the first ones stay first, also where the step adds some or copies the list.
+class Ears:
+    """A warning filter that hears what the debug mode reports and keeps it from everybody else.
 
-    Without this ``simplefilter("error")`` inside a probed step would make an error of what only we want to hear.
+    Python asks filters in order and takes the first that matches, so this one must stay first: it returns there
+    whenever filters were changed, which Python's own functions announce to the warnings' cache. It stands in plain
+    lists, beside what the program puts there, and is taken out of all of them.
+
+    Args:
+        hear: Called by the thread that listens, with the frame that made the host wait.
     """
 
-    __slots__ = ("pinned",)
+    def __init__(self, hear: Callable[[FrameType], None]) -> None:
+        self._hear = hear
+        self._entry = ("ignore", self, UserWarning, None, 0)
+        self._thread: int | None = None
+        self._lists: list[list[Any]] = []
+        self._undo: list[tuple[str, Any, Any]] = []
 
-    def __init__(self, entries: Any, pinned: int = 0) -> None:
-        super().__init__(entries)
-        self.pinned = pinned
+    def match(self, text: str) -> bool:
+        """Whether to ignore a warning; Python calls this for each, in the thread that warns."""
+        if self._thread is None or not text.startswith((SYNC, PROTOTYPE)):
+            return False
+        if text.startswith(SYNC) and threading.get_ident() == self._thread:
+            self._hear(sys._getframe(1))
+        return True
 
-    def insert(self, index: Any, entry: Any) -> None:
-        super().insert(max(index, min(self.pinned, len(self))), entry)
+    def listen(self) -> None:
+        """Begin; reports of other threads are ignored, but not heard."""
+        self._thread = threading.get_ident()
+        # Private, one of the two depending on Python's version; without them the filter is just not put back in front.
+        for name in ("_filters_mutated", "_filters_mutated_lock_held"):
+            announce = getattr(warnings, name, None)
+            if announce is not None:
+                self._follow(name, announce)
+        self._put()
 
-    def __getitem__(self, index: Any) -> Any:
-        found = super().__getitem__(index)
-        return _Filters(found, self.pinned) if isinstance(index, slice) else found
+    def stop(self) -> None:
+        """End, and leave the filters as the program has made them."""
+        self._thread = None
+        while self._undo:
+            name, announce, followed = self._undo.pop()
+            if getattr(warnings, name) is followed:
+                setattr(warnings, name, announce)
+        while self._lists:
+            self._take(self._lists.pop())
 
-    def __setitem__(self, index: Any, value: Any) -> None:
-        super().__setitem__(index, value)
-        if isinstance(index, slice) and not value:  # warnings.resetwarnings()
-            self.pinned = 0
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Filters are sent to worker processes by some: there is nothing to hear there."""
+        return re.compile, ("(?!)",)
+
+    def _follow(self, name: str, announce: Callable[[], None]) -> None:
+        def followed() -> None:
+            announce()
+            if self._thread is not None:
+                self._put()
+
+        setattr(warnings, name, followed)
+        self._undo.append((name, announce, followed))
+
+    def _put(self) -> None:
+        asked = [warnings.filters]
+        if hasattr(warnings, "_get_filters"):  # since Python 3.14 each context may have its own
+            asked.append(warnings._get_filters())
+        for filters in asked:
+            if not isinstance(filters, list) or (filters and filters[0] is self._entry):
+                continue
+            self._take(filters)
+            filters.insert(0, self._entry)
+            if not any(known is filters for known in self._lists):
+                self._lists.append(filters)
+
+    def _take(self, filters: list[Any]) -> None:
+        with suppress(ValueError):
+            filters.remove(self._entry)
 
 
 class SyncProbe:
@@ -60,33 +118,39 @@ class SyncProbe:
     Args:
         register: How to be called between two steps.
         steps: How many steps to probe.
+        wanted: Whether the run's signals ask for it; called by the sampler thread.
         modules: Where torch is looked for; it is never imported.
     """
 
     name = "sync probe"
 
-    def __init__(self, register: Register, steps: int, modules: Any = None) -> None:
+    def __init__(
+        self, register: Register, steps: int, wanted: Callable[[], bool] = lambda: True, modules: Any = None
+    ) -> None:
         self._register = register
         self._steps = steps
+        self._wanted = wanted
         self._modules = sys.modules if modules is None else modules
-        self._registered = False
+        self._asked = 0
         self._on = False
         self._left = steps
         self._first = 0
         self._calls: Counter[str] = Counter()
-        self._before: Any = None
-        self._thread = 0
+        self._ears = Ears(self._heard)
+        self._switch: Any = None
+        self._switched = False
         self._result: SyncCalls | None = None
 
     def sample(self, time_s: float) -> Sequence[SyncCalls]:  # noqa: ARG002 - a Source's signature
-        """Return what was found, once; until then ask to be called where CUDA is in use.
+        """Return what was found, once; until then ask to be called when the run asks for it and CUDA is in use.
 
         Args:
             time_s: Unix time of this poll.
         """
-        if not self._registered and self._cuda_in_use():
-            self._registered = True
-            self._register("sync probe", self.between_steps)
+        if self._asked < SURE_POLLS:
+            self._asked = self._asked + 1 if self._cuda_in_use() and self._wanted() else 0
+            if self._asked == SURE_POLLS:
+                self._register("sync probe", self.between_steps)
         result, self._result = self._result, None
         return () if result is None else (result,)
 
@@ -94,9 +158,10 @@ class SyncProbe:
         """Begin or end; for the training thread. Returns whether it wants to be called again."""
         if self._on:
             self._left -= 1
-            if self._left > 0 and clock.open:
+            if self._left > 0 and clock.open and not self._switched:
                 return True
-            self._stop()
+            if not self._stop():
+                return False
             self._result = SyncCalls(
                 time_s=time.time(),
                 first_step=self._first,
@@ -119,43 +184,46 @@ class SyncProbe:
 
     def _start(self) -> bool:
         cuda = self._modules["torch"].cuda
+        switch = cuda.set_sync_debug_mode
         if cuda.get_sync_debug_mode() != 0:  # the program uses the mode itself
             return False
-        self._thread = threading.get_ident()
-        self._before = warnings.showwarning
+
+        def switched(mode: int | str) -> None:
+            self._switched = True  # by the step: what it reports from now on is the program's
+            self._ears.stop()
+            switch(mode)
+
         self._on = True
-        warnings.filters = filters = _Filters(warnings.filters)
-        for action, message in (("always", SYNC), ("ignore", PROTOTYPE)):
-            warnings.filterwarnings(action, message=message, category=UserWarning)  # type: ignore[arg-type]
-        filters.pinned = 2
-        warnings.showwarning = self._show
+        self._ears.listen()
         try:
-            cuda.set_sync_debug_mode(1)
+            switch(1)
         except BaseException:
-            self._stop()
+            self._on = False
+            self._ears.stop()
             raise
+        self._switch = switch, switched
+        cuda.set_sync_debug_mode = switched
         return True
 
-    def _stop(self) -> None:
+    def _stop(self) -> bool:
+        """Restore everything; returns whether the mode was on and ours to the end."""
         if not self._on:
-            return
+            return False
         self._on = False
+        cuda = self._modules["torch"].cuda
+        switch, switched = self._switch
         try:
-            self._modules["torch"].cuda.set_sync_debug_mode(0)
+            if cuda.set_sync_debug_mode is switched:
+                cuda.set_sync_debug_mode = switch
+            ours = not self._switched and cuda.get_sync_debug_mode() == 1
+            if ours:
+                switch(0)
         finally:
-            if warnings.showwarning == self._show:
-                warnings.showwarning = self._before
-            filters = warnings.filters
-            if isinstance(filters, _Filters):
-                warnings.filters = list(filters)[filters.pinned :]
+            self._ears.stop()
+        return ours
 
-    def _show(
-        self, message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
-    ) -> None:
-        if not str(message).startswith(SYNC):
-            self._before(message, category, filename, lineno, file, line)
-        elif self._on and threading.get_ident() == self._thread:
-            self._calls[place(sys._getframe(1))] += 1
+    def _heard(self, frame: FrameType) -> None:
+        self._calls[place(frame)] += 1
 
 
 def place(frame: FrameType | None) -> str:

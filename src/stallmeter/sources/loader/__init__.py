@@ -29,6 +29,12 @@ RSS_EVERY_S = 5.0
 USS_EVERY_S = 60.0
 """The kernel walks every page of every worker for it."""
 
+SILENT_BATCHES = 8
+"""When the loop has had so many batches and none came from the workers, they are another loader's."""
+
+INNER = ("base_dataloader", "dataloader", "data_loader", "loader")
+"""Where wrappers keep the loader that they iterate; Accelerate has it in the first."""
+
 _REFUSED = (AttributeError, TypeError, ValueError)
 """What setting an attribute of somebody's loader can raise."""
 
@@ -38,12 +44,15 @@ class LoaderProbe:
 
     `attach` and `detach` are for the thread that makes the iterators; `asked`, `answered`, `loop_before`, `loop_after`
     and `new_epoch` for the training thread; `sample` for the sampler thread.
+
+    Args:
+        handed_out: Returns how many batches the loop has had: some must be from the workers of the loader.
     """
 
     name = "loader"
     overflows = True
 
-    def __init__(self) -> None:
+    def __init__(self, handed_out: Callable[[], int] = lambda: 0) -> None:
         self.in_loop = False
         """Whether batches are made in the loop thread: only then are `loop_before` and `loop_after` of use."""
         self._prefetch = PrefetchQueue()
@@ -53,6 +62,14 @@ class LoaderProbe:
         self._touched: list[tuple[weakref.ref[Any], weakref.ref[WorkerInit]]] = []
         self._pending: list[Sample] = []
         self._last_info: LoaderInfo | None = None
+        self._handed_out = handed_out
+        self._expected: Callable[[], Any] = _nothing
+        self._heard: Callable[[], Any] = _nothing
+        """The loader whose workers should be heard of, and the one whose workers were."""
+        self._since: int | None = None
+        """Batches that the loop had had when workers were expected; None when there is nothing to wait for."""
+        self._silent: LoaderInfo | None = None
+        """Of a loader whose workers were not heard of: what it would be."""
         self._lost = 0
         self._rss_due_s = self._uss_due_s = 0.0
         # Anchored once, so that a stepped wall clock changes nothing.
@@ -90,15 +107,19 @@ class LoaderProbe:
             The loader's settings. Without workers ``probed`` is True: the loop thread is timed in their place.
         """
         with self._lock:
-            if not _is_dataloader(loader):
-                info = LoaderInfo(
-                    time_s=time.time(), kind=type(loader).__name__, why_not="it is no torch.utils.data.DataLoader"
-                )
+            kind = type(loader).__name__
+            loaders = _loaders_in(loader)
+            if not loaders:
                 self.in_loop = False
-                return self._tell(info)
-            why_not = self._probe(loader, default_init)
-            self.in_loop = _workers(loader) == 0 and not any(_workers(other) for other in self._live())
-            return self._tell(replace(_describe(loader), probed=why_not is None, why_not=why_not))
+                why_not: str | None = "it is no torch.utils.data.DataLoader"
+                return self._tell(LoaderInfo(time_s=time.time(), kind=kind, why_not=why_not))
+            reasons = [self._probe(one, default_init) for one in loaders]
+            why_not = None if None in reasons else reasons[0]
+            with_workers = [one for one in loaders if _workers(one)]
+            self.in_loop = not with_workers and not any(_workers(other) for other in self._live())
+            found = (with_workers or loaders)[0]
+            info = replace(_describe(found), kind=kind, probed=why_not is None, why_not=why_not)
+            return self._tell(self._unless_silent(found, info) if info.probed and with_workers else info)
 
     def detach(self) -> None:
         """Give every loader its own ``worker_init_fn`` back, where it still has ours. What was measured is kept."""
@@ -111,7 +132,8 @@ class LoaderProbe:
             self._lost += sum(ring.lost for _, ring in self._rings)
             self._rings.clear()
             self._touched.clear()
-            self._last_info = None
+            self._last_info = self._silent = self._since = None
+            self._expected = self._heard = _nothing
             self.in_loop = False
 
     def sample(self, time_s: float) -> Sequence[Sample]:
@@ -121,8 +143,9 @@ class LoaderProbe:
             time_s: Unix time of this poll.
         """
         with self._lock:
-            records, self._pending = self._pending, []
-            records += self._drain()
+            made = self._drain()
+            self._listen(bool(made))
+            records, self._pending = [*self._pending, *made], []
             workers = [worker for _, ring in self._rings for worker in ring.seen()]
         records += (self._batch(-1, fetch) for fetch in self._loop.drain())
         memory = self._memory(time_s, workers)
@@ -202,6 +225,30 @@ class LoaderProbe:
         kept = [(known, by) for other, known, by in pairs if other is not None and other is not loader]
         self._touched = [*kept, (weakref.ref(loader), weakref.ref(init))]
 
+    def _unless_silent(self, loader: object, info: LoaderInfo) -> LoaderInfo:
+        """Expect to hear of a loader's workers, unless it is known that nothing is to be heard."""
+        if self._silent is not None and self._expected() is loader:
+            self._silent = info
+            return _silenced(info)
+        if self._heard() is not loader:
+            self._silent = None
+            self._expected = weakref.ref(loader)
+            self._since = self._handed_out() if self._since is None else self._since
+        return info
+
+    def _listen(self, heard: bool) -> None:
+        """Workers were heard of, or were not: then it may be another loader's that make the batches."""
+        if heard:
+            known, self._silent, self._since = self._silent, None, None
+            self._heard = self._expected
+            if known is not None:
+                self._tell(replace(known, time_s=time.time()))
+        elif self._since is not None and self._handed_out() - self._since >= SILENT_BATCHES:
+            self._since = None
+            if self._last_info is not None and self._last_info.probed:
+                self._silent = self._last_info
+                self._tell(_silenced(replace(self._silent, time_s=time.time())))
+
     def _live(self) -> list[Any]:
         """Loaders that still have our function."""
         pairs: list[tuple[Any, WorkerInit | None]] = [(loader(), init()) for loader, init in self._touched]
@@ -253,6 +300,34 @@ class LoaderProbe:
             parts = [unique_bytes(process) for process in alive]
             unique = None if None in parts else sum(part or 0 for part in parts)
         return WorkerMemory(time_s=time_s, workers=len(alive), rss_bytes=sum(alive.values()), uss_bytes=unique)
+
+
+def _nothing() -> None:
+    return None
+
+
+def _silenced(info: LoaderInfo) -> LoaderInfo:
+    """What is known of a loader whose workers make no batches of the loop: not how many make them."""
+    why_not = f"none of the loop's batches came from its workers: {info.kind} hands out those of another loader"
+    return replace(info, num_workers=None, probed=False, why_not=why_not)
+
+
+def _loaders_in(loader: object) -> list[Any]:
+    """Return the DataLoader that the loop iterates, and those that it may iterate in turn.
+
+    What merely passes its attributes on to an inner one is none itself, and one without workers that something else
+    iterates tells nothing: batches may be made in any thread.
+    """
+    found: list[Any] = []
+    current: object | None = loader
+    for _ in range(4):
+        if _is_dataloader(current) and "worker_init_fn" in vars(current):
+            found.append(current)
+        held = getattr(current, "__dict__", {})
+        current = next((held[name] for name in INNER if _is_dataloader(held.get(name))), None)
+        if current is None or any(current is known for known in found):
+            break
+    return found if _is_dataloader(loader) or any(map(_workers, found)) else []
 
 
 def _is_dataloader(loader: object) -> bool:
