@@ -92,8 +92,10 @@ SAME := test_packaging.py test_architecture.py
 test-pythons: $(PYTHONS:%=test-python-%)
 
 test-python-%:
-	@if ! python$* -c 'import sys' 2>/dev/null; then echo "python$*: not on this machine, not run"; else \
-	    python$* -m venv .venv-python-$* && \
+	@for found in python$* "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$*.*/bin/python; do \
+	    if "$$found" -c 'import sys' 2>/dev/null; then break; fi; found=; done; \
+	if [ -z "$$found" ]; then echo "python$*: not on this machine, not run"; else \
+	    "$$found" -m venv .venv-python-$* && \
 	    .venv-python-$*/bin/python -m pip install --quiet --editable '.[report]' pytest pytest-timeout \
 	        pytest-rerunfailures hypothesis && \
 	    .venv-python-$*/bin/python -m pytest $(RERUNS) -m 'not ui and not gpu and not bench and not ecosystem' \
