@@ -187,6 +187,7 @@ class Ending:
             if forwarder is not None:
                 files |= self._drawing.files
                 guard.attempt("forwarding", self._end_forwarding, forwarder, files, complete)
+        self._handed_over.set()
         if forwarder is not None and any(hasattr(tracker, "held_points") for tracker in self.trackers):
             self._settled.wait(SETTLE_S)
             guard.attempt("forwarding", self._count_held, forwarder)
