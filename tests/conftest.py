@@ -20,7 +20,7 @@ from hypothesis import settings
 from stallmeter.clock import StepClock
 from stallmeter.interfaces import Page, Point
 from stallmeter.ledger import COMPUTE, OTHER, START, Ledger
-from stallmeter.report.drawing import ChildDrawing
+from stallmeter.report.drawing import draw
 
 from .children import ProcessesLeft, children, left
 from .servers import MlflowServer
@@ -111,7 +111,7 @@ def _no_drawings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def drawings(_no_drawings: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Page and pictures are made, as for a user."""
-    monkeypatch.setattr("stallmeter.defaults.start_drawing", lambda: ChildDrawing)
+    monkeypatch.setattr("stallmeter.defaults.start_drawing", lambda: draw)
 
 
 @pytest.fixture

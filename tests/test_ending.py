@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import subprocess
 import sys
@@ -13,12 +14,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from stallmeter.interfaces import Point
 from stallmeter.monitor import Monitor, is_signalled
 from stallmeter.recording import Reader, Recorder
 from stallmeter.records import Event, StepRecord
+from stallmeter.report import drawing
 from stallmeter.report.drawing import ChildDrawing, DrawingError
 from stallmeter.settings import Settings
 
@@ -70,8 +73,8 @@ class Bench:
 def bench(tmp_path: Path) -> Iterator[Bench]:
     made = Bench(tmp_path)
     yield made
-    for drawing in made.drawings:
-        drawing.finish.set()
+    for one in made.drawings:
+        one.finish.set()
 
 
 def events(monitor: Monitor) -> list[str]:
@@ -139,10 +142,34 @@ def test_a_drawing_that_fails_is_named_and_the_rest_reaches_the_tracker(
 
 
 def test_a_child_that_fails_says_why(tmp_path: Path) -> None:
-    drawing = ChildDrawing(tmp_path / "nothing", 0)
+    child = ChildDrawing(tmp_path / "nothing", 0)
     with pytest.raises(DrawingError, match=r"(?s)nothing.*To make what is missing: stallmeter report "):
-        while not drawing.wait(1.0):
+        while not child.wait(1.0):
             pass
+
+
+def test_one_child_at_a_time_and_not_too_many_in_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A program of many short fits must not fill the machine with children, nor its memory with ended runs."""
+    caplog.set_level(logging.INFO, "stallmeter")
+    monkeypatch.setattr(drawing, "MOST_WAITING", 3)
+    monkeypatch.setattr(drawing, "_PROGRAM", "import time; time.sleep(60)")
+    made = [drawing.draw(tmp_path, 0) for _ in range(4)]
+    assert [one is not None for one in made] == [True, True, True, False]
+    assert caplog.text.count("no page yet") == 1
+    first, second, third = filter(None, made)
+    assert not first.wait(0.1)
+    assert not second.wait(0.1)
+    assert len(psutil.Process().children()) == 1
+    third.stop()
+    assert third.wait(0.1)
+    first.stop()
+    wait_for(lambda: first.wait(0.1))
+    assert not second.wait(0.1)
+    second.stop()
+    wait_for(lambda: second.wait(0.1))
+    assert psutil.Process().children() == []
 
 
 def test_a_program_that_ends_gives_pictures_up_that_take_too_long(bench: Bench) -> None:

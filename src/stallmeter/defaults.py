@@ -281,9 +281,9 @@ def add_retuner(monitor: core.Monitor, mode: OnNumWorkers) -> None:
 
 def start_drawing() -> Draw | None:
     """Return what makes a run's page and pictures in a child process; None where no process can be started."""
-    from .report.drawing import ChildDrawing, can_draw
+    from .report.drawing import can_draw, draw
 
-    return ChildDrawing if can_draw() else None
+    return draw if can_draw() else None
 
 
 def _host_source(budget: Budget | None) -> Source:

@@ -61,8 +61,8 @@ class Drawing(Protocol):
         ...
 
 
-Draw = Callable[[Path, int], Drawing]
-"""Starts a drawing for a recording's folder and a rank."""
+Draw = Callable[[Path, int], Drawing | None]
+"""Has a recording's folder drawn for a rank; None where nothing is drawn."""
 
 
 class Ending:
@@ -83,6 +83,8 @@ class Ending:
         self._guard = guard
         self._draw = draw
         self._drawing: Drawing | None = None
+        self._given_up = False
+        """Whether the drawing took too long for a program that ends."""
         self._sampled, self._handed_over, self._done = threading.Event(), threading.Event(), threading.Event()
         self._others_are_done, self._settled = threading.Event(), threading.Event()
         self._exit_s: float | None = None
@@ -142,7 +144,7 @@ class Ending:
         self._exit_s = deadline_s
         if not self.wait(max(0.0, deadline_s - time.monotonic())):
             if self._drawing is not None:
-                self._drawing.stop()
+                self._give_up(self._drawing)
             _log.warning(
                 "stallmeter: the program ends before all is written and sent; to have the rest: stallmeter sync %s",
                 self._pipeline.folder,
@@ -183,7 +185,8 @@ class Ending:
         if not any(getattr(tracker, "borrowed", False) for tracker in self.trackers):
             self._handed_over.set()
         if self._drawing is not None:
-            complete = guard.attempt("the page and the pictures", self._wait_for_drawing, self._drawing) is not False
+            guard.attempt("the page and the pictures", self._wait_for_drawing, self._drawing)
+            complete = not self._given_up
             if forwarder is not None:
                 files |= self._drawing.files
                 guard.attempt("forwarding", self._end_forwarding, forwarder, files, complete)
@@ -216,13 +219,15 @@ class Ending:
             forwarder.show(page)
         forwarder.catch_up(self._time_left_s() / 2)  # the other half is for the page
 
-    def _wait_for_drawing(self, drawing: Drawing) -> bool:
-        """Return whether it has ended; one that takes most of the time that the ending program has is given up."""
-        while not drawing.wait(LOOK_S):
+    def _wait_for_drawing(self, drawing: Drawing) -> None:
+        """Wait for its end. One that takes most of the time that the ending program has is given up."""
+        while not self._given_up and not drawing.wait(LOOK_S):
             if self._exit_s is not None and self._time_left_s() < self._settings.close_budget_s / 2:
-                drawing.stop()
-                return False
-        return True
+                self._give_up(drawing)
+
+    def _give_up(self, drawing: Drawing) -> None:
+        self._given_up = True
+        drawing.stop()
 
     def _end_forwarding(self, forwarder: Forwarder, files: Mapping[str, Path], complete: bool = True) -> None:
         for tracker in self.trackers:

@@ -11,6 +11,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ _log = logging.getLogger("stallmeter")
 
 DRAWN = ("report.html", "phases.png", "steps.csv")
 
+MOST_WAITING = 8
+"""Each keeps its run's window in memory, some megabytes, until it has been drawn."""
+
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from stallmeter.report.drawing import main; main(sys.argv[2:])"
@@ -34,42 +38,55 @@ class DrawingError(StallmeterError):
 
 
 class ChildDrawing:
-    """Starts the child process for a recording's folder and a rank.
+    """A child process for a recording's folder and a rank; it starts when those of earlier runs have ended.
 
     Args:
         folder: The recording's folder.
         rank: Whose part of it.
-
-    Raises:
-        OSError: No process can be started.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._folder = folder.absolute()
+        self._rank = rank
         known = report_files(folder, rank)
         self.files: Mapping[str, Path] = {name: known[name] for name in DRAWN}
-        # Not the zero-code callback's business, and no GPU is needed.
-        environment = {k: v for k, v in os.environ.items() if k != "STALLMETER"} | {"CUDA_VISIBLE_DEVICES": ""}
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(self._folder), str(rank)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,  # Ctrl-C is meant for the program
-        )
+        self._turn = _turn
+        self._stopped = False
+        self._process: subprocess.Popen[bytes] | None = None
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for its end; returns whether it has ended.
+        """Wait for its turn and its end; returns whether it has ended.
 
         Raises:
             DrawingError: It has failed.
+            OSError: No process can be started.
         """
+        try:
+            ended = self._wait(timeout_s)
+        except BaseException:
+            _waiting.discard(self)
+            raise
+        if ended:
+            _waiting.discard(self)
+        return ended
+
+    def _wait(self, timeout_s: float) -> bool:
+        if self._process is None:
+            if self._stopped:
+                return True
+            if not self._turn.acquire(timeout=timeout_s):
+                return False
+            try:
+                self._process = self._start()
+            except BaseException:
+                self._turn.release()
+                raise
         try:
             _, said = self._process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             return False
-        if self._process.returncode:
+        self._turn.release()
+        if self._process.returncode and not self._stopped:
             last = said.decode(errors="replace").strip().rpartition("\n")[2]
             raise DrawingError(
                 f"{last}. To make what is missing: stallmeter report {self._folder} --format html --output report.html"
@@ -78,8 +95,52 @@ class ChildDrawing:
 
     def stop(self) -> None:
         """End it. What it has not made, `stallmeter sync` and `stallmeter report --format html` make."""
-        self._process.kill()
-        self._process.communicate()
+        self._stopped = True
+        _waiting.discard(self)
+        if self._process is not None:
+            self._process.kill()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        # Not the zero-code callback's business, and no GPU is needed.
+        environment = {k: v for k, v in os.environ.items() if k != "STALLMETER"} | {"CUDA_VISIBLE_DEVICES": ""}
+        return subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(self._folder), str(self._rank)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is meant for the program
+        )
+
+
+_turn = threading.Semaphore()
+"""One child at a time: a program of many short fits must not fill the machine with them."""
+
+
+def _renew_turn() -> None:
+    """A forked process has its own children; the parent's may have held the turn."""
+    global _turn
+    _turn = threading.Semaphore()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_turn)
+
+
+_waiting: set[ChildDrawing] = set()
+"""Those that have not ended."""
+
+
+def draw(folder: Path, rank: int) -> ChildDrawing | None:
+    """Have a run drawn; None where so many runs have just ended that theirs would come much too late."""
+    if len(_waiting) >= MOST_WAITING:
+        _log.info(
+            "stallmeter: no page yet; to have it: stallmeter report %s --format html --output report.html", folder
+        )
+        return None
+    drawing = ChildDrawing(folder, rank)
+    _waiting.add(drawing)
+    return drawing
 
 
 def can_draw() -> bool:
