@@ -35,6 +35,7 @@ class Stallmeter:
         """Return what it said, and the signals on which it said it."""
         monitor = self.callback.monitor
         assert monitor is not None
+        monitor.finish()  # or its page would be drawn beside the next run
         return {**described(monitor.window, monitor.verdict), "recording": str(monitor.folder)}
 
 

@@ -55,6 +55,7 @@ def run(case: Case, shape: Shape, *, accelerator: str) -> Row:
         trainer.fit(Segmentation(case, shape), loader_of(case, shape))
         monitor = ours.monitor
         assert monitor is not None
+        monitor.finish()  # or its page would be drawn beside the next run
         window, primary = monitor.window, monitor.verdict.primary
         said = primary.rule if primary else "none"
         return Row(

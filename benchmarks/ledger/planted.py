@@ -125,6 +125,7 @@ def fit(folder: str, epochs: int, loader: DataLoader, *callbacks: L.Callback, **
     )
     validation = DataLoader(Items(40), batch_size=8)
     trainer.fit(Model(), loader, validation if "limit_val_batches" not in options else None)
+    ours.monitor.finish()  # or its page would be drawn beside the next run
     return ours
 
 

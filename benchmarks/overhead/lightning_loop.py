@@ -180,6 +180,7 @@ def measure(rounds: int, block: int, submodules: int, work_s: float) -> dict[str
         )
         trainer.fit(Model(submodules, work_s), Batches(steps))
         system_metrics.finish()
+        ours.monitor.finish()
     return tabulate(switch.times)
 
 

@@ -99,6 +99,8 @@ def train(folder: Path, files: Sequence[Path], *, epochs: int, num_workers: int,
         )
     finally:
         torch.set_num_threads(threads)
+    if monitor.monitor is not None:
+        monitor.monitor.finish()  # the page is part of what the demo shows
     return DemoRun(
         recording=find_recording(folder / "stallmeter"),
         tracking_uri=tracker._tracking_uri,
