@@ -28,6 +28,8 @@ from stallmeter.records import Event, StepRecord
 from stallmeter.rendezvous import MEETING_PLACE, FolderLine, StoreLine
 from stallmeter.settings import Settings
 
+from .ports import free_port
+
 PROGRAM = Path(__file__).with_name("plain_ranks.py")
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_", "LOCAL_", "GROUP_", "TORCHELASTIC_", "SLURM_", "OMPI_", "PM")
 
@@ -288,12 +290,6 @@ def run_all(commands: list[list[Any]], environs: list[dict[str, str]]) -> str:
         for program in programs:
             program.kill()
     return "".join(said)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def assert_common(directory: Path, fits: int) -> None:

@@ -109,7 +109,10 @@ def test_it_writes_into_the_runs_folder_alone(trained: Path) -> None:
 
 
 def test_it_calls_nobody_starts_nothing_and_leaves_the_environment_alone(trained: Path) -> None:
-    assert [e for e in events(trained) if e[0].startswith(("socket", "subprocess", "os.system", "os.exec"))] == []
+    started = [e for e in events(trained) if e[0].startswith(("socket", "subprocess", "os.system", "os.exec"))]
+    # The one child draws the page, from the recording, and may begin when the program is about to end.
+    assert [e[0] for e in started] in ([], ["subprocess.Popen"])
+    assert all("from stallmeter.report.drawing import main" in e[1] for e in started)
     assert [e for e in events(trained) if e[0] in ("os.putenv", "os.unsetenv", "os.chmod", "pickle.find_class")] == []
 
 

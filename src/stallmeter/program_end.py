@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import atexit
-import multiprocessing
 import os
+import sys
 import time
 from collections.abc import Callable
-from multiprocessing import util
 from typing import Protocol
 
 INTERPRETER_EXIT = "interpreter exit"
@@ -37,10 +36,12 @@ def await_at_exit(monitor: Ends) -> None:
     if _watched_pid != os.getpid():
         _open.clear()
         _watched_pid = os.getpid()
-        if multiprocessing.parent_process() is None:
-            atexit.register(_end)
-        else:  # children of multiprocessing leave by os._exit, which calls no atexit
+        # Children of multiprocessing leave by os._exit, which calls no atexit. They have imported it.
+        process, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
+        if process is not None and util is not None and process.parent_process() is not None:
             util.Finalize(None, _end, exitpriority=100)
+        else:
+            atexit.register(_end)
     _open[id(monitor)] = monitor
 
 

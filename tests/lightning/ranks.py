@@ -23,6 +23,8 @@ from stallmeter import defaults
 defaults.start_drawing = lambda: None  # pictures take most of a short run's time
 torch.set_num_threads(1)
 NAMESPACE, FOLDER, *CASES = sys.argv[1:]
+PORTS = dict(zip(CASES, os.environ.get("PORTS", "").split(), strict=False))
+"""For each case one of its own to meet at."""
 FITS = {"without/ddp_fork": 1, "with/ddp_fork": 2, "with/ddp_spawn": 1, "with/ddp": 3}
 pl = importlib.import_module(NAMESPACE)
 
@@ -76,6 +78,7 @@ def main() -> None:
         child = os.fork()
         if child == 0:
             sys.argv[3:] = [case]  # what ddp starts once more
+            os.environ["MASTER_PORT"] = PORTS[case]
             return train(case)
         _, status = os.waitpid(child, 0)
         if status:

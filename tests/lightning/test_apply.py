@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -170,8 +171,15 @@ def test_losses_from_zero_workers_are_bit_identical(unified: Bench, plant: Any) 
     assert all(torch.equal(a, b) for a, b in zip(plain.model.parameters(), applied.model.parameters(), strict=True))
 
 
+@pytest.fixture
+def fork_server() -> None:
+    """It and the tracker of shared memory stay to the program's end."""
+    resource_tracker.ensure_running()
+    forkserver.ensure_running()
+
+
 def test_workers_that_are_not_forked(
-    unified: Bench, plant: Any, monkeypatch: pytest.MonkeyPatch, processes_left: ProcessesLeft
+    unified: Bench, plant: Any, monkeypatch: pytest.MonkeyPatch, fork_server: None, processes_left: ProcessesLeft
 ) -> None:
     """As from Python 3.14 on, where nobody said otherwise."""
     monkeypatch.syspath_prepend(Path(__file__).parents[2])

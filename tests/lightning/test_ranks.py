@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from stallmeter.recording import Reader, ranks
 from stallmeter.records import HostSample, StepRecord
 from stallmeter.report.json import to_json
 from stallmeter.report.model import build_report
+
+from ..ports import free_port
 
 HERE = Path(__file__).parent
 
@@ -33,6 +36,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            env={**os.environ, "PORTS": " ".join(str(free_port()) for _ in cases)},
         )
         for namespace, cases in CASES.items()
     }

@@ -116,6 +116,7 @@ def test_a_logger_that_fails_for_a_moment_loses_nothing(bench: Bench, caplog: py
     logger.log_metrics = flaky
     sm = train(bench, logger, trackers=tracker)
     assert next(failures, None) is None
+    assert sm.monitor.finish()
     assert sm.monitor.undelivered == ()
     (cursor,) = cursors(sm.monitor.folder).values()
     expected = [p for x, _ in Reader(sm.monitor.folder) for p in points_of(x)]

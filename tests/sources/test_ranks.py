@@ -69,9 +69,9 @@ def test_before_there_is_a_folder_nothing_is_looked_for() -> None:
 TWO_RANKS = """
 import os, sys, time
 import stallmeter
-os.environ |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": sys.argv[1]}
+os.environ |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "PMIX_NAMESPACE": "a job", "OMPI_COMM_WORLD_SIZE": "2"}
 child = os.fork()
-os.environ["RANK"] = "0" if child else "1"
+os.environ["RANK"] = os.environ["OMPI_COMM_WORLD_RANK"] = "0" if child else "1"
 deadline = time.monotonic() + 60
 with stallmeter.Monitor(directory="runs", trackers=None, interval_s=0.1, console=False) as monitor:
     for _ in monitor.watch(iter(int, 1)):
@@ -91,7 +91,7 @@ with stallmeter.Monitor(directory="runs", trackers=None, interval_s=0.1, console
 def test_a_rank_that_was_forked_and_computes(tmp_path: Path) -> None:
     """Seen by its parent, which is the other rank and sleeps: no process of its own, and no stranger."""
     done = subprocess.run(
-        [sys.executable, "-c", TWO_RANKS, "29517"],
+        [sys.executable, "-c", TWO_RANKS],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -341,6 +341,7 @@ class _Session:
     def abort(self, exception: BaseException) -> None:
         """Flush the recording; the rest comes with `close`, when all callbacks have been called."""
         self.monitor.guard("removing the patches", self._patches.undo)
+        self.monitor.guard("removing the patches", self.end.told)
         self.monitor.abort(f"exception: {type(exception).__name__}", signalled=self._signalled(exception))
 
     def close(self, reason: str) -> None:

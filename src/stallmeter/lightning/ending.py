@@ -30,7 +30,7 @@ class FitEnd:
         self._trainer = trainer
         self._callback = callback
         self._finish = finish
-        self._patches = Patches()
+        self._patches, self._loop_patches = Patches(), Patches()
         self._thread = threading.get_ident()
         self._inner_runs = 0
         self.over = False
@@ -69,12 +69,17 @@ class FitEnd:
             finally:
                 self._finish(f"exception: {type(exception).__name__}")
 
-        self._patches.set(trainer, "_run", inner_run)
-        self._patches.set(trainer, "_teardown", loop_is_done)
+        self._loop_patches.set(trainer, "_run", inner_run)
+        self._loop_patches.set(trainer, "_teardown", loop_is_done)
         self._patches.set(strategy, "on_exception", all_were_told)
+
+    def told(self) -> None:
+        """The callback was told of an exception: what is left to wait for is that all others are."""
+        self._loop_patches.undo()
 
     def forget(self) -> None:
         """Leave no trace."""
+        self._loop_patches.undo()
         self._patches.undo()
         if self in _UNDER_WAY:
             _UNDER_WAY.remove(self)

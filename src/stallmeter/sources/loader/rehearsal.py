@@ -17,6 +17,10 @@ PATIENCE_S = 60.0
 """Most time for the one process to start; most of it imports torch."""
 
 
+LAST_WORDS_S = 10.0
+"""Most time for a process that failed to say why."""
+
+
 def why_no_new_process(method: str) -> str | None:
     """Return why the program must not be imported by a worker, None when it may.
 
@@ -56,6 +60,7 @@ def why_no_worker(loader: Any, method: str) -> str | None:
             return f"{began} took more than {PATIENCE_S:.0f} s"
         answers.recv()
     except (EOFError, OSError):
+        process.join(LAST_WORDS_S)  # the pipe is closed before the error is printed
         return f"{began} did not take the dataset: it said why on stderr"
     finally:
         answers.close()
