@@ -184,6 +184,20 @@ def test_a_program_that_ends_gives_pictures_up_that_take_too_long(bench: Bench) 
     assert "interpreter exit" in [r.detail for r, _ in Reader(monitor.folder) if isinstance(r, Event)]  # type: ignore[arg-type]
 
 
+def test_a_thread_that_a_test_suite_stops_leaves_the_rest(bench: Bench) -> None:
+    """Lightning's suite does so with each daemon thread that outlives a test and can be stopped."""
+    before = set(threading.enumerate())
+    monitor = bench.run(trackers=[])
+    monitor.close()
+    wait_for(lambda: bench.drawings)
+    left: list[Any] = [t for t in threading.enumerate() if t not in before]
+    assert [t.daemon for t in left] == [True]
+    left[0].stop()
+    assert not left[0].is_alive()
+    assert bench.drawings[0].stopped
+    assert monitor.finish(0.0)
+
+
 class Silent(ListTracker):
     """Does not answer until it is released."""
 

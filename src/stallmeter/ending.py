@@ -150,6 +150,14 @@ class Ending:
                 self._pipeline.folder,
             )
 
+    def cut_short(self) -> None:
+        """Leave the rest to `stallmeter sync`."""
+        self._exit_s = time.monotonic()
+        self._others_are_done.set()
+        self._settled.set()
+        if self._drawing is not None:
+            self._give_up(self._drawing)
+
     # -- the thread beside it ------------------------------------------------------------------------------------------
 
     def run(self) -> None:
@@ -222,7 +230,7 @@ class Ending:
     def _wait_for_drawing(self, drawing: Drawing) -> None:
         """Wait for its end. One that takes most of the time that the ending program has is given up."""
         while not self._given_up and not drawing.wait(LOOK_S):
-            if self._exit_s is not None and self._time_left_s() < self._settings.close_budget_s / 2:
+            if self._exit_s is not None and self._time_left_s() <= self._settings.close_budget_s / 2:
                 self._give_up(drawing)
 
     def _give_up(self, drawing: Drawing) -> None:

@@ -103,6 +103,7 @@ class Monitor:
             sources=sources,
             rules=rules,
             after=self._run_ending,
+            cut_short=lambda: self._ending.cut_short(),
         )
         self._ending = Ending(settings, self._pipeline, self.window, self.guard, draw)
         self._closed = False

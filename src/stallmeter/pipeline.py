@@ -85,6 +85,7 @@ class Pipeline:
         sources: What is measured besides the loop.
         rules: What is looked for.
         after: What a thread beside the training does once the run was asked to end, with `end` for a beginning.
+        cut_short: Makes ``after`` come back soon.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Pipeline:
         sources: Sequence[Source],
         rules: Sequence[Rule],
         after: Callable[[], None] = lambda: None,
+        cut_short: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -109,7 +111,9 @@ class Pipeline:
         self._own_slot = own_slot
         self._rules = tuple(rules)
         self.sources = {source.name: source for source in sources}
-        self.sampler = Sampler(self.tick, settings.interval_s, leave=guard.leave, last=self._last_tick, after=after)
+        self.sampler = Sampler(
+            self.tick, settings.interval_s, leave=guard.leave, last=self._last_tick, after=after, cut_short=cut_short
+        )
         self.verdict = Verdict(primary=None)
         """The newest."""
         self.recorder: Recorder | LateRecorder | None = None

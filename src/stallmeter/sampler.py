@@ -32,6 +32,7 @@ class Sampler:
         leave: Asked when a tick has gone on for `PATIENCE_S`; returns whether to go on in a new thread without it.
         last: What the thread does before it ends; as ``tick``.
         after: What the watching thread does once sampling was asked to end; as ``tick``.
+        cut_short: Makes ``after`` come back soon.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Sampler:
         leave: Callable[[], bool] = lambda: False,
         last: Callable[[], None] = lambda: None,
         after: Callable[[], None] = lambda: None,
+        cut_short: Callable[[], None] = lambda: None,
     ) -> None:
         self._tick = tick
         self._interval_s = interval_s
@@ -52,7 +54,7 @@ class Sampler:
         self._after = after
         self._stopped = threading.Event()
         self._thread = self._new_thread()
-        self._watcher = threading.Thread(target=self._watch, name="stallmeter-watcher", daemon=True)
+        self._watcher = _WatchingThread(self._watch, cut_short)
         self._ticking = False
         self._ticks = 0
         self.cpu_s = 0.0
@@ -123,3 +125,19 @@ class Sampler:
 
 class _SamplingThread(threading.Thread):
     """Tells our threads from those that borrow our code."""
+
+
+class _WatchingThread(threading.Thread):
+    """Outlives a run by what is drawn and sent after it.
+
+    Test suites that let no thread survive a test, Lightning's for one, call ``stop`` of a daemon thread that has it.
+    """
+
+    def __init__(self, target: Callable[[], None], cut_short: Callable[[], None]) -> None:
+        super().__init__(target=target, name="stallmeter-watcher", daemon=True)
+        self._cut_short = cut_short
+
+    def stop(self) -> None:
+        """Have it end now, whatever is left to do."""
+        self._cut_short()
+        self.join(PATIENCE_S)
