@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from stallmeter.interfaces import Point
@@ -25,6 +24,7 @@ from stallmeter.report import drawing
 from stallmeter.report.drawing import ChildDrawing, DrawingError
 from stallmeter.settings import Settings
 
+from .children import children, left
 from .conftest import ListTracker
 
 
@@ -155,13 +155,14 @@ def test_one_child_at_a_time_and_not_too_many_in_line(
     caplog.set_level(logging.INFO, "stallmeter")
     monkeypatch.setattr(drawing, "MOST_WAITING", 3)
     monkeypatch.setattr(drawing, "_PROGRAM", "import time; time.sleep(60)")
+    others = children()
     made = [drawing.draw(tmp_path, 0) for _ in range(4)]
     assert [one is not None for one in made] == [True, True, True, False]
     assert caplog.text.count("no page yet") == 1
     first, second, third = filter(None, made)
     assert not first.wait(0.1)
     assert not second.wait(0.1)
-    assert len(psutil.Process().children()) == 1
+    assert len(children() - others) == 1
     third.stop()
     assert third.wait(0.1)
     first.stop()
@@ -169,7 +170,7 @@ def test_one_child_at_a_time_and_not_too_many_in_line(
     assert not second.wait(0.1)
     second.stop()
     wait_for(lambda: second.wait(0.1))
-    assert psutil.Process().children() == []
+    assert not left(others)
 
 
 def test_a_program_that_ends_gives_pictures_up_that_take_too_long(bench: Bench) -> None:

@@ -69,9 +69,9 @@ def test_before_there_is_a_folder_nothing_is_looked_for() -> None:
 TWO_RANKS = """
 import os, sys, time
 import stallmeter
-os.environ |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "PMIX_NAMESPACE": "a job", "OMPI_COMM_WORLD_SIZE": "2"}
+os.environ |= {"PMIX_NAMESPACE": "a job", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
 child = os.fork()
-os.environ["RANK"] = os.environ["OMPI_COMM_WORLD_RANK"] = "0" if child else "1"
+os.environ["OMPI_COMM_WORLD_RANK"] = "0" if child else "1"
 deadline = time.monotonic() + 60
 with stallmeter.Monitor(directory="runs", trackers=None, interval_s=0.1, console=False) as monitor:
     for _ in monitor.watch(iter(int, 1)):
