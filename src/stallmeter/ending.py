@@ -28,7 +28,8 @@ from .window import Window
 _log = logging.getLogger("stallmeter")
 
 FLUSH_S = 2.0
-"""Most seconds that an exception is held up until the recording is flushed; it takes some milliseconds."""
+"""Most seconds that an exception is held up until the recording is flushed, and once others have saved what they must
+until the last sample is taken; both take some milliseconds."""
 
 OTHERS_S = 30.0
 """After an exception reports and trackers wait so long for the word that everybody else has saved what they must."""
@@ -124,9 +125,14 @@ class Ending:
         return self._handed_over.wait(GIVE_UP_S + 2 * HANG_S + self._settings.close_budget_s)
 
     def others_are_done(self, wait_s: float) -> None:
-        """Say that nobody is left who has to save something after an exception; wait so long for the trackers."""
+        """Say that nobody is left who has to save something after an exception; wait so long for the trackers.
+
+        The last sample is waited for, too, which takes a moment: no thread of ours samples a program that goes on.
+        """
         self._others_are_done.set()
-        self._handed_over.wait(wait_s)
+        if not self._signalled:
+            self._sampled.wait(FLUSH_S)
+            self._handed_over.wait(wait_s)
 
     def settle(self) -> None:
         """Say that trackers which the training thread serves were given all that it had for them."""

@@ -116,7 +116,8 @@ def read(results: Path) -> Iterable[tuple[str, str]]:
         for tag, meaning in (("skipped", "skipped"), ("failure", "failed"), ("error", "error")):
             if tag in kinds:
                 outcome = meaning
-        yield f"{case.get('classname')}::{case.get('name')}", outcome
+        # The folder of the suite is part of the name or not, depending on where pytest finds its settings.
+        yield f"{str(case.get('classname')).removeprefix('tests.')}::{case.get('name')}", outcome
 
 
 def print_table(title: str, found: dict[str, dict[str, str]]) -> None:
