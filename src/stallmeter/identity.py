@@ -249,6 +249,11 @@ class _Talk(threading.Thread):
         finally:
             self.talking.discard(self)
 
+    def stop(self) -> None:
+        """End it now; test suites call this of a daemon thread that outlives a test."""
+        self._identity.stop()
+        self.join(LINGER_S)
+
     @classmethod
     def end_all(cls) -> None:
         """End those that are not stuck in a call."""
