@@ -31,7 +31,7 @@ FLUSH_S = 2.0
 """Most seconds that an exception is held up until the recording is flushed, and once others have saved what they must
 until the last sample is taken; both take some milliseconds."""
 
-OTHERS_S = 30.0
+OTHERS_S = 10.0
 """After an exception reports and trackers wait so long for the word that everybody else has saved what they must."""
 
 SETTLE_S = 5.0

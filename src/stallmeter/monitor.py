@@ -186,7 +186,7 @@ class Monitor:
     def abort(self, reason: str, *, signalled: bool = False) -> None:
         """End the run after an exception: flush the recording and return, for others have something to save.
 
-        Reports and trackers follow when `others_are_done`, after 30 s, or when the program ends.
+        Reports and trackers follow when `others_are_done`, after 10 s, or when the program ends.
 
         Args:
             reason: ``exception: `` and its name.
