@@ -130,8 +130,8 @@ class Ending:
         The last sample is waited for, too, which takes a moment: no thread of ours samples a program that goes on.
         """
         self._others_are_done.set()
+        self._sampled.wait(FLUSH_S)
         if not self._signalled:
-            self._sampled.wait(FLUSH_S)
             self._handed_over.wait(wait_s)
 
     def settle(self) -> None:
