@@ -38,7 +38,7 @@ class SlowDrawing:
 
     def wait(self, timeout_s: float) -> bool:
         if not self.finish.wait(timeout_s):
-            return False
+            return self.stopped
         if self.error is not None:
             raise self.error
         self.files["report.html"].write_text("page")

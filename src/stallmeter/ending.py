@@ -235,7 +235,7 @@ class Ending:
 
     def _wait_for_drawing(self, drawing: Drawing) -> None:
         """Wait for its end. One that takes most of the time that the ending program has is given up."""
-        while not self._given_up and not drawing.wait(LOOK_S):
+        while not drawing.wait(LOOK_S):  # also once it was given up: its turn goes to the next one when it has ended
             if self._exit_s is not None and self._time_left_s() <= self._settings.close_budget_s / 2:
                 self._give_up(drawing)
 

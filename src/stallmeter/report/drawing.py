@@ -121,6 +121,7 @@ def _renew_turn() -> None:
     """A forked process has its own children; the parent's may have held the turn."""
     global _turn
     _turn = threading.Semaphore()
+    _waiting.clear()
 
 
 if hasattr(os, "register_at_fork"):
