@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from stallmeter.clock import StepClock
-from stallmeter.interfaces import Page, Point
-from stallmeter.ledger import COMPUTE, OTHER, START, Ledger
+from stallmeter.records.interfaces import Page, Point
 from stallmeter.report.drawing import draw
+from stallmeter.timing.clock import StepClock
+from stallmeter.timing.ledger import COMPUTE, OTHER, START, Ledger
 
 from .children import ProcessesLeft, children, left
 from .servers import MlflowServer
@@ -105,13 +105,13 @@ def step_clock(ledger: Ledger) -> StepClock:
 @pytest.fixture(autouse=True)
 def _no_drawings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of this process make no page and no pictures: a child process for each would take most of the time."""
-    monkeypatch.setattr("stallmeter.defaults.start_drawing", lambda: None)
+    monkeypatch.setattr("stallmeter.engine.wiring.start_drawing", lambda: None)
 
 
 @pytest.fixture
 def drawings(_no_drawings: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Page and pictures are made, as for a user."""
-    monkeypatch.setattr("stallmeter.defaults.start_drawing", lambda: draw)
+    monkeypatch.setattr("stallmeter.engine.wiring.start_drawing", lambda: draw)
 
 
 @pytest.fixture

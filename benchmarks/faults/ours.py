@@ -8,8 +8,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from stallmeter import defaults
-from stallmeter.diagnosis import Verdict
+from stallmeter.engine import wiring as defaults
+from stallmeter.records.diagnosis import Verdict
 from stallmeter.report.model import read_history
 from stallmeter.window import Window
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from stallmeter.records import HostSample, StepRecord, WorkerBatch
-from stallmeter.stats import Stats, percentile
+from stallmeter.records.stats import Stats, percentile
 from stallmeter.window import Window
 
 HOST = (

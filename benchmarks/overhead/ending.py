@@ -70,7 +70,7 @@ def child(contender: str, seconds: float, folder: Path) -> None:
 
 def tracker(folder: Path, number: int) -> Any:
     """Return a run of its own in a database."""
-    from stallmeter.trackers.mlflow import MlflowTracker
+    from stallmeter.delivery.trackers.mlflow import MlflowTracker
 
     return MlflowTracker.create_run(f"sqlite:///{folder}/mlflow.db", run_name=str(number))
 

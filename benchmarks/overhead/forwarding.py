@@ -26,8 +26,8 @@ import psutil
 import torch
 
 from stallmeter import Monitor
-from stallmeter.stats import percentile
-from stallmeter.trackers.mlflow import MlflowTracker
+from stallmeter.delivery.trackers.mlflow import MlflowTracker
+from stallmeter.records.stats import percentile
 
 now = time.perf_counter_ns
 WORK_S = 0.001

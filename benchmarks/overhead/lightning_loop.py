@@ -30,7 +30,7 @@ from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from mlflow.tracking import MlflowClient
 
 from stallmeter.lightning.unified import StallMonitor
-from stallmeter.stats import percentile
+from stallmeter.records.stats import percentile
 
 CONTENDERS = (
     "nothing",

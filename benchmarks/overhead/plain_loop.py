@@ -14,7 +14,7 @@ import time
 import torch
 
 from stallmeter import Monitor
-from stallmeter.stats import percentile
+from stallmeter.records.stats import percentile
 
 now = time.perf_counter_ns
 WORK_S = {"0.2 ms": 0.0002, "1 ms": 0.001, "10 ms": 0.01}

@@ -23,14 +23,14 @@ from pathlib import Path
 
 import psutil
 
-from stallmeter.forwarder import points_of
-from stallmeter.interfaces import Page, Point
-from stallmeter.monitor import Monitor
+from stallmeter.delivery.forwarder import points_of
+from stallmeter.engine.monitor import Monitor
+from stallmeter.engine.settings import Settings
 from stallmeter.recording import Reader
 from stallmeter.records import HostSample, WorkerBatch
+from stallmeter.records.interfaces import Page, Point
 from stallmeter.report.drawing import ChildDrawing
 from stallmeter.rules import ALL_RULES
-from stallmeter.settings import Settings
 
 STEP_NS = 8_640_000
 STEPS_PER_EPOCH = 2_000

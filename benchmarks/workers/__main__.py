@@ -36,9 +36,9 @@ import psutil
 import torch
 
 from stallmeter import Monitor, __version__
-from stallmeter.budget import read_budget
-from stallmeter.diagnosis import WorkerAdvice
-from stallmeter.stats import percentile
+from stallmeter.machine.budget import read_budget
+from stallmeter.records.diagnosis import WorkerAdvice
+from stallmeter.records.stats import percentile
 from stallmeter.window import Window
 from stallmeter.workers import (
     BatchShape,

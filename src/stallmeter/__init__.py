@@ -12,9 +12,9 @@ from . import version as _version
 __version__ = _version.VERSION
 
 if TYPE_CHECKING:
-    from .defaults import Monitor as Monitor
-    from .defaults import recommend_num_workers as recommend_num_workers
-    from .defaults import watch as watch
+    from .engine.wiring import Monitor as Monitor
+    from .engine.wiring import recommend_num_workers as recommend_num_workers
+    from .engine.wiring import watch as watch
     from .probing import probe as probe
 
 __all__ = ["Monitor", "__version__", "probe", "recommend_num_workers", "watch"]
@@ -22,7 +22,7 @@ __all__ = ["Monitor", "__version__", "probe", "recommend_num_workers", "watch"]
 
 def __getattr__(name: str) -> Any:
     if name in ("Monitor", "recommend_num_workers", "watch"):
-        from . import defaults
+        from .engine import wiring as defaults
 
         return getattr(defaults, name)
     if name == "probe":

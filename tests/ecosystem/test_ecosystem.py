@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stallmeter.ledger import Ledger
+from stallmeter.timing.ledger import Ledger
 
 from . import closing
 

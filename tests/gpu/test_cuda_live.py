@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from stallmeter.clock import DataSpan, StepClock
-from stallmeter.ledger import COMPUTE, DATA_WAIT, Ledger
 from stallmeter.records import DeviceStep
 from stallmeter.sources.cuda import CudaSource
 from stallmeter.sources.syncs import SURE_POLLS, SyncProbe
 from stallmeter.sources.torch_view import AllocatorSource
+from stallmeter.timing.clock import DataSpan, StepClock
+from stallmeter.timing.ledger import COMPUTE, DATA_WAIT, Ledger
 
 torch = pytest.importorskip("torch")
 pytestmark = [

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from stallmeter import defaults
+from stallmeter.engine import wiring as defaults
 
 torch.set_num_threads(1)
 TOO_LONG_S = 120

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from stallmeter import defaults
+from stallmeter.engine import wiring as defaults
 
 defaults.start_drawing = lambda: None  # pictures take most of a short run's time
 torch.set_num_threads(1)

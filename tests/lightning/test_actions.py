@@ -8,9 +8,9 @@ import lightning.pytorch as pl
 import pytest
 from lightning.pytorch.demos.boring_classes import BoringModel
 
-from stallmeter.clock import DataSpan, StepClock
-from stallmeter.ledger import CALLBACKS, CHECKPOINT, FORWARD, H2D, OPTIMIZER, VALIDATION, Ledger, Span
 from stallmeter.lightning.actions import MAX_ACTIONS, Spans, Transparent, callback_name, owners_of
+from stallmeter.timing.clock import DataSpan, StepClock
+from stallmeter.timing.ledger import CALLBACKS, CHECKPOINT, FORWARD, H2D, OPTIMIZER, VALIDATION, Ledger, Span
 
 from ..conftest import FakeTime
 

@@ -17,10 +17,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from stallmeter.diagnosis import Verdict, WorkerAdvice
 from stallmeter.errors import SettingError
 from stallmeter.recording import Reader
 from stallmeter.records import Event, StepRecord, WorkerChange, WorkerTrial
+from stallmeter.records.diagnosis import Verdict, WorkerAdvice
 
 from ..children import ProcessesLeft
 from .conftest import Bench
@@ -49,7 +49,7 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[int, int]], None]:
             now = window.present().num_workers
             return Verdict(primary=None, num_workers=None if now is None else advice(now, table.get(now, now)))
 
-        monkeypatch.setattr("stallmeter.pipeline.judge", judge)
+        monkeypatch.setattr("stallmeter.engine.collector.evaluate", judge)
 
     return install
 

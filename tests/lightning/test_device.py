@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from stallmeter.device import DeviceTimeline
 from stallmeter.records import DeviceStep
+from stallmeter.timing.device import DeviceTimeline
 
 from ..simulated_gpu import SimulatedGpu
 from .conftest import Bench

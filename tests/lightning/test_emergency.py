@@ -23,7 +23,7 @@ PROGRAM = """
 
     import torch
     from torch.utils.data import DataLoader
-    from stallmeter.trackers.mlflow import MlflowTracker
+    from stallmeter.delivery.trackers.mlflow import MlflowTracker
 
     namespace, module, address, what = sys.argv[1:]
     pl = importlib.import_module(namespace)

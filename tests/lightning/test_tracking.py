@@ -9,12 +9,12 @@ from typing import Any
 import mlflow
 import pytest
 
-from stallmeter.cursor import cursors
-from stallmeter.forwarder import points_of
+from stallmeter.delivery.forwarder import points_of
+from stallmeter.delivery.trackers.lightning_logger import LightningLoggerTracker
+from stallmeter.delivery.trackers.mlflow import MlflowTracker
 from stallmeter.recording import Reader
+from stallmeter.recording.cursor import cursors
 from stallmeter.records import StepRecord, WindowRecord
-from stallmeter.trackers.lightning_logger import LightningLoggerTracker
-from stallmeter.trackers.mlflow import MlflowTracker
 
 from ..servers import FaultServer, MlflowServer
 from .conftest import Bench

@@ -12,11 +12,11 @@ import pytest
 from mlflow import MlflowClient
 
 import stallmeter
+from stallmeter.delivery.trackers.mlflow import MlflowTracker
 from stallmeter.errors import TrackerError, TrackerUnavailableError
-from stallmeter.interfaces import Page, Point
 from stallmeter.probing import forward as forwarding
 from stallmeter.probing.forward import forward, held, points
-from stallmeter.trackers.mlflow import MlflowTracker
+from stallmeter.records.interfaces import Page, Point
 
 from ..conftest import ListTracker
 from .test_show import EMPTY, RESULT

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from stallmeter.diagnosis import WorkerAdvice
 from stallmeter.probing.result import BatchSizeRow, ProbeResult, Rate, WorkersRow
 from stallmeter.probing.show import headline, render, to_json
+from stallmeter.records.diagnosis import WorkerAdvice
 
 DOC = Path(__file__).parents[2] / "docs" / "reference" / "probe-json.md"
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from stallmeter.diagnosis import Abstention, Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
 from stallmeter.recording import Header, Recorder
 from stallmeter.records import (
     BUCKETS,
@@ -25,6 +24,7 @@ from stallmeter.records import (
     WorkerBatch,
     WorkerMemory,
 )
+from stallmeter.records.diagnosis import Abstention, Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
 
 START_S = 1_700_000_000.0
 HOSTILE = "[bold]x[/bold] [/] | <script>alert(1)</script>\n`a` *b* __c__ ![i](http://h) \x1b[31mred # $1 &amp; \\ ~~d~~"

@@ -10,11 +10,11 @@ import sys
 
 import pytest
 
-from stallmeter.diagnosis import Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
 from stallmeter.records import Event, GpuSample, LoaderInfo, WorkerTrial
+from stallmeter.records.diagnosis import Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
 from stallmeter.report import markdown, text
 from stallmeter.report.model import build_report, summarize
-from stallmeter.report.page import build_page
+from stallmeter.report.run_page import build_page
 from stallmeter.report.steps_csv import write_steps_csv
 from stallmeter.window import Window
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stallmeter.diagnosis import Verdict
 from stallmeter.records import GpuSample
+from stallmeter.records.diagnosis import Verdict
 from stallmeter.report.json import to_json
 from stallmeter.report.model import summarize
 from stallmeter.report.text import to_text

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stallmeter import records
-from stallmeter.diagnosis import Abstention, Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
 from stallmeter.records import BUCKETS
+from stallmeter.records.diagnosis import Abstention, Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
 from stallmeter.report.json import to_json
 from stallmeter.report.markdown import NOTE_BYTES, headline, note, tags, to_markdown
 from stallmeter.report.model import build_report, summarize

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from stallmeter.diagnosis import Verdict
 from stallmeter.errors import RecordingError
 from stallmeter.recording import Recorder
 from stallmeter.records import BUCKETS, Event
+from stallmeter.records.diagnosis import Verdict
 from stallmeter.report.model import HOST_SIGNALS, build_report, read_history, summarize
 from stallmeter.window import Window
 

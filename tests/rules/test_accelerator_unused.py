@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stallmeter.diagnosis import Severity
+from stallmeter.records.diagnosis import Severity
 from stallmeter.rules.accelerator_unused import AcceleratorUnused
 
 from .windows import fires, gpus, missing, run, silent

@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stallmeter import records
-from stallmeter.judge import judge
 from stallmeter.rules import ALL_RULES
+from stallmeter.rules.evaluation import evaluate
 from stallmeter.window import Window
 
 from .windows import check_form, window
@@ -197,7 +197,7 @@ FACTS = st.fixed_dictionaries(
 def test_no_rule_fails(made, times, facts):
     """Whatever was recorded, a rule judges or abstains, and what it says has its form."""
     filled = window(*(made * times), facts=facts)
-    verdict = judge(ALL_RULES, filled)
+    verdict = evaluate(ALL_RULES, filled)
     by_id = {rule.id: rule for rule in ALL_RULES}
     for found in verdict.diagnoses:
         check_form(by_id[found.rule], found, filled)
@@ -211,12 +211,12 @@ def test_no_threshold_breaks_a_rule(made, factor):
         dataclasses.replace(rule, **{f.name: f.default * factor for f in dataclasses.fields(rule)})  # type: ignore[type-var]
         for rule in ALL_RULES
     ]
-    judge(rules, window(*(made * 20)))
+    evaluate(rules, window(*(made * 20)))
 
 
 def test_nothing_measured():
     """Of an empty window every rule abstains: nothing is guessed."""
-    verdict = judge(ALL_RULES, Window())
+    verdict = evaluate(ALL_RULES, Window())
     assert verdict.primary is None
     assert {a.rule for a in verdict.abstained} == {rule.id for rule in ALL_RULES}
 
@@ -228,4 +228,4 @@ def test_everything_is_none():
         *(records.GpuSample(time_s=float(i), index=0) for i in range(30)),
         records.LoaderInfo(time_s=0.0, kind="DataLoader"),
     ]
-    assert judge(ALL_RULES, window(*empty)).diagnoses == ()
+    assert evaluate(ALL_RULES, window(*empty)).diagnoses == ()

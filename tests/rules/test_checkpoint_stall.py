@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stallmeter.diagnosis import Severity
+from stallmeter.records.diagnosis import Severity
 from stallmeter.rules.checkpoint_stall import CheckpointStall
 from stallmeter.window import Window
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from stallmeter.diagnosis import Severity
-from stallmeter.judge import judge
+from stallmeter.records.diagnosis import Severity
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.compute_bound import ComputeBound
+from stallmeter.rules.evaluation import evaluate
 from stallmeter.window import Window
 
 from .windows import fires, gpus, hosts, ledger, missing, run, silent, step, window
@@ -22,7 +22,7 @@ def test_fires():
 
 def test_primary_of_a_healthy_run():
     """Nothing else is said about a healthy run, and nothing warns."""
-    verdict = judge(ALL_RULES, run())
+    verdict = evaluate(ALL_RULES, run())
     assert verdict.primary is not None
     assert [d.rule for d in verdict.diagnoses] == ["compute-bound"]
 
@@ -70,7 +70,7 @@ def test_never_beside_low_utilization():
         *hosts(20, lambda i: {"usable_cpus": 8.0, "job_cpus": 1.0}),
         *gpus(20, lambda i: {"utilization_pct": 20.0, "memory_used_bytes": 1, "memory_total_bytes": 2}),
     )
-    assert [d.rule for d in judge(ALL_RULES, made).diagnoses] == ["low-utilization"]
+    assert [d.rule for d in evaluate(ALL_RULES, made).diagnoses] == ["low-utilization"]
 
 
 def test_abstains():

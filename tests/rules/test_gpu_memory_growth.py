@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stallmeter.diagnosis import Severity
+from stallmeter.records.diagnosis import Severity
 from stallmeter.rules.gpu_memory_growth import GpuMemoryGrowth
 from stallmeter.window import Window
 

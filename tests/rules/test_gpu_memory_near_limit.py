@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from stallmeter.diagnosis import Severity
 from stallmeter.records import AllocatorSample
+from stallmeter.records.diagnosis import Severity
 from stallmeter.rules.gpu_memory_near_limit import GpuMemoryNearLimit
 from stallmeter.window import Window
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stallmeter.diagnosis import Severity
+from stallmeter.records.diagnosis import Severity
 from stallmeter.rules.gpu_throttled import GpuThrottled
 from stallmeter.window import Window
 

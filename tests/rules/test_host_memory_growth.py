@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stallmeter.diagnosis import Severity
+from stallmeter.records.diagnosis import Severity
 from stallmeter.rules.host_memory_growth import HostMemoryGrowth
 from stallmeter.window import Window
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stallmeter.diagnosis import Severity
+from stallmeter.records.diagnosis import Severity
 from stallmeter.rules.host_memory_near_limit import HostMemoryNearLimit
 from stallmeter.window import Window
 

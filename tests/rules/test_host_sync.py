@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stallmeter.judge import judge
 from stallmeter.records import SyncCalls
 from stallmeter.rules import ALL_RULES
+from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.host_sync import HostSync
 from stallmeter.window import Window
 
@@ -38,7 +38,7 @@ def test_threshold():
 
 def test_it_comes_before_launch_bound():
     """A device that is starved by waiting is not starved by launching."""
-    rules = [d.rule for d in judge(ALL_RULES, syncing({"a.py:1 in f": 2})).diagnoses]
+    rules = [d.rule for d in evaluate(ALL_RULES, syncing({"a.py:1 in f": 2})).diagnoses]
     assert rules[0] == "host-sync"
     assert "launch-bound" not in rules
 

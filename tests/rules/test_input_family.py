@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from stallmeter.diagnosis import Severity
-from stallmeter.interfaces import Rule
-from stallmeter.judge import judge
+from stallmeter.records.diagnosis import Severity
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.batch_handoff import BatchHandoff
 from stallmeter.rules.cpu_throttled import CpuThrottled
+from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.fetch_stall import FetchStall
 from stallmeter.rules.input_bound import InputBound
 from stallmeter.rules.no_workers import NoWorkers
 from stallmeter.rules.noisy_neighbour import NoisyNeighbour
 from stallmeter.rules.prep_stall import PrepStall
+from stallmeter.rules.rule import Rule
 from stallmeter.rules.slow_batches import SlowBatches
 from stallmeter.rules.too_few_workers import TooFewWorkers
 from stallmeter.rules.too_many_workers import TooManyWorkers
@@ -79,7 +79,7 @@ def test_the_cases_cover_the_family() -> None:
 
 @pytest.mark.parametrize("truth", CASES)
 def test_each_case_has_one_cause(truth: str) -> None:
-    verdict = judge(ALL_RULES, waiting(**CASES[truth]))
+    verdict = evaluate(ALL_RULES, waiting(**CASES[truth]))
     assert verdict.primary is not None
     assert verdict.primary.rule == truth
     family = [d.rule for d in verdict.diagnoses if d.rule in CASES]
@@ -126,7 +126,7 @@ def test_user_thresholds(rule: Rule, case: str) -> None:
 
 
 def advice(truth: str, **changes: Any) -> str:
-    verdict = judge(ALL_RULES, waiting(**{**CASES[truth], **changes}))
+    verdict = evaluate(ALL_RULES, waiting(**{**CASES[truth], **changes}))
     assert verdict.primary is not None
     assert verdict.primary.rule == truth
     return " ".join(a.text for a in verdict.primary.advice)
@@ -143,7 +143,7 @@ def test_workers_limited_by_cpu_and_by_input_get_different_advice() -> None:
 
 
 def test_no_workers_gives_a_number_with_a_gain() -> None:
-    verdict = judge(ALL_RULES, waiting(**CASES["no-workers"]))
+    verdict = evaluate(ALL_RULES, waiting(**CASES["no-workers"]))
     assert verdict.num_workers is not None
     assert verdict.primary is not None
     number = verdict.num_workers.recommended
@@ -154,7 +154,7 @@ def test_no_workers_gives_a_number_with_a_gain() -> None:
 
 @pytest.mark.parametrize("truth", CASES)
 def test_the_number_of_workers_never_contradicts_the_cause(truth: str) -> None:
-    advice = judge(ALL_RULES, waiting(**CASES[truth])).num_workers
+    advice = evaluate(ALL_RULES, waiting(**CASES[truth])).num_workers
     if advice is None:
         assert truth == "input-bound"
         return
@@ -168,9 +168,9 @@ def test_the_number_of_workers_never_contradicts_the_cause(truth: str) -> None:
 
 def test_tiny_data_without_workers_is_healthy() -> None:
     made = waiting(workers=0, wait_s=0.0005, work_s=0.002, batch_s=0.0004, ready=None, head_ready=None)
-    assert [d.rule for d in judge(ALL_RULES, made).diagnoses if d.severity is not Severity.INFO] == []
+    assert [d.rule for d in evaluate(ALL_RULES, made).diagnoses if d.severity is not Severity.INFO] == []
 
 
 def test_a_neighbour_that_costs_nothing_is_not_blamed() -> None:
     made = waiting(wait_s=0.0005, work_s=0.1, batch_s=0.02, others_cpus=1.5, cpus=2.0, queue_share=0.6)
-    assert [d.rule for d in judge(ALL_RULES, made).diagnoses if d.severity is not Severity.INFO] == []
+    assert [d.rule for d in evaluate(ALL_RULES, made).diagnoses if d.severity is not Severity.INFO] == []

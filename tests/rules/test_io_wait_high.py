@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stallmeter.diagnosis import Severity
+from stallmeter.records.diagnosis import Severity
 from stallmeter.rules.io_wait_high import IoWaitHigh
 from stallmeter.window import Window
 

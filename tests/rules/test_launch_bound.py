@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from stallmeter.judge import judge
 from stallmeter.rules import ALL_RULES
+from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.launch_bound import LaunchBound
 from stallmeter.window import Window
 
@@ -48,7 +48,7 @@ def test_what_others_explain_is_not_counted():
 def test_it_explains_low_utilization():
     """Of the rules about compute only one speaks."""
     made = launching(40.0, 1.0, *hosts(20, lambda i: {"usable_cpus": 8.0, "job_cpus": 1.0}))
-    verdict = judge(ALL_RULES, made)
+    verdict = evaluate(ALL_RULES, made)
     assert verdict.primary is not None
     assert verdict.primary.rule == "launch-bound"
     assert not {"low-utilization", "compute-bound"} & {d.rule for d in verdict.diagnoses}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from stallmeter.diagnosis import Severity
 from stallmeter.records import AllocatorSample
+from stallmeter.records.diagnosis import Severity
 from stallmeter.rules.gpu_memory_near_limit import GpuMemoryNearLimit
 from stallmeter.rules.low_gpu_memory_use import LowGpuMemoryUse
 from stallmeter.window import Window

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stallmeter.diagnosis import Severity
+from stallmeter.records.diagnosis import Severity
 from stallmeter.rules.low_utilization import LowUtilization
 from stallmeter.window import Window
 

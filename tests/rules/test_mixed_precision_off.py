@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stallmeter.diagnosis import Severity
+from stallmeter.records.diagnosis import Severity
 from stallmeter.rules.mixed_precision_off import MixedPrecisionOff
 from stallmeter.window import Window
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stallmeter.diagnosis import Severity
+from stallmeter.records.diagnosis import Severity
 from stallmeter.rules.network_saturated import NetworkSaturated
 
 from .windows import batches, fires, hosts, missing, run, silent, traffic

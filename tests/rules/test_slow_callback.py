@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stallmeter.diagnosis import Severity
-from stallmeter.monitor import OWN_NAME
+from stallmeter.engine.monitor import OWN_NAME
 from stallmeter.records import LedgerRecord
+from stallmeter.records.diagnosis import Severity
 from stallmeter.rules import slow_callback
 from stallmeter.rules.slow_callback import SlowCallback
 from stallmeter.window import Window

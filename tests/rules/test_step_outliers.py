@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stallmeter.diagnosis import Severity
+from stallmeter.records.diagnosis import Severity
 from stallmeter.rules.step_outliers import StepOutliers
 from stallmeter.window import Window
 

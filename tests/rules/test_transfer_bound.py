@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from stallmeter.diagnosis import Severity
-from stallmeter.judge import judge
 from stallmeter.records import LoaderInfo
+from stallmeter.records.diagnosis import Severity
 from stallmeter.rules import ALL_RULES
+from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.transfer_bound import TransferBound
 from stallmeter.window import Window
 
@@ -37,7 +37,7 @@ def test_threshold():
 
 def test_primary():
     """It is the one cause where nothing else costs more."""
-    verdict = judge(ALL_RULES, copying(0.025))
+    verdict = evaluate(ALL_RULES, copying(0.025))
     assert verdict.primary is not None
     assert verdict.primary.rule == "transfer-bound"
 

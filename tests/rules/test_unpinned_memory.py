@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stallmeter.judge import judge
 from stallmeter.rules import ALL_RULES
+from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.unpinned_memory import UnpinnedMemory
 
 from .test_transfer_bound import copying
@@ -32,7 +32,7 @@ def test_pinned():
 
 def test_never_beside_transfer_bound():
     """Both explain the copy; the one with the direct cure is told."""
-    rules = [d.rule for d in judge(ALL_RULES, copying(0.2, pinned=False)).diagnoses]
+    rules = [d.rule for d in evaluate(ALL_RULES, copying(0.2, pinned=False)).diagnoses]
     assert "unpinned-memory" in rules
     assert "transfer-bound" not in rules
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stallmeter.diagnosis import Severity
+from stallmeter.records.diagnosis import Severity
 from stallmeter.rules.validation_heavy import ValidationHeavy
 from stallmeter.window import Window
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from stallmeter.judge import judge
 from stallmeter.records import Fork
 from stallmeter.rules import ALL_RULES
+from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.worker_startup import WorkerStartup
 from stallmeter.window import Window
 
@@ -35,7 +35,7 @@ def test_fires() -> None:
 
 
 def test_it_is_primary_and_nothing_advises_more_workers() -> None:
-    verdict = judge(ALL_RULES, epochs())
+    verdict = evaluate(ALL_RULES, epochs())
     assert verdict.primary is not None
     assert verdict.primary.rule == "worker-startup"
     assert not any("num_workers" in a.text for d in verdict.diagnoses for a in d.advice)

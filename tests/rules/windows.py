@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 
-from stallmeter.diagnosis import Diagnosis, Verdict
-from stallmeter.interfaces import Rule
-from stallmeter.judge import judge
 from stallmeter.records import (
     BUCKETS,
     DeviceStep,
@@ -22,6 +19,9 @@ from stallmeter.records import (
     StepRecord,
     WorkerBatch,
 )
+from stallmeter.records.diagnosis import Diagnosis, Verdict
+from stallmeter.rules.evaluation import evaluate
+from stallmeter.rules.rule import Rule
 from stallmeter.window import Window
 
 START_S = 1_700_000_000.0
@@ -159,7 +159,7 @@ def batches(count: int = 20, *, wall_s: float = 0.1, cpu_s: float = 0.05, queue_
 
 def ask(rule: Rule, made: Window) -> Verdict:
     """What the judge makes of one rule."""
-    return judge([rule], made)
+    return evaluate([rule], made)
 
 
 def fires(rule: Rule, made: Window) -> Diagnosis:

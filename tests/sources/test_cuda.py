@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from stallmeter.clock import DataSpan, StepClock
-from stallmeter.ledger import DATA_WAIT, FORWARD, LOOP, Ledger, WorkSpan
-from stallmeter.monitor import Monitor
+from stallmeter.engine.monitor import Monitor
+from stallmeter.engine.settings import Settings
 from stallmeter.records import DeviceStep, Event
 from stallmeter.report.model import read_history
-from stallmeter.settings import Settings
 from stallmeter.sources import cuda as door
 from stallmeter.sources.cuda import CudaSource
+from stallmeter.timing.clock import DataSpan, StepClock
+from stallmeter.timing.ledger import DATA_WAIT, FORWARD, LOOP, Ledger, WorkSpan
 
 from ..conftest import FakeTime
 from ..simulated_gpu import SimulatedGpu

@@ -12,15 +12,15 @@ from typing import Any, ClassVar
 
 import pytest
 
-from stallmeter import pipeline
-from stallmeter.clock import StepClock
-from stallmeter.defaults import Monitor
-from stallmeter.diagnosis import Advice, Diagnosis, Evidence, Severity
-from stallmeter.ledger import Ledger
+from stallmeter.engine import collector as pipeline
+from stallmeter.engine.wiring import Monitor
 from stallmeter.recording import Reader
 from stallmeter.records import DeepProfile, Event, Operator
+from stallmeter.records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from stallmeter.sources import deep
 from stallmeter.sources.deep import DeepProfiler, top_operators
+from stallmeter.timing.clock import StepClock
+from stallmeter.timing.ledger import Ledger
 
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from stallmeter import processes
-from stallmeter.budget import Budget
+from stallmeter.machine import processes
+from stallmeter.machine.budget import Budget
 from stallmeter.sources.host import HostSource
 
 DATA = Path(__file__).parent.parent / "data"

@@ -18,8 +18,8 @@ import torch
 from torch.utils.data import DataLoader, SequentialSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from stallmeter.interfaces import Source
 from stallmeter.records import LoaderInfo, WorkerBatch
+from stallmeter.records.interfaces import Source
 from stallmeter.sources.loader import SILENT_BATCHES, LoaderProbe
 
 from . import loader_datasets as data

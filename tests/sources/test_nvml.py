@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from stallmeter.monitor import Monitor
+from stallmeter.engine.monitor import Monitor
+from stallmeter.engine.settings import Settings
 from stallmeter.records import GpuSample
-from stallmeter.settings import Settings
 from stallmeter.sources.nvml import NvmlSource
 from stallmeter.sources.nvml.metrics import throttle_reasons
 from stallmeter.sources.nvml.processes import job_memory

@@ -473,8 +473,8 @@ class TestProcesses:
 RUN = """
 import json, sys, time
 from pathlib import Path
-from stallmeter.monitor import Monitor
-from stallmeter.settings import Settings
+from stallmeter.engine.monitor import Monitor
+from stallmeter.engine.settings import Settings
 from stallmeter.sources.nvml import NvmlSource
 
 settings = Settings(directory=Path(sys.argv[1]), interval_s=0.02, console=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stallmeter import processes
+from stallmeter.machine import processes
 from stallmeter.recording import Header, Recorder
 from stallmeter.sources.ranks import LONGEST_S, RankSource
 

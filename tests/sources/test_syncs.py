@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from stallmeter.clock import StepClock
-from stallmeter.defaults import add_default_sources
-from stallmeter.ledger import Ledger
-from stallmeter.monitor import Monitor
+from stallmeter.engine.monitor import Monitor
+from stallmeter.engine.settings import Settings
+from stallmeter.engine.wiring import add_default_sources
 from stallmeter.rules.host_sync import HostSync
-from stallmeter.settings import Settings
 from stallmeter.sources.syncs import FIRST_STEP, SURE_POLLS, SyncProbe, place
+from stallmeter.timing.clock import StepClock
+from stallmeter.timing.ledger import Ledger
 from stallmeter.window import Window
 
 from ..conftest import FakeTime

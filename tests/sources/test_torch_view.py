@@ -64,8 +64,9 @@ def test_how_it_computes():
 def test_the_source_imports_nothing():
     """What looks for torch must not be what loads it."""
     code = (
-        "import sys; from stallmeter.sources import cuda, syncs, torch_view, deep; from stallmeter.clock import *;"
-        "from stallmeter.ledger import Ledger; cuda.CudaSource(StepClock(Ledger())).sample(0.0);"
+        "import sys; from stallmeter.sources import cuda, syncs, torch_view, deep;"
+        "from stallmeter.timing.clock import *;"
+        "from stallmeter.timing.ledger import Ledger; cuda.CudaSource(StepClock(Ledger())).sample(0.0);"
         "torch_view.AllocatorSource().sample(0.0); assert torch_view.numeric_facts() is None;"
         "assert 'torch' not in sys.modules"
     )

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from stallmeter.forwarder import deliver
-from stallmeter.interfaces import Page
+from stallmeter.delivery.forwarder import deliver
+from stallmeter.delivery.trackers.mlflow import MlflowTracker
 from stallmeter.recording import Header, Recorder
 from stallmeter.records import StepRecord, WindowRecord
-from stallmeter.trackers.mlflow import MlflowTracker
+from stallmeter.records.interfaces import Page
 
 from ..servers import MlflowServer
 from .conftest import Browser

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from stallmeter.trackers.mlflow import MlflowTracker
+from stallmeter.delivery.trackers.mlflow import MlflowTracker
 
+from ..delivery.trackers.test_mlflow_traces import final_page
 from ..servers import MlflowServer
-from ..trackers.test_mlflow_traces import final_page
 from .conftest import Browser
 
 mlflow = pytest.importorskip("mlflow")

@@ -15,9 +15,9 @@ from lightning.pytorch.loggers import MLFlowLogger
 from torch import nn
 from torch.utils.data import DataLoader
 
+from ..delivery.trackers.mlflow.opening import open_store
 from ..lightning import StallMonitor
 from ..recording import find_recording
-from ..trackers.mlflow.opening import open_store
 from . import DemoRun
 from .crops import Crops
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..clock import DataSpan, StepClock
-from ..ledger import (
+from ..timing.clock import DataSpan, StepClock
+from ..timing.ledger import (
     BACKWARD,
     CALLBACKS,
     CHECKPOINT,

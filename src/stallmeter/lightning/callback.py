@@ -10,15 +10,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .. import defaults
-from .. import monitor as core
+from ..delivery.points import BASE_PERIOD_S
+from ..engine import monitor as core
+from ..engine import wiring as defaults
+from ..engine.settings import CLOSE_BUDGET_S, Settings
 from ..errors import SettingError
-from ..interfaces import Rule, Source
-from ..ledger import CHECKPOINT, LOGGING, VALIDATION, WORKER_STARTUP, Span, WorkSpan
-from ..metrics import BASE_PERIOD_S
-from ..retune import OnNumWorkers
+from ..records.interfaces import Source
 from ..rules import ALL_RULES
-from ..settings import CLOSE_BUDGET_S, Settings
+from ..rules.rule import Rule
+from ..timing.ledger import CHECKPOINT, LOGGING, VALIDATION, WORKER_STARTUP, Span, WorkSpan
+from ..workers.apply import OnNumWorkers
 from .actions import Spans, owners_of
 from .ending import FitEnd
 from .patch import Patches

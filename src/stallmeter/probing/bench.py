@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..batches import BatchSizes, batch_size, given_size
-from ..budget import read_budget
+from ..machine.budget import read_budget
+from ..timing.batches import BatchSizes, batch_size, given_size
 from ..window import Window
 from ..workers import BatchShape, batch_shape
 from .loaders import (

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..errors import TrackerError, TrackerUnavailableError
-from ..interfaces import Page, Point, Tracker
+from ..records.interfaces import Page, Point, Tracker
 from .result import ProbeResult, Rate
 from .show import headline, render
 

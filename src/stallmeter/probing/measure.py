@@ -14,7 +14,7 @@ from ..errors import SettingError
 from .result import ProbeResult
 
 if TYPE_CHECKING:
-    from ..defaults import Trackers
+    from ..delivery.trackers.choice import Trackers
     from ..window import Window
     from .training import Training
 
@@ -67,7 +67,7 @@ def probe(
         MissingPackageError: torch, Lightning or a tracker's client is not installed.
         Exception: Whatever the training or the loader raises.
     """
-    from .. import defaults
+    from ..engine import wiring as defaults
     from .bench import Bench, Plan
     from .forward import forward, held
     from .progress import Progress

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from ..budget import read_budget
-from ..diagnosis import WorkerAdvice
 from ..errors import SettingError
+from ..machine.budget import read_budget
+from ..records.diagnosis import WorkerAdvice
 from ..window import Window
 from ..workers import BatchShape, Limits, LoaderCosts, advise, costs_from, limits_from, predict_step_time_s
 from .result import Rate

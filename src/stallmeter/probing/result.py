@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..diagnosis import WorkerAdvice
+from ..records.diagnosis import WorkerAdvice
 
 NEAR = 0.05
 """Ceilings closer to each other than this are not told apart."""

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..batches import BatchSizes, given_size
 from ..errors import SettingError
+from ..timing.batches import BatchSizes, given_size
 from ..window import Window
 from .pace import Pace
 from .training import SAMPLE_EVERY_S

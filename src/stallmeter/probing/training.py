@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-from .. import defaults
-from ..batches import BatchSizes, given_size
+from ..engine import wiring as defaults
 from ..errors import SettingError
+from ..timing.batches import BatchSizes, given_size
 from ..window import Window
 from .loaders import endless
 from .pace import Pace

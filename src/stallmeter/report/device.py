@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .. import exposure
 from ..records import AllocatorSample, DeepProfile, SyncCalls
 from ..window import Window
+from ..window import exposed_wait as exposure
 from . import wording
 
 SHOWN_OPERATORS = 5

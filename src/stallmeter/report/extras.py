@@ -15,13 +15,13 @@ _log = logging.getLogger("stallmeter")
 
 
 def _page(history: History) -> str:
-    from .html import to_html
+    from .page.html import to_html
 
     return to_html(history)
 
 
 def _picture(history: History) -> bytes | None:
-    from .chart_png import phase_chart
+    from .page.chart_png import phase_chart
 
     return phase_chart(history)
 

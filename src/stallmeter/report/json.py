@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..diagnosis import Diagnosis
-from ..stats import Stats
+from ..records.diagnosis import Diagnosis
+from ..records.stats import Stats
 from .model import Level, Report
 
 SCHEMA = 1

@@ -6,8 +6,8 @@ import html
 import re
 from collections.abc import Iterable, Iterator
 
-from ..diagnosis import Diagnosis
-from ..stats import Stats
+from ..records.diagnosis import Diagnosis
+from ..records.stats import Stats
 from . import wording
 from .device import device_lines
 from .model import END, Report, Share

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..diagnosis import Verdict
 from ..errors import RecordingError
 from ..recording import Header, Reader, ranks
 from ..records import (
@@ -22,7 +21,8 @@ from ..records import (
     WorkerBatch,
     WorkerTrial,
 )
-from ..stats import Stats
+from ..records.diagnosis import Verdict
+from ..records.stats import Stats
 from ..window import Window
 from .device import DeviceView, device_view
 from .timeline import Timeline

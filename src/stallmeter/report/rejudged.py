@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..diagnosis import Diagnosis, Verdict
+from ..records.diagnosis import Diagnosis, Verdict
 from . import wording
 from .sheet import Sheet, Table
 

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TextIO
 
-from ..diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..errors import MissingPackageError
-from ..stats import Stats
+from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
+from ..records.stats import Stats
 from . import wording
 from .device import device_lines
 from .model import END, Gpu, Level, Report, Share

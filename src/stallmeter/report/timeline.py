@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ..records import BUCKETS, LedgerRecord, Record, StepRecord, WorkerBatch
-from ..stats import Sample
+from ..records.stats import Sample
 
 LEDGERS = 1024
 """Most ledger readings kept. The ledger is cumulative, so what happened between two kept ones is exact."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..interfaces import Rule
 from .accelerator_unused import AcceleratorUnused
 from .batch_handoff import BatchHandoff
 from .checkpoint_stall import CheckpointStall
@@ -26,6 +25,7 @@ from .network_saturated import NetworkSaturated
 from .no_workers import NoWorkers
 from .noisy_neighbour import NoisyNeighbour
 from .prep_stall import PrepStall
+from .rule import Rule
 from .slow_batches import SlowBatches
 from .slow_callback import SlowCallback
 from .slow_logging import SlowLogging

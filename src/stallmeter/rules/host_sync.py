@@ -24,9 +24,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..diagnosis import Advice, Diagnosis, Evidence, Severity
-from ..interfaces import threshold
+from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
+from .rule import threshold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,10 +21,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..diagnosis import Advice, Diagnosis, Evidence, Severity
-from ..interfaces import threshold
-from ..loading import forecast
+from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
+from ..workers.forecast import forecast
+from .rule import threshold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,9 +25,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..diagnosis import Advice, Diagnosis, Evidence, Severity
-from ..interfaces import threshold
+from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
+from .rule import threshold
 
 _OWN = "StallMonitor"
 """Name of stallmeter's own hooks: their cost is reported, it is no finding."""

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ..clock import StepClock
-from ..device import DeviceTimeline
 from ..records import DeviceStep, Event
+from ..timing.clock import StepClock
+from ..timing.device import DeviceTimeline
 
 TIMED_STEPS_PER_S = 100
 """Up to this rate every step is timed, above it an even sample: an event costs the training thread 1 to 2 µs."""

@@ -11,8 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..clock import Register, StepClock
 from ..records import DeepProfile, Event, Operator
+from ..timing.clock import Register, StepClock
 
 CAUSES = ("launch-bound", "compute-bound", "low-utilization")
 """Verdicts that only a look inside the step explains."""

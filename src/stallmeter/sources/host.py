@@ -12,8 +12,8 @@ from typing import Any
 
 import psutil
 
-from ..budget import Budget, CgroupFiles, cpu_affinity, read_budget, read_shm
-from ..processes import UNREADABLE, JobTree, unique_bytes
+from ..machine.budget import Budget, CgroupFiles, cpu_affinity, read_budget, read_shm
+from ..machine.processes import UNREADABLE, JobTree, unique_bytes
 from ..records import HostSample, NetworkSample
 
 _MIN_PERIOD_S = 0.1

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import RecordingError
-from ..processes import meet
+from ..machine.processes import meet
 from ..recording import Reader, ranks
 from ..records import Sample
 
@@ -19,7 +19,7 @@ LONGEST_S = 64.0
 
 
 class RankSource:
-    """Tells `stallmeter.processes` which processes record other ranks of this job.
+    """Tells `stallmeter.machine.processes` which processes record other ranks of this job.
 
     Args:
         folder: Returns the recording's folder, None while there is none.

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..clock import Register, StepClock
 from ..records import SyncCalls
+from ..timing.clock import Register, StepClock
 
 FIRST_STEP = 5
 """Steps before it are warm-up: compilation and autotuning wait for the device."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .advice import advise
-from .measured import BatchShape, available_cpus, batch_shape, costs_from, limits_from
+from .costs import BatchShape, available_cpus, batch_shape, costs_from, limits_from
 from .model import (
     HANDOVER_S,
     NEAR_BEST,

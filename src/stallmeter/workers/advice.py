@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..diagnosis import WorkerAdvice
-from .measured import MIN_BATCHES
+from ..records.diagnosis import WorkerAdvice
+from .costs import MIN_BATCHES
 from .model import (
     DEFAULT_WORKER_BYTES,
     NOISE,

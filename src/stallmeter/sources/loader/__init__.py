@@ -286,7 +286,11 @@ class LoaderProbe:
             return None
         if not workers:
             return None
-        from ...processes import find_readable, rss_bytes, unique_bytes  # not in workers: psutil takes 26 ms to import
+        from ...machine.processes import (
+            find_readable,
+            rss_bytes,
+            unique_bytes,
+        )  # not in workers: psutil takes 26 ms to import
 
         found = [find_readable(worker.pid, worker.since_s) for worker in workers]
         sizes = [(process, rss_bytes(process)) for process in found if process is not None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ...processes import is_own
+from ...machine.processes import is_own
 
 
 def job_memory(processes: Iterable[Any]) -> int | None:

@@ -1,0 +1,1 @@
+"""What leaves the machine: points and pages, sent to trackers by one thread, from the recording."""

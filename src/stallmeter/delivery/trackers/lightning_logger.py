@@ -1,0 +1,113 @@
+"""Forwards to any Lightning logger through ``log_metrics``: TensorBoard, CSV, W&B and whatever else a trainer has."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from ...errors import TrackerUnavailableError
+from ...records.interfaces import Page, Point
+
+MAILBOX_POINTS = 20_000
+"""Most points that wait for the training thread."""
+
+_PREFIX = {"steps": "stallmeter/", "hardware": "stallmeter/hardware/"}
+
+
+class MetricsLogger(Protocol):
+    """The part of a Lightning logger that is used."""
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> Any:
+        """Log metrics of one step."""
+        ...
+
+
+class LightningLoggerTracker:
+    """Hands points to a Lightning logger on the training thread.
+
+    Loggers are not thread-safe, so `send`, which runs in the forwarder's thread, only puts points into a mailbox;
+    the Lightning adapter calls `deliver` on the training thread every so often and once at the end. Loggers have no
+    common way to show a note or tags, so `show` does nothing: the verdict is in the recording and on the console.
+
+    Args:
+        logger: A Lightning logger.
+        mailbox_points: Most points that may wait. When it is full, the forwarder keeps the rest and tries again.
+    """
+
+    batch_size = 500
+
+    def __init__(self, logger: MetricsLogger, *, mailbox_points: int = MAILBOX_POINTS) -> None:
+        self.name = f"logger-{type(logger).__name__}"
+        self.destination = type(logger).__name__
+        self._logger = logger
+        self._lock = threading.Lock()  # between the mailbox's two threads, never held while the logger works
+        self._mailbox: deque[tuple[int, Point]] = deque()
+        self._taken = 0
+        self._mailbox_points = mailbox_points
+
+    def send(self, points: Sequence[Point]) -> None:
+        """Put points into the mailbox.
+
+        Raises:
+            TrackerUnavailableError: It is full.
+        """
+        if len(self._mailbox) + len(points) > self._mailbox_points:
+            raise TrackerUnavailableError(f"{len(self._mailbox)} points wait for the training thread to log them")
+        with self._lock:
+            self._mailbox.extend(enumerate(points, self._taken))
+            self._taken += len(points)
+
+    @property
+    def held_points(self) -> int:
+        """Points from the oldest one on that the logger has not got; what it has is no longer held."""
+        with self._lock:
+            return self._taken - self._mailbox[0][0] if self._mailbox else 0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is anything to deliver."""
+        return bool(self._mailbox)
+
+    def deliver(self) -> int:
+        """Log what is in the mailbox, one call per step where that is possible. Call it on the training thread.
+
+        Returns:
+            Number of points logged.
+
+        Raises:
+            Exception: From the logger; the points that it did not take are kept for the next call.
+        """
+        with self._lock:
+            found = list(self._mailbox)
+        rows: list[tuple[int, dict[str, float]]] = []
+        row_of: list[int] = []
+        newest: dict[int, int] = {}
+        for _, point in found:
+            key = _PREFIX[point.group] + point.key
+            row = newest.get(point.step)
+            # With gradient accumulation several batches share a step: a second value of a key is a call of its own.
+            if row is None or key in rows[row][1]:
+                row = newest[point.step] = len(rows)
+                rows.append((point.step, {}))
+            rows[row][1][key] = point.value
+            row_of.append(row)
+        logged = 0
+        try:
+            for step, metrics in rows:
+                self._logger.log_metrics(metrics, step=step)
+                logged += 1
+        finally:
+            kept = [one for one, row in zip(found, row_of, strict=True) if row >= logged]
+            with self._lock:
+                for _ in found:
+                    self._mailbox.popleft()
+                self._mailbox.extendleft(reversed(kept))
+        return len(found)
+
+    def show(self, page: Page) -> None:
+        """Do nothing: loggers have no common way to show it."""
+
+    def close(self) -> None:
+        """Do nothing: the trainer closes its loggers."""

@@ -1,0 +1,302 @@
+"""The tracker, and reading back what is on a run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+from ....errors import TrackerError, TrackerUnavailableError
+from ....records.interfaces import Page, Point
+from .exemplars import exemplars
+from .note import NOTE_CHARACTERS, NOTE_TAG, linked, merge_note
+from .opening import TIMEOUT_S, default_uri, open_store, require_mlflow
+from .store import CollisionError, Metric, RefusedError, Run
+from .traces import check_traces
+from .upload import Upload
+from .uri import PROXIED, address
+
+SAFE_REPLAY = 100
+"""Points that every MLflow takes a second time; 2.10 drops the copies of more than that only if their keys are few."""
+
+TAG_CHARACTERS = 500
+
+_PREFIX = {"steps": "stallmeter/", "hardware": "system/stallmeter/"}
+_log = logging.getLogger("stallmeter")
+
+
+class MlflowTracker:
+    """Forwards to one run of MLflow, which somebody else started unless it was made by `create_run`.
+
+    Step metrics go below ``stallmeter/``, hardware below ``system/stallmeter/``, which puts them on the run's *System
+    metrics* tab. Nothing of the process is changed: no environment variable, no global tracking URI, no active run.
+
+    Args:
+        tracking_uri: Where the run is, for example ``http://localhost:5000`` or ``sqlite:///mlflow.db``.
+        run_id: The run.
+        owns_run: True to end the run in `close`.
+        timeout_s: Most seconds to connect and to wait for an answer of a server.
+        upload_s: Most seconds that `show` waits for files to be uploaded.
+        traces: How many of the slowest steps become traces of the run when it ends, 0 to 10.
+
+    Raises:
+        MissingPackageError: MLflow is not installed.
+        SettingError: ``traces`` is out of range.
+        TrackerError: The tracking URI is one that the installed MLflow refuses, or it is too old for ``traces``.
+    """
+
+    name = "mlflow"
+    batch_size = 500
+
+    def __init__(
+        self,
+        tracking_uri: str,
+        run_id: str,
+        *,
+        owns_run: bool = False,
+        timeout_s: tuple[float, float] = TIMEOUT_S,
+        upload_s: float = 5.0,
+        traces: int = 0,
+    ) -> None:
+        require_mlflow()
+        check_traces(traces)
+        self._traces = traces
+        self.run_id = run_id
+        self.tracking_uri = tracking_uri
+        self.destination = f"{address(tracking_uri)} run {run_id}"
+        self.end_status: Literal["FINISHED", "FAILED", "KILLED"] = "FINISHED"
+        """What `close` says of a run that we own."""
+        self.owns_run = owns_run
+        """True until `close` has ended a run that we started."""
+        self._upload_s = upload_s
+        self._store = open_store(tracking_uri, timeout_s)
+        self._refused: set[str] = set()
+        self._upload: Upload | None = None
+        self._uploaded: Page | None = None
+
+    @classmethod
+    def from_logger(cls, logger: object, *, traces: int = 0) -> MlflowTracker | None:
+        """Return a tracker for the run of Lightning's ``MLFlowLogger``.
+
+        Args:
+            logger: Any logger.
+            traces: As for the tracker itself.
+
+        Returns:
+            None when it is another logger, or on a rank that logs nothing.
+        """
+        names = {(c.__module__.partition(".")[0], c.__name__) for c in type(logger).__mro__}
+        if not names & {("lightning", "MLFlowLogger"), ("pytorch_lightning", "MLFlowLogger")}:
+            return None
+        mlflow_logger: Any = logger
+        client = mlflow_logger.experiment
+        if type(client).__name__.endswith("DummyExperiment") or mlflow_logger.run_id is None:
+            return None
+        uri = getattr(client, "tracking_uri", None) or mlflow_logger._tracking_uri
+        return cls(str(uri), str(mlflow_logger.run_id), traces=traces)
+
+    @classmethod
+    def from_active_run(cls, *, traces: int = 0) -> MlflowTracker | None:
+        """Return a tracker for ``mlflow.active_run()``. Active runs belong to a thread: call it in the main one.
+
+        Args:
+            traces: As for the tracker itself.
+
+        Returns:
+            None when there is none or when nobody has imported mlflow.
+        """
+        mlflow: Any = sys.modules.get("mlflow")
+        active_run = getattr(mlflow, "active_run", None)
+        run = active_run() if active_run is not None else None
+        return None if run is None else cls(mlflow.get_tracking_uri(), run.info.run_id, traces=traces)
+
+    @classmethod
+    def from_environment(cls) -> MlflowTracker | None:
+        """Return a tracker for the run that ``MLFLOW_RUN_ID`` names.
+
+        Returns:
+            None when the variable is not set.
+
+        Raises:
+            MissingPackageError: It is set and MLflow is not installed.
+        """
+        run_id = os.environ.get("MLFLOW_RUN_ID")
+        return cls(default_uri(), run_id) if run_id else None
+
+    @classmethod
+    def create_run(
+        cls,
+        tracking_uri: str | None = None,
+        experiment: str = "Default",
+        *,
+        run_name: str | None = None,
+        traces: int = 0,
+    ) -> MlflowTracker:
+        """Start a run; `close` ends it.
+
+        Args:
+            tracking_uri: None for the one that MLflow is set up with.
+            experiment: Name of the experiment; made when missing.
+            run_name: None for a name that MLflow invents.
+            traces: As for the tracker itself.
+
+        Raises:
+            MissingPackageError: MLflow is not installed.
+            TrackerUnavailableError: MLflow does not answer.
+            TrackerError: MLflow refuses.
+        """
+        uri = tracking_uri or default_uri()
+        tracker = cls(uri, "", owns_run=True, traces=traces)
+        tracker.run_id = tracker._store.create_run(tracker._store.experiment(experiment), run_name)
+        tracker.destination += tracker.run_id
+        return tracker
+
+    def send(self, points: Sequence[Point]) -> None:
+        """Log points under their original time, which makes a second sending leave one copy. Raises as `Tracker.send`.
+
+        A point that MLflow rejects is left out with a warning; the others of its batch are delivered.
+        """
+        self._log_or_split([_metric(point) for point in points], first=True)
+
+    def show(self, page: Page) -> None:
+        """Set tags, replace our section of the description and, on the final page, upload files. Raises as `send`."""
+        run = self._living_run()
+        files = {name: path for name, path in page.files.items() if path.is_file()} if page.final else {}
+        if files and self._only_through_server(run):
+            files = {}
+        there = page == self._uploaded or not files
+        # Straight after the reading, so that no edit of the user falls in between. Links only once the files are there.
+        self._write_note(run, linked(run, page.note, files) if there else page.note)
+        tags = {_tag_key(k): v[:TAG_CHARACTERS] for k, v in page.tags.items()}
+        news = {k: v for k, v in tags.items() if run.tags.get(k) != v}
+        if news:
+            self._store.log(self.run_id, [], news)
+        if not there:
+            self._upload_files(run, page, files)
+            run = self._living_run()
+            self._write_note(run, linked(run, page.note, files))
+
+    def close(self) -> None:
+        """End the run if we started it."""
+        if self.owns_run:
+            self._store.terminate(self.run_id, self.end_status)
+            self.owns_run = False
+
+    def _only_through_server(self, run: Run) -> bool:
+        """Whether the run's files are kept by a server that we were told to go round; says so."""
+        if not PROXIED.match(run.artifact_uri) or self.tracking_uri.startswith(("http://", "https://")):
+            return False
+        _log.warning(
+            "stallmeter: the report's files are not uploaded to %s: this run keeps its files behind a server; "
+            "to have them there, pass the server's address as tracking URI",
+            self.destination,
+        )
+        return True
+
+    def _living_run(self) -> Run:
+        run = self._store.run(self.run_id)
+        if run.deleted:
+            raise TrackerError(f"the run {self.run_id} has been deleted; restore it to have the rest delivered")
+        return run
+
+    def _log_or_split(self, metrics: Sequence[Metric], *, first: bool = False) -> None:
+        try:
+            self._store.log(self.run_id, metrics, {})
+        except CollisionError:
+            if len(metrics) <= SAFE_REPLAY:
+                raise
+            for start in range(0, len(metrics), SAFE_REPLAY):
+                self._log_or_split(metrics[start : start + SAFE_REPLAY], first=first)
+        except RefusedError as exc:
+            if exc.code != "INVALID_PARAMETER_VALUE":
+                raise
+            if first:
+                self._living_run()  # a deleted run rejects with the same code, and no point is to blame for that
+            self._split(metrics, exc)
+
+    def _split(self, metrics: Sequence[Metric], refusal: RefusedError) -> None:
+        if len(metrics) == 1:
+            self._leave_out(metrics[0], refusal)
+            return
+        middle = len(metrics) // 2
+        self._log_or_split(metrics[:middle])
+        self._log_or_split(metrics[middle:])
+
+    def _leave_out(self, metric: Metric, refusal: RefusedError) -> None:
+        key = metric["key"]
+        if key not in self._refused:
+            self._refused.add(key)
+            _log.warning("MLflow rejected a point of %r, which is left out there: %s", key, refusal)
+
+    def _write_note(self, run: Run, section: str) -> None:
+        old = run.tags.get(NOTE_TAG, "")
+        for limit in NOTE_CHARACTERS:
+            new = merge_note(old, section, limit)
+            if new == old:
+                return
+            try:
+                self._store.log(self.run_id, [], {NOTE_TAG: new})
+            except RefusedError as exc:
+                if exc.code != "INVALID_PARAMETER_VALUE":
+                    raise
+            else:
+                return
+        _log.warning("MLflow took no description for the run %s; the verdict is in its tags", self.run_id)
+
+    def _upload_files(self, run: Run, page: Page, files: Mapping[str, Path]) -> None:
+        def upload() -> None:
+            for name, path in files.items():
+                self._store.upload(run, PurePosixPath("stallmeter", name), path)
+            self._log_traces(run, page)
+
+        current = self._upload
+        if current is None or current.page != page or current.error is not None:
+            current = self._upload = Upload(page, upload)
+        if not current.wait(self._upload_s):
+            raise TrackerUnavailableError(f"files are still being uploaded to {self.destination}")
+        self._upload, self._uploaded = None, page
+
+    def _log_traces(self, run: Run, page: Page) -> None:
+        if not self._traces:
+            return
+        try:
+            self._store.trace(run, exemplars(page.slow_steps[: self._traces]))
+        except TrackerError as exc:  # the page is worth more than its traces
+            _log.warning("MLflow took no traces of slow steps: %s", exc)
+
+
+def read_document(tracking_uri: str, run_id: str, artifact: str) -> Any:
+    """Return a JSON file among a run's artifacts, read.
+
+    Args:
+        tracking_uri: Where the run is.
+        run_id: The run.
+        artifact: Path of the file among the run's artifacts, for example ``stallmeter/diagnosis.json``.
+
+    Raises:
+        MissingPackageError: MLflow is not installed.
+        TrackerUnavailableError: MLflow does not answer.
+        TrackerError: There is no such run, it has no such file, or the file is no JSON.
+    """
+    tracker = MlflowTracker(tracking_uri, run_id)
+    run = tracker._living_run()
+    try:
+        return tracker._store.document(run, PurePosixPath(artifact))
+    except (TrackerError, ValueError) as exc:
+        raise TrackerError(f"the run {run_id} has no readable {artifact}: {exc}") from None
+
+
+def _metric(point: Point) -> Metric:
+    return {
+        "key": _PREFIX[point.group] + point.key,
+        "value": point.value,
+        "timestamp": round(point.time_s * 1000),
+        "step": point.step,
+    }
+
+
+def _tag_key(key: str) -> str:
+    return key if key.startswith("stallmeter.") else f"stallmeter.{key}"

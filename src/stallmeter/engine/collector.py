@@ -1,0 +1,436 @@
+"""What the sampler thread does once a second: steps and samples into window and recording, then the rules.
+
+Rules and sources are asked here alone, the last time too: one that hangs costs a thread, not the training.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..delivery.forwarder import Forwarder
+from ..delivery.points import Period, period_s
+from ..ranks.late import LateRecorder
+from ..recording import Recorder, redact
+from ..recording.pending import leftovers
+from ..records import (
+    BUCKETS,
+    AllocatorSample,
+    BatchContent,
+    DeviceStep,
+    Event,
+    GpuSample,
+    HostSample,
+    LedgerRecord,
+    UserMetrics,
+    WorkerBatch,
+)
+from ..records.checks import sound_samples
+from ..records.diagnosis import Verdict
+from ..records.interfaces import Page, Source
+from ..report.model import summarize
+from ..report.run_page import build_page
+from ..report.steps_csv import HELD_ROWS
+from ..rules.evaluation import evaluate
+from ..rules.rule import Rule
+from ..timing.clock import StepClock
+from ..timing.ledger import CALLBACKS, LOGGING
+from ..window import Window
+from ..workers.apply import Boundary, Retuner
+from .guard import Guard
+from .overhead_limiter import Thrift
+from .sampler import Sampler
+from .settings import Settings
+
+_log = logging.getLogger("stallmeter")
+
+DETAIL_STEPS_PER_S = 100
+"""Up to this rate every step is recorded with its detail; above it a sample and every outlier."""
+
+OUTLIER_FACTOR = 3.0
+"""A step this many times slower than the median is recorded however fast steps come."""
+
+MEDIAN_TICKS = 8
+"""The median is looked up so rarely because sorting thousands of steps costs as much as the rest of a tick."""
+
+VERDICT_EVERY_S = 5.0
+HANG_S = 5.0
+"""A source or rule that takes longer than this at the end of a run is left behind."""
+
+SPARSE_TICKS = 16
+"""A recording that has grown long has a ledger and hardware samples of every so-many-th tick, at the least."""
+
+TRACKER_HANG_S = 60.0
+"""A tracker whose one call takes longer than this is named. It goes on where it stopped when it answers again."""
+
+GIVE_UP_S = 15.0
+"""Most time for the last sample at the end of a run, those that hang in it included."""
+
+
+class Pipeline:
+    """Takes what came in, keeps it and has it judged, on a sampler thread of its own.
+
+    Args:
+        settings: Of the monitor.
+        clock: Where the steps come from, and the ledger.
+        window: Where everything goes.
+        guard: Keeps errors away.
+        inbox: What other threads have for the recording.
+        own_slot: Of the ledger: stallmeter's own time.
+        sources: What is measured besides the loop.
+        rules: What is looked for.
+        after: What a thread beside the training does once the run was asked to end, with `end` for a beginning.
+        cut_short: Makes ``after`` come back soon.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: StepClock,
+        window: Window,
+        guard: Guard,
+        inbox: deque[UserMetrics | Event | BatchContent],
+        *,
+        own_slot: int,
+        sources: Sequence[Source],
+        rules: Sequence[Rule],
+        after: Callable[[], None] = lambda: None,
+        cut_short: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._ledger = clock.ledger
+        self._window = window
+        self._guard = guard
+        self._inbox = inbox
+        self._own_slot = own_slot
+        self._rules = tuple(rules)
+        self.sources = {source.name: source for source in sources}
+        self.sampler = Sampler(
+            self.tick, settings.interval_s, leave=guard.leave, last=self._last_tick, after=after, cut_short=cut_short
+        )
+        self.verdict = Verdict(primary=None)
+        """The newest."""
+        self.recorder: Recorder | LateRecorder | None = None
+        """None when the recording could not be opened, or was given up because the last sample took too long for it."""
+        self.gave_up = False
+        """Whether the recording's folder hung in the last sample: nobody may touch it any more."""
+        self.folder: Path | None = None
+        """Of the recording; None when it could not be opened, and on other ranks until rank 0 has named it."""
+        self.flushed = threading.Event()
+        """Set when all that was known at the end is in the file; the last sample and the last verdict come later."""
+        self.forwarder: Forwarder | None = None
+        self.retuner: Retuner | None = None
+        self.profiler: Any = None
+        self._thrift = Thrift()
+        self._ticks = 0
+        self._taken_ns = self._ledger.origin
+        self._median_step_s = 0.0
+        self._samples: int | None = None
+        self._lost_steps = self._recorded_steps = 0
+        self._every = 1
+        """Of this tick the steps and batches are recorded whose number this power of two divides."""
+        self._batches: dict[int, int] = {}
+        """Batches of each worker so far: of all together one kind of number might always be the same worker's."""
+        self._awaited: dict[int, None] = {}
+        """Recorded steps whose part on the device may still come, the newest last."""
+        self._next_verdict_s = self._period_ends_s = 0.0
+        self._period = Period(clock.unix_s(self._ledger.origin))
+        self._reason = ""
+        self._final_tick = self._ended = False
+        self._disk_failed = False
+        self._looked_back = False
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the sampler thread."""
+        self._period_ends_s = self._period.started_s + self._settings.period_s
+        self.sampler.start()
+
+    def request_end(self, reason: str) -> bool:
+        """Ask the sampler thread for its last sample, without waiting for it.
+
+        Args:
+            reason: Why the run ends, for the recording.
+
+        Returns:
+            Whether there is a thread that does what comes after it.
+        """
+        self._reason = reason
+        return self.sampler.request_stop()
+
+    def end(self) -> None:
+        """Wait until the sampler thread has taken the last sample. A source or rule that hangs in it is left behind."""
+        give_up_s = time.monotonic() + GIVE_UP_S
+        while not self.sampler.stop(HANG_S):
+            if self._guard.leave():
+                self._guard.hurry = time.monotonic() >= give_up_s - HANG_S
+                self.sampler.restart()
+            elif time.monotonic() >= give_up_s:
+                _log.warning("stallmeter: the last sample takes too long and is left out")
+                self.recorder, self.gave_up = None, True
+                return
+        if not self._ended:  # no thread could be had for it
+            self._guard.hurry = self._guard.has_hung
+            self._guard.attempt("the last sample", self._last_tick)
+
+    def _last_tick(self) -> None:
+        """What the sampler thread does before it ends; begun again where a source or rule hung in it."""
+        if not self._final_tick:
+            self._final_tick = True
+            self._inbox.append(Event(time_s=time.time(), name="end", detail=self._reason))
+            # An emergency checkpoint may wait for this: first what is known, then what has to be asked for.
+            self._guard.attempt("taking the steps", self._take_steps)
+            self._guard.attempt("the recording", self.keep_inbox)
+            self._guard.attempt("the ledger", self._keep_ledger)
+            self._guard.attempt("the recording", self._flush)
+        self.flushed.set()
+        self.tick()
+        while self.sources:
+            name = next(iter(self.sources))
+            self._guard.ask(f"source {name}", self.sources.pop(name).close, again=True)
+        self._guard.attempt("the recording", self.keep_inbox)
+        self._guard.attempt("the recording", self._flush)
+        self._ended = True
+
+    # -- a tick --------------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Take what came in since the last tick. Each part fails alone, and is tried again in the next tick."""
+        if not self._looked_back:
+            self._looked_back = True
+            self._guard("looking for leftovers", self._report_leftovers)
+        self._guard.attempt("taking the steps", self._take_steps)
+        self._ask_sources(time.time())
+        self._guard.attempt("the recording", self.keep_inbox)
+        self._guard.attempt("the ledger", self._keep_ledger)
+        self._guard.attempt("the period", self._keep_period)
+        self._guard.attempt("the verdict", self._judge_when_due)
+        self._guard.attempt("the cost of sampling", self._spare)
+        self._guard.attempt("the recording", self.keep_inbox)
+        self._guard.attempt("the recording", self._flush)
+
+    def _ask_sources(self, now_s: float) -> None:
+        for name, source in list(self.sources.items()):
+            if not self._due(name, source):
+                continue
+            for sample in self._guard.ask(f"source {name}", lambda s=source: self._samples_of(s, now_s)) or ():  # type: ignore[misc]
+                self._guard.attempt("keeping a sample", self._keep, sample)
+
+    def _samples_of(self, source: Source, now_s: float) -> Sequence[Any]:
+        found = source.sample(now_s)
+        # Our own are typed and may return thousands a second.
+        return found if type(source).__module__.startswith("stallmeter.") else sound_samples(found)
+
+    def keep_inbox(self) -> None:
+        """Keep what other threads left for the recording."""
+        while self._inbox:
+            self._keep(self._inbox.popleft())
+
+    def _keep_ledger(self) -> None:
+        record = self._read_ledger(self._clock.index, self._clock.epochs, self._ledger.now(), self._ledger.peek())
+        if self._is_sparse():
+            self._window.append(record)
+        else:
+            self._keep(record)
+
+    def _keep_period(self) -> None:
+        now_s = self._clock.unix_s(self._ledger.now())
+        if now_s >= self._period_ends_s or self._final_tick:
+            self._close_period(now_s)
+
+    def _judge_when_due(self) -> None:
+        now_s = self._clock.unix_s(self._ledger.now())
+        retuner = self.retuner
+        due = now_s >= self._next_verdict_s or self._final_tick or (retuner is not None and retuner.behind)
+        if due and not self._guard.hurry:
+            self._judge(now_s)
+        if retuner is not None:
+            self._guard("num_workers", self._retune, retuner, due)
+        if self.forwarder is not None:
+            self.name_hanging(self.forwarder, TRACKER_HANG_S)
+
+    def _due(self, name: str, source: Source) -> bool:
+        """Whether to ask a source in this tick: not always when that costs too much, unless it would overflow."""
+        if self._final_tick or self._ticks % self._thrift.level == 0:
+            return True
+        return bool(self._guard.ask(f"source {name}'s overflows", lambda: bool(getattr(source, "overflows", False))))
+
+    def _spare(self) -> None:
+        """Watch less closely when watching costs too much."""
+        self._ticks += 1
+        wall_s = (self._ledger.now() - self._ledger.origin) / 1e9
+        if self._thrift.note(wall_s, self.sampler.cpu_s):
+            detail = f"stallmeter's own thread took {self._thrift.share_pct or 0.0:.2f} % of the wall time"
+            name = f"sampling every {self._thrift.level * self._settings.interval_s:g} s"
+            self._keep(Event(time_s=time.time(), name=name, detail=detail))
+
+    def _retune(self, retuner: Retuner, judged: bool) -> None:
+        retuner.consider(self.verdict.num_workers, fresh=judged)
+        if self._final_tick:
+            for trial in retuner.finish(self.verdict.num_workers):
+                self._keep(trial)
+
+    def _report_leftovers(self) -> None:
+        """Say which earlier recordings their tracker has not got: nobody else will."""
+        recorder = self.recorder
+        if not self._settings.console or self._settings.rank != 0 or recorder is None:
+            return
+        found = leftovers(self._settings.directory, but=recorder.folder)
+        if found:
+            _log.warning(
+                "stallmeter: %d earlier recording%s did not reach the tracker in full; send with: stallmeter sync %s",
+                len(found),
+                "s" if len(found) > 1 else "",
+                self._settings.directory if len(found) > 1 else found[0],
+            )
+
+    def _flush(self) -> None:
+        """Write what came in since the last flush. A disk that is full may have room again: it is tried each time."""
+        if self.recorder is None:
+            return
+        try:
+            self.recorder.flush()
+        except OSError as exc:
+            if not self._disk_failed:
+                _log.warning("stallmeter: the recording cannot be written and is kept in memory: %s", exc)
+            self._disk_failed = True
+        else:
+            self._disk_failed = False
+            self._tell_losses(self.recorder)
+
+    def _tell_losses(self, recorder: Recorder | LateRecorder) -> None:
+        """Say what the recording lacks, now that it can be written again."""
+        for lost in recorder.take_losses():
+            _log.warning("stallmeter: the recording is not complete: %s", lost)
+            self._keep(Event(time_s=time.time(), name="the recording is not complete", detail=redact(lost)))
+            recorder.flush()
+
+    def _take_steps(self) -> None:
+        if not self._median_step_s or self._ticks % MEDIAN_TICKS == 0:
+            known = self._window.step_time_s
+            self._median_step_s = known.median if known else 0.0
+        now_ns = self._ledger.now()
+        room = DETAIL_STEPS_PER_S / self._thrift.level * max(1.0, (now_ns - self._taken_ns) / 1e9)
+        self._taken_ns = now_ns
+        every = 1 << (max(1, math.ceil(self._clock.pending / room)) - 1).bit_length()
+        if self.recorder is not None:
+            every *= self.recorder.detail
+        self._every = every
+        # Asked before the steps are: those before a boundary are then among them.
+        boundaries = self.retuner.crossed() if self.retuner is not None else []
+        drained = self._clock.drain(every, OUTLIER_FACTOR * self._median_step_s or math.inf)
+        self._lost_steps += drained.lost
+        self._recorded_steps += len(drained.steps)
+        if drained.samples is not None:
+            self._samples = (self._samples or 0) + drained.samples
+        self._period.count(drained.count)
+        for step in drained.steps:
+            self._awaited[step.index] = None
+            while boundaries and boundaries[0].step <= step.index:
+                self._cross(boundaries.pop(0))
+            self._keep(step)
+            if self.retuner is not None:
+                self.retuner.step(step)
+        for boundary in boundaries:
+            self._cross(boundary)
+        while len(self._awaited) > HELD_ROWS:
+            del self._awaited[next(iter(self._awaited))]
+
+    def _cross(self, boundary: Boundary) -> None:
+        assert self.retuner is not None
+        records = self._guard("num_workers", self.retuner.passed, boundary)
+        if boundary.taken is not None:
+            self._keep(self._read_ledger(boundary.step, boundary.epochs, boundary.at_ns, boundary.acc))
+        for record in records or ():
+            self._keep(record)
+
+    def _keep(self, record: Any) -> None:
+        self._window.append(record)
+        self._period.add(record)
+        if self.recorder is not None and self._in_detail(record):
+            self.recorder.write(record)
+
+    def _in_detail(self, record: Any) -> bool:
+        """Whether a record of a kind that comes all the time is to be recorded: as many batches as steps, say."""
+        match record:
+            case WorkerBatch():
+                number = self._batches.get(record.worker, 0)
+                self._batches[record.worker] = number + 1
+                return number % self._every == 0
+            case DeviceStep():
+                return record.index in self._awaited
+            case HostSample() | GpuSample() | AllocatorSample():
+                return not self._is_sparse()
+            case _:
+                return True
+
+    def _is_sparse(self) -> bool:
+        """Whether the recording has grown so long that this tick's samples are left out of it; the window has them."""
+        if self.recorder is None or self._final_tick:
+            return False
+        return self._ticks % min(SPARSE_TICKS, self.recorder.detail) != 0
+
+    def _read_ledger(self, steps: int, epochs: int, at_ns: int, acc: list[int]) -> LedgerRecord:
+        spent = [0] * len(BUCKETS)
+        parts: dict[int, dict[str, float]] = {CALLBACKS: {}, LOGGING: {}}
+        for ns, (bucket, name) in zip(acc, list(self._ledger.slots), strict=False):
+            spent[bucket] += ns
+            if name is not None and ns and bucket in parts:
+                parts[bucket][name] = ns / 1e9
+        buckets = {name: spent[i] / 1e9 for i, name in enumerate(BUCKETS)}
+        startup = min(self._window.startup_excess_s, buckets["data_wait"])
+        buckets["data_wait"] -= startup
+        buckets["worker_startup"] += startup
+        return LedgerRecord(
+            time_s=self._clock.unix_s(at_ns),
+            wall_s=sum(acc) / 1e9,
+            steps=steps,
+            epochs=epochs,
+            buckets=buckets,
+            callbacks=parts[CALLBACKS],
+            logging=parts[LOGGING],
+            own_s=acc[self._own_slot] / 1e9,
+            thread_cpu_s=self.sampler.cpu_s,
+            lost_steps=self._lost_steps,
+            recorded_steps=self._recorded_steps,
+            samples=self._samples,
+        )
+
+    def _close_period(self, now_s: float) -> None:
+        record = self._period.close(now_s, self._clock.tracker_step)
+        if record is not None:
+            self._keep(record)
+        self._period = Period(now_s)
+        self._period_ends_s = now_s + period_s(now_s - self._clock.unix_s(self._ledger.origin), self._settings.period_s)
+
+    def _judge(self, now_s: float) -> None:
+        self._next_verdict_s = now_s + VERDICT_EVERY_S * self._thrift.level
+        verdict = evaluate(self._rules, self._window, self._guard.ask)
+        changed = verdict.primary != self.verdict.primary
+        self.verdict = verdict
+        if self.profiler is not None and verdict.primary is not None:
+            self.profiler.request(verdict.primary.rule, self._clock.index)
+        if self.recorder is not None and (changed or self._final_tick):
+            self.recorder.write(verdict)
+        if self.forwarder is not None:
+            page = self._guard("the run's page", self.page)
+            if page is not None:
+                self.forwarder.show(page)
+
+    def page(self, files: Mapping[str, Path] | None = None, *, final: bool = False) -> Page:
+        """Return the run's page as it is now, with the files that there are."""
+        return build_page(summarize(self._window, self.verdict), files or {}, final=final)
+
+    def name_hanging(self, forwarder: Forwarder, longer_than_s: float) -> None:
+        """Name the trackers whose one call has taken longer than this."""
+        for label in forwarder.hanging(longer_than_s):
+            rest = "what it has not got stays in the recording"
+            self._guard.name_once(f"tracker {label}", "does not answer", rest, key=f"hanging tracker {label}")

@@ -1,0 +1,181 @@
+"""The single guard: what may fail or hang is called through it, and training goes on without it."""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ..recording import redact
+from ..records import Event
+from .sampler import LeftBehind
+
+T = TypeVar("T")
+_log = logging.getLogger("stallmeter")
+
+MOST_FAILURES = 5
+"""Failures in a row after which what is tried again is switched off: 15 polls after the first."""
+
+
+class Guard:
+    """Calls something that may fail without hurting the training: ``guard(name, call, *args)``.
+
+    What fails is named once in a warning and in the recording, and never called again; see `retry` for what is.
+
+    Args:
+        tell: Takes events for the recording; from any thread.
+        is_left: Whether the calling thread was left behind with something that hung in it.
+    """
+
+    def __init__(self, tell: Callable[[Event], None], is_left: Callable[[], bool]) -> None:
+        self._tell = tell
+        self._is_left = is_left
+        self._casualties: dict[str, object] = {}
+        self._hung: set[str] = set()
+        self._troubles: dict[str, _Trouble] = {}
+        self._asked = ""
+        """The source or rule that the sampler thread waits for."""
+        self.hurry = False
+        """Whether no source or rule is asked any more: there is no time left to find out whether it hangs."""
+
+    def __call__(self, name: str, call: Callable[..., T], *args: Any) -> T | None:
+        """Return what ``call`` returned; None when it failed now or before."""
+        if name in self._casualties:
+            return None
+        try:
+            return call(*args)
+        except Exception as exc:  # noqa: BLE001 - the one guard: training never fails because of us
+            self._failed(name, exc, "switched off")
+            return None
+
+    def attempt(self, name: str, call: Callable[..., T], *args: Any) -> T | None:
+        """Call something even if it failed before: our own parts, and the last call to what has to be let go.
+
+        Only what hung is not called again: it would hang here, too.
+        """
+        if name in self._hung:
+            return None
+        try:
+            return call(*args)
+        except Exception as exc:  # noqa: BLE001 - the same
+            self._failed(name, exc, "failed")
+            return None
+
+    def retry(self, name: str, call: Callable[[], T], *, at_once: bool = False) -> T | None:
+        """Call something that may work again after it failed: an error may pass.
+
+        The more failures in a row, the more calls are left out before the next try: none, 1, 3, 7. After
+        `MOST_FAILURES` it is switched off. One warning tells the first failure, an event the end.
+
+        Args:
+            name: What it is.
+            call: What to call.
+            at_once: Whether to leave no call out: there will be no other.
+        """
+        if name in self._casualties or name in self._hung:
+            return None
+        trouble = self._troubles.get(name)
+        if trouble is not None and trouble.wait and not at_once:
+            trouble.wait -= 1
+            return None
+        try:
+            found = call()
+        except Exception as exc:  # noqa: BLE001 - the same
+            self._failed_again(name, exc)
+            return None
+        self._troubles.pop(name, None)
+        return found
+
+    def _failed_again(self, name: str, exc: Exception) -> None:
+        said = _said(exc)
+        trouble = self._troubles.setdefault(name, _Trouble())
+        trouble.wait = 2**trouble.failures - 1
+        trouble.failures += 1
+        if self.name_once(name, "failed", said, key=f"failing {name}", verb="failed and is tried again"):
+            _log.debug("stallmeter: %s", name, exc_info=exc)
+        if trouble.failures == MOST_FAILURES:
+            self._casualties[name] = trouble
+            detail = f"it failed {MOST_FAILURES} times in a row: {said}"
+            self._tell(Event(time_s=time.time(), name=f"{name} switched off", detail=detail))
+            _log.info("stallmeter: %s is switched off: %s", name, detail)
+
+    def _failed(self, name: str, exc: Exception, outcome: str) -> None:
+        if self.name_once(name, outcome, _said(exc)):
+            _log.debug("stallmeter: %s", name, exc_info=exc)
+
+    def name_once(self, name: str, outcome: str, detail: str, key: str = "", verb: str = "") -> bool:
+        """Say in a warning and in the recording that something failed; the first time only. Returns whether it was."""
+        this_time = object()
+        if self._casualties.setdefault(key or name, this_time) is not this_time:
+            return False
+        self._tell(Event(time_s=time.time(), name=f"{name} {outcome}", detail=detail))
+        verb = verb or ("failed and is switched off" if outcome == "switched off" else outcome)
+        _log.warning("stallmeter: %s %s; training goes on. %s", name, verb, detail)
+        return True
+
+    # -- what may hang -------------------------------------------------------------------------------------------------
+
+    def ask(self, name: str, call: Callable[[], T], *, again: bool = False) -> T | None:
+        """Guard a call to a source or a rule, which may hang: the sampler thread is then left behind with it.
+
+        One that fails is tried again, see `retry`; one that hangs is not.
+
+        Args:
+            name: What it is.
+            call: What to call.
+            again: Now, even if it was switched off, unless it hung.
+
+        Raises:
+            LeftBehind: The call came back after all, but another thread has taken over.
+        """
+
+        def ask() -> T:
+            try:
+                return call()
+            except BaseException as exc:
+                if isinstance(exc, (Exception, KeyboardInterrupt)):
+                    raise
+                # SystemExit and the like would end the thread without a word.
+                raise RuntimeError(f"it raised {type(exc).__name__}") from exc
+
+        if self.hurry:
+            return None
+        before, self._asked = self._asked, name
+        found = self.attempt(name, ask) if again else self.retry(name, ask)
+        if self._is_left():
+            raise LeftBehind  # another thread goes on
+        self._asked = before
+        return found
+
+    def leave(self) -> bool:
+        """Switch off the source or rule that hangs in the sampler thread; False when none does."""
+        name = self._asked
+        if not name:
+            return False
+        self._hung.add(name)
+        self.name_once(name, "switched off", "it hangs: no answer came in time")
+        self._asked = ""
+        return True
+
+    @property
+    def has_hung(self) -> bool:
+        """Whether something was left behind because it hung."""
+        return bool(self._hung)
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """What has failed and may work again."""
+
+    failures: int = 0
+    """In a row."""
+    wait: int = 0
+    """Calls to leave out before the next try."""
+
+
+def _said(exc: Exception) -> str:
+    said = "".join(traceback.format_exception_only(type(exc), exc))  # str() of a foreign error may fail
+    return redact(said[:2000]).strip()[:500]

@@ -1,0 +1,303 @@
+"""Step boundaries: marks on the training thread, StepRecords on another one.
+
+A mark is a copy of the ledger's cumulative counters. The training thread pays for the copy and an append; the
+differences between marks, which are the steps, are taken by whoever drains the clock. A mark that is dropped because
+nobody drained in time therefore costs the detail of a step, never its time in the ledger.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ..records import BUCKETS, StepRecord
+from .ledger import DATA_WAIT, FIRST_WAIT, LOOP, VALIDATION, Ledger
+
+_PARTS = tuple((i, f"{name}_s") for i, name in enumerate(BUCKETS) if name not in ("start", "data_wait"))
+
+CAPACITY = 65_536
+"""Marks kept between two drains: over a minute of 1 ms steps."""
+
+
+class Mark(NamedTuple):
+    """The ledger at a step boundary, and what is known of the step that ends there."""
+
+    step: bool
+    """False for the time between epochs, which belongs to no step."""
+    at_ns: int
+    acc: list[int]
+    number: int
+    epoch: int
+    optimizer_step: int | None
+    tracker_step: int
+    samples: int | None
+    epoch_start: bool
+    ready: int | None
+    head_ready: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """What happened since the last drain."""
+
+    steps: tuple[StepRecord, ...]
+    """Those that were asked for."""
+    count: int
+    """All steps, the lost ones left out."""
+    samples: int | None
+    """Items in all of them; None when no size was known."""
+    lost: int
+    """Steps whose marks were dropped."""
+
+
+class StepClock:
+    """Cuts the ledger into steps. A step runs from asking for a batch to asking for the next.
+
+    Adapters set `epoch`, `optimizer_step`, `tracker_step` and `samples` of the step in progress, and `worked` once its
+    batch was used: a fetch without work (the end of a loader, a batch skipped) opens no new step.
+
+    Args:
+        ledger: The ledger that the same thread moves.
+        loop: Slot of time outside every span while steps run.
+        idle: The same between epochs.
+        capacity: Marks kept until they are drained.
+        unix_ns: Returns unix time in ns, read once.
+    """
+
+    __slots__ = (
+        "_drained_index",
+        "_marks",
+        "_measured",
+        "_previous",
+        "_previous_ns",
+        "_unix_ns",
+        "after_fetch",
+        "at_boundary",
+        "before_fetch",
+        "epoch",
+        "epoch_start",
+        "epochs",
+        "head_ready",
+        "idle",
+        "index",
+        "ledger",
+        "left_ns",
+        "loop",
+        "open",
+        "optimizer_step",
+        "ready",
+        "samples",
+        "tracker_step",
+        "worked",
+    )
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        loop: int = LOOP,
+        idle: int = LOOP,
+        capacity: int = CAPACITY,
+        unix_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.ledger = ledger
+        self.loop = loop
+        self.idle = idle
+        self.index = 0
+        self.epoch = 0
+        self.epochs = 0
+        self.optimizer_step: int | None = None
+        self.tracker_step = 0
+        self.samples: int | None = None
+        self.ready: int | None = None
+        self.head_ready: bool | None = None
+        self.epoch_start = True
+        self.before_fetch: Callable[[], tuple[int | None, bool | None]] | None = None
+        """Called when a batch is asked for; says how many were ready and whether the next one was."""
+        self.after_fetch: Callable[[], bool | None] | None = None
+        """Called when the batch has come; says whether it had been ready, None when that is not known."""
+        self.at_boundary: Callable[[], None] | None = None
+        """Called between two steps, and once more with `open` False when the loop stops asking for batches."""
+        self.open = False
+        self.worked = False
+        self.left_ns: int | None = None
+        """When the loop was left, where another thread was the first to see it: the next `pause` is for then."""
+        self._marks: deque[tuple[Any, ...]] = deque(maxlen=capacity)
+        self._unix_ns = unix_ns() - ledger.origin
+        self._previous: list[int] = [0] * len(ledger.acc)
+        self._previous_ns = ledger.origin
+        self._drained_index = 0
+        self._measured: set[int] = set()
+
+    def begin(self, at_ns: int) -> None:
+        """A batch is asked for at ``at_ns``; the ledger must be settled up to it."""
+        if self.worked:
+            self._mark(at_ns, True)
+            self.index += 1
+            self.worked = self.epoch_start = False
+            self.samples = self.ready = self.head_ready = None
+            if self.at_boundary is not None:
+                self.at_boundary()
+        elif not self.open:
+            self._mark(at_ns, False)
+            self.open = True
+            self.ledger.stack[0] = self.loop
+
+    def new_epoch(self, epoch: int) -> None:
+        """The next batch is the first of an epoch."""
+        self.epoch = epoch
+        self.epochs += 1
+        self.epoch_start = True
+
+    def pause(self) -> None:
+        """The loop stops asking for batches (end of an epoch, of training, an exception): close what is open."""
+        left_ns, self.left_ns = self.left_ns, None
+        now = self.ledger.base(self.idle, left_ns)
+        if self.ledger.device is not None:
+            self.ledger.device.leave(self.worked, now)
+        if not self.open:
+            return
+        self.begin(now)
+        self.open = False
+        self._mark(now, False)
+        if self.at_boundary is not None:
+            self.at_boundary()
+
+    def unix_s(self, at_ns: int) -> float:
+        """Unix time of a ledger time; anchored once, so a stepped wall clock changes nothing."""
+        return (at_ns + self._unix_ns) / 1e9
+
+    @property
+    def pending(self) -> int:
+        """Marks since the last drain: about as many steps."""
+        return len(self._marks)
+
+    def drain(self, every: int = 1, slower_than_s: float = math.inf) -> Drained:
+        """Turn the marks since the last drain into records. For one thread only, not the training thread.
+
+        Args:
+            every: Make a record of each step whose index this divides, and of the first of each epoch. With powers of
+                two a rank that thins more keeps some of the steps that another keeps, and no others.
+            slower_than_s: Make one of every step that took longer, too, marked as an outlier.
+        """
+        steps: list[StepRecord] = []
+        count = lost = 0
+        samples: int | None = None
+        while self._marks:
+            mark = Mark._make(self._marks.popleft())
+            skipped = mark.number - self._drained_index
+            if skipped:
+                lost += skipped + mark.step
+            elif mark.step:
+                even = mark.number % every == 0
+                if even or mark.epoch_start or self._step_time_s(mark) > slower_than_s:
+                    steps.append(self._record(mark, outlier=not even))
+                count += 1
+                if mark.samples is not None:
+                    samples = (samples or 0) + mark.samples
+            self._drained_index = mark.number + mark.step
+            self._previous = mark.acc
+            self._previous_ns = mark.at_ns
+        return Drained(tuple(steps), count, samples, lost)
+
+    def _step_time_s(self, mark: Mark) -> float:
+        """Return what the record's ``step_time_s`` would be, without making it."""
+        validated = mark.acc[VALIDATION] - self._previous[VALIDATION]
+        return (mark.at_ns - self._previous_ns - validated) / 1e9
+
+    def _mark(self, at_ns: int, step: bool) -> None:
+        self._marks.append(
+            (
+                step,
+                at_ns,
+                self.ledger.acc[:],
+                self.index,
+                self.epoch,
+                self.optimizer_step,
+                self.tracker_step,
+                self.samples,
+                self.epoch_start,
+                self.ready,
+                self.head_ready,
+            )
+        )
+
+    def _record(self, mark: Mark, *, outlier: bool) -> StepRecord:
+        spent = [0] * len(BUCKETS)
+        previous = self._previous + [0] * (len(mark.acc) - len(self._previous))  # slots that are new
+        for (bucket, _), total, before in zip(self.ledger.slots, mark.acc, previous, strict=False):
+            if total:
+                self._measured.add(bucket)
+                spent[bucket] += total - before
+        parts = {field: spent[i] / 1e9 if i in self._measured else None for i, field in _PARTS}
+        return StepRecord(
+            index=mark.number,
+            epoch=mark.epoch,
+            optimizer_step=mark.optimizer_step,
+            tracker_step=mark.tracker_step,
+            samples=mark.samples,
+            time_s=self.unix_s(mark.at_ns),
+            total_s=sum(spent) / 1e9,
+            data_wait_s=spent[DATA_WAIT] / 1e9,
+            epoch_start=mark.epoch_start,
+            ready=mark.ready,
+            head_ready=mark.head_ready,
+            outlier=outlier,
+            **parts,
+        )
+
+
+Register = Callable[[str, Callable[[StepClock], bool]], None]
+"""Has something called by the training thread between two steps, under a name, until it returns False."""
+
+
+class DataSpan:
+    """The span around ``next(loader)``: the first one after a batch was used opens a step."""
+
+    __slots__ = ("action", "clock", "ledger", "slot")
+
+    def __init__(self, clock: StepClock, slot: int, action: str = "") -> None:
+        self.clock = clock
+        self.ledger = clock.ledger
+        self.slot = slot
+        self.action = action
+
+    def __enter__(self) -> str:
+        ledger, clock = self.ledger, self.clock
+        now = ledger.now()
+        stack = ledger.stack
+        ledger.acc[stack[-1]] += now - ledger.last
+        ledger.last = now
+        if clock.worked or not clock.open:
+            clock.begin(now)
+        stack.append(FIRST_WAIT if clock.epoch_start else self.slot)
+        if ledger.device is not None:
+            ledger.device.ask(clock.index, clock.epoch_start, ledger.last)
+        if clock.before_fetch is not None:
+            clock.ready, clock.head_ready = clock.before_fetch()
+        return self.action
+
+    def __exit__(self, *exc: object) -> None:
+        clock = self.clock
+        if clock.after_fetch is not None:
+            known = clock.after_fetch()
+            if known is not None:
+                clock.head_ready = known
+        self.leave()
+
+    def leave(self) -> None:
+        """Close the span; without a batch that is all."""
+        ledger = self.ledger
+        now = ledger.now()
+        stack = ledger.stack
+        top = stack[-1]
+        ledger.acc[top] += now - ledger.last
+        ledger.last = now
+        if len(stack) > 1 and (top == FIRST_WAIT or top == self.slot):
+            stack.pop()
+        if ledger.device is not None:
+            ledger.device.mark(stack[-1], now)

@@ -1,0 +1,290 @@
+"""From records of a run, or of a probe, to the costs and limits that the model takes."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..errors import SettingError
+from ..machine.budget import Budget
+from ..records import HostSample, LoaderInfo, StepRecord, WorkerBatch, WorkerMemory
+from .model import HANDOVER_S, PROFILE_BATCHES, Limits, LoaderCosts
+
+HANDOVER_PER_TENSOR_S = 0.00025
+"""Each further tensor of a batch has a descriptor and a handshake of its own (16 tensors: 4-6 ms)."""
+
+HANDOVER_PER_BYTE_S = 0.3e-9
+"""The loop maps what the worker wrote and unmaps the batch before (7.2 MB: 4 ms)."""
+
+SHARED_MEMORY_PER_BYTE_S = 0.5e-9
+"""A worker writes a batch into fresh shared memory, page by page; the loop thread would not (7.2 MB: 3-4 ms)."""
+
+MIN_BATCHES = 8
+"""Below this many batches a mean service time is a guess."""
+
+MIN_STEPS = 5
+
+BUSY = 0.85
+"""Workers busy for more than this share of the time may themselves be what the loop waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchShape:
+    """What has to be handed over."""
+
+    tensors: int
+    bytes: int
+
+
+def batch_shape(batch: object, depth: int = 0) -> BatchShape:
+    """Count the tensors in a batch and their bytes, without reading their values. Looks into mappings and sequences."""
+    size, width = getattr(batch, "nelement", None), getattr(batch, "element_size", None)
+    if callable(size) and callable(width):
+        return BatchShape(1, int(size()) * int(width()))
+    if depth > 4 or isinstance(batch, (str, bytes)):
+        return BatchShape(0, 0)
+    members: Iterable[object] = ()
+    if isinstance(batch, Mapping):
+        members = batch.values()
+    elif isinstance(batch, (list, tuple)):
+        members = batch
+    parts = [batch_shape(member, depth + 1) for member in members]
+    return BatchShape(sum(part.tensors for part in parts), sum(part.bytes for part in parts))
+
+
+def costs_from(
+    batches: Sequence[WorkerBatch],
+    steps: Sequence[StepRecord],
+    *,
+    current: int,
+    loader: LoaderInfo | None = None,
+    host: Sequence[HostSample] = (),
+    batch: BatchShape | None = None,
+    device_s: float | None = None,
+) -> LoaderCosts | None:
+    """Condense records of one operating point into costs.
+
+    Throughput follows from means, not medians: a batch that takes ten times as long delays all that follow. So means
+    are taken of all that adds up, without the slowest hundredth (a hiccup of the machine is no property of the loader)
+    and without the first batch of each worker (imports, opened files, fresh memory). The hand-over is a median: it is
+    the same work each time, and what lies above it is waiting.
+
+    Args:
+        batches: Made with ``current`` workers.
+        steps: Taken with ``current`` workers. First steps of epochs are left out.
+        current: Workers at that time.
+        loader: Whether the number may be changed, and whether batches come in order.
+        host: Samples from the same time: CPU time of the loop, load of neighbours.
+        batch: What a batch consists of, for defaults where its way from a worker was never measured.
+        device_s: Device time of a step. A loop that only launches kernels looks faster than its device while it waits
+            for data: then this binds.
+
+    Returns:
+        None when there are fewer than 8 batches (beyond each worker's first) or 5 steps.
+
+    Raises:
+        SettingError: ``current`` or ``device_s`` is negative.
+    """
+    if device_s is not None and not (math.isfinite(device_s) and device_s >= 0):
+        raise SettingError(f"device_s is {device_s!r}; give 0 or more seconds")
+    made = _settled(batches, current)
+    steady = [step for step in steps if not step.epoch_start]
+    if len(made) < MIN_BATCHES or len(steady) < MIN_STEPS:
+        return None
+    cpu_s = _mean([max(b.cpu_s, b.process_cpu_s or 0.0) for b in made])
+    step_time_s = _mean([_step_s(step) for step in steady])
+    busy_share = _mean([b.wall_s for b in made]) / (max(1, current) * step_time_s) if step_time_s else 1.0
+    handover_s, default_s = _handover(steady, current, busy_share, batch)
+    during = [sample for sample in host if steady[0].time_s <= sample.time_s] or host
+    main_cpus = _average(sample.main_cpus for sample in during)
+    loop_cpu_s = (main_cpus or 0.0) * step_time_s - (cpu_s if current == 0 else 0.0)
+    return LoaderCosts(
+        current=current,
+        work_s=max(device_s or 0.0, _mean([max(0.0, _step_s(step) - step.data_wait_s) for step in steady])),
+        service_s=_mean([b.service_s for b in made]),
+        cpu_s=cpu_s,
+        handover_s=handover_s,
+        default_handover_s=default_s,
+        shared_memory_s=SHARED_MEMORY_PER_BYTE_S * batch.bytes if batch and current == 0 else 0.0,
+        loop_cpu_s=max(0.0, loop_cpu_s),
+        neighbour_wait_s=_neighbour_wait_s(made, cpu_s, during, current),
+        step_time_s=step_time_s,
+        profile=() if loader and loader.in_order is False else tuple(b.service_s for b in made[-PROFILE_BATCHES:]),
+        batches=len(made),
+        iterable=bool(loader and loader.iterable),
+        stateful=bool(loader and loader.stateful),
+    )
+
+
+def limits_from(
+    host: Sequence[HostSample],
+    *,
+    budget: Budget | None = None,
+    memory: Sequence[WorkerMemory] = (),
+    loader: LoaderInfo | None = None,
+    batch_bytes: int | None = None,
+) -> Limits:
+    """Condense what is known about the machine into limits.
+
+    Args:
+        host: Samples from the time in which the costs were measured.
+        budget: What the job may use; without it ``usable_cpus`` of the samples is taken for one rank. The other ranks
+            of the node will start as many workers: each gets an equal part of the memory and of /dev/shm that is left.
+        memory: Of the loader's workers.
+        loader: For its prefetch factor.
+        batch_bytes: Tensor bytes of one batch.
+    """
+    others, job = _average(s.others_cpus for s in host), _average(s.job_cpus for s in host)
+    other_ranks, usable = _average(s.ranks_cpus for s in host), _average(s.usable_cpus for s in host)
+    cpus = None
+    if budget is not None:
+        cpus = available_cpus(
+            affinity_cpus=budget.affinity_cpus or budget.host_cpus,
+            quota_cpus=budget.quota_cpus,
+            others_cpus=others or 0.0,
+            job_cpus=job or 0.0,
+            ranks_cpus=other_ranks,
+            ranks=budget.ranks_on_node,
+            bound_per_rank=budget.bound_per_rank,
+        )
+    elif usable is not None:
+        cpus = available_cpus(affinity_cpus=usable, others_cpus=others or 0.0, job_cpus=job or 0.0)
+    last = host[-1] if host else None
+    ranks = 1 if budget is None else budget.ranks_on_node
+    return Limits(
+        available_cpus=cpus,
+        neighbour_cpus=others or 0.0,
+        worker_bytes=_worker_bytes(memory),
+        free_bytes=None if last is None else _part(_free_bytes(last), ranks),
+        batch_bytes=batch_bytes,
+        shm_free_bytes=None if last is None else _part(last.shm_free_bytes, ranks),
+        prefetch_factor=(loader.prefetch_factor if loader else None) or 2,
+    )
+
+
+def available_cpus(
+    *,
+    affinity_cpus: float,
+    quota_cpus: float | None = None,
+    others_cpus: float = 0.0,
+    job_cpus: float = 0.0,
+    ranks_cpus: float | None = None,
+    ranks: int = 1,
+    bound_per_rank: bool = False,
+) -> float:
+    """Return the CPUs that training process and workers of this rank may keep busy together.
+
+    A neighbour takes from the CPUs in the affinity mask, not from a quota: with 4 of 64 CPUs' worth of quota it does
+    not matter that ten are busy. Other ranks of the same job are no neighbours: their share is not subtracted but
+    divided by. Where they cannot be told from neighbours, they are taken to do what this one does. However busy the
+    neighbours, the scheduler is fair: half of the CPUs can be had by asking for them, and so can what the job was seen
+    to get.
+
+    Args:
+        affinity_cpus: CPUs in the affinity mask.
+        quota_cpus: Of the cgroup, shared by all ranks.
+        others_cpus: CPUs of the mask that processes outside the job keep busy; without ``ranks_cpus`` all outside this
+            rank.
+        job_cpus: CPUs that this rank's own processes keep busy.
+        ranks_cpus: CPUs that the job's other ranks keep busy; None when they are among the others.
+        ranks: Training processes on this node.
+        bound_per_rank: The mask is this rank's own.
+
+    Raises:
+        SettingError: A number is negative, or there is no rank.
+    """
+    given = (affinity_cpus, quota_cpus or 0.0, others_cpus, job_cpus, ranks - 1)
+    if any(not math.isfinite(number) or number < 0 for number in given):
+        raise SettingError(f"CPUs must be 0 or more and ranks 1 or more, not {given}")
+    sharing = 1 if bound_per_rank else ranks
+    strangers = others_cpus if ranks_cpus is not None else max(0.0, others_cpus - (sharing - 1) * job_cpus)
+    share = max(affinity_cpus - strangers, affinity_cpus / 2) / sharing
+    if quota_cpus is not None:
+        share = min(share, quota_cpus / ranks)
+    return max(share, job_cpus)
+
+
+def _settled(batches: Sequence[WorkerBatch], current: int) -> list[WorkerBatch]:
+    """Batches of this many workers in the order they were finished, without the first of each worker."""
+    if current < 0:
+        raise SettingError(f"current is {current!r}; give 0 or more workers")
+    seen: set[int] = set()
+    settled = []
+    for batch in sorted(batches, key=lambda b: b.time_s):
+        if (batch.worker < 0) != (current == 0):
+            continue
+        if batch.worker in seen:
+            settled.append(batch)
+        seen.add(batch.worker)
+    return settled
+
+
+def _handover(
+    steps: Sequence[StepRecord], current: int, busy_share: float, batch: BatchShape | None
+) -> tuple[float | None, float]:
+    """Return the measured hand-over and the default to use without it.
+
+    A worker counts a batch as put when it begins to send it, and a busy worker sends slowly: its next batch holds the
+    interpreter. That wait costs latency, no throughput. So only a queue that holds a batch per worker, filled by
+    workers that have time to spare, shows what the loop thread itself must spend.
+    """
+    full = [s.data_wait_s for s in steps if s.head_ready and (s.ready or 0) >= max(2, current)]
+    if len(full) >= MIN_STEPS and busy_share <= BUSY:
+        return statistics.median(full), HANDOVER_S
+    default_s = HANDOVER_S
+    if batch is not None:
+        default_s += HANDOVER_PER_TENSOR_S * max(0, batch.tensors - 1) + HANDOVER_PER_BYTE_S * batch.bytes
+    ready = [s.data_wait_s for s in steps if s.head_ready]
+    return None, min([default_s, statistics.median(ready)] if len(ready) >= MIN_STEPS else [default_s])
+
+
+def _neighbour_wait_s(batches: Sequence[WorkerBatch], cpu_s: float, host: Sequence[HostSample], current: int) -> float:
+    """Share of the wait for a CPU that other jobs cause: their part of the load that competes with a worker.
+
+    A neighbour on every CPU takes half of each, so that a worker waits as long as it computes. More is our own doing,
+    the other ranks' included.
+    """
+    others, job = _average(s.others_cpus for s in host), _average(s.job_cpus for s in host)
+    usable = _average(s.usable_cpus for s in host)
+    waited = [batch.run_queue_s for batch in batches if batch.run_queue_s is not None]
+    if not others or not waited:
+        return 0.0
+    own = (job or 0.0) * current / (current + 1) + (_average(s.ranks_cpus for s in host) or 0.0)
+    most_s = cpu_s * min(1.0, others / usable) if usable else cpu_s
+    return min(most_s, _mean(waited) * others / (others + own))
+
+
+def _worker_bytes(memory: Sequence[WorkerMemory]) -> int | None:
+    """Most memory of one worker that it shares with nobody; all its memory where only that was measured."""
+    unique = [m.uss_bytes // m.workers for m in memory if m.uss_bytes is not None and m.workers]
+    return max(unique or [m.rss_bytes // m.workers for m in memory if m.workers], default=None)
+
+
+def _free_bytes(sample: HostSample) -> int | None:
+    rooms = [] if sample.memory_available_bytes is None else [sample.memory_available_bytes]
+    if sample.memory_limit_bytes is not None and sample.memory_limit_used_bytes is not None:
+        rooms.append(max(0, sample.memory_limit_bytes - sample.memory_limit_used_bytes))
+    return min(rooms, default=None)
+
+
+def _part(free_bytes: int | None, ranks: int) -> int | None:
+    return None if free_bytes is None else free_bytes // ranks
+
+
+def _step_s(step: StepRecord) -> float:
+    return step.step_time_s - (step.checkpoint_s or 0.0)
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Mean without the slowest hundredth, at least one of 20 or more."""
+    kept = sorted(values)
+    if len(kept) >= 20:
+        kept = kept[: -max(1, len(kept) // 100)]
+    return math.fsum(kept) / len(kept)
+
+
+def _average(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None

@@ -1,0 +1,117 @@
+"""What another number of workers would do to the run in a window: the num_workers model on what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..errors import SettingError
+from ..records.diagnosis import WorkerAdvice
+from ..window import Window
+from . import BatchShape, DeeperQueue, LoaderCosts, OperatingPoint, advise, costs_from, deeper_queue, limits_from
+
+MAX_IN_FLIGHT = 4096
+"""Most batches in flight that the model is asked about; it plays a loader through batch by batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """The model's advice, with what rules show of its basis."""
+
+    advice: WorkerAdvice
+    available_cpus: float
+    """CPUs that loop and workers of this rank may keep busy."""
+    deeper: DeeperQueue | None = None
+    """A larger prefetch factor that would help with the present number of workers."""
+
+    @property
+    def recommended(self) -> int:
+        """The number of workers predicted to be best."""
+        return self.advice.recommended
+
+    @property
+    def gain_pct(self) -> float:
+        """Predicted rise of throughput, percent; 0 where nothing better is predicted."""
+        return self.advice.predicted_gain_pct or 0.0
+
+    @property
+    def reason(self) -> str:
+        """Why, in one sentence with numbers."""
+        return self.advice.reason
+
+    @property
+    def confidence(self) -> float:
+        """0 to 1."""
+        return self.advice.confidence
+
+
+def forecast(window: Window) -> Outlook | None:
+    """Ask the model; None when too few batches or steps were measured for it, or the CPUs are not known."""
+    current, loader = window.num_workers, window.loader
+    if current is None or current * ((loader and loader.prefetch_factor) or 1) > MAX_IN_FLIGHT:
+        return None
+    return window.remember("forecast", lambda: _forecast(window, current))
+
+
+def _forecast(window: Window, current: int) -> Outlook | None:
+    content = window.content
+    try:
+        costs = _costs(window, current)
+        limits = limits_from(
+            window.host.items,
+            budget=window.budget,
+            memory=window.worker_memory.items,
+            loader=window.loader,
+            batch_bytes=None if content is None else content.bytes,
+        )
+        if costs is None or limits.available_cpus is None:
+            return None
+        advice = _unless_tried(advise(costs, limits, previous=_previous(window)), window)
+        return Outlook(advice, limits.available_cpus, deeper_queue(costs, limits, current))
+    except SettingError:  # what was measured makes no sense, for example after the system clock was set back
+        return None
+
+
+def _unless_tried(advice: WorkerAdvice, window: Window) -> WorkerAdvice:
+    """What was tried in this run and was not better is not recommended again."""
+    failed = next(
+        (t for t in window.trials if t.outcome == "reverted" and (t.before, t.workers) == _change(advice)), None
+    )
+    if failed is None:
+        return advice
+    achieved = "" if failed.achieved_gain_pct is None else f" ({failed.achieved_gain_pct:+.0f} % throughput)"
+    return replace(
+        advice,
+        recommended=advice.current,
+        predicted_step_time_s=None,
+        predicted_gain_pct=0.0,
+        reason=f"{failed.workers} workers were tried in this run and were not better beyond the noise{achieved}",
+    )
+
+
+def _change(advice: WorkerAdvice) -> tuple[int, int]:
+    return advice.current, advice.recommended
+
+
+def _costs(window: Window, current: int) -> LoaderCosts | None:
+    content = window.content
+    return costs_from(
+        window.batches.items,
+        window.steady,
+        current=current,
+        host=window.host.items,
+        loader=window.loader,
+        batch=None if content is None else BatchShape(content.tensors, content.bytes),
+        device_s=window.device_pace_s,
+    )
+
+
+def _previous(window: Window) -> OperatingPoint | None:
+    """How the loader did with the number of workers that it had before."""
+    before = window.before
+    if before is None or before.num_workers is None:
+        return None
+    workers = before.num_workers
+    costs = before.remember("costs", lambda: _costs(before, workers))
+    if costs is None or costs.step_time_s is None:
+        return None
+    return OperatingPoint(workers=workers, service_s=costs.service_s, cpu_s=costs.cpu_s, step_time_s=costs.step_time_s)

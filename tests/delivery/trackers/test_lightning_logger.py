@@ -1,0 +1,259 @@
+"""Any other Lightning logger: points are logged on the training thread, never on the forwarder's."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from stallmeter.delivery.forwarder import Forwarder, deliver, points_left, points_of
+from stallmeter.delivery.trackers.lightning_logger import LightningLoggerTracker
+from stallmeter.errors import TrackerUnavailableError
+from stallmeter.recording import Header, Reader, Recorder
+from stallmeter.recording.cursor import cursor_path, read_cursor
+from stallmeter.records import WindowRecord
+from stallmeter.records.interfaces import Page, Point, Tracker
+
+from ...conftest import ListTracker
+
+NOW = 1_700_000_000.0
+
+
+class ListLogger:
+    """What a Lightning logger looks like from here."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int | None, dict[str, float]]] = []
+        self.threads: set[int] = set()
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        self.calls.append((step, dict(metrics)))
+        self.threads.add(threading.get_ident())
+
+
+def point(key: str, value: float, step: int, group: str = "steps") -> Point:
+    return Point(group, key, value, step, NOW + step)
+
+
+def test_it_is_a_tracker() -> None:
+    """The seam of the forwarder fits, and the name says which logger."""
+    tracker = LightningLoggerTracker(ListLogger())
+    assert isinstance(tracker, Tracker)
+    assert (tracker.name, tracker.destination) == ("logger-ListLogger", "ListLogger")
+
+
+def test_nothing_is_logged_before_the_training_thread_says_so() -> None:
+    """Loggers are not thread-safe."""
+    logger = ListLogger()
+    tracker = LightningLoggerTracker(logger)
+    tracker.send([point("a", 1.0, 5), point("b", 2.0, 5), point("cpu", 3.0, 6, "hardware")])
+    assert logger.calls == []
+    assert tracker.deliver() == 3
+    assert logger.calls == [
+        (5, {"stallmeter/a": 1.0, "stallmeter/b": 2.0}),
+        (6, {"stallmeter/hardware/cpu": 3.0}),
+    ]
+    assert tracker.deliver() == 0
+    assert len(logger.calls) == 2
+
+
+def test_batches_that_share_a_step_keep_their_values() -> None:
+    """With gradient accumulation a key comes several times per step; none overwrites another."""
+    logger = ListLogger()
+    tracker = LightningLoggerTracker(logger)
+    tracker.send([point("a", 1.0, 5), point("b", 1.5, 5), point("a", 2.0, 5), point("b", 2.5, 5)])
+    tracker.deliver()
+    assert logger.calls == [
+        (5, {"stallmeter/a": 1.0, "stallmeter/b": 1.5}),
+        (5, {"stallmeter/a": 2.0, "stallmeter/b": 2.5}),
+    ]
+
+
+def test_a_full_mailbox_keeps_points_in_the_recording() -> None:
+    """While the training thread is busy for long, the forwarder waits instead of dropping."""
+    tracker = LightningLoggerTracker(ListLogger(), mailbox_points=3)
+    tracker.send([point("a", 1.0, 1), point("a", 1.0, 2)])
+    with pytest.raises(TrackerUnavailableError, match="2 points wait"):
+        tracker.send([point("a", 1.0, 3), point("a", 1.0, 4)])
+    assert tracker.deliver() == 2
+    tracker.send([point("a", 1.0, 3), point("a", 1.0, 4)])
+    assert tracker.deliver() == 2
+
+
+class Moody(ListLogger):
+    """Fails at some of its calls."""
+
+    def __init__(self, *failing: int) -> None:
+        super().__init__()
+        self.failing = failing
+        self.asked = 0
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        self.asked += 1
+        if self.asked in self.failing:
+            raise OSError(28, "No space left on device")
+        super().log_metrics(metrics, step)
+
+
+def test_what_the_logger_did_not_take_is_kept_for_the_next_call() -> None:
+    """Each point is logged once, whichever call fails; those of a later step may overtake none."""
+    for failing in range(1, 4):
+        logger = Moody(failing)
+        tracker = LightningLoggerTracker(logger)
+        tracker.send([point("a", 1.0, 5), point("a", 1.0, 6), point("b", 2.0, 5), point("a", 1.0, 7)])
+        with pytest.raises(OSError, match="No space"):
+            tracker.deliver()
+        assert tracker.waiting
+        assert tracker.held_points == {1: 4, 2: 3, 3: 1}[failing]
+        tracker.send([point("a", 1.0, 8)])
+        tracker.deliver()
+        assert (tracker.waiting, tracker.held_points) == (False, 0)
+        assert logger.calls == [
+            (5, {"stallmeter/a": 1.0, "stallmeter/b": 2.0}),
+            *((step, {"stallmeter/a": 1.0}) for step in (6, 7, 8)),
+        ]
+
+
+def record(folder: Path, windows: int) -> None:
+    recorder = Recorder(folder, Header(run_id="test", started_s=NOW))
+    for number in range(windows):
+        recorder.write(
+            WindowRecord(time_s=NOW + number, tracker_step=number, duration_s=1.0, metrics={"a": 1.0, "b": 2.0})
+        )
+    recorder.close()
+
+
+def test_the_cursor_moves_when_points_were_handed_over(tmp_path: Path) -> None:
+    """Not when they are in the mailbox: a kill loses that."""
+    record(tmp_path, 5)
+    logger = Moody(4)
+    tracker = LightningLoggerTracker(logger)
+    forwarder = Forwarder(
+        tmp_path, 0, [tracker], guard=lambda name, fn: fn(), on_problem=lambda name, message: None, start=False
+    )
+
+    def left() -> tuple[int, int]:
+        known = read_cursor(cursor_path(tmp_path, tracker.name, 0))
+        assert known is not None
+        return known.points, points_left(tmp_path, 0, tracker)
+
+    tracker.batch_size = 2
+    forwarder.turn()
+    assert left() == (0, 10)
+    with pytest.raises(OSError, match="No space"):
+        tracker.deliver()
+    forwarder.turn()
+    assert left() == (6, 4)
+    assert forwarder.close() == ()
+    assert left() == (6, 4)
+    assert [u.points for u in forwarder.settle()] == [4]
+    assert tracker.deliver() == 4
+    assert forwarder.settle() == ()
+    assert left() == (10, 0)
+    assert len(logger.calls) == 5
+
+
+KILLED = """
+import json, os, signal, sys
+from pathlib import Path
+from stallmeter.recording.cursor import cursor_path, read_cursor
+from stallmeter.engine.monitor import Monitor
+from stallmeter.engine.settings import Settings
+from stallmeter.delivery.trackers.lightning_logger import LightningLoggerTracker
+import time
+
+class FileLogger:
+    def log_metrics(self, metrics, step=None):
+        with open(sys.argv[2], "a") as file:
+            file.write(json.dumps([step, metrics]) + "\\n")
+
+def wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+tracker = LightningLoggerTracker(FileLogger())
+settings = Settings(directory=Path(sys.argv[1]), interval_s=0.05, console=False)
+monitor = Monitor(settings, trackers=[tracker]).start()
+print(monitor.folder)
+for i, _ in enumerate(monitor.watch(range(40))):
+    if i == 20:
+        wait_for(lambda: tracker.held_points >= 38)
+        delivered = tracker.deliver()
+        wait_for(lambda: read_cursor(cursor_path(monitor.folder, tracker.name, 0)).points >= delivered)
+wait_for(lambda: tracker.held_points >= 38)
+sys.stdout.flush()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_kill_took_from_the_mailbox_is_not_lost(tmp_path: Path) -> None:
+    """The cursor says what the logger had got; the rest can still be sent."""
+    log = tmp_path / "log"
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, tmp_path, log], capture_output=True, text=True, timeout=180, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    folder = Path(done.stdout.strip())
+    logged = sum(len(json.loads(line)[1]) for line in log.read_text().splitlines())
+    written = sum(len(points_of(x)) for x, _ in Reader(folder))
+    known = read_cursor(cursor_path(folder, "logger-FileLogger", 0))
+    assert known is not None
+    assert (known.points, known.complete) == (logged, False)
+    assert written >= logged + 38
+    rest = ListTracker("logger-FileLogger")
+    rest.destination = "FileLogger"
+    assert deliver(folder, 0, rest) == written - logged
+
+
+def test_pages_and_close_leave_the_logger_alone() -> None:
+    """The trainer owns it."""
+    logger = ListLogger()
+    tracker = LightningLoggerTracker(logger)
+    tracker.show(Page(tags={"a": "b"}, headline="h", note="n", files={}, final=True))
+    tracker.close()
+    assert logger.calls == []
+
+
+@pytest.mark.parametrize("namespace", ["lightning.pytorch", "pytorch_lightning"])
+def test_a_real_csv_logger_gets_every_window(namespace: str, tmp_path: Path) -> None:
+    """Through recording, forwarder and mailbox into metrics.csv, on the thread that calls deliver."""
+    loggers = pytest.importorskip(f"{namespace}.loggers")
+    logger = loggers.CSVLogger(tmp_path / "logs")
+    tracker = LightningLoggerTracker(logger)
+    problems: list[object] = []
+    recorder = Recorder(tmp_path / "recording", Header(run_id="test", started_s=NOW))
+    forwarder = Forwarder(
+        tmp_path / "recording",
+        0,
+        [tracker],
+        guard=lambda name, fn: fn(),
+        on_problem=lambda name, message: problems.append(message),
+    )
+    for number in range(5):
+        recorder.write(
+            WindowRecord(
+                time_s=NOW + number,
+                tracker_step=10 * number,
+                duration_s=1.0,
+                metrics={"data_wait_ms": number + 0.5},
+                hardware={"job_cpus": 2.0},
+            )
+        )
+    recorder.close()
+    assert forwarder.close(30.0) == ()
+    assert tracker.deliver() == 10
+    logger.save()
+    with Path(logger.log_dir, "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["step"], row["stallmeter/data_wait_ms"], row["stallmeter/hardware/job_cpus"]) for row in rows] == [
+        (str(10 * n), str(n + 0.5), "2.0") for n in range(5)
+    ]
+    assert problems == []

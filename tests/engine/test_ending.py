@@ -1,0 +1,319 @@
+"""A run's end holds up its program only for what must be done at once; the rest is waited for when the program ends."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stallmeter.engine.monitor import Monitor, is_signalled
+from stallmeter.engine.settings import Settings
+from stallmeter.recording import Reader, Recorder
+from stallmeter.records import Event, StepRecord
+from stallmeter.records.interfaces import Point
+from stallmeter.report import drawing
+from stallmeter.report.drawing import ChildDrawing, DrawingError
+
+from ..children import children, left
+from ..conftest import ListTracker
+
+
+class SlowDrawing:
+    """A child that makes its page when it is told to."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.files = {"report.html": folder / "report.html"}
+        self.finish, self.stopped = threading.Event(), False
+        self.error: Exception | None = None
+
+    def wait(self, timeout_s: float) -> bool:
+        if not self.finish.wait(timeout_s):
+            return self.stopped
+        if self.error is not None:
+            raise self.error
+        self.files["report.html"].write_text("page")
+        return True
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+class Bench:
+    """Runs of four steps whose drawings can be held up."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.drawings: list[SlowDrawing] = []
+        self.tracker = ListTracker()
+
+    def draw(self, folder: Path, rank: int) -> SlowDrawing:
+        self.drawings.append(SlowDrawing(folder, rank))
+        return self.drawings[-1]
+
+    def run(self, *, budget_s: float = 60.0, **plugins: Any) -> Monitor:
+        settings = Settings(directory=self.folder, console=False, close_budget_s=budget_s, interval_s=0.02)
+        plugins = {"trackers": [self.tracker], "draw": self.draw, **plugins}
+        monitor = Monitor(settings, **plugins).start()
+        for _ in monitor.watch(range(4)):
+            time.sleep(0.001)
+        return monitor
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    for one in made.drawings:
+        one.finish.set()
+
+
+def events(monitor: Monitor) -> list[str]:
+    assert monitor.folder is not None
+    return [r.name for r, _ in Reader(monitor.folder) if isinstance(r, Event)]
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert condition()
+
+
+def test_the_end_of_a_run_waits_for_the_trackers_points_but_not_for_the_pictures(bench: Bench) -> None:
+    """Nor does the next run; the last page comes when they are drawn, and the tracker is let go of then."""
+    monitor = bench.run()
+    monitor.close()
+    assert monitor.folder is not None
+    assert {"report.md", "diagnosis.json"} <= {f.name for f in monitor.folder.iterdir()}
+    assert "step_time_ms" in {p.key for p in bench.tracker.points}
+    assert bench.tracker.pages
+    assert not any(page.final for page in bench.tracker.pages)
+    assert not monitor.finish(0.0)
+    second = bench.run(trackers=[ListTracker("second")])
+    second.close()
+    assert not bench.tracker.closed
+    bench.drawings[0].finish.set()
+    assert monitor.finish()
+    assert bench.tracker.closed
+    assert [page.final for page in bench.tracker.pages].count(True) == 1
+    assert set(bench.tracker.pages[-1].files) == {"report.md", "diagnosis.json", "report.html"}
+    assert monitor.undelivered == ()
+    assert events(monitor) == ["end"]
+
+
+def test_a_client_that_the_program_may_close_gets_all_before_the_run_is_over(bench: Bench) -> None:
+    """Else the page would meet a closed client."""
+    bench.tracker.borrowed = True  # type: ignore[attr-defined]
+    monitor = bench.run()
+    closing = threading.Thread(target=monitor.close)
+    closing.start()
+    wait_for(lambda: bench.drawings)
+    assert not monitor.finish(0.2)
+    assert closing.is_alive()
+    bench.drawings[0].finish.set()
+    closing.join(60)
+    assert bench.tracker.pages[-1].final
+    assert bench.tracker.closed
+
+
+def test_a_drawing_that_fails_is_named_and_the_rest_reaches_the_tracker(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    monitor = bench.run()
+    monitor.close()
+    bench.drawings[0].error = DrawingError("no room")
+    bench.drawings[0].finish.set()
+    assert monitor.finish()
+    assert caplog.text.count("the page and the pictures failed; training goes on. ") == 1
+    assert "no room" in caplog.text
+    assert set(bench.tracker.pages[-1].files) == {"report.md", "diagnosis.json"}
+    assert bench.tracker.pages[-1].final
+    assert events(monitor) == ["end", "the page and the pictures failed"]
+
+
+def test_a_child_that_fails_says_why(tmp_path: Path) -> None:
+    child = ChildDrawing(tmp_path / "nothing", 0)
+    with pytest.raises(DrawingError, match=r"(?s)nothing.*To make what is missing: stallmeter report "):
+        while not child.wait(1.0):
+            pass
+
+
+def test_one_child_at_a_time_and_not_too_many_in_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A program of many short fits must not fill the machine with children, nor its memory with ended runs."""
+    caplog.set_level(logging.INFO, "stallmeter")
+    monkeypatch.setattr(drawing, "MOST_WAITING", 3)
+    monkeypatch.setattr(drawing, "_PROGRAM", "import time; time.sleep(60)")
+    others = children()
+    made = [drawing.draw(tmp_path, 0) for _ in range(4)]
+    assert [one is not None for one in made] == [True, True, True, False]
+    assert caplog.text.count("no page yet") == 1
+    first, second, third = filter(None, made)
+    assert not first.wait(0.1)
+    assert not second.wait(0.1)
+    assert len(children() - others) == 1
+    third.stop()
+    assert third.wait(0.1)
+    first.stop()
+    wait_for(lambda: first.wait(0.1))
+    assert not second.wait(0.1)
+    second.stop()
+    wait_for(lambda: second.wait(0.1))
+    assert not left(others)
+
+
+def test_a_program_that_ends_gives_pictures_up_that_take_too_long(bench: Bench) -> None:
+    """The tracker still gets its points and a page, which is not the last one: `sync` has something left to do."""
+    monitor = bench.run(budget_s=1.0)
+    monitor.exit()(time.monotonic() + 1.0)
+    assert monitor.finish()
+    assert bench.drawings[0].stopped
+    assert "step_time_ms" in {p.key for p in bench.tracker.points}
+    assert bench.tracker.closed
+    assert not any(page.final for page in bench.tracker.pages)
+    assert "interpreter exit" in [r.detail for r, _ in Reader(monitor.folder) if isinstance(r, Event)]  # type: ignore[arg-type]
+
+
+def test_a_thread_that_a_test_suite_stops_leaves_the_rest(bench: Bench) -> None:
+    """Lightning's suite does so with each daemon thread that outlives a test and can be stopped."""
+    before = set(threading.enumerate())
+    monitor = bench.run(trackers=[])
+    monitor.close()
+    wait_for(lambda: bench.drawings)
+    left: list[Any] = [t for t in threading.enumerate() if t not in before]
+    assert [t.daemon for t in left] == [True]
+    left[0].stop()
+    assert not left[0].is_alive()
+    assert bench.drawings[0].stopped
+    assert monitor.finish(0.0)
+
+
+class Silent(ListTracker):
+    """Does not answer until it is released."""
+
+    def __init__(self) -> None:
+        super().__init__("silent")
+        self.release = threading.Event()
+
+    def send(self, points: Sequence[Point]) -> None:
+        self.release.wait(60)
+        super().send(points)
+
+
+def test_an_exception_holds_the_program_up_for_the_recording_alone(bench: Bench) -> None:
+    """Reports and trackers wait until those who save something have done so."""
+    bench.tracker = Silent()
+    monitor = bench.run(budget_s=30.0)
+    monitor.abort("exception: ValueError")
+    assert monitor.folder is not None
+    assert events(monitor) == ["end"]
+    assert sum(isinstance(r, StepRecord) for r, _ in Reader(monitor.folder)) == 4
+    monitor.others_are_done()
+    bench.tracker.release.set()
+    wait_for(lambda: bench.drawings)
+    bench.drawings[0].finish.set()
+    assert monitor.finish()
+    assert bench.tracker.pages[-1].final
+
+
+def test_reports_wait_until_others_are_done(bench: Bench) -> None:
+    monitor = bench.run()
+    monitor.abort("exception: ValueError")
+    assert monitor.folder is not None
+    time.sleep(0.3)
+    assert not (monitor.folder / "report.md").exists()
+    assert not bench.drawings
+    monitor.others_are_done()
+    wait_for(lambda: bench.drawings)
+    assert (monitor.folder / "report.md").exists()
+
+
+def test_nothing_but_the_recording_when_a_signal_ends_the_process(bench: Bench) -> None:
+    """The program's end waits for nothing either; `stallmeter sync` does the rest."""
+    monitor = bench.run()
+    monitor.abort("exception: SIGTERMException", signalled=True)
+    assert monitor.finish()
+    assert events(monitor) == ["end"]
+    assert not bench.drawings
+    assert not (monitor.folder / "report.md").exists()  # type: ignore[operator]
+    assert not bench.tracker.closed
+    bench.tracker.pages.clear()
+
+
+@pytest.mark.parametrize(
+    ("exc", "signalled"),
+    [
+        (SystemExit(143), True),
+        (SystemExit(130), False),
+        (SystemExit(1), False),
+        (SystemExit("words"), False),
+        (KeyboardInterrupt(), False),
+        (ValueError(), False),
+        (type("SIGTERMException", (SystemExit,), {})(), True),
+    ],
+    ids=repr,
+)
+def test_what_says_that_a_signal_ends_the_process(exc: BaseException, signalled: bool) -> None:
+    assert is_signalled(exc) is signalled
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="a pipe stands for a folder that does not answer")
+def test_a_folder_that_hangs_is_not_touched_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Opening the next part waits for ever, as on a dead file server, and so would reading it for the reports."""
+    monkeypatch.setattr("stallmeter.engine.monitor.Recorder", functools.partial(Recorder, part_bytes=1))
+    monkeypatch.setattr("stallmeter.engine.collector.GIVE_UP_S", 1.0)
+    monkeypatch.setattr("stallmeter.engine.collector.HANG_S", 0.5)
+    settings = Settings(directory=bench.folder, console=False, close_budget_s=1.0, interval_s=3600)
+    monitor = Monitor(settings, draw=bench.draw).start()
+    assert monitor.folder is not None
+    for _ in monitor.watch(range(4)):
+        pass
+    pipe = monitor.folder / f"rank0.{os.getpid()}.tmp"
+    os.mkfifo(pipe)
+    monitor.close()
+    assert monitor.finish()
+    assert "does not answer" in caplog.text
+    assert not (monitor.folder / "report.md").exists()
+    assert not bench.drawings
+    assert any(t.name == "stallmeter-sampler" for t in threading.enumerate())  # it still hangs there
+    os.close(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK))
+    wait_for(lambda: not any(t.name == "stallmeter-sampler" for t in threading.enumerate()))
+
+
+def test_the_programs_end_waits_for_pages_that_no_package_of_the_program_made(tmp_path: Path) -> None:
+    """In the program and in a child of multiprocessing, which ends in another way."""
+    program = """
+        import multiprocessing, sys, time
+        import stallmeter
+
+        def train(name):
+            with stallmeter.Monitor(directory=name, trackers=None, hardware=False, console=False) as monitor:
+                for _ in monitor.watch(range(20)):
+                    time.sleep(0.001)
+            assert not {"plotly", "matplotlib", "jinja2"} & set(sys.modules)
+
+        if __name__ == "__main__":
+            child = multiprocessing.get_context("fork").Process(target=train, args=("child",))
+            child.start()
+            child.join()
+            assert child.exitcode == 0
+            train("parent")
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], cwd=tmp_path, check=True, timeout=120)
+    for name in ("parent", "child"):
+        (folder,) = (tmp_path / name).iterdir()
+        made = {f.name for f in folder.iterdir()}
+        assert {"report.html", "phases.png", "steps.csv", "report.md", "diagnosis.json"} <= made

@@ -1,0 +1,140 @@
+"""The judge: one primary cause, one rule of a family, and who abstained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from stallmeter.records.diagnosis import Diagnosis, Severity
+from stallmeter.rules.evaluation import evaluate
+from stallmeter.window import Window
+
+
+@dataclass(frozen=True, kw_only=True)
+class Says:
+    """A rule that says what it is told to."""
+
+    id: str
+    lost_s: float | None = 0.0
+    """None says nothing."""
+    severity: Severity = Severity.WARNING
+    needs: tuple[str, ...] = ()
+    family: str | None = None
+    title: str = "It is said"
+    asked: Callable[[], None] = lambda: None
+
+    def check(self, window: Window) -> Diagnosis | None:
+        self.asked()
+        if self.lost_s is None:
+            return None
+        return Diagnosis(
+            rule=self.id,
+            severity=self.severity,
+            title=self.title,
+            summary="1 s.",
+            time_lost_s=self.lost_s,
+            share_pct=0.0,
+            confidence=1.0,
+        )
+
+
+def said(*rules: Says) -> list[str]:
+    """Ids of the diagnoses, the primary first."""
+    verdict = evaluate(rules, Window())
+    assert verdict.primary == (verdict.diagnoses[0] if verdict.diagnoses else None)
+    return [d.rule for d in verdict.diagnoses]
+
+
+def test_the_largest_loss_is_the_primary():
+    """Warnings are sorted by the time they cost, whatever the order of the rules."""
+    assert said(Says(id="a", lost_s=1), Says(id="b", lost_s=3), Says(id="c", lost_s=2)) == ["b", "c", "a"]
+
+
+def test_severity_is_no_rank():
+    """A critical diagnosis is not before a warning that costs more: a loss is a loss."""
+    assert said(Says(id="a", lost_s=1, severity=Severity.CRITICAL), Says(id="b", lost_s=3)) == ["b", "a"]
+
+
+def test_information_comes_last():
+    """Information is the primary only where nothing warns, however much time it explains."""
+    info = Says(id="a", lost_s=9, severity=Severity.INFO)
+    assert said(info, Says(id="b", lost_s=0)) == ["b", "a"]
+    assert said(info, Says(id="c", lost_s=None)) == ["a"]
+
+
+def test_ties_are_settled_by_name():
+    """The same window leads to the same verdict."""
+    assert said(Says(id="b"), Says(id="a")) == ["a", "b"]
+
+
+def test_nothing_to_say():
+    """Without a diagnosis there is no primary."""
+    assert evaluate([Says(id="a", lost_s=None)], Window()).primary is None
+    assert evaluate([], Window()).primary is None
+
+
+def test_one_of_a_family():
+    """Of the rules that explain the same seconds the first that fires counts; those behind it are not asked."""
+    asked = []
+    rules = [
+        Says(id="a", lost_s=None, family="input"),
+        Says(id="b", lost_s=1, family="input"),
+        Says(id="c", lost_s=9, family="input", asked=lambda: asked.append("c")),
+        Says(id="d", lost_s=5, family="other"),
+        Says(id="e", lost_s=4),
+        Says(id="f", lost_s=3),
+    ]
+    assert said(*rules) == ["d", "e", "f", "b"]
+    assert asked == []
+
+
+def test_one_who_abstains_leaves_the_family_open():
+    """A rule that cannot judge explains nothing."""
+    rules = [Says(id="a", family="input", needs=("wall_s",)), Says(id="b", family="input")]
+    assert said(*rules) == ["b"]
+
+
+def test_abstentions():
+    """Who could not judge is listed with all that was missing, and was not asked."""
+    asked = []
+    rule = Says(id="a", needs=("wall_s", "epochs"), asked=lambda: asked.append("a"))
+    verdict = evaluate([rule, Says(id="b", needs=("startup_excess_s",))], Window())
+    assert [(a.rule, a.missing) for a in verdict.abstained] == [("a", ("wall_s", "epochs"))]
+    assert [d.rule for d in verdict.diagnoses] == ["b"]  # 0 s is measured, and not missing
+    assert asked == []
+
+
+def _fail() -> None:
+    raise ValueError("a rule with an error")
+
+
+def test_guard():
+    """The guard is told whose call it is, and what it keeps away costs only that rule."""
+    calls = []
+
+    def guard(name: str, call: Callable[[], Diagnosis | None]) -> Diagnosis | None:
+        calls.append(name)
+        try:
+            return call()
+        except ValueError:
+            return None
+
+    verdict = evaluate([Says(id="a", asked=_fail), Says(id="b", lost_s=1)], Window(), guard)
+    assert calls == ["rule a", "rule b", "the num_workers model"]
+    assert [d.rule for d in verdict.diagnoses] == ["b"]
+    assert verdict.abstained == ()
+
+
+def test_a_model_that_fails():
+    """Where the model of the workers fails, the rules have their say and only its advice is missing."""
+    verdict = evaluate([Says(id="a")], Window(), lambda name, call: None if "model" in name else call())
+    assert [d.rule for d in verdict.diagnoses] == ["a"]
+    assert verdict.num_workers is None
+
+
+def test_without_a_guard_errors_rise():
+    """Whoever judges by hand sees the error of a rule."""
+    with pytest.raises(ValueError, match="a rule with an error"):
+        evaluate([Says(id="a", asked=_fail)], Window())

@@ -1,0 +1,313 @@
+"""A watched loader behaves like the loader and times what the loop does with it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from stallmeter.timing.batches import BatchSizes
+from stallmeter.timing.clock import StepClock
+from stallmeter.timing.ledger import COMPUTE, OTHER, VALIDATION, WORKER_STARTUP
+from stallmeter.timing.loop import CLOSED, OTHER_THREAD, PATIENCE, Turns, Watched
+
+from ..conftest import FakeTime
+
+
+class Slow:
+    """Three batches of four; each takes a second, an iterator takes ten."""
+
+    def __init__(self, time: FakeTime, batches: int = 3) -> None:
+        self.time = time
+        self.batches = batches
+        self.dataset = "the dataset"
+
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Iterator[list[list[int]]]:
+        self.time.sleep(10)
+        return self._batches()
+
+    def _batches(self) -> Iterator[list[list[int]]]:
+        for _ in range(self.batches):
+            self.time.sleep(1)
+            yield [[0, 1, 2, 3]]
+
+
+_turns: dict[int, Turns] = {}
+_told: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _no_turns() -> None:
+    _turns.clear()
+    _told.clear()
+
+
+def turns_of(clock: StepClock) -> Turns:
+    """One for each clock, as a monitor has."""
+    return _turns.setdefault(id(clock), Turns(clock, lambda why: None if why in _told else _told.append(why)))
+
+
+def watched(clock: StepClock, loader: Any, stage: str = "train") -> Watched[Any]:
+    return Watched(
+        loader, turns_of(clock), stage=stage, prepare=lambda _: None, started=lambda _: None, size=BatchSizes()
+    )
+
+
+def test_each_batch_is_a_step(step_clock: StepClock, fake_time: FakeTime) -> None:
+    for _ in watched(step_clock, Slow(fake_time)):
+        fake_time.sleep(2)
+    steps = step_clock.drain().steps
+    assert [(s.data_wait_s, s.compute_s, s.total_s, s.samples) for s in steps] == [(1, 2, 3, 4)] * 3
+    assert step_clock.ledger.acc[WORKER_STARTUP] == 10e9
+
+
+def test_leaving_early_closes_the_step(step_clock: StepClock, fake_time: FakeTime) -> None:
+    for number, _ in enumerate(watched(step_clock, Slow(fake_time))):
+        fake_time.sleep(2)
+        if number == 1:
+            break
+    fake_time.sleep(50)
+    step_clock.pause()
+    assert [s.total_s for s in step_clock.drain().steps] == [3, 3]
+    assert step_clock.ledger.acc[OTHER] == 50e9
+
+
+def test_an_exception_in_the_loop_closes_the_step(step_clock: StepClock, fake_time: FakeTime) -> None:
+    with pytest.raises(KeyError):
+        for _ in watched(step_clock, Slow(fake_time)):
+            fake_time.sleep(2)
+            raise KeyError
+    step_clock.pause()
+    assert [s.total_s for s in step_clock.drain().steps] == [3]
+
+
+def test_epochs_are_told_apart(step_clock: StepClock, fake_time: FakeTime) -> None:
+    loader = watched(step_clock, Slow(fake_time))
+    for _ in range(2):
+        for _ in loader:
+            fake_time.sleep(1)
+        fake_time.sleep(5)
+    step_clock.pause()
+    assert [(s.epoch, s.epoch_start) for s in step_clock.drain().steps] == [
+        (0, True),
+        (0, False),
+        (0, False),
+        (1, True),
+        (1, False),
+        (1, False),
+    ]
+    assert step_clock.ledger.acc[OTHER] == 10e9
+
+
+def test_validation_is_one_bucket(step_clock: StepClock, fake_time: FakeTime) -> None:
+    validation = watched(step_clock, Slow(fake_time), "validation")
+    for _ in watched(step_clock, Slow(fake_time)):
+        for _ in validation:
+            fake_time.sleep(2)
+        fake_time.sleep(1)
+    step_clock.pause()
+    assert step_clock.ledger.acc[VALIDATION] == 3 * (10 + 3 * 3) * 1e9
+    assert [s.step_time_s for s in step_clock.drain().steps] == [2, 2, 2]
+    assert step_clock.ledger.acc[COMPUTE] == 3e9
+
+
+def test_it_stands_in_for_the_loader(step_clock: StepClock, fake_time: FakeTime) -> None:
+    loader = watched(step_clock, Slow(fake_time))
+    assert len(loader) == 3
+    assert loader.dataset == "the dataset"
+    with pytest.raises(AttributeError):
+        loader.nothing  # noqa: B018
+    with pytest.raises(TypeError):
+        len(watched(step_clock, iter([1])))
+
+
+def in_thread(call: Callable[[], Any]) -> Any:
+    """Run something in another thread and return what it returned."""
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(call()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def booked_is_wall(clock: StepClock) -> bool:
+    return sum(clock.ledger.peek()) == clock.ledger.now() - clock.ledger.origin
+
+
+# -- threads ----------------------------------------------------------------------------------------------------------
+
+
+def test_another_thread_is_left_untimed_during_an_iteration(step_clock: StepClock, fake_time: FakeTime) -> None:
+    """It gets its batches, and one warning says why they are not timed."""
+    loader = watched(step_clock, Slow(fake_time))
+    for number, _ in enumerate(loader):
+        fake_time.sleep(2)
+        if number < 2:
+            assert in_thread(lambda: len(list(loader))) == 3
+            assert in_thread(lambda: len(list(watched(step_clock, Slow(fake_time), "validation")))) == 3
+    assert len(step_clock.drain().steps) == 3
+    assert _told == [OTHER_THREAD]
+    assert booked_is_wall(step_clock)
+
+
+def test_epochs_in_one_thread_after_the_other(step_clock: StepClock, fake_time: FakeTime) -> None:
+    """As a pool of threads runs them."""
+    loader = watched(step_clock, Slow(fake_time))
+    assert len(list(loader)) == 3
+    assert in_thread(lambda: len(list(loader))) == 3
+    assert in_thread(lambda: len(list(loader))) == 3
+    assert [s.epoch for s in step_clock.drain().steps] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert not _told
+
+
+def test_an_iterator_that_is_made_here_and_used_there(step_clock: StepClock, fake_time: FakeTime) -> None:
+    iterator = iter(watched(step_clock, Slow(fake_time)))
+    assert in_thread(lambda: len(list(iterator))) == 3
+    assert [s.data_wait_s for s in step_clock.drain().steps] == [1, 1, 1]
+    assert not _told
+
+
+def test_an_iterator_that_two_threads_use(step_clock: StepClock, fake_time: FakeTime) -> None:
+    iterator = iter(watched(step_clock, Slow(fake_time)))
+    next(iterator)
+    assert in_thread(lambda: next(iterator)) == [[0, 1, 2, 3]]
+    next(iterator)
+    step_clock.pause()
+    assert len(step_clock.drain().steps) == 2
+    assert _told == [OTHER_THREAD]
+    assert booked_is_wall(step_clock)
+
+
+def test_a_thread_that_died_in_the_middle(step_clock: StepClock, fake_time: FakeTime) -> None:
+    """Its iterator lives on in a traceback, say."""
+    kept: list[Any] = []
+
+    def leave() -> None:
+        kept.append(iter(watched(step_clock, Slow(fake_time))))
+        next(kept[0])
+
+    in_thread(leave)
+    assert len(list(watched(step_clock, Slow(fake_time)))) == 3
+    assert len(step_clock.drain().steps) == 4
+    assert not _told
+
+
+@pytest.mark.parametrize("stage", ["train", "validation"])
+def test_garbage_that_another_thread_collects(step_clock: StepClock, fake_time: FakeTime, stage: str) -> None:
+    """The ledger is moved by its own thread alone; the step that was left ends when it was left."""
+    holder = [iter(watched(step_clock, Slow(fake_time), stage))]
+    next(holder[0])
+    fake_time.sleep(2)
+    before = step_clock.ledger.acc[:], step_clock.ledger.last, step_clock.ledger.stack[:]
+    in_thread(holder.clear)
+    assert before == (step_clock.ledger.acc, step_clock.ledger.last, step_clock.ledger.stack)
+    fake_time.sleep(50)
+    assert turns_of(step_clock).take()
+    step_clock.pause()
+    assert step_clock.ledger.stack == [OTHER]
+    assert booked_is_wall(step_clock)
+    if stage == "train":
+        assert [s.total_s for s in step_clock.drain().steps] == [3]
+        assert step_clock.ledger.peek()[OTHER] == 50e9
+
+
+# -- several loaders --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shorter", [None, "first", "second"])
+def test_zip(step_clock: StepClock, fake_time: FakeTime, shorter: str | None) -> None:
+    """A step for each pair, with the waits of both."""
+    first, second = Slow(fake_time), Slow(fake_time)
+    if shorter is not None:
+        {"first": first, "second": second}[shorter].batches = 2
+    for _ in range(2):
+        for _ in zip(watched(step_clock, first), watched(step_clock, second), strict=False):
+            fake_time.sleep(2)
+        fake_time.sleep(5)
+    step_clock.pause()
+    steps = step_clock.drain().steps
+    assert [(s.data_wait_s, s.compute_s, s.total_s, s.samples) for s in steps] == [(2, 2, 4, 4)] * len(steps)
+    assert len(steps) == (6 if shorter is None else 4)
+    assert step_clock.ledger.acc[WORKER_STARTUP] == 40e9
+    assert not _told
+    assert booked_is_wall(step_clock)
+
+
+def test_zip_of_a_loader_with_itself(step_clock: StepClock, fake_time: FakeTime) -> None:
+    loader = watched(step_clock, Slow(fake_time))
+    for _ in zip(loader, loader, strict=True):
+        fake_time.sleep(2)
+    step_clock.pause()
+    assert len(step_clock.drain().steps) == 3
+    assert booked_is_wall(step_clock)
+
+
+def test_a_loader_beside_that_begins_again(step_clock: StepClock, fake_time: FakeTime) -> None:
+    """The loop of a semi-supervised training: two batches of the other loader a step, from its beginning again."""
+    other = watched(step_clock, Slow(fake_time))
+    iterator = iter(())
+    for _ in watched(step_clock, Slow(fake_time)):
+        for _ in range(2):
+            try:
+                next(iterator)
+            except StopIteration:
+                iterator = iter(other)
+                next(iterator)
+        fake_time.sleep(1)
+    steps = step_clock.drain().steps
+    assert [(s.data_wait_s, s.compute_s) for s in steps] == [(3, 1)] * 3
+    assert booked_is_wall(step_clock)
+
+
+def test_a_loader_inside_the_steps_of_another(step_clock: StepClock, fake_time: FakeTime) -> None:
+    """The outer one makes the steps."""
+    for _ in watched(step_clock, Slow(fake_time)):
+        for _ in watched(step_clock, Slow(fake_time)):
+            fake_time.sleep(2)
+        fake_time.sleep(1)
+    steps = step_clock.drain().steps
+    assert [(s.data_wait_s, s.compute_s, s.total_s) for s in steps] == [(4, 7, 21)] * 3
+    assert booked_is_wall(step_clock)
+
+
+def test_a_loader_that_asks_another(step_clock: StepClock, fake_time: FakeTime) -> None:
+    """However many items make a batch of the outer one, they are its wait."""
+
+    def batches() -> Iterator[list[int]]:
+        for _ in range(3):
+            yield [len(batch) for batch in watched(step_clock, Slow(fake_time, PATIENCE * 2))]
+
+    for _ in watched(step_clock, batches()):
+        fake_time.sleep(2)
+    steps = step_clock.drain().steps
+    assert [s.compute_s for s in steps] == [2] * 3
+    assert booked_is_wall(step_clock)
+
+
+def test_an_iteration_that_nobody_goes_on_with(step_clock: StepClock, fake_time: FakeTime) -> None:
+    """It is kept, as in a notebook. The same loader takes over at once, another one when it is clear which is used."""
+    loader = Slow(fake_time)
+    kept = iter(watched(step_clock, loader))
+    next(kept)
+    assert len(list(watched(step_clock, loader))) == 3
+    assert len(step_clock.drain().steps) == 4
+    again = iter(watched(step_clock, loader))
+    next(again)
+    for _ in watched(step_clock, Slow(fake_time, PATIENCE + 50)):
+        fake_time.sleep(1)
+    assert 45 < len(step_clock.drain().steps) < 55
+    assert booked_is_wall(step_clock)
+    del kept, again
+
+
+def test_a_closed_monitor_says_so(step_clock: StepClock, fake_time: FakeTime) -> None:
+    turns = Turns(step_clock, _told.append, closed=lambda: True)
+    _turns[id(step_clock)] = turns
+    assert len(list(watched(step_clock, Slow(fake_time)))) == 3
+    assert step_clock.drain().count == 0
+    assert _told == [CLOSED]

@@ -1,0 +1,119 @@
+"""The model asked about a window: what a batch holds, what another number of workers showed, what was tried."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallmeter.records import (
+    BatchContent,
+    HostSample,
+    LedgerRecord,
+    LoaderInfo,
+    StepRecord,
+    WorkerBatch,
+    WorkerChange,
+    WorkerTrial,
+)
+from stallmeter.records.diagnosis import Verdict
+from stallmeter.rules import ALL_RULES
+from stallmeter.rules.evaluation import evaluate
+from stallmeter.window import Window
+from stallmeter.workers.forecast import forecast
+
+
+def fill(
+    window: Window, *, first: int, workers: int, service_s: float, cpu_s: float = 0.001, work_s: float = 0.01
+) -> None:
+    """60 steps of a loop whose workers need ``service_s`` for a batch and are the limit."""
+    step_s = max(work_s, service_s / workers) if workers else work_s + service_s
+    window.append(HostSample(time_s=float(first), usable_cpus=8.0, others_cpus=0.0, job_cpus=0.5, main_cpus=0.2))
+    for i in range(60):
+        window.append(
+            StepRecord(
+                index=first + i, epoch=first // 60, optimizer_step=None, tracker_step=first + i, samples=4,
+                time_s=first + i + 0.1, total_s=step_s, data_wait_s=step_s - work_s, epoch_start=i == 0,
+                ready=0, head_ready=False,
+            )
+        )  # fmt: skip
+        worker = i % workers if workers else -1
+        window.append(
+            WorkerBatch(worker=worker, time_s=first + i + 0.5, wall_s=service_s, cpu_s=cpu_s, run_queue_s=0.0)
+        )
+    wait_s = (first + 60) / 2
+    window.append(
+        LedgerRecord(
+            time_s=first + 60.0, wall_s=first + 60.0, steps=first + 60, epochs=1 + first // 60,
+            buckets={"data_wait": wait_s, "compute": first + 60 - wait_s, "other": 0.0},
+        )
+    )  # fmt: skip
+
+
+def begin(workers: int, service_s: float) -> Window:
+    window = Window()
+    window.append(LoaderInfo(time_s=0, kind="DataLoader", num_workers=workers, prefetch_factor=2))
+    fill(window, first=0, workers=workers, service_s=service_s)
+    return window
+
+
+def change(window: Window, before: int, workers: int, service_s: float) -> None:
+    window.append(WorkerChange(time_s=60.0, step=60, before=before, workers=workers))
+    fill(window, first=60, workers=workers, service_s=service_s)
+
+
+def test_a_store_that_all_share_shows_with_the_second_number() -> None:
+    """Twice the workers, twice the time for a batch, no more CPU: they queue, and more of them would not help."""
+    window = begin(2, 0.1)
+    first = forecast(window)
+    assert first is not None
+    assert first.recommended > 4
+    change(window, 2, 4, 0.2)
+    second = forecast(window.present())
+    assert second is not None
+    assert second.recommended <= 4
+    assert second.advice.limited_by == "bandwidth"
+
+
+def test_without_a_shared_store_the_second_number_changes_nothing() -> None:
+    window = begin(2, 0.1)
+    change(window, 2, 4, 0.1)
+    second = forecast(window.present())
+    assert second is not None
+    assert second.recommended > 4
+
+
+@pytest.mark.parametrize("outcome", ["reverted", "kept", "set"])
+def test_what_was_tried_in_vain_is_not_recommended_again(outcome: str) -> None:
+    window = begin(2, 0.1)
+    wished = forecast(window)
+    assert wished is not None
+    window.append(
+        WorkerTrial(
+            time_s=60.0, before=2, workers=wished.recommended, predicted_gain_pct=50.0, achieved_gain_pct=1.0,
+            outcome=outcome,
+        )
+    )  # fmt: skip
+    again = forecast(window)
+    assert again is not None
+    assert (again.recommended == 2) == (outcome == "reverted")
+    if outcome == "reverted":
+        assert "were tried in this run and were not better beyond the noise (+1 % throughput)" in again.reason
+        verdict: Verdict = evaluate(ALL_RULES, window)
+        assert not any(
+            f"num_workers={wished.recommended}" in advice.text for d in verdict.diagnoses for advice in d.advice
+        )
+
+
+def test_what_a_batch_holds_bounds_the_workers_and_prices_the_hand_over() -> None:
+    """From 0 workers the hand-over was never seen: sixteen tensors cost more than one."""
+    light, heavy, huge = begin(0, 0.02), begin(0, 0.02), begin(0, 0.02)
+    heavy.append(BatchContent(time_s=0, tensors=64, bytes=64 << 10))
+    predicted = [forecast(window) for window in (light, heavy)]
+    assert predicted[0] is not None
+    assert predicted[1] is not None
+    assert predicted[0].recommended > 0
+    assert predicted[1].gain_pct < predicted[0].gain_pct
+    huge.append(BatchContent(time_s=0, tensors=1, bytes=1 << 30))
+    huge.append(HostSample(time_s=61.0, usable_cpus=8.0, others_cpus=0.0, job_cpus=0.5, shm_free_bytes=64 << 20))
+    capped = forecast(huge)
+    assert capped is not None
+    assert capped.recommended == 0
