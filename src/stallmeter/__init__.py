@@ -22,9 +22,9 @@ __all__ = ["Monitor", "__version__", "probe", "recommend_num_workers", "watch"]
 
 def __getattr__(name: str) -> Any:
     if name in ("Monitor", "recommend_num_workers", "watch"):
-        from .engine import wiring as defaults
+        from .engine import wiring
 
-        return getattr(defaults, name)
+        return getattr(wiring, name)
     if name == "probe":
         from .probing import probe
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import pytest
 
 import stallmeter
-from stallmeter.delivery.trackers.choice import choose_trackers
+from stallmeter.delivery.choice import choose_trackers
 from stallmeter.engine.monitor import Monitor
 from stallmeter.engine.settings import Settings
 from stallmeter.engine.wiring import recordings_directory

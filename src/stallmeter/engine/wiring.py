@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from ..delivery.choice import Trackers, choose_trackers
 from ..delivery.points import BASE_PERIOD_S
-from ..delivery.trackers.choice import Trackers, choose_trackers
 from ..errors import SettingError
 from ..machine.budget import Budget, read_budget
 from ..ranks.identity import Identity

@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..delivery.choice import Trackers, check_trackers, choose_trackers
 from ..delivery.points import BASE_PERIOD_S
 from ..engine import monitor as core
-from ..engine import wiring as defaults
+from ..engine import wiring
 from ..engine.settings import CLOSE_BUDGET_S, Settings
 from ..errors import SettingError
 from ..records.interfaces import Source
@@ -61,7 +62,7 @@ class StallMonitorMixin:
         self,
         *,
         directory: str | os.PathLike[str] | None = None,
-        trackers: defaults.Trackers = "auto",
+        trackers: Trackers = "auto",
         rules: Sequence[Rule] = ALL_RULES,
         sources: Sequence[Source] = (),
         hardware: bool = True,
@@ -75,9 +76,9 @@ class StallMonitorMixin:
         deep_steps: int = 0,
     ) -> None:
         super().__init__()
-        defaults.check_retuning(on_num_workers, workers=workers)
-        defaults.check_trackers(trackers)
-        defaults.recordings_directory(directory)
+        wiring.check_retuning(on_num_workers, workers=workers)
+        check_trackers(trackers)
+        wiring.recordings_directory(directory)
         Settings(
             interval_s=interval_s,
             period_s=period_s,
@@ -195,7 +196,7 @@ class StallMonitorMixin:
 
     def _make_monitor(self, trainer: Any) -> core.Monitor:
         settings = Settings(
-            directory=defaults.recordings_path(self._directory),
+            directory=wiring.recordings_path(self._directory),
             interval_s=self._interval_s,
             period_s=self._period_s,
             close_budget_s=self._close_budget_s,
@@ -211,23 +212,23 @@ class StallMonitorMixin:
             settings,
             sources=self._extra_sources,
             rules=self._rules,
-            draw=defaults.start_drawing(),
+            draw=wiring.start_drawing(),
             now=self._now,
-            identity=defaults.identity(settings),
+            identity=wiring.identity(settings),
         )
         monitor.guard("finding the trainer's settings", lambda: monitor.window.facts.update(_facts(trainer)))
         ranks = trainer.num_devices if trainer.world_size > 1 else 1
-        monitor.add_facts("budget", lambda: defaults.budget_facts(ranks))
-        defaults.add_default_sources(monitor, hardware=self._hardware, workers=self._workers)
+        monitor.add_facts("budget", lambda: wiring.budget_facts(ranks))
+        wiring.add_default_sources(monitor, hardware=self._hardware, workers=self._workers)
         found = monitor.guard(
             "finding the tracker",
-            lambda: defaults.choose_trackers(self._trackers, trainer.loggers, trainer.global_rank),
+            lambda: choose_trackers(self._trackers, trainer.loggers, trainer.global_rank),
         )
         monitor.use_trackers(found or ())
-        monitor.guard("num_workers", defaults.add_retuner, monitor, self._on_num_workers)
-        monitor.guard("the profiler", defaults.add_profiler, monitor)
+        monitor.guard("num_workers", wiring.add_retuner, monitor, self._on_num_workers)
+        monitor.guard("the profiler", wiring.add_profiler, monitor)
         monitor.add_facts("non_blocking", lambda: _copies_without_waiting(trainer))
-        monitor.add_facts("model", lambda: defaults.model_facts(trainer.lightning_module))
+        monitor.add_facts("model", lambda: wiring.model_facts(trainer.lightning_module))
         return monitor
 
 

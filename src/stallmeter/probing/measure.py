@@ -14,7 +14,7 @@ from ..errors import SettingError
 from .result import ProbeResult
 
 if TYPE_CHECKING:
-    from ..delivery.trackers.choice import Trackers
+    from ..delivery.choice import Trackers
     from ..window import Window
     from .training import Training
 
@@ -67,7 +67,8 @@ def probe(
         MissingPackageError: torch, Lightning or a tracker's client is not installed.
         Exception: Whatever the training or the loader raises.
     """
-    from ..engine import wiring as defaults
+    from ..delivery.choice import choose_trackers
+    from ..engine.wiring import this_rank
     from .bench import Bench, Plan
     from .forward import forward, held
     from .progress import Progress
@@ -79,7 +80,7 @@ def probe(
         time_limit_s=_seconds("time_limit_s", time_limit_s),
         now=time.perf_counter,
     )
-    _, world_size = defaults.this_rank()
+    _, world_size = this_rank()
     if world_size > 1:
         raise SettingError(f"the probe measures one process, and this job has {world_size}; run it on its own")
     _require_torch()
@@ -87,7 +88,7 @@ def probe(
     subject = _Subject(module, data, step, loader, restore, trainer_kwargs)
     # Found before minutes are spent: what is missing for it should be said now.
     with ExitStack() as stack:
-        chosen = [stack.enter_context(held(tracker)) for tracker in defaults.choose_trackers(trackers, (), 0)]
+        chosen = [stack.enter_context(held(tracker)) for tracker in choose_trackers(trackers, (), 0)]
         bar = Progress(progress)
         with subject:
             try:

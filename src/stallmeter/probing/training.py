@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..engine import wiring as defaults
+from ..engine import wiring
 from ..errors import SettingError
 from ..timing.batches import BatchSizes, given_size
 from ..window import Window
@@ -78,7 +78,7 @@ class StepTraining:
 
     def run(self, loader: Iterable[Any], pace: Pace, folder: Path, *, inside: bool) -> Window:
         """Train; see `Training.run`."""
-        monitor = defaults.Monitor(
+        monitor = wiring.Monitor(
             directory=folder,
             trackers=None,
             rules=(),

@@ -10,6 +10,7 @@ from ..records.checks import sound_diagnosis
 from ..records.diagnosis import Abstention, Diagnosis, Severity, Verdict, WorkerAdvice
 from ..window import Window
 from ..workers.forecast import Outlook, forecast
+from . import ALL_RULES
 from .rule import Rule
 
 T = TypeVar("T")

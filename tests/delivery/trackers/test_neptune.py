@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from stallmeter import Monitor
+from stallmeter.delivery.choice import check_trackers, choose_trackers
 from stallmeter.delivery.forwarder import deliver
-from stallmeter.delivery.trackers.choice import check_trackers, choose_trackers
 from stallmeter.delivery.trackers.mlflow import MlflowTracker
 from stallmeter.delivery.trackers.neptune import NeptuneTracker
 from stallmeter.delivery.trackers.neptune_scale import NeptuneScaleTracker

@@ -24,8 +24,8 @@ from typing import Any
 
 from ...errors import MissingPackageError, TrackerError, TrackerUnavailableError
 from ...records.interfaces import Page, Point
-from .substeps import Placed, Substeps
-from .values import Value, page_values
+from ..substeps import Placed, Substeps
+from ..values import Value, page_values
 
 PREFIX = "neptune-scale://"
 """Begins the destination of a run on a server: ``neptune-scale://WORKSPACE/PROJECT run ID``."""

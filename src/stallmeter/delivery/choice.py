@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
-from ...errors import SettingError
-from ...records.interfaces import Tracker
+from ..errors import SettingError
+from ..records.interfaces import Tracker
 
 Trackers = Literal["auto", "mlflow", "neptune", "neptune-scale"] | Tracker | Sequence[Tracker | Any] | Any | None
 """``auto`` finds the run that the user already has; a name makes one when there is none; a run of Neptune's clients is
@@ -56,8 +56,8 @@ def check_trackers(chosen: Trackers) -> None:
 
 
 def _neptune_tracker(run: object) -> Tracker | None:
-    from .neptune import NeptuneTracker
-    from .neptune_scale import NeptuneScaleTracker
+    from .trackers.neptune import NeptuneTracker
+    from .trackers.neptune_scale import NeptuneScaleTracker
 
     # Some successors have both interfaces; that of 1.x takes series in bulk.
     if NeptuneTracker.accepts(run):
@@ -66,10 +66,10 @@ def _neptune_tracker(run: object) -> Tracker | None:
 
 
 def _find_trackers(loggers: Sequence[object], *, create: str | None) -> tuple[Tracker, ...]:
-    from .lightning_logger import LightningLoggerTracker, MetricsLogger
-    from .mlflow import MlflowTracker
-    from .neptune import NeptuneTracker
-    from .neptune_scale import NeptuneScaleTracker
+    from .trackers.lightning_logger import LightningLoggerTracker, MetricsLogger
+    from .trackers.mlflow import MlflowTracker
+    from .trackers.neptune import NeptuneTracker
+    from .trackers.neptune_scale import NeptuneScaleTracker
 
     found: list[Tracker] = []
     others: list[Tracker] = []
