@@ -1,0 +1,70 @@
+"""Names of a recording's files, and where recordings are."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from ..errors import RecordingError
+
+_NAME = re.compile(r"rank(\d+)\.(\d+)\.jsonl$")
+
+
+def part_path(folder: Path, rank: int, part: int) -> Path:
+    """Return the file that holds a part of a rank's recording."""
+    return folder / f"rank{rank}.{part:04d}.jsonl"
+
+
+def is_recording(path: Path) -> bool:
+    """Whether a path is a recording's folder or one of its files, not a folder of recordings."""
+    if path.is_dir():
+        return any(_NAME.search(f.name) for f in path.glob("rank*.jsonl"))
+    return _NAME.search(path.name) is not None
+
+
+def find_recording(path: Path) -> Path:
+    """Return the folder of a recording: ``path`` itself, the folder of that file, or the newest recording below it.
+
+    Raises:
+        RecordingError: There is none.
+    """
+    if path.is_file() and is_recording(path):
+        return path.parent
+    if not path.exists():
+        raise RecordingError(f"there is no file or folder {str(path)!r}; recordings are in ./stallmeter by default")
+    found = [f for f in path.rglob("rank*.jsonl") if _NAME.search(f.name)] if path.is_dir() else []
+    if not found:
+        raise RecordingError(
+            f"{str(path)!r} holds no recording (files named rank0.0000.jsonl); pass the folder that the run printed"
+        )
+    if any(f.parent == path for f in found):
+        return path
+    return max(found, key=lambda f: (f.stat().st_mtime, str(f))).parent
+
+
+def ranks(folder: Path) -> tuple[int, ...]:
+    """Return the ranks that have files in a recording's folder, in order."""
+    return tuple(sorted({int(m[1]) for f in folder.iterdir() if (m := _NAME.search(f.name))}))
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace a small file so that a reader sees the old text or the new, never half of it."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        temporary.replace(path)
+    finally:  # there is none any more, unless the disk is full
+        temporary.unlink(missing_ok=True)
+
+
+def parts_of(folder: Path, rank: int) -> list[int]:
+    """Return the numbers of a rank's parts, in order.
+
+    Raises:
+        RecordingError: There is none.
+    """
+    parts = sorted(int(m[2]) for f in folder.iterdir() if (m := _NAME.search(f.name)) and int(m[1]) == rank)
+    if not parts:
+        raise RecordingError(f"{str(folder)!r} holds no recording of rank {rank}")
+    return parts

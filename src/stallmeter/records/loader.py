@@ -1,0 +1,117 @@
+"""The training loader and its workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerBatch:
+    """One batch as its DataLoader worker (or, with 0 workers, the loop thread) made it."""
+
+    worker: int
+    """Worker id; -1 for the loop thread."""
+    time_s: float
+    """Unix time when the batch was finished."""
+    wall_s: float
+    cpu_s: float
+    """CPU time of the fetching thread."""
+    process_cpu_s: float | None = None
+    """CPU time of the whole worker process, which counts decoder threads too."""
+    run_queue_s: float | None = None
+    """Time spent runnable but waiting for a CPU."""
+    collate_s: float | None = None
+    read_bytes: int | None = None
+    """Bytes that came from a block device."""
+    items: int | None = None
+
+    @property
+    def blocked_s(self) -> float | None:
+        """Time neither computing nor queued for a CPU: waiting for storage, network or a lock."""
+        if self.run_queue_s is None:
+            return None
+        return max(0.0, self.wall_s - self.cpu_s - self.run_queue_s)
+
+    @property
+    def service_s(self) -> float:
+        """Time for one batch if a CPU had always been free."""
+        return max(0.0, self.wall_s - (self.run_queue_s or 0.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderInfo:
+    """How the training loader is set up, and whether its workers could be probed."""
+
+    time_s: float
+    kind: str
+    """Class name of the loader."""
+    num_workers: int | None = None
+    batch_size: int | None = None
+    prefetch_factor: int | None = None
+    pin_memory: bool | None = None
+    persistent_workers: bool | None = None
+    start_method: str | None = None
+    """fork, spawn or forkserver; None without workers."""
+    iterable: bool | None = None
+    stateful: bool | None = None
+    in_order: bool | None = None
+    probed: bool = False
+    why_not: str | None = None
+    """Why the workers could not be probed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fork:
+    """The training process forked: worker processes that start by fork do."""
+
+    time_s: float
+    wall_s: float
+    """Time the training thread was held, what other packages do around a fork included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerMemory:
+    """Memory of the loader's workers at one moment."""
+
+    time_s: float
+    workers: int
+    rss_bytes: int
+    """Sum of resident sizes; shared pages count once per worker."""
+    uss_bytes: int | None = None
+    """Sum of memory unique to each worker: what one more worker costs. Sampled rarely."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchContent:
+    """What one batch of the training loader holds; looked at once."""
+
+    time_s: float
+    tensors: int
+    bytes: int
+    """Of all its tensors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerChange:
+    """The training loader got another number of workers between two epochs."""
+
+    time_s: float
+    step: int
+    """The first step taken with it."""
+    before: int
+    workers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerTrial:
+    """How a change of the number of workers did against its prediction."""
+
+    time_s: float
+    before: int
+    workers: int
+    predicted_gain_pct: float | None = None
+    """Predicted rise of throughput; None where somebody else chose the number."""
+    achieved_gain_pct: float | None = None
+    """Measured rise of throughput, the start of the workers included; None while too few steps were measured."""
+    outcome: str
+    """measuring, kept, reverted, set (somebody else chose it), or unsettled (the run ended before it could be kept)."""
