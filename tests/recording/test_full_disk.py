@@ -165,7 +165,7 @@ def test_what_is_kept_for_a_retry_is_bounded_and_what_is_dropped_is_told(
     disk: SmallDisk, fake_time: FakeTime, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also where the new part cannot be begun, and between two flushes."""
-    monkeypatch.setattr(recording, "KEPT_LINES", 50)
+    monkeypatch.setattr("stallmeter.recording.writer.KEPT_LINES", 50)
     monkeypatch.setattr(recording.Recorder.__init__, "__kwdefaults__", {"part_bytes": 1})
     settings = Settings(directory=disk.folder, console=False, interval_s=3600)
     monitor = Monitor(settings, now=fake_time).start()
