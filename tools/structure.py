@@ -191,47 +191,54 @@ def layers() -> list[str]:
     return [line.strip() for line in lines if line.strip()]
 
 
-def check() -> tuple[list[str], list[str]]:
-    """Return the lines to print, and what is beyond its limit."""
-    modules = read()
-    names = {module.name for module in modules}
-    said, wrong = [], []
+Said = tuple[list[str], list[str]]
+"""Lines to print, and what is beyond its limit."""
 
+
+def rooms_and_files(modules: list[Module]) -> Said:
+    """Size of the rooms, loose files, layers."""
     rooms: dict[str, list[Module]] = defaultdict(list)
     for module in modules:
         rooms[module.room].append(module)
-    folders = {room: members for room, members in rooms.items() if (SOURCE / room).is_dir()}
-    said.append(f"{'room':<12} {'files':>5} {'lines':>6}  largest file")
-    for room, members in folders.items():
-        largest = max(members, key=lambda m: m.lines)
-        lines = sum(m.lines for m in members)
-        said.append(f"{room:<12} {len(members):>5} {lines:>6}  {largest.name} ({largest.lines})")
+    said = [f"{'room':<12} {'files':>5} {'lines':>6}  largest file"]
+    for room, members in rooms.items():
+        if (SOURCE / room).is_dir():
+            largest, lines = max(members, key=lambda m: m.lines), sum(m.lines for m in members)
+            said.append(f"{room:<12} {len(members):>5} {lines:>6}  {largest.name} ({largest.lines})")
     loose = sorted(path.name for path in SOURCE.glob("*.py"))
-    said.append(f"loose files: {len(loose)} ({', '.join(loose)})")
-    if len(loose) > LOOSE_FILES:
-        wrong.append(f"{len(loose)} loose files, more than {LOOSE_FILES}")
-    if len(layers()) > LAYERS:
-        wrong.append(f"{len(layers())} layers in .importlinter, more than {LAYERS}")
+    said.append(f"loose files: {len(loose)} ({', '.join(loose)}); layers: {len(layers())}")
+    wrong = [f"{len(loose)} loose files, more than {LOOSE_FILES}"] * (len(loose) > LOOSE_FILES)
+    wrong += [f"{len(layers())} layers in .importlinter, more than {LAYERS}"] * (len(layers()) > LAYERS)
+    wrong += [f"{m.name} has {m.lines} lines, more than {LARGEST_MODULE}" for m in modules if m.lines > LARGEST_MODULE]
+    return said, wrong
 
+
+def function_sizes(modules: list[Module]) -> Said:
+    """Size of the functions."""
     sizes = sorted(((lines, f"{m.name}.{name}") for m in modules for name, lines in functions(m)), reverse=True)
     lengths = sorted(lines for lines, _ in sizes)
-    said.append(f"functions: {len(sizes)}, median {lengths[len(lengths) // 2]} lines without docstrings, the longest:")
+    said = [f"functions: {len(sizes)}, median {lengths[len(lengths) // 2]} lines without docstrings, the longest:"]
     said += [f"  {lines:>4} {name}" for lines, name in sizes[:5]]
-    wrong += [f"{m.name} has {m.lines} lines, more than {LARGEST_MODULE}" for m in modules if m.lines > LARGEST_MODULE]
-    wrong += [f"{name} has {lines} lines, more than {LARGEST_FUNCTION}" for lines, name in sizes if lines > LARGEST_FUNCTION]
+    too_long = [(lines, name) for lines, name in sizes if lines > LARGEST_FUNCTION]
+    return said, [f"{name} has {lines} lines, more than {LARGEST_FUNCTION}" for lines, name in too_long]
 
-    graph = {module.name: imports(module, names) for module in modules}
+
+def cycles_of(modules: list[Module]) -> Said:
+    """Rooms, and modules, that import each other."""
+    names = {module.name for module in modules}
+    graph = {module.name: imports(module, names) - {""} for module in modules if module.name}
     between: dict[str, set[str]] = defaultdict(set)
     for module in modules:
-        between[module.room] |= {n.partition(".")[0] for n in graph[module.name]} - {module.room, ""}
-    for kind, found in (("rooms", cycles(between)), ("modules", cycles({n: g - {""} for n, g in graph.items() if n}))):
-        said.append(f"cycles between {kind}, lazy imports counted: {len(found)}")
-        wrong += [f"{kind} import each other: {', '.join(group)}" for group in found]
+        between[module.room] |= {n.partition(".")[0] for n in graph.get(module.name, ())} - {module.room}
+    rooms, inside = cycles(between), cycles(graph)
+    said = [f"cycles between rooms, lazy imports counted: {len(rooms)}; between modules of one room: {len(inside)}"]
+    said += [f"  {', '.join(group)}" for group in inside]
+    return said, [f"rooms import each other: {', '.join(group)}" for group in rooms]
 
-    private = private_accesses(modules)
-    said.append(f"private attributes of ours that another module uses: {len(private)}")
-    wrong += [f"{p.where} uses {p.what}" for p in private]
 
+def surfaces(modules: list[Module]) -> Said:
+    """Public names of the monitor and of the window's parts."""
+    said, wrong = [], []
     for module in modules:
         limits = {"Monitor": MONITOR_METHODS}
         if module.room == "window":
@@ -243,6 +250,20 @@ def check() -> tuple[list[str], list[str]]:
             if len(public) > most:
                 wrong.append(f"{module.name}.{cls} has {len(public)} public names, more than {most}")
     return said, wrong
+
+
+def privacy(modules: list[Module]) -> Said:
+    """Use of what is private to another module."""
+    found = private_accesses(modules)
+    said = [f"private attributes of ours that another module uses: {len(found)}"]
+    return said, [f"{p.where} uses {p.what}" for p in found]
+
+
+def check() -> Said:
+    """Return the lines to print, and what is beyond its limit."""
+    modules = read()
+    parts = [part(modules) for part in (rooms_and_files, function_sizes, cycles_of, surfaces, privacy)]
+    return [line for said, _ in parts for line in said], [line for _, wrong in parts for line in wrong]
 
 
 def main() -> int:
