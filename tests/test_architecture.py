@@ -1,19 +1,76 @@
-"""The architecture page shows the layers that are really enforced."""
+"""The structure is what its page says, and stays within its limits."""
 
 from __future__ import annotations
 
-import configparser
+import importlib.util
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "stallmeter"
+PAGE = ROOT / "docs" / "explain" / "architecture.md"
+
+
+def _tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("structure", ROOT / "tools/structure.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = tool  # its dataclasses look there
+    spec.loader.exec_module(tool)
+    return tool
+
+
+structure = _tool()
 
 
 def test_the_page_shows_the_enforced_layers() -> None:
-    contracts = configparser.ConfigParser()
-    contracts.read(ROOT / ".importlinter")
-    layers = contracts["importlinter:contract:layers"]["layers"].split("\n")
-    enforced = [set(re.split(r"\W+", layer.strip())) for layer in layers if layer.strip()]
-    page = (ROOT / "docs" / "explain" / "architecture.md").read_text(encoding="utf-8")
-    [block] = re.findall(r"```\n(__main__.*?)```", page, re.DOTALL)
+    enforced = [set(re.split(r"\W+", layer)) for layer in structure.layers()]
+    [block] = re.findall(r"```\n(__main__.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert [set(re.split(r"\W+", layer.strip())) for layer in block.split(">")] == enforced
+
+
+def test_the_page_and_its_picture_know_every_room() -> None:
+    rooms = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    page = PAGE.read_text(encoding="utf-8")
+    assert rooms == set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", page, re.MULTILINE))))
+    shown = re.findall(
+        r'class="name"[^>]*>([^<]*)<', (ROOT / "docs/images/architecture.svg").read_text(encoding="utf-8")
+    )
+    assert rooms <= {name for names in shown for name in names.split(", ")}
+
+
+@pytest.mark.parametrize("page", [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")], ids=lambda page: page.stem)
+def test_files_that_a_page_names_are_there(page: Path) -> None:
+    if page.name == "CHANGELOG.md":
+        pytest.skip("it tells of what was")
+    rooms = "|".join(path.parent.name for path in SOURCE.glob("*/__init__.py"))
+    named = re.findall(rf"`(?:src/)?(?:stallmeter/)?((?:{rooms})/[\w/.]*)`", page.read_text(encoding="utf-8"))
+    assert [name for name in named if not (SOURCE / name).exists()] == []
+
+
+def test_the_structure_keeps_its_limits() -> None:
+    _, beyond = structure.check()
+    assert beyond == []
+
+
+def test_what_the_limits_catch(tmp_path: Path) -> None:
+    """A cycle that is closed inside a function, and a look at what is private to another module."""
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "sent").mkdir()
+    (tmp_path / "kept" / "store.py").write_text(
+        "class Store:\n    def __init__(self):\n        self._lines = []\n\n"
+        "def flush():\n    from ..sent import post\n    post.send()\n"
+    )
+    (tmp_path / "sent" / "post.py").write_text(
+        "from ..kept.store import Store\n\n\ndef send(store, torch):\n    torch._C._cuda_init()\n    return store._lines\n"
+    )
+    modules = structure.read(tmp_path)
+    names = {module.name for module in modules}
+    graph = {module.name: structure.imports(module, names) for module in modules}
+    assert structure.cycles(graph) == [["kept.store", "sent.post"]]
+    assert [(p.where, p.what) for p in structure.private_accesses(modules)] == [("sent.post:6", "store._lines")]

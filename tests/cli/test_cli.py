@@ -16,6 +16,7 @@ import pytest
 
 import stallmeter
 from stallmeter import cli
+from stallmeter.cli.arguments import FORMATS
 from stallmeter.engine.witness import NOTHING
 from stallmeter.recording import Reader
 from stallmeter.rules import ALL_RULES
@@ -157,7 +158,7 @@ def test_report_of_broken_json(tmp_path, content):
     fails(call("report", tmp_path), "rank0.0000.jsonl" if "schema" not in content else "damaged")
 
 
-@pytest.mark.parametrize("form", cli.FORMATS)
+@pytest.mark.parametrize("form", FORMATS)
 def test_report_of_wrong_types(tmp_path, form):
     """A value of a wrong type, wherever it surfaces, is the recording's fault."""
     folder = write(tmp_path, [*(step(i) for i in range(9)), ledger(steps="many", epochs=[], own_s={})])
@@ -427,7 +428,7 @@ def test_interrupt(monkeypatch):
     def interrupt(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_rules", interrupt)
+    monkeypatch.setattr("stallmeter.cli.rules._list", interrupt)
     assert cli.main(["rules"]) == cli.INTERRUPTED
 
 

@@ -242,7 +242,7 @@ def test_batches_and_the_devices_part_are_recorded_as_steps_are(tmp_path: Path, 
 
 def test_a_long_recording_is_thinned(tmp_path: Path, fake_time: FakeTime, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slow steps are all kept at first, then fewer and fewer."""
-    monkeypatch.setattr("stallmeter.recording.STEP_BYTES_LIMIT", 100_000)
+    monkeypatch.setattr("stallmeter.recording.writer.STEP_BYTES_LIMIT", 100_000)
     source = FakeSource()
     monitor = by_hand(tmp_path, fake_time, source)
     sizes = []

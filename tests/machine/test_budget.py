@@ -20,7 +20,7 @@ from stallmeter.machine.budget import (
     read_shm,
 )
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 GIB = 1 << 30
 
 

@@ -163,7 +163,7 @@ def test_what_is_kept_for_a_retry_is_bounded_and_what_is_dropped_is_told(
     disk: SmallDisk, fake_time: FakeTime, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also where the new part cannot be begun, and between two flushes."""
-    monkeypatch.setattr(recording, "KEPT_LINES", 50)
+    monkeypatch.setattr("stallmeter.recording.writer.KEPT_LINES", 50)
     monkeypatch.setattr(recording.Recorder.__init__, "__kwdefaults__", {"part_bytes": 1})
     monitor = bare_monitor(disk.folder, interval_s=3600, now=fake_time)
     recorder = monitor.run.output.recorder

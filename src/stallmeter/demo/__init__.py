@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from ..errors import MissingPackageError
 from ..recording import Reader
 from ..records import StepRecord
+from .outcome import DemoRun
 
 _PACKAGES = {
     "torch": "torch",
@@ -21,25 +21,6 @@ _PACKAGES = {
     "scikit-learn": "sklearn",
 }
 """What the extra ``demo`` installs, and the name under which each is imported."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemoRun:
-    """What the demo left behind."""
-
-    recording: Path
-    """Folder of the recording."""
-    tracking_uri: str
-    experiment_id: str
-    run_id: str
-
-    def next_steps(self) -> str:
-        """Return the commands that show the run, for the user to copy."""
-        return (
-            f"See the report again:   stallmeter report {shlex.quote(str(self.recording))}\n"
-            f"See the run in MLflow:  mlflow ui --backend-store-uri {shlex.quote(self.tracking_uri)}\n"
-            f"then open               http://127.0.0.1:5000/#/experiments/{self.experiment_id}/runs/{self.run_id}"
-        )
 
 
 def run_demo(

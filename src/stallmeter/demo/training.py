@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader
 from ..delivery.trackers.mlflow.opening import open_store
 from ..lightning import StallMonitor
 from ..recording import find_recording
-from . import DemoRun
 from .crops import Crops
+from .outcome import DemoRun
 
 EXPERIMENT = "stallmeter-demo"
 BATCH_SIZE = 32

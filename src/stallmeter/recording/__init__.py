@@ -10,13 +10,10 @@ from __future__ import annotations
 from .files import find_recording, is_recording, ranks, write_atomically
 from .format import SCHEMA, Header, decode, encode, redact
 from .reader import Position, Reader, has_recording
-from .writer import KEPT_LINES, PART_BYTES, STEP_BYTES_LIMIT, Recorder
+from .writer import Recorder
 
 __all__ = [
-    "KEPT_LINES",
-    "PART_BYTES",
     "SCHEMA",
-    "STEP_BYTES_LIMIT",
     "Header",
     "Position",
     "Reader",

@@ -119,18 +119,7 @@ def step_times(history: History, axis: TimeAxis) -> Chart | None:
         curve("data wait, median", "data_wait", _data_wait, 0.5),
     ]
     slow = [s for s in history.window.slow_steps if s.step_time_s > FASTEST_S]
-    data.append(
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "slowest steps",
-            "x": [axis(s.time_s - origin_s) for s in slow],
-            "y": [rounded(s.step_time_s) for s in slow],
-            "text": [f"step {s.index:,}: {wording.seconds(s.step_time_s)}" for s in slow],
-            "hovertemplate": "%{text}<extra></extra>",
-            "marker": {"color": colour("tail"), "size": 7, "symbol": "circle-open"},
-        }
-    )
+    data.append(_slowest(slow, axis, origin_s))
     values = [y for trace in data for y in trace["y"]]
     middle = statistics.median(map(_step_time, steps))
     return Chart(
@@ -153,6 +142,19 @@ def step_times(history: History, axis: TimeAxis) -> Chart | None:
             yaxis=y_axis("duration") | log_of_seconds(max(FASTEST_S, min(values)), max(values)),
         ),
     )
+
+
+def _slowest(steps: Sequence[StepRecord], axis: TimeAxis, origin_s: float) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "slowest steps",
+        "x": [axis(s.time_s - origin_s) for s in steps],
+        "y": [rounded(s.step_time_s) for s in steps],
+        "text": [f"step {s.index:,}: {wording.seconds(s.step_time_s)}" for s in steps],
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {"color": colour("tail"), "size": 7, "symbol": "circle-open"},
+    }
 
 
 def distribution(report: Report, steps: Sequence[StepRecord]) -> Chart | None:

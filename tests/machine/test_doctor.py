@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from stallmeter.cli.doctor import check_machine
 from stallmeter.machine.budget import Budget
+from stallmeter.machine.doctor import check_machine
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 GIB = 1 << 30
 GOOD = Budget(
     host_cpus=64,
@@ -108,7 +108,7 @@ def test_versions_and_missing_packages():
 
 def test_the_start_method_is_asked_and_not_fixed():
     code = (
-        "import multiprocessing, stallmeter.cli.doctor as doctor;"
+        "import multiprocessing, stallmeter.machine.doctor as doctor;"
         "checks = {check.name: check.value for check in doctor.check_machine()};"
         "assert multiprocessing.get_start_method(allow_none=True) is None;"
         "multiprocessing.set_start_method('spawn');"
@@ -121,7 +121,7 @@ def test_the_start_method_is_asked_and_not_fixed():
 
 def test_nothing_heavy_is_imported():
     code = (
-        "import sys; from stallmeter.cli.doctor import check_machine; check_machine();"
+        "import sys; from stallmeter.machine.doctor import check_machine; check_machine();"
         "print(*{'torch', 'mlflow', 'lightning', 'neptune', 'psutil', 'pynvml'} & set(sys.modules))"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,26 @@
+"""``stallmeter report``: show a recording."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from .arguments import FORMATS
+from .show import read, show
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    report = commands.add_parser("report", help="show a recording", description="Show a recording.")
+    report.add_argument("path", nargs="?", default="stallmeter", type=Path, help="a recording, or a folder: its newest")
+    report.add_argument("--format", choices=FORMATS, default="text")
+    report.add_argument("--rank", type=int, help="which rank of a distributed run (default: the lowest)")
+    report.add_argument("--output", type=Path, metavar="FILE", help="write there instead of to stdout")
+    report.set_defaults(call=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    history = read(arguments.path, arguments.rank)
+    history.guarded(lambda _: show(history, arguments.format, arguments.output))
+    return 0
