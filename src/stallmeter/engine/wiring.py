@@ -76,38 +76,18 @@ def assemble(
         draw: Starts what makes the page and the pictures; by default a child process.
         now: Monotonic nanoseconds.
     """
-    ledger = Ledger(START, now)
-    in_framework = context.loop_bucket == "loop"
-    clock = StepClock(ledger, loop=LOOP if in_framework else COMPUTE, idle=LOOP if in_framework else OTHER)
-    window = Window()
+    clock, window = _new_clock(context, now), Window()
     # Any thread appends and the sampler thread takes out; both are atomic, so that nobody waits for a lock.
     inbox: deque[UserMetrics | Event | BatchContent] = deque(maxlen=MOST_WAITING)
     guard = Guard(inbox.append)
-    own_slot = ledger.slot(CALLBACKS, OWN_NAME)
+    own_slot = clock.ledger.slot(CALLBACKS, OWN_NAME)
     between_steps = BetweenSteps(clock, guard, own_slot)
 
-    budget = partial(read_budget, ranks_on_node=context.ranks_on_node)
-    finders = {**(facts or {}), "budget": lambda: asdict(budget())}
-    if options.hardware:
-        finders["numerics"] = _numeric_facts
-    for name, find in finders.items():
-        found = guard(f"finding the {name}", find)
-        if found is not None:
-            window.facts[name] = found
+    _find_facts({**(facts or {}), **_usual_facts(options, context)}, window, guard)
     trackers = guard("finding the tracker", find_trackers) or ()
     output = Output(context, identity or find_identity(context), trackers, guard, inbox.append)
-
-    makers: dict[str, Callable[[], Sequence[Source]]] = {}
-    if options.hardware:
-        if context.world_size > 1:
-            makers["source ranks"] = lambda: [_rank_source(context, output, window)]
-        makers["source host"] = lambda: [_host_source(window)]
-        makers["source nvml"] = lambda: [_nvml_source()]
-        makers["device timing"] = lambda: _device_sources(options, clock, window, between_steps)
-    if options.workers:
-        makers["source forks"] = lambda: [_fork_source()]
     sources = list(options.sources)
-    for name, make in makers.items():
+    for name, make in _usual_sources(options, context, clock, window, output, between_steps).items():
         sources += guard(name, make) or ()
     probe = guard("worker probe", _loader_probe, clock) if options.workers else None
     profiler = guard("the profiler", _profiler, options, context, output, window, between_steps)
@@ -148,6 +128,11 @@ def assemble(
     return run
 
 
+def _new_clock(context: RunContext, now: Callable[[], int]) -> StepClock:
+    in_framework = context.loop_bucket == "loop"
+    return StepClock(Ledger(START, now), loop=LOOP if in_framework else COMPUTE, idle=LOOP if in_framework else OTHER)
+
+
 def this_rank() -> tuple[int, int]:
     """Return rank and world size: the launcher's, else those of torch's process group, else (0, 1)."""
     from ..ranks.rendezvous import group_rank
@@ -170,7 +155,44 @@ def start_drawing() -> Draw | None:
     return draw if can_draw() else None
 
 
-# -- each module is imported where it is used: a package that is missing costs what needs it and nothing else -----------
+def _find_facts(finders: Mapping[str, Callable[[], object]], window: Window, guard: Guard) -> None:
+    for name, find in finders.items():
+        found = guard(f"finding the {name}", find)
+        if found is not None:
+            window.facts[name] = found
+
+
+def _usual_facts(options: Options, context: RunContext) -> dict[str, Callable[[], object]]:
+    facts: dict[str, Callable[[], object]] = {
+        "budget": lambda: asdict(read_budget(ranks_on_node=context.ranks_on_node)),
+    }
+    if options.hardware:
+        facts["numerics"] = _numeric_facts
+    return facts
+
+
+def _usual_sources(
+    options: Options,
+    context: RunContext,
+    clock: StepClock,
+    window: Window,
+    output: Output,
+    between_steps: BetweenSteps,
+) -> dict[str, Callable[[], Sequence[Source]]]:
+    """Return what makes the usual sources, by the name that is said when it fails."""
+    makers: dict[str, Callable[[], Sequence[Source]]] = {}
+    if options.hardware:
+        if context.world_size > 1:
+            makers["source ranks"] = lambda: [_rank_source(context, output, window)]
+        makers["source host"] = lambda: [_host_source(window)]
+        makers["source nvml"] = lambda: [_nvml_source()]
+        makers["device timing"] = lambda: _device_sources(options, clock, window, between_steps)
+    if options.workers:
+        makers["source forks"] = lambda: [_fork_source()]
+    return makers
+
+
+# -- each imports its module when it is called: a missing package costs what needs it and nothing else -----------------
 
 
 def _numeric_facts() -> object:
