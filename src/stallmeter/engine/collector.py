@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from ..delivery.points import Period, period_s
 from ..recording import redact
-from ..recording.pending import leftovers
+from ..recording.pending import pending_deliveries
 from ..records import (
     BUCKETS,
     AllocatorSample,
@@ -84,7 +84,7 @@ class Profiler(Source, Protocol):
 
 
 class Collector:
-    """Takes what came in, keeps it and has it judged, on a sampler thread of its own.
+    """Takes what came in, keeps it and has it evaluated, on a sampler thread of its own.
 
     Args:
         options: What the program chose.
@@ -155,7 +155,7 @@ class Collector:
         self._reason = ""
         self._final_tick = self._ended = False
         self._disk_failed = False
-        self._looked_back = False
+        self._pending_reported = False
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -214,16 +214,16 @@ class Collector:
 
     def tick(self) -> None:
         """Take what came in since the last tick. Each part fails alone, and is tried again in the next tick."""
-        if not self._looked_back:
-            self._looked_back = True
-            self._guard("looking for leftovers", self._report_leftovers)
+        if not self._pending_reported:
+            self._pending_reported = True
+            self._guard("looking for pending deliveries", self._report_pending_deliveries)
         self._guard.attempt("taking the steps", self._take_steps)
         self._ask_sources(time.time())
         self._guard.attempt("the recording", self.keep_inbox)
         self._guard.attempt("the ledger", self._keep_ledger)
         self._guard.attempt("the period", self._keep_period)
-        self._guard.attempt("the verdict", self._judge_when_due)
-        self._guard.attempt("the cost of sampling", self._spare)
+        self._guard.attempt("the verdict", self._evaluate_when_due)
+        self._guard.attempt("the cost of sampling", self._limit_overhead)
         self._guard.attempt("the recording", self.keep_inbox)
         self._guard.attempt("the recording", self._flush)
 
@@ -256,12 +256,12 @@ class Collector:
         if now_s >= self._period_ends_s or self._final_tick:
             self._close_period(now_s)
 
-    def _judge_when_due(self) -> None:
+    def _evaluate_when_due(self) -> None:
         now_s = self._clock.unix_s(self._ledger.now())
         retuner = self._retuner
         due = now_s >= self._next_verdict_s or self._final_tick or (retuner is not None and retuner.behind)
         if due and not self._guard.out_of_time:
-            self._judge(now_s)
+            self._evaluate(now_s)
         if retuner is not None:
             self._guard("num_workers", self._retune, retuner, due)
         self.name_hanging_trackers(TRACKER_HANG_S)
@@ -272,7 +272,7 @@ class Collector:
             return True
         return bool(self._guard.ask(f"source {name}'s overflows", lambda: bool(getattr(source, "overflows", False))))
 
-    def _spare(self) -> None:
+    def _limit_overhead(self) -> None:
         """Watch less closely when watching costs too much."""
         self._ticks += 1
         wall_s = (self._ledger.now() - self._ledger.origin) / 1e9
@@ -281,18 +281,18 @@ class Collector:
             name = f"sampling every {self._limiter.level * self._options.interval_s:g} s"
             self._keep(Event(time_s=time.time(), name=name, detail=detail))
 
-    def _retune(self, retuner: Retuner, judged: bool) -> None:
-        retuner.consider(self.verdict.num_workers, fresh=judged)
+    def _retune(self, retuner: Retuner, fresh: bool) -> None:
+        retuner.consider(self.verdict.num_workers, fresh=fresh)
         if self._final_tick:
             for trial in retuner.finish(self.verdict.num_workers):
                 self._keep(trial)
 
-    def _report_leftovers(self) -> None:
+    def _report_pending_deliveries(self) -> None:
         """Say which earlier recordings their tracker has not got: nobody else will."""
         recorder = self._output.recorder
         if not self._options.console or self._context.rank != 0 or recorder is None:
             return
-        found = leftovers(self._context.recordings, but=recorder.folder)
+        found = pending_deliveries(self._context.recordings, but=recorder.folder)
         if found:
             _log.warning(
                 "stallmeter: %d earlier recording%s did not reach the tracker in full; send with: stallmeter sync %s",
@@ -420,7 +420,7 @@ class Collector:
         self._period = Period(now_s)
         self._period_ends_s = now_s + period_s(now_s - self._clock.unix_s(self._ledger.origin), self._options.period_s)
 
-    def _judge(self, now_s: float) -> None:
+    def _evaluate(self, now_s: float) -> None:
         self._next_verdict_s = now_s + VERDICT_EVERY_S * self._limiter.level
         verdict = evaluate(self._options.rules, self._window, self._guard.ask)
         changed = verdict.primary != self.verdict.primary
