@@ -135,7 +135,7 @@ class Collector:
             self.tick, options.interval_s, abandon=guard.abandon, last=self._last_tick, after=after, cut_short=cut_short
         )
         self.verdict = Verdict(primary=None)
-        """The newest."""
+        """The newest. Never changed, only replaced: other threads read it whenever they like."""
         self.flushed = threading.Event()
         """Set when all that was known at the end is in the file; the last sample and the last verdict come later."""
         self._limiter = OverheadLimiter()
@@ -204,6 +204,7 @@ class Collector:
         self.flushed.set()
         self.tick()
         while self.sources:
+            # Taken out before it is asked: where it hangs, the next thread begins here again and must not ask it too.
             name = next(iter(self.sources))
             self._guard.ask(f"source {name}", self.sources.pop(name).close, again=True)
         self._guard.attempt("the recording", self.keep_inbox)
@@ -228,7 +229,7 @@ class Collector:
         self._guard.attempt("the recording", self._flush)
 
     def _ask_sources(self, now_s: float) -> None:
-        for name, source in list(self.sources.items()):
+        for name, source in list(self.sources.items()):  # a copy: should this thread be abandoned, another empties it
             if not self._due(name, source):
                 continue
             for sample in self._guard.ask(f"source {name}", lambda s=source: self._samples_of(s, now_s)) or ():  # type: ignore[misc]
@@ -245,6 +246,7 @@ class Collector:
             self._keep(self._inbox.popleft())
 
     def _keep_ledger(self) -> None:
+        # The training thread goes on meanwhile: the number of steps may be one behind the time, never ahead of it.
         record = self._read_ledger(self._clock.index, self._clock.epochs, self._ledger.now(), self._ledger.peek())
         if self._is_sparse():
             self._window.append(record)
@@ -390,6 +392,7 @@ class Collector:
     def _read_ledger(self, steps: int, epochs: int, at_ns: int, acc: list[int]) -> LedgerRecord:
         spent = [0] * len(BUCKETS)
         parts: dict[int, dict[str, float]] = {CALLBACKS: {}, LOGGING: {}}
+        # The training thread adds slots at any time: to the list's end, so that what was copied before still fits.
         for ns, (bucket, name) in zip(acc, list(self._ledger.slots), strict=False):
             spent[bucket] += ns
             if name is not None and ns and bucket in parts:
