@@ -78,8 +78,8 @@ def test_an_option_that_there_is_not(taker: Any, wrong: str, said: str) -> None:
     [
         ({"directory": 3}, "directory is 3; give a path"),
         ({"trackers": "neptun"}, "trackers is 'neptun'"),
-        ({"rules": [object()]}, "which has no check"),
-        ({"sources": [object()]}, "which has no name, sample"),
+        ({"rules": ["no rule"]}, "which has no check"),
+        ({"sources": ["no source"]}, "which has no name, sample"),
         ({"interval_s": 0}, "interval_s is 0; give a number of seconds"),
         ({"period_s": "soon"}, "period_s is 'soon'"),
         ({"close_budget_s": -1}, "close_budget_s is -1"),
