@@ -19,7 +19,7 @@ from ..recording import ranks
 from ..records.interfaces import Tracker
 from ..report.files import write_summaries
 from ..report.model import summarize
-from ..report.wording import headline
+from ..report.wording import console_lines
 from ..window import Window
 from .collector import GIVE_UP_S, HANG_S, Pipeline
 from .guard import Guard
@@ -276,9 +276,10 @@ class Ending:
     def _say_verdict(self) -> None:
         if not self._settings.console or self._settings.rank != 0:
             return
-        line = self._guard("the headline", lambda: headline(self._pipeline.verdict, self._window.trials))
-        if self._pipeline.folder is not None and line:
-            sys.stderr.write(f"stallmeter: {line}\nstallmeter: details: stallmeter report {self._pipeline.folder}\n")
+        lines = self._guard("the headline", lambda: console_lines(self._pipeline.verdict, self._window.trials))
+        if self._pipeline.folder is not None and lines:
+            lines.append(f"details: stallmeter report {self._pipeline.folder}")
+            sys.stderr.write("".join(f"stallmeter: {line}\n" for line in lines))
 
     def _say_undelivered(self) -> None:
         served = {tracker.name for tracker in self.trackers if hasattr(tracker, "held_points")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import re
 from collections.abc import Iterable, Iterator
@@ -123,10 +124,10 @@ def _primary(primary: Diagnosis, *, full: bool) -> Iterator[str]:
         f"{100 * primary.confidence:.0f} % sure)"
     )
     if primary.advice:
+        shown = primary if full else dataclasses.replace(primary, advice=primary.advice[:3])
+        lines = wording.fix_lines(shown)
         yield "\n".join(
-            f"{i}. {escape(advice.text)}"
-            + (f" ({won})" if (won := wording.predicted(advice.predicted_gain_pct)) else "")
-            for i, advice in enumerate(primary.advice[: None if full else 3], 1)
+            f"- **{line.label.capitalize()}**: {escape(str(line), 2 * wording.TEXT_LIMIT)}" for line in lines
         )
     if full and primary.evidence:
         rows = (
