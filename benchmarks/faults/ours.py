@@ -8,9 +8,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from stallmeter.engine import wiring as defaults
 from stallmeter.records.diagnosis import Verdict
 from stallmeter.report.model import read_history
+from stallmeter.rules.evaluation import diagnose
 from stallmeter.window import Window
 
 from .signals import read
@@ -42,7 +42,7 @@ class Stallmeter:
 def rejudged(folder: Path) -> dict[str, Any]:
     """Return what today's rules say about a recording of an earlier run."""
     window = read_history(folder).window
-    return {**described(window, defaults.diagnose(window)), "recording": str(folder)}
+    return {**described(window, diagnose(window)), "recording": str(folder)}
 
 
 def described(window: Window, verdict: Verdict) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def run(name: str, seconds: float, period_s: float, folder: Path, uris: dict[str
     if name == "no stallmeter":
         return loop(batches)
     with Monitor(directory=folder / "runs", trackers=trackers, console=False, period_s=period_s) as monitor:
-        monitor.skip_reports()
+        monitor.run.ending.skip_reports()
         times = loop(monitor.watch(batches))
     monitor.finish()
     return times

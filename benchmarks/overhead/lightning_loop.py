@@ -109,19 +109,18 @@ class Switch(L.Callback):
         self.simple = SimpleProfiler()
 
     def take_over(self, trainer):
-        session = self.ours._session
-        self.monitor = session.monitor
+        self.run = self.ours.monitor.run
         self.patches = {k: v for k, v in vars(self.profiler).items() if k in ("profile", "start", "stop")}
         self.others = [cb for cb in trainer.callbacks if cb is not self.ours]
         self.ticking = False
-        sampler = self.monitor._pipeline.sampler
+        sampler = self.run.collector.sampler
         tick = sampler._tick
         sampler._tick = lambda: tick() if self.ticking else None
 
     def switch(self, trainer, name: str) -> None:
         for attribute in self.patches:
             vars(self.profiler).pop(attribute, None)
-        self.monitor.clock.pause()
+        self.run.clock.pause()
         trainer.profiler = self.simple if name == "SimpleProfiler" else self.profiler
         extra = {
             "no-op callback": [self.noop],

@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--block", type=int, default=50)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, Monitor(directory=folder, trackers=None, console=False) as monitor:
-        monitor.skip_reports()
+        monitor.run.ending.skip_reports()
         print(f"{'step':8s} {'contender':24s} {'median µs':>10s} {'p99 µs':>10s} {'over bare µs':>13s}")
         for label, work_s in WORK_S.items():
             batches = [torch.ones(8, 4)] * min(arguments.block, int(0.2 / work_s))

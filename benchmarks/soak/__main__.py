@@ -24,13 +24,13 @@ from pathlib import Path
 import psutil
 
 from stallmeter.delivery.forwarder import points_of
+from stallmeter.engine.context import RunContext
 from stallmeter.engine.monitor import Monitor
-from stallmeter.engine.settings import Settings
+from stallmeter.engine.options import Options
+from stallmeter.engine.wiring import assemble
 from stallmeter.recording import Reader
 from stallmeter.records import HostSample, WorkerBatch
 from stallmeter.records.interfaces import Page, Point
-from stallmeter.report.drawing import ChildDrawing
-from stallmeter.rules import ALL_RULES
 
 STEP_NS = 8_640_000
 STEPS_PER_EPOCH = 2_000
@@ -120,17 +120,17 @@ def soak(steps: int, folder: Path) -> dict[str, float]:
     process = psutil.Process()
     clock, tracker = Clock(), Counter()
     threads = threading.active_count()
-    settings = Settings(directory=folder, console=False, interval_s=86_400)
     sources = [Host(clock), Workers(clock)]
-    monitor = Monitor(settings, sources=sources, rules=ALL_RULES, trackers=[tracker], draw=ChildDrawing, now=clock)
-    monitor.start()
+    options = Options(sources=sources, hardware=False, workers=False, console=False, interval_s=86_400)
+    run = assemble(options, RunContext(recordings=folder), find_trackers=lambda: [tracker], now=clock)
+    monitor = Monitor.of(run.start())
     done, base_mb = 0, 0.0
     while done < steps:
         for _ in monitor.watch(range(min(STEPS_PER_EPOCH, steps - done))):
             clock.now_ns += STEP_NS
             done += 1
             if done % STEPS_PER_TICK == 0:
-                monitor._pipeline.tick()
+                run.collector.tick()
             if done == BASE_STEPS:
                 base_mb = resident_mb(process)
                 print(f"{'steps':>12s} {'hours':>6s} {'memory MB':>10s} {'recording MB':>13s}")

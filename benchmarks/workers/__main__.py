@@ -239,7 +239,7 @@ def observe(case: Case, workers: int, effort: Effort, folder: Path) -> tuple[Loa
     """Record a run through stallmeter and condense it."""
     shape = BatchShape(0, 0)
     with Monitor(directory=folder / "runs", trackers=None, console=False, interval_s=0.25) as monitor:
-        monitor.skip_reports()
+        monitor.run.ending.skip_reports()
         for number, batch in enumerate(enough(monitor.watch(case.make(workers)), workers, effort.start_s)):
             if number == 0:
                 shape = batch_shape(batch)

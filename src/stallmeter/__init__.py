@@ -12,9 +12,9 @@ from . import version as _version
 __version__ = _version.VERSION
 
 if TYPE_CHECKING:
-    from .engine.wiring import Monitor as Monitor
-    from .engine.wiring import recommend_num_workers as recommend_num_workers
-    from .engine.wiring import watch as watch
+    from .api import Monitor as Monitor
+    from .api import recommend_num_workers as recommend_num_workers
+    from .api import watch as watch
     from .probing import probe as probe
 
 __all__ = ["Monitor", "__version__", "probe", "recommend_num_workers", "watch"]
@@ -22,9 +22,9 @@ __all__ = ["Monitor", "__version__", "probe", "recommend_num_workers", "watch"]
 
 def __getattr__(name: str) -> Any:
     if name in ("Monitor", "recommend_num_workers", "watch"):
-        from .engine import wiring
+        from . import api
 
-        return getattr(wiring, name)
+        return getattr(api, name)
     if name == "probe":
         from .probing import probe
 

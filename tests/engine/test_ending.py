@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from stallmeter.engine.monitor import Monitor, is_signalled
-from stallmeter.engine.settings import Settings
+from stallmeter.engine.monitor import Monitor
+from stallmeter.engine.run import is_signalled
 from stallmeter.recording import Reader, Recorder
 from stallmeter.records import Event, StepRecord
 from stallmeter.records.interfaces import Point
@@ -26,6 +26,7 @@ from stallmeter.report.drawing import ChildDrawing, DrawingError
 
 from ..children import children, left
 from ..conftest import ListTracker
+from ..monitors import bare_monitor
 
 
 class SlowDrawing:
@@ -61,9 +62,8 @@ class Bench:
         return self.drawings[-1]
 
     def run(self, *, budget_s: float = 60.0, **plugins: Any) -> Monitor:
-        settings = Settings(directory=self.folder, console=False, close_budget_s=budget_s, interval_s=0.02)
         plugins = {"trackers": [self.tracker], "draw": self.draw, **plugins}
-        monitor = Monitor(settings, **plugins).start()
+        monitor = bare_monitor(self.folder, close_budget_s=budget_s, interval_s=0.02, **plugins)
         for _ in monitor.watch(range(4)):
             time.sleep(0.001)
         return monitor
@@ -176,7 +176,7 @@ def test_one_child_at_a_time_and_not_too_many_in_line(
 def test_a_program_that_ends_gives_pictures_up_that_take_too_long(bench: Bench) -> None:
     """The tracker still gets its points and a page, which is not the last one: `sync` has something left to do."""
     monitor = bench.run(budget_s=1.0)
-    monitor.exit()(time.monotonic() + 1.0)
+    monitor.run.exit()(time.monotonic() + 1.0)
     assert monitor.finish()
     assert bench.drawings[0].stopped
     assert "step_time_ms" in {p.key for p in bench.tracker.points}
@@ -219,7 +219,7 @@ def test_an_exception_holds_the_program_up_for_the_recording_alone(bench: Bench)
     assert monitor.folder is not None
     assert events(monitor) == ["end"]
     assert sum(isinstance(r, StepRecord) for r, _ in Reader(monitor.folder)) == 4
-    monitor.others_are_done()
+    monitor.run.ending.others_are_done(0.0)
     bench.tracker.release.set()
     wait_for(lambda: bench.drawings)
     bench.drawings[0].finish.set()
@@ -234,7 +234,7 @@ def test_reports_wait_until_others_are_done(bench: Bench) -> None:
     time.sleep(0.3)
     assert not (monitor.folder / "report.md").exists()
     assert not bench.drawings
-    monitor.others_are_done()
+    monitor.run.ending.others_are_done(0.0)
     wait_for(lambda: bench.drawings)
     assert (monitor.folder / "report.md").exists()
 
@@ -273,11 +273,10 @@ def test_a_folder_that_hangs_is_not_touched_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Opening the next part waits for ever, as on a dead file server, and so would reading it for the reports."""
-    monkeypatch.setattr("stallmeter.engine.monitor.Recorder", functools.partial(Recorder, part_bytes=1))
+    monkeypatch.setattr("stallmeter.engine.output.Recorder", functools.partial(Recorder, part_bytes=1))
     monkeypatch.setattr("stallmeter.engine.collector.GIVE_UP_S", 1.0)
     monkeypatch.setattr("stallmeter.engine.collector.HANG_S", 0.5)
-    settings = Settings(directory=bench.folder, console=False, close_budget_s=1.0, interval_s=3600)
-    monitor = Monitor(settings, draw=bench.draw).start()
+    monitor = bare_monitor(bench.folder, close_budget_s=1.0, interval_s=3600, draw=bench.draw)
     assert monitor.folder is not None
     for _ in monitor.watch(range(4)):
         pass

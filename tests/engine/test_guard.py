@@ -13,7 +13,6 @@ import pytest
 
 from stallmeter.engine import sampler
 from stallmeter.engine.monitor import Monitor
-from stallmeter.engine.settings import Settings
 from stallmeter.recording import Reader
 from stallmeter.records import Event, HostSample, LedgerRecord, NetworkSample, StepRecord, SyncCalls
 from stallmeter.records.checks import sound_diagnosis, sound_samples
@@ -27,6 +26,7 @@ from stallmeter.report.text import to_text
 from stallmeter.window import Window
 
 from ..conftest import FakeSource, FakeTime, ListTracker
+from ..monitors import bare_monitor
 
 HUGE = "x" * 10_000_000
 SOUND: dict[str, Any] = {
@@ -122,13 +122,15 @@ class Bench:
         budget_s: float = 20,
         interval_s: float = 0.02,
     ) -> Monitor:
-        return Monitor(
-            Settings(directory=self.folder, console=False, close_budget_s=budget_s, interval_s=interval_s),
+        return bare_monitor(
+            self.folder,
+            close_budget_s=budget_s,
+            interval_s=interval_s,
             rules=[*rules, self.rule],
             sources=[*sources, self.source],
             trackers=[*trackers, self.tracker],
             now=self.now,
-        ).start()
+        )
 
     def train(self, monitor: Monitor, steps: int = 5) -> None:
         for _ in monitor.watch(range(steps)):
@@ -217,12 +219,18 @@ def test_a_rule_that_raises_or_returns_nonsense(bench: Bench, answer: Any) -> No
 )
 def test_a_rule_that_is_none(bench: Bench, name: str, value: Any) -> None:
     rule = Odd(None)
-    setattr(rule, name, value)
-    bench.is_named_once(bench.run_once(rules=[rule]), "rule odd", "failed", again=True)
+    monitor = bench.start(rules=[rule], interval_s=3600)
+    setattr(rule, name, value)  # what is none from the beginning is refused there
+    bench.train(monitor)
+    monitor.close()
+    bench.is_named_once(bench.check(monitor), "rule odd", "failed", again=True)
 
 
 def test_a_rule_without_a_name(bench: Bench) -> None:
-    bench.is_named_once(bench.run_once(rules=[object()]), "rule object", "failed", again=True)
+    class Nameless:
+        def check(self, window: Window) -> None: ...
+
+    bench.is_named_once(bench.run_once(rules=[Nameless()]), "rule Nameless", "failed", again=True)
 
 
 STEP = StepRecord(
@@ -338,8 +346,8 @@ def polls_with(bench: Bench, failing: Callable[[int], bool], polls: int, level: 
     monitor = bench.start(sources=[OddSource(answer)], interval_s=3600)
     bench.train(monitor)
     for poll[0] in range(polls):
-        monitor._pipeline._thrift.level = level
-        monitor._pipeline.tick()
+        monitor.run.collector._limiter.level = level
+        monitor.run.collector.tick()
     poll[0] = -1
     monitor.close()
     return asked, bench.check(monitor)
@@ -385,8 +393,8 @@ def test_a_rule_that_cannot_bear_one_window_judges_the_next(bench: Bench) -> Non
     monitor = bench.start(rules=[rule], interval_s=3600)
     bench.train(monitor)
     for _ in range(2):
-        monitor._pipeline._next_verdict_s = 0.0
-        monitor._pipeline.tick()
+        monitor.run.collector._next_verdict_s = 0.0
+        monitor.run.collector.tick()
     assert [d.rule for d in monitor.verdict.diagnoses] == ["fine", "odd"]
     monitor.close()
     report = bench.check(monitor)
@@ -527,8 +535,8 @@ def test_a_part_of_our_own_that_fails_once_is_tried_again(
 ) -> None:
     monitor = bench.start()
     bench.train(monitor)
-    pipeline = monitor._pipeline
-    whole = getattr(pipeline, part)
+    collector = monitor.run.collector
+    whole = getattr(collector, part)
     failures = iter([True])
 
     def flaky(*args: Any) -> Any:
@@ -536,8 +544,8 @@ def test_a_part_of_our_own_that_fails_once_is_tried_again(
             raise KeyError("a bug")
         return whole(*args)
 
-    monkeypatch.setattr(pipeline, part, flaky)
-    pipeline._next_verdict_s = pipeline._period_ends_s = 0.0
+    monkeypatch.setattr(collector, part, flaky)
+    collector._next_verdict_s = collector._period_ends_s = 0.0
     wait_for(lambda: PARTS[part] in bench.caplog.text)
     monitor.close()
     bench.is_named_once(bench.check(monitor), PARTS[part], "failed")
@@ -567,7 +575,7 @@ def test_a_console_that_is_gone(
 
         flush = write
 
-    monitor = Monitor(Settings(directory=tmp_path), now=fake_time).start()
+    monitor = bare_monitor(tmp_path, console=True, now=fake_time)
     for _ in monitor.watch(range(3)):
         fake_time.sleep(1.0)
     monkeypatch.setattr("sys.stderr", Gone())

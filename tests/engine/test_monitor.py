@@ -18,8 +18,7 @@ import pytest
 import stallmeter
 from stallmeter.delivery.choice import choose_trackers
 from stallmeter.engine.monitor import Monitor
-from stallmeter.engine.settings import Settings
-from stallmeter.engine.wiring import recordings_directory
+from stallmeter.engine.options import Options
 from stallmeter.errors import SettingError
 from stallmeter.recording import Reader
 from stallmeter.records import (
@@ -37,17 +36,16 @@ from stallmeter.rules import ALL_RULES
 from stallmeter.window import Window
 
 from ..conftest import FakeSource, FakeTime, ListTracker
+from ..monitors import bare_monitor
 
 
 def make(tmp_path: Path, **options: Any) -> Monitor:
-    settings = Settings(directory=tmp_path, console=False, close_budget_s=60, interval_s=0.05)
-    return Monitor(settings, **options).start()
+    return bare_monitor(tmp_path, **{"close_budget_s": 60, "interval_s": 0.05, **options})
 
 
 def by_hand(tmp_path: Path, fake_time: FakeTime, *sources: Any) -> Monitor:
     """A monitor that takes no tick of its own but the last."""
-    settings = Settings(directory=tmp_path, console=False, interval_s=3600)
-    return Monitor(settings, sources=sources, now=fake_time).start()
+    return bare_monitor(tmp_path, interval_s=3600, sources=sources, now=fake_time)
 
 
 def records(monitor: Monitor) -> list[Any]:
@@ -163,7 +161,7 @@ def test_a_source_that_hangs_is_left_behind(
         fake_time.sleep(0.5)
     monitor.close()
     source.release.set()
-    assert monitor._pipeline.sampler.stop(30)
+    assert monitor.run.collector.sampler.stop(30)
     assert caplog.text.count("source hanging failed and is switched off") == 1
     found = records(monitor)
     assert sum(isinstance(x, StepRecord) for x in found) == 5
@@ -174,7 +172,7 @@ def test_a_source_that_hangs_is_left_behind(
 def test_a_keyboard_interrupt_is_not_swallowed(tmp_path: Path) -> None:
     monitor = make(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        monitor.guard("x", _interrupt)
+        monitor.run.guard("x", _interrupt)
     monitor.close()
 
 
@@ -187,7 +185,7 @@ def test_fast_steps_are_sampled_with_every_outlier(tmp_path: Path, fake_time: Fa
     for i, _ in enumerate(monitor.watch(range(30_000))):
         fake_time.sleep(5.0 if i in (7_001, 20_003) else 0.001)
         if i == 6_000:
-            monitor._pipeline.tick()
+            monitor.run.collector.tick()
     monitor.close()
     steps = [x for x in records(monitor) if isinstance(x, StepRecord)]
     assert {7_001, 20_003} <= {s.index for s in steps}
@@ -207,7 +205,7 @@ def test_ranks_keep_the_same_steps_and_batches(tmp_path: Path) -> None:
             now.sleep(0.001)
             source.samples.append(WorkerBatch(worker=i % 4, time_s=float(i), wall_s=0.001, cpu_s=0.001))
             if i % ticks_every == ticks_every - 1:
-                monitor._pipeline.tick()
+                monitor.run.collector.tick()
         monitor.close()
         found = records(monitor)
         kept.append({x.index for x in found if isinstance(x, StepRecord)} - {7_699})  # alone in the last tick
@@ -229,7 +227,7 @@ def test_batches_and_the_devices_part_are_recorded_as_steps_are(tmp_path: Path, 
             WorkerBatch(worker=0, time_s=1.0, wall_s=0.001, cpu_s=0.001), DeviceStep(index=i, **times)
         ]  # fmt: skip
         if i % 1_000 == 999:
-            monitor._pipeline.tick()
+            monitor.run.collector.tick()
     monitor.close()
     found = records(monitor)
     steps = {x.index for x in found if isinstance(x, StepRecord)}
@@ -253,8 +251,8 @@ def test_a_long_recording_is_thinned(tmp_path: Path, fake_time: FakeTime, monkey
         source.samples.append(WorkerBatch(worker=0, time_s=1.0, wall_s=0.01, cpu_s=0.01))
         if i % 100 == 99:
             source.samples.append(HostSample(time_s=i / 100, job_cpus=1.0))
-            monitor._pipeline.tick()
-            sizes.append(monitor._pipeline.recorder.total_bytes)
+            monitor.run.collector.tick()
+            sizes.append(monitor.run.output.recorder.total_bytes)
     monitor.close()
     found = records(monitor)
     for kind in (StepRecord, WorkerBatch):
@@ -366,11 +364,11 @@ def test_public_names() -> None:
 
 def test_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STALLMETER_DIR", str(tmp_path))
-    assert recordings_directory(None) == tmp_path
-    assert recordings_directory("x") == Path("x")
+    assert Options().check_recordings() == tmp_path
+    assert Options(directory="x").check_recordings() == Path("x")
     (tmp_path / "f").touch()
     with pytest.raises(SettingError, match="is a file"):
-        recordings_directory(tmp_path / "f")
+        Options(directory=tmp_path / "f").check_recordings()
 
 
 def test_trackers_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,7 +387,7 @@ def test_a_disk_that_is_full_for_a_while_loses_nothing(
     tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture
 ) -> None:
     monitor = make(tmp_path, now=fake_time)
-    recorder: Any = monitor._pipeline.recorder
+    recorder: Any = monitor.run.output.recorder
     failures: list[int] = []
 
     class Full:
@@ -419,8 +417,8 @@ def test_a_monitor_that_costs_too_much_samples_less_and_says_so(tmp_path: Path, 
     monitor = by_hand(tmp_path, fake_time, lazy, eager)
     for _ in monitor.watch(range(200)):
         fake_time.sleep(1.0)
-        monitor._pipeline.sampler.cpu_s += 0.02
-        monitor._pipeline.tick()
+        monitor.run.collector.sampler.cpu_s += 0.02
+        monitor.run.collector.tick()
     monitor.close()
     assert eager.asked == 201
     assert lazy.asked < 80

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from stallmeter.engine import wiring as defaults
+from stallmeter.engine import wiring
 
 torch.set_num_threads(1)
 TOO_LONG_S = 120
@@ -195,7 +195,7 @@ def main() -> None:
     namespace, folder = sys.argv[1], Path(sys.argv[2])
     pl = importlib.import_module(namespace)
     module = importlib.import_module(f"stallmeter.lightning.{'unified' if namespace[0] == 'l' else 'legacy'}")
-    defaults.start_drawing = lambda: None  # pictures take most of a short run's time
+    wiring.start_drawing = lambda: None  # pictures take most of a short run's time
     import_what_training_imports(pl, folder / "first")
     gc.freeze()  # or each process would copy all memory to collect it at its end
     for name in [*BEFORE, *STEPS, *WORKERS]:

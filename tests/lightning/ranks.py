@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from stallmeter.engine import wiring as defaults
+from stallmeter.engine import wiring
 
-defaults.start_drawing = lambda: None  # pictures take most of a short run's time
+wiring.start_drawing = lambda: None  # pictures take most of a short run's time
 torch.set_num_threads(1)
 NAMESPACE, FOLDER, *CASES = sys.argv[1:]
 PORTS = dict(zip(CASES, os.environ.get("PORTS", "").split(), strict=False))

@@ -80,7 +80,7 @@ class Fit:
         def on_train_epoch_end(_: Any, trainer: Any, module: Any) -> None:
             loaders = trainer.fit_loop._combined_loader.flattened
             fit.workers.append(getattr(loaders[0], "num_workers", 0))
-            fit.monitor.monitor._pipeline.tick()
+            fit.monitor.monitor.run.collector.tick()
 
         hooks = {"on_train_batch_end": on_train_batch_end, "on_train_epoch_end": on_train_epoch_end}
         return type("Spy", (self.bench.pl.Callback,), hooks)()
@@ -272,7 +272,7 @@ def test_validation_in_the_middle_of_an_epoch(unified: Bench, plant: Any) -> Non
 
     def on_train_epoch_end(_: Any, trainer: Any, module: Any) -> None:
         seen.append(loader.num_workers)
-        monitor.monitor._pipeline.tick()
+        monitor.monitor.run.collector.tick()
 
     spy = type("Spy", (unified.pl.Callback,), {"on_train_epoch_end": on_train_epoch_end})()
     trainer = unified.trainer(monitor, spy, max_epochs=3, val_check_interval=0.25)
@@ -293,7 +293,7 @@ def test_a_resumed_run(unified: Bench, plant: Any, processes_left: ProcessesLeft
 
     def on_train_epoch_end(_: Any, trainer: Any, module: Any) -> None:
         seen.append(loader.num_workers)
-        monitor.monitor._pipeline.tick()
+        monitor.monitor.run.collector.tick()
 
     spy = type("Spy", (unified.pl.Callback,), {"on_train_epoch_end": on_train_epoch_end})()
     trainer = unified.trainer(monitor, spy, max_epochs=4)

@@ -378,7 +378,7 @@ def test_pickle_and_deepcopy_during_fit(bench: Bench) -> None:
     done = []
 
     def copies(_: Any, trainer: Any, *__: Any) -> None:
-        ledger = sm.monitor.ledger
+        ledger = sm.monitor.run.clock.ledger
         for profiler in (pickle.loads(pickle.dumps(trainer.profiler)), copy.deepcopy(trainer.profiler)):
             stack = list(ledger.stack)
             with profiler.profile("[Strategy]X.training_step"):

@@ -18,7 +18,7 @@ def fit(bench: Bench, model: Any, gpu: SimulatedGpu, items: int = 40, **options:
     timeline = DeviceTimeline(gpu)
 
     def attach(*_: Any) -> None:
-        ours.monitor.clock.ledger.device = timeline
+        ours.monitor.run.clock.ledger.device = timeline
 
     ours = bench.monitor(trackers=None)
     hook = type("Attach", (bench.pl.Callback,), {"on_train_start": attach})()
@@ -113,7 +113,7 @@ def test_an_exception_in_a_step(unified: Bench) -> None:
     hook = type(
         "Attach",
         (unified.pl.Callback,),
-        {"on_train_start": lambda *_: setattr(ours.monitor.clock.ledger, "device", timeline)},
+        {"on_train_start": lambda *_: setattr(ours.monitor.run.clock.ledger, "device", timeline)},
     )()
     with pytest.raises(KeyError, match="planted"):
         unified.trainer(ours, hook).fit(Failing(), unified.loader(40))
@@ -137,8 +137,9 @@ def test_a_profile_of_a_fit(unified: Bench, monkeypatch: pytest.MonkeyPatch) -> 
         asked: list[int] = []
 
         def ask(trainer: Any, *_: Any, ours: Any = ours, asked: list[int] = asked) -> None:
-            if ours.monitor._pipeline.profiler is not None:
-                ours.monitor._pipeline.profiler.request("compute-bound", 20)
+            profiler = ours.monitor.run.collector.sources.get("profiler")
+            if profiler is not None:
+                profiler.request("compute-bound", 20)
                 asked.append(1)
 
         hook = type("Ask", (unified.pl.Callback,), {"on_train_start": ask})()

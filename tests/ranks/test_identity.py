@@ -19,7 +19,6 @@ import pytest
 import torch.distributed as dist
 
 from stallmeter.engine.monitor import Monitor
-from stallmeter.engine.settings import Settings
 from stallmeter.ranks import identity as identity_module
 from stallmeter.ranks import rendezvous
 from stallmeter.ranks.identity import Identity, Line, Lines, new_name
@@ -28,6 +27,7 @@ from stallmeter.ranks.rendezvous import MEETING_PLACE, FolderLine, StoreLine
 from stallmeter.recording import Reader, ranks
 from stallmeter.records import Event, StepRecord
 
+from ..monitors import bare_monitor
 from ..ports import free_port
 
 PROGRAM = Path(__file__).with_name("plain_ranks.py")
@@ -173,8 +173,8 @@ def hanging_server() -> socket.socket:
 
 def monitor_of(rank: int, folder: Path, environ: Mapping[str, str], **options: Any) -> Monitor:
     lines = partial(rendezvous.lines, directory=folder, environ=environ)
-    settings = Settings(directory=folder, console=False, rank=rank, world_size=2, interval_s=0.05)
-    return Monitor(settings, identity=Identity(rank, 2, lines, **options)).start()
+    identity = Identity(rank, 2, lines, **options)
+    return bare_monitor(folder, rank=rank, world_size=2, interval_s=0.05, identity=identity)
 
 
 @pytest.mark.parametrize("there", ["hangs", "refuses", "is not there"])
@@ -242,9 +242,9 @@ def test_two_processes_of_one_rank_do_not_write_one_file(tmp_path: Path) -> None
 
         def leave(self, nonce: str) -> None: ...
 
-    settings = Settings(directory=tmp_path, console=False, rank=1, world_size=2, interval_s=0.05)
     lines = cast(Lines, lambda topic: {"line": Told})
-    monitors = [Monitor(settings, identity=Identity(1, 2, lines)).start() for _ in range(2)]
+    made = {"rank": 1, "world_size": 2, "interval_s": 0.05}
+    monitors = [bare_monitor(tmp_path, identity=Identity(1, 2, lines), **made) for _ in range(2)]
     for monitor in monitors:
         monitor.close()
         assert monitor.folder is not None

@@ -17,8 +17,6 @@ import pytest
 from stallmeter import recording
 from stallmeter.cli import main
 from stallmeter.delivery.forwarder import deliver
-from stallmeter.engine.monitor import Monitor
-from stallmeter.engine.settings import Settings
 from stallmeter.errors import RecordingError
 from stallmeter.recording import Header, Position, Reader, Recorder
 from stallmeter.recording.cursor import Cursor, cursor_path, write_cursor
@@ -28,6 +26,7 @@ from stallmeter.report.model import build_report
 from stallmeter.report.text import to_text
 
 from ..conftest import FakeTime, ListTracker
+from ..monitors import bare_monitor
 
 HEADER = Header(run_id="full", started_s=1.7e9, host="gone")
 HEADER_BYTES = 4096
@@ -121,9 +120,8 @@ def test_a_run_whose_disk_is_full_for_a_while(
     """The report counts every step, and the tracker gets what it would have got."""
     monkeypatch.setattr(recording.Recorder.__init__, "__kwdefaults__", {"part_bytes": HEADER_BYTES})
     tracker = ListTracker()
-    settings = Settings(directory=disk.folder, console=False, interval_s=3600)
-    monitor = Monitor(settings, trackers=[tracker], now=fake_time).start()
-    tick = monitor._pipeline.tick
+    monitor = bare_monitor(disk.folder, interval_s=3600, trackers=[tracker], now=fake_time)
+    tick = monitor.run.collector.tick
     for i, _ in enumerate(monitor.watch(range(18))):
         fake_time.sleep(1.0)
         monitor.log({"loss": float(i)})
@@ -167,16 +165,15 @@ def test_what_is_kept_for_a_retry_is_bounded_and_what_is_dropped_is_told(
     """Also where the new part cannot be begun, and between two flushes."""
     monkeypatch.setattr("stallmeter.recording.writer.KEPT_LINES", 50)
     monkeypatch.setattr(recording.Recorder.__init__, "__kwdefaults__", {"part_bytes": 1})
-    settings = Settings(directory=disk.folder, console=False, interval_s=3600)
-    monitor = Monitor(settings, now=fake_time).start()
-    recorder = monitor._pipeline.recorder
+    monitor = bare_monitor(disk.folder, interval_s=3600, now=fake_time)
+    recorder = monitor.run.output.recorder
     assert recorder is not None
     disk.fill()
     for i in range(500):
         monitor.log({"loss": float(i)})
         if i % 100 == 0:
-            monitor._pipeline.tick()
-    monitor._pipeline.keep_inbox()
+            monitor.run.collector.tick()
+    monitor.run.collector.keep_inbox()
     disk.clear()
     monitor.close()
     assert monitor.folder is not None

@@ -15,8 +15,6 @@ from typing import Any
 import psutil
 import pytest
 
-from stallmeter.engine.monitor import Monitor
-from stallmeter.engine.settings import Settings
 from stallmeter.recording import Header, Position, Recorder
 from stallmeter.recording import pending as leftovers
 from stallmeter.recording.cursor import Cursor, cursor_path, cursors, read_cursor, write_cursor
@@ -24,6 +22,7 @@ from stallmeter.recording.pending import behind, is_written, leftovers_below
 from stallmeter.records import Event, HostSample
 
 from ..conftest import ListTracker
+from ..monitors import bare_monitor
 
 NOW = time.time()
 
@@ -138,7 +137,7 @@ def test_a_run_that_starts_says_what_is_left(tmp_path: Path, caplog: pytest.LogC
     """One line, with the command that sends it."""
     found = [recording(tmp_path / f"2026010{i}-x") for i in range(number)]
     with caplog.at_level(logging.WARNING, "stallmeter"):
-        Monitor(Settings(directory=tmp_path), trackers=[ListTracker()]).start().close()
+        bare_monitor(tmp_path, console=True, trackers=[ListTracker()]).close()
     lines = [r.getMessage() for r in caplog.records if "earlier recording" in r.getMessage()]
     where = found[0] if number == 1 else tmp_path
     assert len(lines) == 1
@@ -147,5 +146,5 @@ def test_a_run_that_starts_says_what_is_left(tmp_path: Path, caplog: pytest.LogC
 
 
 def test_a_run_that_starts_alone_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    Monitor(Settings(directory=tmp_path)).start().close()
+    bare_monitor(tmp_path, console=True).close()
     assert not caplog.records

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stallmeter.engine.monitor import OWN_NAME
+from stallmeter.engine.wiring import OWN_NAME
 from stallmeter.records import LedgerRecord
 from stallmeter.records.diagnosis import Severity
 from stallmeter.rules import slow_callback

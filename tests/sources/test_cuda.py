@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from stallmeter.engine.monitor import Monitor
-from stallmeter.engine.settings import Settings
 from stallmeter.records import DeviceStep, Event
 from stallmeter.report.model import read_history
 from stallmeter.sources import cuda as door
@@ -18,6 +17,7 @@ from stallmeter.timing.clock import DataSpan, StepClock
 from stallmeter.timing.ledger import DATA_WAIT, FORWARD, LOOP, Ledger, WorkSpan
 
 from ..conftest import FakeTime
+from ..monitors import bare_run
 from ..simulated_gpu import SimulatedGpu
 from .fake_torch import FakeStream, fake_torch
 
@@ -197,20 +197,20 @@ def test_closing_lets_go(bench):
 
 def test_through_a_monitor(bench, tmp_path):
     """What the device did reaches the recording, and from there the report."""
-    monitor = Monitor(Settings(directory=tmp_path, console=False, interval_s=0.02), now=bench.time)
-    bench.clock = monitor.clock
+    run = bare_run(tmp_path, interval_s=0.02, now=bench.time)
+    bench.clock = run.clock
     bench.cuda.allocated[0] = 1
-    monitor.add_source(CudaSource(monitor.clock, bench.modules))
-    monitor.start()
-    wait = DataSpan(monitor.clock, DATA_WAIT)
+    run.collector.sources["cuda"] = CudaSource(run.clock, bench.modules)
+    monitor = Monitor.of(run.start())
+    wait = DataSpan(run.clock, DATA_WAIT)
     for _ in range(40):
         with wait:
             bench.gpu.work(5.0)
         with monitor.span("forward"):
             bench.gpu.launch(20.0)
             bench.gpu.work(0.1)
-        monitor.clock.worked = True
-    monitor.clock.pause()
+        run.clock.worked = True
+    run.clock.pause()
     bench.gpu.synchronize()
     monitor.close()
     assert monitor.folder is not None

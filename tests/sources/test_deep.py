@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 
 from stallmeter.engine import collector as pipeline
-from stallmeter.engine.wiring import Monitor
+from stallmeter.engine.monitor import Monitor
 from stallmeter.recording import Reader
 from stallmeter.records import DeepProfile, Event, Operator
 from stallmeter.records.diagnosis import Advice, Diagnosis, Evidence, Severity
@@ -222,12 +222,11 @@ def test_a_plain_loop(tmp_path, monkeypatch):
     assert found[0].cause == "compute-bound"
     assert any(o.name == "aten::addmm" for o in found[0].operators)
     assert (monitor.folder / "trace.json.gz").is_file()
-    assert monitor.clock.at_boundary is None
+    assert monitor.run.clock.at_boundary is None
     assert monitor.window.ledger is not None
     assert monitor.window.ledger.own_s > 0.5 * found[0].held_s
 
 
 def test_it_is_off_unless_asked_for(tmp_path):
     with Monitor(directory=tmp_path, trackers=None, hardware=False, workers=False, console=False) as monitor:
-        assert monitor._pipeline.profiler is None
-        assert "profiler" not in monitor._pipeline.sources
+        assert "profiler" not in monitor.run.collector.sources

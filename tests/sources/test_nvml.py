@@ -9,11 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 from stallmeter.engine.monitor import Monitor
-from stallmeter.engine.settings import Settings
 from stallmeter.records import GpuSample
 from stallmeter.sources.nvml import NvmlSource
 from stallmeter.sources.nvml.metrics import throttle_reasons
 from stallmeter.sources.nvml.processes import job_memory
+
+from ..monitors import bare_run
 
 NOT_SUPPORTED, UNKNOWN = 3, 999
 
@@ -372,9 +373,9 @@ def test_check_tells_of_a_driver_that_fails_after_its_start():
 def test_only_the_sampler_thread_asks_nvml(tmp_path):
     """Starting NVML may take seconds; the training thread does not wait for it, nor for any other call."""
     nvml = one_gpu()
-    monitor = Monitor(Settings(directory=tmp_path, interval_s=0.02, console=False), sources=[NvmlSource(nvml, {})])
+    run = bare_run(tmp_path, interval_s=0.02, sources=[NvmlSource(nvml, {})])
     assert nvml.calls == []
-    with monitor.start():
+    with Monitor.of(run.start()) as monitor:
         wait_until(lambda: monitor.window.gpus)
         assert nvml.threads == {"stallmeter-sampler"}
     assert nvml.users == 0

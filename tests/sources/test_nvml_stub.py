@@ -473,12 +473,13 @@ class TestProcesses:
 RUN = """
 import json, sys, time
 from pathlib import Path
-from stallmeter.engine.monitor import Monitor
-from stallmeter.engine.settings import Settings
+from stallmeter import Monitor
+from stallmeter.engine import wiring
 from stallmeter.sources.nvml import NvmlSource
 
-settings = Settings(directory=Path(sys.argv[1]), interval_s=0.02, console=False)
-with Monitor(settings, sources=[NvmlSource()]).start() as monitor:
+wiring.start_drawing = lambda: None
+bare = {"hardware": False, "workers": False, "rules": (), "trackers": None, "console": False}
+with Monitor(directory=Path(sys.argv[1]), interval_s=0.02, sources=[NvmlSource()], **bare) as monitor:
     done = 0
     deadline = time.monotonic() + 60
     for batch in monitor.watch(range(100_000)):

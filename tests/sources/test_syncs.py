@@ -11,9 +11,6 @@ from typing import Any
 
 import pytest
 
-from stallmeter.engine.monitor import Monitor
-from stallmeter.engine.settings import Settings
-from stallmeter.engine.wiring import add_default_sources
 from stallmeter.rules.host_sync import HostSync
 from stallmeter.sources.syncs import FIRST_STEP, SURE_POLLS, SyncProbe, place
 from stallmeter.timing.clock import StepClock
@@ -21,6 +18,7 @@ from stallmeter.timing.ledger import Ledger
 from stallmeter.window import Window
 
 from ..conftest import FakeTime
+from ..monitors import bare_run
 from ..rules.test_launch_bound import launching
 from ..simulated_gpu import SimulatedGpu
 from .fake_torch import fake_torch
@@ -158,15 +156,14 @@ def test_what_asks_for_the_probe():
 
 
 @pytest.mark.parametrize("busy_pct", [60.0, 95.0])
-def test_the_window_is_asked(busy_pct, monkeypatch):
+def test_the_window_is_asked(busy_pct, tmp_path, monkeypatch):
     """With everything as it is by default, the window of the run decides."""
     monkeypatch.setitem(sys.modules, "torch", fake_torch(SimulatedGpu(FakeTime())))
-    monitor = Monitor(Settings())
-    add_default_sources(monitor, hardware=True, workers=False)
-    monitor.window = launching(busy_pct)
+    monkeypatch.setattr("stallmeter.engine.wiring.Window", lambda: launching(busy_pct))
+    run = bare_run(tmp_path, hardware=True)
     for _ in range(SURE_POLLS):
-        monitor._pipeline.sources["sync probe"].sample(0.0)
-    assert (monitor.clock.at_boundary is not None) == (busy_pct < 90.0)
+        run.collector.sources["sync probe"].sample(0.0)
+    assert (run.clock.at_boundary is not None) == (busy_pct < 90.0)
 
 
 def test_the_users_own_mode_is_left_alone(bench):

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import stallmeter
-from stallmeter.engine import wiring as defaults
+from stallmeter import api
 from stallmeter.errors import SettingError
 from stallmeter.recording import Reader
 from stallmeter.records import (
@@ -77,8 +77,9 @@ class Plain:
         made = stallmeter.Monitor(
             directory=self.folder, hardware=False, console=False, trackers=None, interval_s=86_400, **options
         )
-        made.ledger.now = self.time
-        made.ledger.origin = made.ledger.last = self.time()
+        ledger = made.run.clock.ledger
+        ledger.now = self.time
+        ledger.origin = ledger.last = self.time()
         return made
 
     def epoch(self, monitor: stallmeter.Monitor, watched: Any) -> list[float]:
@@ -86,7 +87,7 @@ class Plain:
         for batch in watched:
             self.time.sleep(0.002)
             seen.append(float(batch[0, 0]))
-        monitor._pipeline.tick()
+        monitor.run.collector.tick()
         return seen
 
 
@@ -147,22 +148,22 @@ def test_the_setting_of_watch(plain: Plain, monkeypatch: pytest.MonkeyPatch) -> 
     """The implicit monitor takes the setting of the first call."""
     told: list[WorkerAdvice] = []
     made: list[stallmeter.Monitor] = []
-    monkeypatch.setattr(defaults, "_implicit", None)
+    monkeypatch.setattr(api, "_implicit", None)
     make = plain.monitor
 
     def monitor(**options: Any) -> stallmeter.Monitor:
         with monkeypatch.context() as original:
-            original.setattr(defaults, "Monitor", stallmeter_monitor)
+            original.setattr(api, "Monitor", stallmeter_monitor)
             made.append(make(**options))
         return made[-1]
 
-    stallmeter_monitor = defaults.Monitor
-    monkeypatch.setattr(defaults, "Monitor", monitor)
+    stallmeter_monitor = api.Monitor
+    monkeypatch.setattr(api, "Monitor", monitor)
     loader = DataLoader(Items(plain.time))
     for options in ({"on_num_workers": told.append}, {}, {}):
         for _ in stallmeter.watch(loader, **options):
             plain.time.sleep(0.002)
-        made[0]._pipeline.tick()
+        made[0].run.collector.tick()
     made[0].close()
     assert len(made) == 1
     assert told == [advice(0, 2)] * 2
@@ -179,7 +180,7 @@ def test_recommend_num_workers(plain: Plain, monkeypatch: pytest.MonkeyPatch) ->
         assert stallmeter.recommend_num_workers(monitor) is None
         plain.epoch(monitor, monitor.watch(loader))
         assert stallmeter.recommend_num_workers(monitor) == advice(0, 2)
-    monkeypatch.setattr(defaults, "_implicit", monitor)
+    monkeypatch.setattr(api, "_implicit", monitor)
     assert stallmeter.recommend_num_workers() == advice(0, 2)
 
     class Callback:
@@ -190,7 +191,7 @@ def test_recommend_num_workers(plain: Plain, monkeypatch: pytest.MonkeyPatch) ->
     for wrong, what in ((loader, "takes a Monitor"), (Callback(None), "no run yet")):
         with pytest.raises(SettingError, match=what):
             stallmeter.recommend_num_workers(wrong)
-    monkeypatch.setattr(defaults, "_implicit", None)
+    monkeypatch.setattr(api, "_implicit", None)
     with pytest.raises(SettingError, match="no run yet"):
         stallmeter.recommend_num_workers()
 

@@ -12,12 +12,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from ..delivery.forwarder import Forwarder
 from ..delivery.points import Period, period_s
-from ..ranks.late import LateRecorder
-from ..recording import Recorder, redact
+from ..recording import redact
 from ..recording.pending import leftovers
 from ..records import (
     BUCKETS,
@@ -38,15 +36,16 @@ from ..report.model import summarize
 from ..report.run_page import build_page
 from ..report.steps_csv import HELD_ROWS
 from ..rules.evaluation import evaluate
-from ..rules.rule import Rule
 from ..timing.clock import StepClock
 from ..timing.ledger import CALLBACKS, LOGGING
 from ..window import Window
 from ..workers.apply import Boundary, Retuner
+from .context import RunContext
 from .guard import Guard
-from .overhead_limiter import Thrift
+from .options import Options
+from .output import AnyRecorder, Output
+from .overhead_limiter import OverheadLimiter
 from .sampler import Sampler
-from .settings import Settings
 
 _log = logging.getLogger("stallmeter")
 
@@ -61,7 +60,7 @@ MEDIAN_TICKS = 8
 
 VERDICT_EVERY_S = 5.0
 HANG_S = 5.0
-"""A source or rule that takes longer than this at the end of a run is left behind."""
+"""A source or rule that takes longer than this at the end of a run is abandoned."""
 
 SPARSE_TICKS = 16
 """A recording that has grown long has a ledger and hardware samples of every so-many-th tick, at the least."""
@@ -73,25 +72,40 @@ GIVE_UP_S = 15.0
 """Most time for the last sample at the end of a run, those that hang in it included."""
 
 
-class Pipeline:
+class Profiler(Source, Protocol):
+    """A source that profiles a few steps when a verdict asks for it."""
+
+    files: dict[str, Path]
+    """What it wrote, by the name that it has on a tracker."""
+
+    def request(self, rule: str, steps: int) -> None:
+        """Ask for the profile, if this primary cause is one that it would explain."""
+        ...
+
+
+class Collector:
     """Takes what came in, keeps it and has it judged, on a sampler thread of its own.
 
     Args:
-        settings: Of the monitor.
+        options: What the program chose.
+        context: Of the run.
         clock: Where the steps come from, and the ledger.
         window: Where everything goes.
         guard: Keeps errors away.
         inbox: What other threads have for the recording.
         own_slot: Of the ledger: stallmeter's own time.
         sources: What is measured besides the loop.
-        rules: What is looked for.
+        output: Where the records go.
+        retuner: Decides about the number of workers; None where that was not wanted.
+        profiler: Asked when a verdict lies inside the step, and one of the sources; None where that was not wanted.
         after: What a thread beside the training does once the run was asked to end, with `end` for a beginning.
         cut_short: Makes ``after`` come back soon.
     """
 
     def __init__(
         self,
-        settings: Settings,
+        options: Options,
+        context: RunContext,
         clock: StepClock,
         window: Window,
         guard: Guard,
@@ -99,36 +113,32 @@ class Pipeline:
         *,
         own_slot: int,
         sources: Sequence[Source],
-        rules: Sequence[Rule],
+        output: Output,
+        retuner: Retuner | None = None,
+        profiler: Profiler | None = None,
         after: Callable[[], None] = lambda: None,
         cut_short: Callable[[], None] = lambda: None,
     ) -> None:
-        self._settings = settings
+        self._options = options
+        self._context = context
         self._clock = clock
         self._ledger = clock.ledger
         self._window = window
         self._guard = guard
         self._inbox = inbox
         self._own_slot = own_slot
-        self._rules = tuple(rules)
+        self._output = output
+        self._retuner = retuner
+        self._profiler = profiler
         self.sources = {source.name: source for source in sources}
         self.sampler = Sampler(
-            self.tick, settings.interval_s, leave=guard.leave, last=self._last_tick, after=after, cut_short=cut_short
+            self.tick, options.interval_s, abandon=guard.abandon, last=self._last_tick, after=after, cut_short=cut_short
         )
         self.verdict = Verdict(primary=None)
         """The newest."""
-        self.recorder: Recorder | LateRecorder | None = None
-        """None when the recording could not be opened, or was given up because the last sample took too long for it."""
-        self.gave_up = False
-        """Whether the recording's folder hung in the last sample: nobody may touch it any more."""
-        self.folder: Path | None = None
-        """Of the recording; None when it could not be opened, and on other ranks until rank 0 has named it."""
         self.flushed = threading.Event()
         """Set when all that was known at the end is in the file; the last sample and the last verdict come later."""
-        self.forwarder: Forwarder | None = None
-        self.retuner: Retuner | None = None
-        self.profiler: Any = None
-        self._thrift = Thrift()
+        self._limiter = OverheadLimiter()
         self._ticks = 0
         self._taken_ns = self._ledger.origin
         self._median_step_s = 0.0
@@ -151,7 +161,7 @@ class Pipeline:
 
     def start(self) -> None:
         """Start the sampler thread."""
-        self._period_ends_s = self._period.started_s + self._settings.period_s
+        self._period_ends_s = self._period.started_s + self._options.period_s
         self.sampler.start()
 
     def request_end(self, reason: str) -> bool:
@@ -167,18 +177,18 @@ class Pipeline:
         return self.sampler.request_stop()
 
     def end(self) -> None:
-        """Wait until the sampler thread has taken the last sample. A source or rule that hangs in it is left behind."""
+        """Wait until the sampler thread has taken the last sample. A source or rule that hangs in it is abandoned."""
         give_up_s = time.monotonic() + GIVE_UP_S
         while not self.sampler.stop(HANG_S):
-            if self._guard.leave():
-                self._guard.hurry = time.monotonic() >= give_up_s - HANG_S
+            if self._guard.abandon():
+                self._guard.out_of_time = time.monotonic() >= give_up_s - HANG_S
                 self.sampler.restart()
             elif time.monotonic() >= give_up_s:
                 _log.warning("stallmeter: the last sample takes too long and is left out")
-                self.recorder, self.gave_up = None, True
+                self._output.give_up()
                 return
         if not self._ended:  # no thread could be had for it
-            self._guard.hurry = self._guard.has_hung
+            self._guard.out_of_time = self._guard.has_hung
             self._guard.attempt("the last sample", self._last_tick)
 
     def _last_tick(self) -> None:
@@ -248,18 +258,17 @@ class Pipeline:
 
     def _judge_when_due(self) -> None:
         now_s = self._clock.unix_s(self._ledger.now())
-        retuner = self.retuner
+        retuner = self._retuner
         due = now_s >= self._next_verdict_s or self._final_tick or (retuner is not None and retuner.behind)
-        if due and not self._guard.hurry:
+        if due and not self._guard.out_of_time:
             self._judge(now_s)
         if retuner is not None:
             self._guard("num_workers", self._retune, retuner, due)
-        if self.forwarder is not None:
-            self.name_hanging(self.forwarder, TRACKER_HANG_S)
+        self.name_hanging_trackers(TRACKER_HANG_S)
 
     def _due(self, name: str, source: Source) -> bool:
         """Whether to ask a source in this tick: not always when that costs too much, unless it would overflow."""
-        if self._final_tick or self._ticks % self._thrift.level == 0:
+        if self._final_tick or self._ticks % self._limiter.level == 0:
             return True
         return bool(self._guard.ask(f"source {name}'s overflows", lambda: bool(getattr(source, "overflows", False))))
 
@@ -267,9 +276,9 @@ class Pipeline:
         """Watch less closely when watching costs too much."""
         self._ticks += 1
         wall_s = (self._ledger.now() - self._ledger.origin) / 1e9
-        if self._thrift.note(wall_s, self.sampler.cpu_s):
-            detail = f"stallmeter's own thread took {self._thrift.share_pct or 0.0:.2f} % of the wall time"
-            name = f"sampling every {self._thrift.level * self._settings.interval_s:g} s"
+        if self._limiter.note(wall_s, self.sampler.cpu_s):
+            detail = f"stallmeter's own thread took {self._limiter.share_pct or 0.0:.2f} % of the wall time"
+            name = f"sampling every {self._limiter.level * self._options.interval_s:g} s"
             self._keep(Event(time_s=time.time(), name=name, detail=detail))
 
     def _retune(self, retuner: Retuner, judged: bool) -> None:
@@ -280,33 +289,33 @@ class Pipeline:
 
     def _report_leftovers(self) -> None:
         """Say which earlier recordings their tracker has not got: nobody else will."""
-        recorder = self.recorder
-        if not self._settings.console or self._settings.rank != 0 or recorder is None:
+        recorder = self._output.recorder
+        if not self._options.console or self._context.rank != 0 or recorder is None:
             return
-        found = leftovers(self._settings.directory, but=recorder.folder)
+        found = leftovers(self._context.recordings, but=recorder.folder)
         if found:
             _log.warning(
                 "stallmeter: %d earlier recording%s did not reach the tracker in full; send with: stallmeter sync %s",
                 len(found),
                 "s" if len(found) > 1 else "",
-                self._settings.directory if len(found) > 1 else found[0],
+                self._context.recordings if len(found) > 1 else found[0],
             )
 
     def _flush(self) -> None:
         """Write what came in since the last flush. A disk that is full may have room again: it is tried each time."""
-        if self.recorder is None:
+        if self._output.recorder is None:
             return
         try:
-            self.recorder.flush()
+            self._output.recorder.flush()
         except OSError as exc:
             if not self._disk_failed:
                 _log.warning("stallmeter: the recording cannot be written and is kept in memory: %s", exc)
             self._disk_failed = True
         else:
             self._disk_failed = False
-            self._tell_losses(self.recorder)
+            self._tell_losses(self._output.recorder)
 
-    def _tell_losses(self, recorder: Recorder | LateRecorder) -> None:
+    def _tell_losses(self, recorder: AnyRecorder) -> None:
         """Say what the recording lacks, now that it can be written again."""
         for lost in recorder.take_losses():
             _log.warning("stallmeter: the recording is not complete: %s", lost)
@@ -318,14 +327,14 @@ class Pipeline:
             known = self._window.step_time_s
             self._median_step_s = known.median if known else 0.0
         now_ns = self._ledger.now()
-        room = DETAIL_STEPS_PER_S / self._thrift.level * max(1.0, (now_ns - self._taken_ns) / 1e9)
+        room = DETAIL_STEPS_PER_S / self._limiter.level * max(1.0, (now_ns - self._taken_ns) / 1e9)
         self._taken_ns = now_ns
         every = 1 << (max(1, math.ceil(self._clock.pending / room)) - 1).bit_length()
-        if self.recorder is not None:
-            every *= self.recorder.detail
+        if self._output.recorder is not None:
+            every *= self._output.recorder.detail
         self._every = every
         # Asked before the steps are: those before a boundary are then among them.
-        boundaries = self.retuner.crossed() if self.retuner is not None else []
+        boundaries = self._retuner.crossed() if self._retuner is not None else []
         drained = self._clock.drain(every, OUTLIER_FACTOR * self._median_step_s or math.inf)
         self._lost_steps += drained.lost
         self._recorded_steps += len(drained.steps)
@@ -337,16 +346,16 @@ class Pipeline:
             while boundaries and boundaries[0].step <= step.index:
                 self._cross(boundaries.pop(0))
             self._keep(step)
-            if self.retuner is not None:
-                self.retuner.step(step)
+            if self._retuner is not None:
+                self._retuner.step(step)
         for boundary in boundaries:
             self._cross(boundary)
         while len(self._awaited) > HELD_ROWS:
             del self._awaited[next(iter(self._awaited))]
 
     def _cross(self, boundary: Boundary) -> None:
-        assert self.retuner is not None
-        records = self._guard("num_workers", self.retuner.passed, boundary)
+        assert self._retuner is not None
+        records = self._guard("num_workers", self._retuner.passed, boundary)
         if boundary.taken is not None:
             self._keep(self._read_ledger(boundary.step, boundary.epochs, boundary.at_ns, boundary.acc))
         for record in records or ():
@@ -355,8 +364,8 @@ class Pipeline:
     def _keep(self, record: Any) -> None:
         self._window.append(record)
         self._period.add(record)
-        if self.recorder is not None and self._in_detail(record):
-            self.recorder.write(record)
+        if self._output.recorder is not None and self._in_detail(record):
+            self._output.recorder.write(record)
 
     def _in_detail(self, record: Any) -> bool:
         """Whether a record of a kind that comes all the time is to be recorded: as many batches as steps, say."""
@@ -374,9 +383,9 @@ class Pipeline:
 
     def _is_sparse(self) -> bool:
         """Whether the recording has grown so long that this tick's samples are left out of it; the window has them."""
-        if self.recorder is None or self._final_tick:
+        if self._output.recorder is None or self._final_tick:
             return False
-        return self._ticks % min(SPARSE_TICKS, self.recorder.detail) != 0
+        return self._ticks % min(SPARSE_TICKS, self._output.recorder.detail) != 0
 
     def _read_ledger(self, steps: int, epochs: int, at_ns: int, acc: list[int]) -> LedgerRecord:
         spent = [0] * len(BUCKETS)
@@ -409,28 +418,29 @@ class Pipeline:
         if record is not None:
             self._keep(record)
         self._period = Period(now_s)
-        self._period_ends_s = now_s + period_s(now_s - self._clock.unix_s(self._ledger.origin), self._settings.period_s)
+        self._period_ends_s = now_s + period_s(now_s - self._clock.unix_s(self._ledger.origin), self._options.period_s)
 
     def _judge(self, now_s: float) -> None:
-        self._next_verdict_s = now_s + VERDICT_EVERY_S * self._thrift.level
-        verdict = evaluate(self._rules, self._window, self._guard.ask)
+        self._next_verdict_s = now_s + VERDICT_EVERY_S * self._limiter.level
+        verdict = evaluate(self._options.rules, self._window, self._guard.ask)
         changed = verdict.primary != self.verdict.primary
         self.verdict = verdict
-        if self.profiler is not None and verdict.primary is not None:
-            self.profiler.request(verdict.primary.rule, self._clock.index)
-        if self.recorder is not None and (changed or self._final_tick):
-            self.recorder.write(verdict)
-        if self.forwarder is not None:
+        if self._profiler is not None and verdict.primary is not None:
+            self._profiler.request(verdict.primary.rule, self._clock.index)
+        if self._output.recorder is not None and (changed or self._final_tick):
+            self._output.recorder.write(verdict)
+        if self._output.forwarder is not None:
             page = self._guard("the run's page", self.page)
             if page is not None:
-                self.forwarder.show(page)
+                self._output.forwarder.show(page)
 
     def page(self, files: Mapping[str, Path] | None = None, *, final: bool = False) -> Page:
         """Return the run's page as it is now, with the files that there are."""
         return build_page(summarize(self._window, self.verdict), files or {}, final=final)
 
-    def name_hanging(self, forwarder: Forwarder, longer_than_s: float) -> None:
+    def name_hanging_trackers(self, longer_than_s: float) -> None:
         """Name the trackers whose one call has taken longer than this."""
-        for label in forwarder.hanging(longer_than_s):
+        forwarder = self._output.forwarder
+        for label in () if forwarder is None else forwarder.hanging(longer_than_s):
             rest = "what it has not got stays in the recording"
             self._guard.name_once(f"tracker {label}", "does not answer", rest, key=f"hanging tracker {label}")

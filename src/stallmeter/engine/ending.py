@@ -10,20 +10,21 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from ..delivery.forwarder import Forwarder, Undelivered
 from ..recording import ranks
-from ..records.interfaces import Tracker
 from ..report.files import write_summaries
 from ..report.model import summarize
 from ..report.wording import console_lines
 from ..window import Window
-from .collector import GIVE_UP_S, HANG_S, Pipeline
+from .collector import GIVE_UP_S, HANG_S, Collector, Profiler
+from .context import RunContext
 from .guard import Guard
-from .settings import Settings
+from .options import Options
+from .output import Output
 
 _log = logging.getLogger("stallmeter")
 
@@ -70,16 +71,34 @@ class Ending:
     """What is done once a run has ended, by the one thread that calls `run`.
 
     Args:
-        settings: Of the monitor.
-        pipeline: Takes the last sample.
+        options: What the program chose.
+        context: Of the run.
+        collector: Takes the last sample.
+        output: The recording, and what is forwarded from it.
         window: What the short reports are made of: nothing is read back.
         guard: Keeps errors away.
         draw: Starts the child process that makes what takes long; without it a run has its short reports only.
+        profiler: Whose files belong to the reports.
     """
 
-    def __init__(self, settings: Settings, pipeline: Pipeline, window: Window, guard: Guard, draw: Draw | None) -> None:
-        self._settings = settings
-        self._pipeline = pipeline
+    def __init__(
+        self,
+        options: Options,
+        context: RunContext,
+        collector: Collector,
+        output: Output,
+        *,
+        window: Window,
+        guard: Guard,
+        draw: Draw | None,
+        profiler: Profiler | None = None,
+    ) -> None:
+        self._close_budget_s = options.close_budget_s
+        self._speaks = options.console and context.rank == 0
+        self._rank = context.rank
+        self._collector = collector
+        self._output = output
+        self._profiler = profiler
         self._window = window
         self._guard = guard
         self._draw = draw
@@ -92,9 +111,7 @@ class Ending:
         """When the program, which is ending, waits no longer; monotonic."""
         self._reason = ""
         self._signalled = False
-        self.trackers: Sequence[Tracker] = ()
-        self.with_reports = True
-        """Whether there is anybody to read them."""
+        self._with_reports = True
         self.undelivered: tuple[Undelivered, ...] = ()
 
     # -- the program's thread ------------------------------------------------------------------------------------------
@@ -107,13 +124,17 @@ class Ending:
             signalled: Whether a signal is ending the process: then there is time for the recording alone.
         """
         self._reason, self._signalled = reason, signalled
-        if not self._pipeline.request_end(reason):  # no thread could be had
+        if not self._collector.request_end(reason):  # no thread could be had
             self._others_are_done.set()
             self.run()
 
+    def skip_reports(self) -> None:
+        """Write no reports: nobody would read them."""
+        self._with_reports = False
+
     def wait_for_flush(self) -> bool:
         """Wait until what is known is in the recording; returns whether it is. The rest waits for `others_are_done`."""
-        return self._pipeline.flushed.wait(FLUSH_S)
+        return self._collector.flushed.wait(FLUSH_S)
 
     def wait_for_sample(self) -> bool:
         """Wait until the last sample is taken, or has been given up; returns whether it is."""
@@ -122,7 +143,7 @@ class Ending:
     def wait_for_handover(self) -> bool:
         """Wait until the trackers have got the points and the short reports are written; returns whether they are."""
         self._others_are_done.set()
-        return self._handed_over.wait(GIVE_UP_S + 2 * HANG_S + self._settings.close_budget_s)
+        return self._handed_over.wait(GIVE_UP_S + 2 * HANG_S + self._close_budget_s)
 
     def others_are_done(self, wait_s: float) -> None:
         """Say that nobody is left who has to save something after an exception; wait so long for the trackers.
@@ -153,7 +174,7 @@ class Ending:
                 self._give_up(self._drawing)
             _log.warning(
                 "stallmeter: the program ends before all is written and sent; to have the rest: stallmeter sync %s",
-                self._pipeline.folder,
+                self._output.folder,
             )
 
     def cut_short(self) -> None:
@@ -169,10 +190,10 @@ class Ending:
     def run(self) -> None:
         """Do it all."""
         try:
-            self._guard.attempt("the last sample", self._pipeline.end)
+            self._guard.attempt("the last sample", self._collector.end)
             self._sampled.set()
-            if self._pipeline.gave_up:  # what hangs there would hang here
-                _log.warning("stallmeter: %s does not answer; reports and trackers are left out", self._pipeline.folder)
+            if self._output.given_up:  # what hangs there would hang here
+                _log.warning("stallmeter: %s does not answer; reports and trackers are left out", self._output.folder)
             elif self._signalled:
                 self._guard.attempt("the recording", self._close_recorder)
             else:
@@ -184,19 +205,19 @@ class Ending:
                 event.set()
 
     def _report(self) -> None:
-        guard, folder, forwarder = self._guard, self._pipeline.folder, self._pipeline.forwarder
-        if not self.with_reports:
+        guard, folder, forwarder = self._guard, self._output.folder, self._output.forwarder
+        if not self._with_reports:
             folder = None
         files = {} if folder is None else guard.attempt("the reports", self._write_summaries) or {}
         if folder is not None and self._draw is not None:
-            self._drawing = guard.attempt("the page and the pictures", self._draw, folder, self._settings.rank)
+            self._drawing = guard.attempt("the page and the pictures", self._draw, folder, self._rank)
         if forwarder is not None:
             end = self._end_forwarding if self._drawing is None else self._hand_over
             guard.attempt("forwarding", end, forwarder, files)
         guard.attempt("the recording", self._keep_rest)
         guard.attempt("the last words", self._say_verdict)
         # A client that belongs to the program may be closed by it as soon as the run is over.
-        if not any(getattr(tracker, "borrowed", False) for tracker in self.trackers):
+        if not any(getattr(tracker, "borrowed", False) for tracker in self._output.trackers):
             self._handed_over.set()
         if self._drawing is not None:
             guard.attempt("the page and the pictures", self._wait_for_drawing, self._drawing)
@@ -205,30 +226,29 @@ class Ending:
                 files |= self._drawing.files
                 guard.attempt("forwarding", self._end_forwarding, forwarder, files, complete)
         self._handed_over.set()
-        if forwarder is not None and any(hasattr(tracker, "held_points") for tracker in self.trackers):
+        if forwarder is not None and any(hasattr(tracker, "held_points") for tracker in self._output.trackers):
             self._settled.wait(SETTLE_S)
             guard.attempt("forwarding", self._count_held, forwarder)
         guard.attempt("the recording", self._close_recorder)
         guard.attempt("the last words", self._say_undelivered)
 
     def _write_summaries(self) -> dict[str, Path]:
-        recorder = self._pipeline.recorder
+        recorder = self._output.recorder
         if recorder is None or recorder.folder is None:
             return {}
         report = summarize(
             self._window,
-            self._pipeline.verdict,
+            self._collector.verdict,
             header=recorder.header,
             path=recorder.folder,
             ranks=ranks(recorder.folder),
             settled=True,
         )
-        files = write_summaries(recorder.folder, self._settings.rank, report)
-        profiler = self._pipeline.profiler
-        return files if profiler is None else {**files, **profiler.files}
+        files = write_summaries(recorder.folder, self._rank, report)
+        return files if self._profiler is None else {**files, **self._profiler.files}
 
     def _hand_over(self, forwarder: Forwarder, files: Mapping[str, Path]) -> None:
-        page = self._guard.attempt("the run's page", lambda: self._pipeline.page(files))
+        page = self._guard.attempt("the run's page", lambda: self._collector.page(files))
         if page is not None:
             forwarder.show(page)
         forwarder.catch_up(self._time_left_s() / 2)  # the other half is for the page
@@ -236,7 +256,7 @@ class Ending:
     def _wait_for_drawing(self, drawing: Drawing) -> None:
         """Wait for its end. One that takes most of the time that the ending program has is given up."""
         while not drawing.wait(LOOK_S):  # also once it was given up: its turn goes to the next one when it has ended
-            if self._exit_s is not None and self._time_left_s() <= self._settings.close_budget_s / 2:
+            if self._exit_s is not None and self._time_left_s() <= self._close_budget_s / 2:
                 self._give_up(drawing)
 
     def _give_up(self, drawing: Drawing) -> None:
@@ -244,14 +264,14 @@ class Ending:
         drawing.stop()
 
     def _end_forwarding(self, forwarder: Forwarder, files: Mapping[str, Path], complete: bool = True) -> None:
-        for tracker in self.trackers:
+        for tracker in self._output.trackers:
             if self._reason.startswith("exception") and hasattr(tracker, "end_status"):
                 tracker.end_status = "FAILED"
-        page = self._guard.attempt("the run's page", lambda: self._pipeline.page(files, final=complete))
+        page = self._guard.attempt("the run's page", lambda: self._collector.page(files, final=complete))
         if page is not None:
             forwarder.show(page)
         self.undelivered = forwarder.close(self._time_left_s())
-        self._pipeline.name_hanging(forwarder, 0.0)
+        self._collector.name_hanging_trackers(0.0)
 
     def _count_held(self, forwarder: Forwarder) -> None:
         """Note what the training thread has handed over since, and what it could not."""
@@ -259,34 +279,34 @@ class Ending:
         self.undelivered = (*(left for left in self.undelivered if left.tracker not in held), *held.values())
 
     def _time_left_s(self) -> float:
-        budget_s = self._settings.close_budget_s
+        budget_s = self._close_budget_s
         return budget_s if self._exit_s is None else max(0.0, min(budget_s, self._exit_s - time.monotonic()))
 
     def _keep_rest(self) -> None:
         """Tell what failed since the last sample, too."""
-        self._pipeline.keep_inbox()
-        if self._pipeline.recorder is not None:
-            self._pipeline.recorder.flush()
+        self._collector.keep_inbox()
+        if self._output.recorder is not None:
+            self._output.recorder.flush()
 
     def _close_recorder(self) -> None:
-        self._pipeline.keep_inbox()
-        if self._pipeline.recorder is not None:
-            self._pipeline.recorder.close()
+        self._collector.keep_inbox()
+        if self._output.recorder is not None:
+            self._output.recorder.close()
 
     def _say_verdict(self) -> None:
-        if not self._settings.console or self._settings.rank != 0:
+        if not self._speaks:
             return
-        lines = self._guard("the headline", lambda: console_lines(self._pipeline.verdict, self._window.trials))
-        if self._pipeline.folder is not None and lines:
-            lines.append(f"details: stallmeter report {self._pipeline.folder}")
+        lines = self._guard("the headline", lambda: console_lines(self._collector.verdict, self._window.trials))
+        if self._output.folder is not None and lines:
+            lines.append(f"details: stallmeter report {self._output.folder}")
             sys.stderr.write("".join(f"stallmeter: {line}\n" for line in lines))
 
     def _say_undelivered(self) -> None:
-        served = {tracker.name for tracker in self.trackers if hasattr(tracker, "held_points")}
+        served = {tracker.name for tracker in self._output.trackers if hasattr(tracker, "held_points")}
         for left in self.undelivered:
             # What only its own program can reach is out of reach of `sync`.
             where = "they are in" if left.tracker in served else "send them with: stallmeter sync"
             points, destination = left.points, left.destination
             _log.warning(
-                "stallmeter: %d points did not reach %s; %s %s", points, destination, where, self._pipeline.folder
+                "stallmeter: %d points did not reach %s; %s %s", points, destination, where, self._output.folder
             )

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from ..recording import redact
 from ..records import Event
-from .sampler import LeftBehind
+from .sampler import Abandoned, is_abandoned
 
 T = TypeVar("T")
 _log = logging.getLogger("stallmeter")
@@ -27,23 +27,22 @@ class Guard:
 
     Args:
         tell: Takes events for the recording; from any thread.
-        is_left: Whether the calling thread was left behind with something that hung in it.
     """
 
-    def __init__(self, tell: Callable[[Event], None], is_left: Callable[[], bool]) -> None:
+    def __init__(self, tell: Callable[[Event], None]) -> None:
         self._tell = tell
-        self._is_left = is_left
-        self._casualties: dict[str, object] = {}
+        self._named: dict[str, object] = {}
+        """What was said to have failed: it is not called again, but by `attempt`."""
         self._hung: set[str] = set()
-        self._troubles: dict[str, _Trouble] = {}
+        self._failing: dict[str, _Failures] = {}
         self._asked = ""
-        """The source or rule that the sampler thread waits for."""
-        self.hurry = False
+        """The source or rule that the sampler thread waits for; the watching thread reads it when no answer comes."""
+        self.out_of_time = False
         """Whether no source or rule is asked any more: there is no time left to find out whether it hangs."""
 
     def __call__(self, name: str, call: Callable[..., T], *args: Any) -> T | None:
         """Return what ``call`` returned; None when it failed now or before."""
-        if name in self._casualties:
+        if name in self._named:
             return None
         try:
             return call(*args)
@@ -75,29 +74,29 @@ class Guard:
             call: What to call.
             at_once: Whether to leave no call out: there will be no other.
         """
-        if name in self._casualties or name in self._hung:
+        if name in self._named or name in self._hung:
             return None
-        trouble = self._troubles.get(name)
-        if trouble is not None and trouble.wait and not at_once:
-            trouble.wait -= 1
+        known = self._failing.get(name)
+        if known is not None and known.wait and not at_once:
+            known.wait -= 1
             return None
         try:
             found = call()
         except Exception as exc:  # noqa: BLE001 - the same
             self._failed_again(name, exc)
             return None
-        self._troubles.pop(name, None)
+        self._failing.pop(name, None)
         return found
 
     def _failed_again(self, name: str, exc: Exception) -> None:
         said = _said(exc)
-        trouble = self._troubles.setdefault(name, _Trouble())
-        trouble.wait = 2**trouble.failures - 1
-        trouble.failures += 1
+        known = self._failing.setdefault(name, _Failures())
+        known.wait = 2**known.failures - 1
+        known.failures += 1
         if self.name_once(name, "failed", said, key=f"failing {name}", verb="failed and is tried again"):
             _log.debug("stallmeter: %s", name, exc_info=exc)
-        if trouble.failures == MOST_FAILURES:
-            self._casualties[name] = trouble
+        if known.failures == MOST_FAILURES:
+            self._named[name] = known
             detail = f"it failed {MOST_FAILURES} times in a row: {said}"
             self._tell(Event(time_s=time.time(), name=f"{name} switched off", detail=detail))
             _log.info("stallmeter: %s is switched off: %s", name, detail)
@@ -109,7 +108,8 @@ class Guard:
     def name_once(self, name: str, outcome: str, detail: str, key: str = "", verb: str = "") -> bool:
         """Say in a warning and in the recording that something failed; the first time only. Returns whether it was."""
         this_time = object()
-        if self._casualties.setdefault(key or name, this_time) is not this_time:
+        # One atomic call in place of a look and an assignment: two threads that fail at once are named once.
+        if self._named.setdefault(key or name, this_time) is not this_time:
             return False
         self._tell(Event(time_s=time.time(), name=f"{name} {outcome}", detail=detail))
         verb = verb or ("failed and is switched off" if outcome == "switched off" else outcome)
@@ -119,7 +119,7 @@ class Guard:
     # -- what may hang -------------------------------------------------------------------------------------------------
 
     def ask(self, name: str, call: Callable[[], T], *, again: bool = False) -> T | None:
-        """Guard a call to a source or a rule, which may hang: the sampler thread is then left behind with it.
+        """Guard a call to a source or a rule, which may hang: the sampler thread is then abandoned with it.
 
         One that fails is tried again, see `retry`; one that hangs is not.
 
@@ -129,7 +129,7 @@ class Guard:
             again: Now, even if it was switched off, unless it hung.
 
         Raises:
-            LeftBehind: The call came back after all, but another thread has taken over.
+            Abandoned: The call came back after all, but another thread has taken over.
         """
 
         def ask() -> T:
@@ -141,16 +141,16 @@ class Guard:
                 # SystemExit and the like would end the thread without a word.
                 raise RuntimeError(f"it raised {type(exc).__name__}") from exc
 
-        if self.hurry:
+        if self.out_of_time:
             return None
         before, self._asked = self._asked, name
         found = self.attempt(name, ask) if again else self.retry(name, ask)
-        if self._is_left():
-            raise LeftBehind  # another thread goes on
+        if is_abandoned():
+            raise Abandoned  # another thread goes on
         self._asked = before
         return found
 
-    def leave(self) -> bool:
+    def abandon(self) -> bool:
         """Switch off the source or rule that hangs in the sampler thread; False when none does."""
         name = self._asked
         if not name:
@@ -162,12 +162,12 @@ class Guard:
 
     @property
     def has_hung(self) -> bool:
-        """Whether something was left behind because it hung."""
+        """Whether something was abandoned because it hung."""
         return bool(self._hung)
 
 
 @dataclass(slots=True)
-class _Trouble:
+class _Failures:
     """What has failed and may work again."""
 
     failures: int = 0

@@ -15,7 +15,7 @@ PERIOD_S = 10.0
 MOST = 16
 
 
-class Thrift:
+class OverheadLimiter:
     """Compares own cost with the time of the run, period by period.
 
     `level` says how many times less is sampled than was asked for: sources and verdicts at so many times the interval,

@@ -12,24 +12,24 @@ import time
 from collections.abc import Callable
 
 PATIENCE_S = 30.0
-"""A call that is still going on after so long may be left behind."""
+"""A call that is still going on after so long may be abandoned, together with the thread that it hangs in."""
 
-GLANCES = 3
+HUNG_CHECKS = 3
 """How often the watcher must find the same call going on: a process that was stopped for an hour has no hung call."""
 
 
-class LeftBehind(BaseException):
-    """Raised in a thread that was left behind with a call that has come back after all: it has to end."""
+class Abandoned(BaseException):
+    """Raised in a thread that was abandoned with a call that has come back after all: it has to end."""
 
 
 class Sampler:
     """Calls ``tick`` every ``interval_s`` seconds on a daemon thread until it is stopped.
 
     Args:
-        tick: What to do; it must not raise anything but `LeftBehind`.
+        tick: What to do; it must not raise anything but `Abandoned`.
         interval_s: Time between two deadlines. A deadline missed is skipped, not made up for.
         monotonic: Seconds that never go back.
-        leave: Asked when a tick has gone on for `PATIENCE_S`; returns whether to go on in a new thread without it.
+        abandon: Asked when a tick has gone on for `PATIENCE_S`; returns whether to go on in a new thread without it.
         last: What the thread does before it ends; as ``tick``.
         after: What the watching thread does once sampling was asked to end; as ``tick``.
         cut_short: Makes ``after`` come back soon.
@@ -41,7 +41,7 @@ class Sampler:
         interval_s: float,
         *,
         monotonic: Callable[[], float] = time.monotonic,
-        leave: Callable[[], bool] = lambda: False,
+        abandon: Callable[[], bool] = lambda: False,
         last: Callable[[], None] = lambda: None,
         after: Callable[[], None] = lambda: None,
         cut_short: Callable[[], None] = lambda: None,
@@ -49,7 +49,7 @@ class Sampler:
         self._tick = tick
         self._interval_s = interval_s
         self._monotonic = monotonic
-        self._leave = leave
+        self._abandon = abandon
         self._last = last
         self._after = after
         self._stopped = threading.Event()
@@ -79,22 +79,18 @@ class Sampler:
         return not thread.is_alive()
 
     def restart(self) -> None:
-        """Go on in a new thread, when one can be had; the other one is left behind."""
+        """Go on in a new thread, when one can be had; the other one is abandoned."""
+        self._thread.abandoned = True  # before there is another: at no time two may touch the window
         self._thread = self._new_thread()
         self._ticking = False
         with contextlib.suppress(RuntimeError):  # no more threads at the interpreter's end, or none for this user
             self._thread.start()
 
-    def is_left(self) -> bool:
-        """Whether the calling thread was left behind. It must touch nothing any more when its call comes back."""
-        thread = threading.current_thread()
-        return isinstance(thread, _SamplingThread) and thread is not self._thread
-
     def _new_thread(self) -> _SamplingThread:
         return _SamplingThread(target=self._run, name="stallmeter-sampler", daemon=True)
 
     def _run(self) -> None:
-        with contextlib.suppress(LeftBehind):
+        with contextlib.suppress(Abandoned):
             self._sample()
             self._last()
 
@@ -105,8 +101,8 @@ class Sampler:
             self._ticks += 1
             self._ticking = True
             self._tick()
-            if self.is_left():
-                raise LeftBehind
+            if is_abandoned():
+                raise Abandoned
             self._ticking = False
             self.cpu_s = before_s + time.thread_time()
             deadline += self._interval_s
@@ -114,17 +110,25 @@ class Sampler:
 
     def _watch(self) -> None:
         seen, times = -1, 0
-        while not self._stopped.wait(PATIENCE_S / GLANCES):
+        while not self._stopped.wait(PATIENCE_S / HUNG_CHECKS):
             times = times + 1 if self._ticking and self._ticks == seen else 0
             seen = self._ticks
-            if times >= GLANCES and self._leave():
+            if times >= HUNG_CHECKS and self._abandon():
                 self.restart()
                 times = 0
         self._after()
 
 
+def is_abandoned() -> bool:
+    """Whether the calling thread was abandoned. It must touch nothing any more when its call comes back."""
+    thread = threading.current_thread()
+    return isinstance(thread, _SamplingThread) and thread.abandoned
+
+
 class _SamplingThread(threading.Thread):
-    """Tells our threads from those that borrow our code."""
+    """Knows whether another one has taken its place."""
+
+    abandoned = False
 
 
 class _WatchingThread(threading.Thread):

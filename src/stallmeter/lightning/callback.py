@@ -1,4 +1,4 @@
-"""What both Lightning callbacks do: hooks to Monitor, nothing else."""
+"""What both Lightning callbacks do: from hooks to the run, nothing else."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from ..delivery.choice import Trackers, check_trackers, choose_trackers
-from ..delivery.points import BASE_PERIOD_S
-from ..engine import monitor as core
-from ..engine import wiring
-from ..engine.settings import CLOSE_BUDGET_S, Settings
-from ..errors import SettingError
-from ..records.interfaces import Source
-from ..rules import ALL_RULES
-from ..rules.rule import Rule
+from ..delivery.choice import choose_trackers
+from ..engine.context import RunContext
+from ..engine.monitor import Monitor
+from ..engine.options import Options, takes_options
+from ..engine.run import Run, is_signalled
+from ..engine.wiring import assemble
+from ..sources.torch_view import model_facts
 from ..timing.ledger import CHECKPOINT, LOGGING, VALIDATION, WORKER_STARTUP, Span, WorkSpan
-from ..workers.apply import OnNumWorkers
 from .actions import Spans, owners_of
 from .ending import FitEnd
 from .patch import Patches
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ..engine.options import OptionArguments
 
 MAILBOX_S = 1.0
 """Most seconds to wait, after an exception, for the last points for loggers that only the training thread may call."""
@@ -33,244 +36,172 @@ class StallMonitorMixin:
     """Records where the time of ``Trainer.fit`` goes and why the accelerator waits.
 
     Args:
-        directory: Where recordings go; ``STALLMETER_DIR`` or ``./stallmeter`` by default.
-        trackers: Where the recording is forwarded: ``auto`` takes the trainer's loggers or the active MLflow run,
-            ``mlflow`` makes a run when there is none, a run of Neptune's is taken as it is, None forwards nothing.
-        rules: What is looked for: ``(*ALL_RULES, MyRule())`` adds one.
-        sources: Measured besides the usual hardware.
-        hardware: Whether to sample the host and the GPUs.
-        workers: Whether to measure inside the training loader's workers.
-        interval_s: Seconds between two samples.
-        period_s: Seconds between two points on a tracker.
-        close_budget_s: Most seconds by which the end of ``fit`` may be delayed to deliver what is left.
-        console: Whether to say the verdict on stderr at the end.
-        on_num_workers: ``report`` says what number of workers is advised; ``apply`` sets it on the training loader
-            between two epochs, measures, and keeps what is faster; a function is called between epochs with the
-            `WorkerAdvice` and may return a number.
-        sync_probe_steps: Steps in which calls that wait for a CUDA device are looked for, once, where the device idles
-            inside the steps; 0 for none.
-        deep_steps: Steps of torch.profiler when the cause lies inside the step, once; 0 for none. Not beside a
-            PyTorchProfiler of the Trainer.
+        **options: The fields of `stallmeter.engine.options.Options`, which says what each is for.
 
     Raises:
-        SettingError: An argument makes no sense.
+        SettingError: An option makes no sense.
+        TypeError: There is no such option.
     """
 
     _now = staticmethod(time.perf_counter_ns)
 
-    def __init__(
-        self,
-        *,
-        directory: str | os.PathLike[str] | None = None,
-        trackers: Trackers = "auto",
-        rules: Sequence[Rule] = ALL_RULES,
-        sources: Sequence[Source] = (),
-        hardware: bool = True,
-        workers: bool = True,
-        interval_s: float = 1.0,
-        period_s: float = BASE_PERIOD_S,
-        close_budget_s: float = CLOSE_BUDGET_S,
-        console: bool = True,
-        on_num_workers: OnNumWorkers = "report",
-        sync_probe_steps: int = 2,
-        deep_steps: int = 0,
-    ) -> None:
+    @takes_options
+    def __init__(self, **options: Unpack[OptionArguments]) -> None:
         super().__init__()
-        wiring.check_retuning(on_num_workers, workers=workers)
-        check_trackers(trackers)
-        wiring.recordings_directory(directory)
-        Settings(
-            interval_s=interval_s,
-            period_s=period_s,
-            close_budget_s=close_budget_s,
-            sync_probe_steps=sync_probe_steps,
-            deep_steps=deep_steps,
-        )
-        for rule in rules:
-            if not callable(getattr(rule, "check", None)):
-                raise SettingError(f"rules holds {rule!r}, which has no check(window)")
-        for source in sources:
-            if not isinstance(source, Source):
-                raise SettingError(f"sources holds {source!r}, which has no name, sample(time_s) and close()")
-        self._directory = directory
-        self._trackers = trackers
-        self._rules = tuple(rules)
-        self._extra_sources = tuple(sources)
-        self._hardware = hardware
-        self._workers = workers
-        self._interval_s = interval_s
-        self._period_s = period_s
-        self._close_budget_s = close_budget_s
-        self._console = console
-        self._on_num_workers = on_num_workers
-        self._sync_probe_steps = sync_probe_steps
-        self._deep_steps = deep_steps
-        self._session: _Session | None = None
-        self._last: core.Monitor | None = None
+        self._options = Options.of(options)
+        self._options.check_recordings()
+        self._fit: _Fit | None = None
+        self._last: Monitor | None = None
 
     @property
-    def monitor(self) -> core.Monitor | None:
+    def monitor(self) -> Monitor | None:
         """The monitor of the fit in progress, or of the last one in this process; None before the first."""
-        return self._session.monitor if self._session is not None else self._last
+        return self._fit.monitor if self._fit is not None else self._last
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_session": None, "_last": None}
+        return {**self.__dict__, "_fit": None, "_last": None}
 
     # -- Lightning's hooks --------------------------------------------------------------------------------------------
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Start a monitor when ``fit`` begins; a second StallMonitor on the same trainer steps aside."""
+        """Start a run when ``fit`` begins; a second StallMonitor on the same trainer steps aside."""
         if stage != "fit":
             return
         self._finish("a new fit began")
         first = next((cb for cb in trainer.callbacks if isinstance(cb, StallMonitorMixin)), self)
         if first is not self:
             return
-        monitor = self._make_monitor(trainer)
-        self._session = _Session(monitor, trainer, FitEnd(trainer, self, self._finish))
-        monitor.guard("seeing the end", self._session.end.watch)
-        monitor.guard("probing Lightning's loaders", self._session.prepare)
-        monitor.start()
+        run = self._assemble(trainer)
+        self._fit = _Fit(run, trainer, FitEnd(trainer, self, self._finish))
+        run.guard("seeing the end", self._fit.end.watch)
+        run.guard("probing Lightning's loaders", self._fit.prepare)
+        run.start()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to listen."""
-        if self._session is not None:
-            self._session.monitor.guard("listening to Lightning", self._session.listen)
+        if self._fit is not None:
+            self._fit.run.guard("listening to Lightning", self._fit.listen)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Until the first batch is asked for, workers are started."""
-        session = self._session
-        if session is not None:
-            session.clock.ledger.base(WORKER_STARTUP)
-            session.monitor.guard("num_workers", session.between_epochs)
-            session.clock.new_epoch(trainer.current_epoch)
-            session.monitor.guard("worker probe", session.new_epoch)
+        fit = self._fit
+        if fit is not None:
+            fit.clock.ledger.base(WORKER_STARTUP)
+            fit.run.guard("num_workers", fit.between_epochs)
+            fit.clock.new_epoch(trainer.current_epoch)
+            fit.run.guard("worker probe", fit.new_epoch)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """The batch was used."""
-        session = self._session
-        if session is None:
+        fit = self._fit
+        if fit is None:
             return
-        clock = session.clock
-        clock.samples = session.sizes.known(batch)
+        clock = fit.clock
+        clock.samples = fit.sizes.known(batch)
         if clock.samples is None:
-            clock.samples = session.monitor.guard("batch size", session.sizes.find, batch)
-        if not session.looked:
-            session.look(batch)
+            clock.samples = fit.run.guard("batch size", fit.sizes.find, batch)
+        if not fit.content_noted:
+            fit.note_content(batch)
         clock.worked = True
-        if session.epoch_loop is not None:
-            clock.tracker_step = session.epoch_loop._batches_that_stepped
-            clock.optimizer_step = session.optimizer_progress.completed
-        if session.mailboxes:
-            session.deliver()
+        if fit.epoch_loop is not None:
+            clock.tracker_step = fit.epoch_loop._batches_that_stepped
+            clock.optimizer_step = fit.optimizer_progress.completed
+        if fit.mailboxes:
+            fit.deliver()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """What follows belongs to no step."""
-        if self._session is not None:
-            self._session.clock.pause()
+        if self._fit is not None:
+            self._fit.clock.pause()
             if getattr(trainer, "reload_dataloaders_every_n_epochs", 0):
-                self._session.clock.ledger.base(WORKER_STARTUP)
+                self._fit.clock.ledger.base(WORKER_STARTUP)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """What follows belongs to no step."""
-        if self._session is not None:
-            self._session.clock.pause()
+        if self._fit is not None:
+            self._fit.clock.pause()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """End the recording."""
-        if stage == "fit" or (self._session is not None and self._session.end.over):
+        if stage == "fit" or (self._fit is not None and self._fit.end.over):
             self._finish("end")
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Flush the recording and return: callbacks that save an emergency checkpoint are called after this one."""
-        if self._session is not None:
-            self._session.abort(exception)
+        if self._fit is not None:
+            self._fit.abort(exception)
 
     # -----------------------------------------------------------------------------------------------------------------
 
     def _finish(self, reason: str) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            self._last = session.monitor
-            session.close(reason)
+        fit, self._fit = self._fit, None  # first: closing may raise, and hooks that come later find no fit
+        if fit is not None:
+            self._last = fit.monitor
+            fit.close(reason)
 
-    def _make_monitor(self, trainer: Any) -> core.Monitor:
-        settings = Settings(
-            directory=wiring.recordings_path(self._directory),
-            interval_s=self._interval_s,
-            period_s=self._period_s,
-            close_budget_s=self._close_budget_s,
-            sync_probe_steps=self._sync_probe_steps,
-            deep_steps=0 if type(trainer.profiler).__name__ == "PyTorchProfiler" else self._deep_steps,
-            console=self._console,
+    def _assemble(self, trainer: Any) -> Run:
+        options = self._options
+        if type(trainer.profiler).__name__ == "PyTorchProfiler":  # there can be only one torch.profiler
+            options = replace(options, deep_steps=0)
+        context = RunContext(
+            recordings=options.recordings,
             framework=_framework(trainer),
             loop_bucket="loop",
             rank=trainer.global_rank,
             world_size=trainer.world_size,
+            ranks_on_node=trainer.num_devices if trainer.world_size > 1 else 1,
         )
-        monitor = core.Monitor(
-            settings,
-            sources=self._extra_sources,
-            rules=self._rules,
-            draw=wiring.start_drawing(),
+        return assemble(
+            options,
+            context,
+            find_trackers=lambda: choose_trackers(options.trackers, trainer.loggers, trainer.global_rank),
+            facts=_facts_of(trainer),
             now=self._now,
-            identity=wiring.identity(settings),
         )
-        monitor.guard("finding the trainer's settings", lambda: monitor.window.facts.update(_facts(trainer)))
-        ranks = trainer.num_devices if trainer.world_size > 1 else 1
-        monitor.add_facts("budget", lambda: wiring.budget_facts(ranks))
-        wiring.add_default_sources(monitor, hardware=self._hardware, workers=self._workers)
-        found = monitor.guard(
-            "finding the tracker",
-            lambda: choose_trackers(self._trackers, trainer.loggers, trainer.global_rank),
-        )
-        monitor.use_trackers(found or ())
-        monitor.guard("num_workers", wiring.add_retuner, monitor, self._on_num_workers)
-        monitor.guard("the profiler", wiring.add_profiler, monitor)
-        monitor.add_facts("non_blocking", lambda: _copies_without_waiting(trainer))
-        monitor.add_facts("model", lambda: wiring.model_facts(trainer.lightning_module))
-        return monitor
 
 
-class _Session:
-    """One fit: the monitor, and what was put into the trainer for it."""
+class _Fit:
+    """One fit: its run, and what was put into the trainer for it."""
 
     __slots__ = (
         "_patches",
         "_thread",
         "_trainer",
         "clock",
+        "content_noted",
         "end",
         "epoch_loop",
-        "looked",
         "mailboxes",
         "monitor",
         "optimizer_progress",
+        "run",
         "sizes",
     )
 
-    def __init__(self, monitor: core.Monitor, trainer: Any, end: FitEnd) -> None:
-        self.monitor = monitor
+    def __init__(self, run: Run, trainer: Any, end: FitEnd) -> None:
+        self.run = run
+        self.monitor = Monitor.of(run)
         self.end = end
-        self.clock = monitor.clock
+        self.clock = run.clock
         self._trainer = trainer
         self._patches = Patches()
         self._thread = threading.get_ident()
-        self.looked = False
+        self.content_noted = False
         self.epoch_loop: Any = None
         self.optimizer_progress: Any = None
-        self.sizes = monitor.sizes
-        self.mailboxes: list[Any] = [t for t in monitor.trackers if hasattr(t, "deliver")]
+        self.sizes = run.loaders.sizes
+        self.mailboxes: list[Any] = [t for t in run.trackers if hasattr(t, "deliver")]
 
     def prepare(self) -> None:
         """Before the loaders are made: be there when one is about to start its workers."""
         strategy = self._trainer.strategy
         original = strategy.process_dataloader
 
+        # No hook of a callback comes between a loader's making and its first iteration, which starts its workers.
         def process(dataloader: Any) -> Any:
             processed = original(dataloader)
             if self._trainer.training:
-                self.monitor.probe_loader(processed, self._seeding(processed))
+                self.run.loaders.probe_workers(processed, self._seeding(processed))
             return processed
 
         self._patches.set(strategy, "process_dataloader", process)
@@ -286,6 +217,7 @@ class _Session:
         self.clock.epoch = trainer.current_epoch
         self._listen_to_profiler(trainer.profiler)
         validation = WorkSpan(ledger, VALIDATION)
+        # These have no action of their own that brackets all of it, in some version or all.
         self._around(epoch_loop.val_loop, "run", validation)
         # Lightning before 2.3 saves without an action of its own.
         self._around(trainer, "save_checkpoint", Span(ledger, CHECKPOINT))
@@ -296,16 +228,16 @@ class _Session:
             span = Span(ledger, ledger.slot(LOGGING, name))
             self._around(logger, "log_metrics", span)
             self._around(logger, "save", span)
-        self.monitor.guard("batch size", self._expect)
-        self.monitor.guard("num_workers", self._meet)
+        self.run.guard("batch size", self._expect_batches)
+        self.run.guard("num_workers", self._offer_loader)
         self.new_epoch()
 
-    def _expect(self) -> None:
+    def _expect_batches(self) -> None:
         """A batch of several loaders has no size that one of them would know."""
         loaders = self._loaders()
         self.sizes.meet(loaders[0] if len(loaders) == 1 else None)
 
-    def _meet(self) -> None:
+    def _offer_loader(self) -> None:
         """Say which loader may get another number of workers, or why none may."""
         loaders = self._loaders()
         why_not = None
@@ -314,56 +246,56 @@ class _Session:
         elif getattr(self._trainer, "reload_dataloaders_every_n_epochs", 0):
             why_not = "reload_dataloaders_every_n_epochs makes new loaders"
         if loaders:
-            self.monitor.meet_loader(loaders[0], why_not)
+            self.run.loaders.may_resize(loaders[0], why_not)
 
     def between_epochs(self) -> None:
         """The next epoch has not begun: its loader may get other workers, which have to be probed anew."""
         loaders = self._loaders()
-        if self.monitor.between_epochs():
-            self.monitor.probe_loader(loaders[0], self._seeding(loaders[0]))
+        if self.run.loaders.between_epochs():
+            self.run.loaders.probe_workers(loaders[0], self._seeding(loaders[0]))
 
     def _loaders(self) -> list[Any]:
         return list(self._trainer.fit_loop._combined_loader.flattened)
 
-    def look(self, batch: Any) -> None:
+    def note_content(self, batch: Any) -> None:
         """Note what the first batch holds."""
-        self.looked = True
-        self.monitor.look(batch)
+        self.content_noted = True
+        self.run.loaders.note_content(batch)
 
     def new_epoch(self) -> None:
         """Tell the loader probe where the epoch's iterator will be found."""
-        self.monitor.iterator_from(self._iterator)
+        self.run.loaders.find_iterator_by(self._iterator)
 
     def deliver(self, *, last: bool = False) -> None:
         """Hand over what waits for loggers that only this thread may call."""
         for mailbox in self.mailboxes:
             if mailbox.waiting:
-                self.monitor.guard.retry(f"tracker {mailbox.name}", mailbox.deliver, at_once=last)
+                self.run.guard.retry(f"tracker {mailbox.name}", mailbox.deliver, at_once=last)
 
     def abort(self, exception: BaseException) -> None:
         """Flush the recording; the rest comes with `close`, when all callbacks have been called."""
-        self.monitor.guard("removing the patches", self._patches.undo)
-        self.monitor.guard("removing the patches", self.end.told)
-        self.monitor.abort(f"exception: {type(exception).__name__}", signalled=self._signalled(exception))
+        self.run.guard("removing the patches", self._patches.undo)
+        self.run.guard("removing the patches", self.end.told)
+        self.run.abort(f"exception: {type(exception).__name__}", signalled=self._signalled(exception))
 
     def close(self, reason: str) -> None:
         """Undo every patch, then end the recording."""
-        self.monitor.guard("removing the patches", self._patches.undo)
-        self.monitor.guard("forgetting the fit", self.end.forget)
+        self.run.guard("removing the patches", self._patches.undo)
+        self.run.guard("forgetting the fit", self.end.forget)
         try:
             if reason.startswith("exception"):
-                self.monitor.abort(reason, signalled=self._signalled())
-                self.monitor.others_are_done(MAILBOX_S if self.mailboxes else 0.0)
+                self.run.abort(reason, signalled=self._signalled())
+                self.run.ending.others_are_done(MAILBOX_S if self.mailboxes else 0.0)
             else:
-                self.monitor.close(reason)
+                self.run.close(reason)
         finally:
             self.deliver(last=True)
-            self.monitor.settle()
+            self.run.ending.settle()
 
     def _signalled(self, exception: BaseException | None = None) -> bool:
         """Whether a signal is ending the process."""
         received = bool(getattr(self._trainer, "received_sigterm", False))
-        return received or (exception is not None and core.is_signalled(exception))
+        return received or (exception is not None and is_signalled(exception))
 
     def _listen_to_profiler(self, profiler: Any) -> None:
         spans = Spans(self.clock, owners_of(self._trainer.callbacks, self._trainer.lightning_module))
@@ -442,13 +374,16 @@ def _copies_without_waiting(trainer: Any) -> bool | None:
     return True
 
 
-def _facts(trainer: Any) -> dict[str, Any]:
+def _facts_of(trainer: Any) -> dict[str, Callable[[], object]]:
+    """Return what finds each fact: one that a strategy or plugin does not know costs that one alone."""
     return {
-        "accelerator": type(trainer.accelerator).__name__,
-        "strategy": type(trainer.strategy).__name__,
-        "devices": trainer.num_devices,
-        "nodes": trainer.num_nodes,
-        "precision": str(trainer.precision),
-        "accumulate_grad_batches": trainer.accumulate_grad_batches,
-        "torch": str(getattr(sys.modules.get("torch"), "__version__", "")),
+        "accelerator": lambda: type(trainer.accelerator).__name__,
+        "strategy": lambda: type(trainer.strategy).__name__,
+        "devices": lambda: trainer.num_devices,
+        "nodes": lambda: trainer.num_nodes,
+        "precision": lambda: str(trainer.precision),
+        "accumulate_grad_batches": lambda: trainer.accumulate_grad_batches,
+        "torch": lambda: str(getattr(sys.modules.get("torch"), "__version__", "")),
+        "non_blocking": lambda: _copies_without_waiting(trainer),
+        "model": lambda: model_facts(trainer.lightning_module),
     }

@@ -95,7 +95,7 @@ class LightningTraining:
         def on_train_batch_end(trainer: Any, _module: Any, _outputs: Any, batch: Any, _batch_idx: int) -> None:
             if pace.tick(sizes(batch)):
                 trainer.should_stop = True
-                watcher.monitor.skip_reports()
+                watcher.monitor.run.ending.skip_reports()
 
         pacer = self._lightning.Callback()
         pacer.on_train_batch_end = on_train_batch_end

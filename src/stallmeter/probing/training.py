@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..engine import wiring
+from ..engine.monitor import Monitor
 from ..errors import SettingError
 from ..timing.batches import BatchSizes, given_size
 from ..window import Window
@@ -78,7 +78,7 @@ class StepTraining:
 
     def run(self, loader: Iterable[Any], pace: Pace, folder: Path, *, inside: bool) -> Window:
         """Train; see `Training.run`."""
-        monitor = wiring.Monitor(
+        monitor = Monitor(
             directory=folder,
             trackers=None,
             rules=(),
@@ -87,7 +87,7 @@ class StepTraining:
             interval_s=SAMPLE_EVERY_S,
             console=False,
         )
-        monitor.skip_reports()
+        monitor.run.ending.skip_reports()
         sizes = BatchSizes(given_size(loader))
         try:
             for batch in endless(monitor.watch(loader)):

@@ -75,7 +75,7 @@ def train(
             steps += 1
             if steps == STEPS // 2:
                 halfway()
-    assert steps == monitor.clock.index == STEPS
+    assert steps == monitor.run.clock.index == STEPS
     return monitor
 
 

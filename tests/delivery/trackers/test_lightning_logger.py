@@ -164,8 +164,7 @@ KILLED = """
 import json, os, signal, sys
 from pathlib import Path
 from stallmeter.recording.cursor import cursor_path, read_cursor
-from stallmeter.engine.monitor import Monitor
-from stallmeter.engine.settings import Settings
+from stallmeter import Monitor
 from stallmeter.delivery.trackers.lightning_logger import LightningLoggerTracker
 import time
 
@@ -180,8 +179,8 @@ def wait_for(condition):
         time.sleep(0.02)
 
 tracker = LightningLoggerTracker(FileLogger())
-settings = Settings(directory=Path(sys.argv[1]), interval_s=0.05, console=False)
-monitor = Monitor(settings, trackers=[tracker]).start()
+bare = {"hardware": False, "workers": False, "rules": (), "console": False}
+monitor = Monitor(directory=Path(sys.argv[1]), interval_s=0.05, trackers=[tracker], **bare)
 print(monitor.folder)
 for i, _ in enumerate(monitor.watch(range(40))):
     if i == 20:

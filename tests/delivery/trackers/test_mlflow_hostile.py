@@ -96,7 +96,7 @@ def test_no_name_escapes_from_a_report(sqlite_uri: str, tmp_path_factory: pytest
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("socket.gethostname", lambda: name)
         monitor = run_with(folder, tracker, name)
-    assert not monitor.guard._casualties
+    assert not monitor.run.guard._named
     assert monitor.undelivered == ()
     assert monitor.folder is not None
     tags = mlflow.MlflowClient(sqlite_uri).get_run(tracker.run_id).data.tags
@@ -163,7 +163,7 @@ def test_no_password_comes_out(
         tracker = MlflowTracker(uri, run_id, timeout_s=(0.5, 0.5))
         options: dict[str, Any] = {"directory": tmp_path / "rec", "interval_s": 0.05, "period_s": 0.1}
         with Monitor(trackers=tracker, close_budget_s=20 if fault == "none" else 1, **options) as monitor:
-            monitor.add_facts("tracking", lambda: f"{uri}?password=qu3rypw")
+            monitor.window.facts["tracking"] = f"{uri}?password=qu3rypw"
             for _ in monitor.watch(range(30)):
                 monitor.log({"x": 1.0})
         assert monitor.finish()

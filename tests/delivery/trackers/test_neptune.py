@@ -293,7 +293,7 @@ def loop(folder: Path, tracker: Any, during: Callable[[], None], **options: Any)
             during()
     began = time.monotonic()
     monitor.close()
-    return monitor, monitor.clock.index, time.monotonic() - began
+    return monitor, monitor.run.clock.index, time.monotonic() - began
 
 
 def test_a_hung_client_delays_no_step_and_the_end_by_its_budget(tmp_path: Path) -> None:

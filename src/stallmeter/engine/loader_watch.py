@@ -1,0 +1,137 @@
+"""The training's loaders, as the training thread meets them: batch sizes, the worker probe, the number of workers."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..records import BatchContent, LoaderInfo
+from ..timing.batches import BatchSizes
+from ..timing.clock import StepClock
+from ..workers import batch_shape
+from ..workers.apply import Retuner
+from .guard import Guard
+
+if TYPE_CHECKING:
+    from ..sources.loader import LoaderProbe
+
+
+class LoaderWatch:
+    """What an adapter tells of the training loader, all of it on the training thread.
+
+    Args:
+        clock: Asks the probe around each fetch.
+        guard: Keeps errors away.
+        tell: Takes the content of a batch for the recording.
+        probe: Looks into the loader's workers; None where that was not wanted.
+        retuner: Changes the loader's number of workers between epochs; None where that was not wanted.
+    """
+
+    def __init__(
+        self,
+        clock: StepClock,
+        guard: Guard,
+        tell: Callable[[BatchContent], None],
+        probe: LoaderProbe | None = None,
+        retuner: Retuner | None = None,
+    ) -> None:
+        self._clock = clock
+        self._guard = guard
+        self._tell = tell
+        self._probe = probe
+        self._retuner = retuner
+        self.sizes = BatchSizes()
+        """Of the training's batches."""
+        self.content_noted = False
+        """Whether it is known what a batch holds."""
+
+    def prepare(self, loader: object) -> None:
+        """A plain loop is about to iterate its training loader."""
+        self._guard("batch size", self.sizes.meet, loader)
+        self.may_resize(loader)
+        self.between_epochs()
+        self.probe_workers(loader)
+
+    def iterator_made(self, iterator: object) -> None:
+        """A plain loop has begun to iterate."""
+        try:
+            known: Callable[[], object | None] = weakref.ref(iterator)
+        except TypeError:  # built-in iterators; they have no workers that a reference would keep alive
+            return
+        self._guard("worker probe", self.find_iterator_by, known)
+
+    def size(self, batch: object) -> int | None:
+        """Return the number of items in a batch, None when it cannot be known; never raises."""
+        if not self.content_noted:
+            self.note_content(batch)
+        size = self.sizes.known(batch)
+        return self._guard("batch size", self.sizes.find, batch) if size is None else size
+
+    def note_content(self, batch: object) -> None:
+        """Note once what a batch of the training loader holds: what handing it over must cost."""
+        self.content_noted = True
+        shape = self._guard("batch content", batch_shape, batch)
+        if shape is not None and shape.tensors:
+            self._tell(BatchContent(time_s=time.time(), tensors=shape.tensors, bytes=shape.bytes))
+
+    def may_resize(self, loader: object, why_not: str | None = None) -> None:
+        """Say which loader the training iterates, before its first iteration: its number of workers may change.
+
+        Args:
+            loader: The loader.
+            why_not: Why its number of workers must stay as it is.
+        """
+        if self._retuner is not None:
+            self._guard("num_workers", self._retuner.meet, loader, why_not)
+
+    def between_epochs(self) -> bool:
+        """The loop stands between two epochs, before `StepClock.new_epoch`. Returns whether the loader has changed."""
+        if self._retuner is None or not self._clock.index:
+            return False
+        return bool(self._guard("num_workers", self._retuner.boundary, self._clock))
+
+    def probe_workers(self, loader: object, default_init: Callable[[int], None] | None = None) -> LoaderInfo | None:
+        """Attach the worker probe to a loader that is about to be iterated.
+
+        Args:
+            loader: The loader.
+            default_init: What its framework would have each worker call; see `LoaderProbe.attach`.
+        """
+        probe = self._probe
+        if probe is None:
+            return None
+        info = self._guard("worker probe", lambda: probe.attach(loader, default_init=default_init))
+        if info is None:
+            return None
+        clock = self._clock
+        if info.num_workers is None:
+            clock.before_fetch = clock.after_fetch = None
+        elif info.num_workers == 0:
+            clock.before_fetch, clock.after_fetch = _untold(probe.loop_before), _untold_after(probe.loop_after)
+        else:
+            clock.before_fetch, clock.after_fetch = probe.asked, probe.answered
+        return info
+
+    def find_iterator_by(self, iterator_of: Callable[[], object | None]) -> None:
+        """A new epoch began: tell the probe where its iterator is."""
+        if self._probe is not None:
+            self._probe.iterator_of = iterator_of
+            self._probe.new_epoch()
+
+
+def _untold(before: Callable[[], None]) -> Callable[[], tuple[int | None, bool | None]]:
+    def call() -> tuple[int | None, bool | None]:
+        before()
+        return None, None
+
+    return call
+
+
+def _untold_after(after: Callable[[], None]) -> Callable[[], bool | None]:
+    def call() -> bool | None:
+        after()
+        return None
+
+    return call

@@ -1,0 +1,171 @@
+"""What a program may choose: the options of `watch`, of `Monitor` and of every adapter."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar, get_type_hints
+
+from ..delivery.choice import Trackers, check_trackers
+from ..delivery.points import BASE_PERIOD_S
+from ..errors import SettingError
+from ..records.interfaces import Source
+from ..rules import ALL_RULES
+from ..rules.rule import Rule
+from ..workers.apply import OnNumWorkers, check_mode
+
+CLOSE_BUDGET_S = 10.0
+"""Most seconds that the end of a run is delayed by trackers that have not got everything."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class OptionArguments(TypedDict, total=False):
+    """The fields of `Options`, as type checkers and editors want them for ``**options: Unpack[OptionArguments]``."""
+
+    directory: str | os.PathLike[str] | None
+    trackers: Trackers
+    rules: Sequence[Rule]
+    sources: Sequence[Source]
+    hardware: bool
+    workers: bool
+    interval_s: float
+    period_s: float
+    close_budget_s: float
+    console: bool
+    on_num_workers: OnNumWorkers
+    sync_probe_steps: int
+    deep_steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a program may choose; the defaults are what you get when you say nothing.
+
+    Raises:
+        SettingError: An option makes no sense.
+    """
+
+    directory: str | os.PathLike[str] | None = None
+    """Where recordings go, each run in a folder of its own; ``STALLMETER_DIR`` or ``./stallmeter`` by default."""
+    trackers: Trackers = "auto"
+    """Where the recording is forwarded: ``auto`` takes the trainer's loggers or the active MLflow run, ``mlflow`` makes
+    a run when there is none, a run of Neptune's is taken as it is, None forwards nothing."""
+    rules: Sequence[Rule] = ALL_RULES
+    """What is looked for: ``(*ALL_RULES, MyRule())`` adds one."""
+    sources: Sequence[Source] = ()
+    """Measured besides the usual hardware."""
+    hardware: bool = True
+    """Whether to sample the host and the GPUs."""
+    workers: bool = True
+    """Whether to measure inside the training loader's workers."""
+    interval_s: float = 1.0
+    """Seconds between two samples of the hardware."""
+    period_s: float = BASE_PERIOD_S
+    """Seconds between two points on a tracker; grows with the run."""
+    close_budget_s: float = CLOSE_BUDGET_S
+    """Most seconds by which the end of the run may be delayed to deliver what is left."""
+    console: bool = True
+    """Whether to say the verdict on stderr at the end."""
+    on_num_workers: OnNumWorkers = "report"
+    """``report`` says what number of workers is advised; ``apply`` sets it on the training loader between two epochs,
+    measures, and keeps what is faster; a function is called between epochs with the `WorkerAdvice` and may return a
+    number."""
+    sync_probe_steps: int = 2
+    """Steps in which calls that wait for a CUDA device are looked for, once, where the device idles inside the steps;
+    0 for none."""
+    deep_steps: int = 0
+    """Steps of torch.profiler when the cause lies inside the step, once; 0 for none. Not beside a PyTorchProfiler of
+    Lightning's Trainer."""
+
+    @classmethod
+    def of(cls, arguments: OptionArguments) -> Options:
+        """Return the options that a program gave as keyword arguments.
+
+        Raises:
+            TypeError: There is no such option.
+            SettingError: An option makes no sense.
+        """
+        known = [field.name for field in fields(cls)]
+        for name in arguments:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+                raise TypeError(f"there is no option {name!r}; {hint}")
+        return cls(**arguments)
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense, in the program's own line and not when the run starts."""
+        if self.directory is not None and not isinstance(self.directory, (str, os.PathLike)):
+            raise SettingError(f"directory is {self.directory!r}; give a path")
+        check_trackers(self.trackers)
+        object.__setattr__(self, "rules", tuple(self.rules))
+        object.__setattr__(self, "sources", tuple(self.sources))
+        for rule in self.rules:
+            if not callable(getattr(rule, "check", None)):
+                raise SettingError(f"rules holds {rule!r}, which has no check(window)")
+        for source in self.sources:
+            if not isinstance(source, Source):
+                raise SettingError(f"sources holds {source!r}, which has no name, sample(time_s) and close()")
+        self._check_numbers()
+        check_mode(self.on_num_workers)
+        if self.on_num_workers != "report" and not self.workers:
+            raise SettingError(
+                f"on_num_workers is {self.on_num_workers!r}, which needs what workers=False switches off; "
+                "leave that out"
+            )
+
+    def _check_numbers(self) -> None:
+        for name in ("interval_s", "period_s"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not 0.01 <= value <= 86_400:
+                raise SettingError(f"{name} is {value!r}; give a number of seconds between 0.01 and 86400")
+        for name in ("sync_probe_steps", "deep_steps"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or not 0 <= value <= 1000:
+                raise SettingError(f"{name} is {value!r}; give a number of steps from 0, for none, to 1000")
+        if self.close_budget_s < 0:
+            raise SettingError(f"close_budget_s is {self.close_budget_s!r}; give 0 or more seconds")
+
+    @property
+    def recordings(self) -> Path:
+        """The folder of all recordings: the option, else ``STALLMETER_DIR``, else ``./stallmeter``."""
+        return Path(self.directory if self.directory is not None else os.environ.get("STALLMETER_DIR") or "stallmeter")
+
+    def check_recordings(self) -> Path:
+        """Return the folder of all recordings, which is made when missing.
+
+        Raises:
+            SettingError: A file stands there.
+        """
+        path = self.recordings
+        if path.is_file():
+            raise SettingError(f"directory {str(path)!r} is a file; give a folder (it is made when missing)")
+        return path
+
+
+def takes_options(function: F) -> F:
+    """Let Python see the options that a function takes as ``**options: Unpack[OptionArguments]``.
+
+    Type checkers know them from that. At run time it says nothing (``Unpack`` is not even imported: Python 3.10 has
+    none), so ``help``, notebooks and command lines that are made of signatures are given each option with its default.
+    """
+    hints = get_type_hints(Options)
+    signature = inspect.signature(function)
+    own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    options = [
+        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
+        for f in fields(Options)
+    ]
+    function.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+    annotations = {name: hint for name, hint in function.__annotations__.items() if name in {p.name for p in own}}
+    function.__annotations__ = {
+        **annotations,
+        **{f.name: hints[f.name] for f in fields(Options)},
+        "return": function.__annotations__["return"],
+    }
+    return function

@@ -1,0 +1,127 @@
+"""Where a run's records go: into its recording, and from there to the trackers."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..delivery.forwarder import Forwarder
+from ..ranks.identity import Identity, new_name
+from ..ranks.late import LateRecorder
+from ..recording import Header, Recorder, has_recording, redact
+from ..records import Event
+from ..records.interfaces import Tracker
+from ..version import VERSION
+from .context import RunContext
+from .guard import Guard
+
+AnyRecorder = Recorder | LateRecorder
+_log = logging.getLogger("stallmeter")
+
+
+class Output:
+    """The recording and the forwarder of one run, opened when it starts.
+
+    Args:
+        context: Of the run.
+        identity: Names the run's folder, the same on all ranks.
+        trackers: Where the recording is forwarded; only rank 0 has any.
+        guard: Keeps errors away.
+        tell: Takes events for the recording; from any thread.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        identity: Identity,
+        trackers: Sequence[Tracker],
+        guard: Guard,
+        tell: Callable[[Event], None],
+    ) -> None:
+        self._context = context
+        self._identity = identity
+        self._guard = guard
+        self._tell = tell
+        self._ended = False
+        self.trackers = tuple(trackers)
+        self.recorder: AnyRecorder | None = None
+        """None when the recording could not be opened, or was given up because the last sample took too long for it."""
+        self.forwarder: Forwarder | None = None
+        self.folder: Path | None = None
+        """Of the recording; None when it could not be opened, and on other ranks until rank 0 has named it."""
+        self.given_up = False
+        """Whether the recording's folder hung in the last sample: nobody may touch it any more."""
+
+    def open(self, started_s: float, facts: Mapping[str, Any]) -> None:
+        """Open the recording and begin to forward it.
+
+        Args:
+            started_s: Unix time of the run's start.
+            facts: For the recording's header.
+        """
+        self.recorder = self._guard("opening the recording", self._open_recorder, started_s, facts)
+        if self.trackers and self.folder is not None:
+            self.forwarder = self._guard("forwarding", self._open_forwarder, self.folder)
+
+    def expect_end(self) -> None:
+        """The run ends: there is little time left to agree with the other ranks on a folder."""
+        self._ended = True
+        self._identity.hurry()
+
+    def give_up(self) -> None:
+        """The folder does not answer."""
+        self.recorder, self.given_up = None, True
+
+    def _open_recorder(self, started_s: float, facts: Mapping[str, Any]) -> AnyRecorder:
+        context, identity = self._context, self._identity
+        identity.begin(
+            context.framework,
+            lambda: new_name(context.recordings, started_s),
+            attempt=self._guard.attempt,
+            is_over=lambda: self._ended,
+        )
+        header = Header(
+            run_id="",
+            rank=context.rank,
+            world_size=context.world_size,
+            started_s=started_s,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=VERSION,
+            framework=context.framework,
+            settings=facts,
+        )
+        name = identity.name()
+        return LateRecorder(identity, partial(self._open_at, header)) if name is None else self._open_at(header, name)
+
+    def _open_at(self, header: Header, name: str) -> Recorder:
+        """Open the recording in a folder of this name: on the sampler thread where rank 0 has named it late."""
+        identity, folder = self._identity, self._context.recordings / name
+        if has_recording(folder, header.rank):
+            name = identity.leave(f"{name} has a recording of rank {header.rank}: two processes have the same rank")
+            folder = folder.with_name(name)
+        recorder = Recorder(folder, replace(header, run_id=name.rpartition("-")[2]))
+        self.folder = folder
+        if identity.why_alone:
+            self._tell(Event(time_s=time.time(), name="a folder of its own", detail=identity.why_alone))
+            _log.warning(
+                "stallmeter: rank %d records into %s, apart from rank 0: %s", header.rank, folder, identity.why_alone
+            )
+        return recorder
+
+    def _open_forwarder(self, folder: Path) -> Forwarder:
+        guard = self._guard
+        return Forwarder(
+            folder, self._context.rank, self.trackers, guard=guard, let_go=guard.attempt, on_problem=self._on_problem
+        )
+
+    def _on_problem(self, tracker: str, message: str) -> None:
+        self._tell(Event(time_s=time.time(), name=f"{tracker} stopped", detail=redact(message)[:500]))
+        _log.warning("stallmeter: forwarding to %s stopped: %s", tracker, redact(message))

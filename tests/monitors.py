@@ -1,0 +1,43 @@
+"""Monitors of nothing but what a test gives them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from stallmeter.engine.context import RunContext
+from stallmeter.engine.monitor import Monitor
+from stallmeter.engine.options import Options
+from stallmeter.engine.run import Run
+from stallmeter.engine.wiring import assemble
+from stallmeter.ranks.identity import Identity
+
+
+def bare_monitor(directory: Path, **given: Any) -> Monitor:
+    """Start the monitor of a `bare_run`."""
+    return Monitor.of(bare_run(directory, **given).start())
+
+
+def bare_run(
+    directory: Path,
+    *,
+    trackers: Sequence[Any] = (),
+    draw: Any = None,
+    now: Callable[[], int] = time.perf_counter_ns,
+    identity: Identity | None = None,
+    rank: int = 0,
+    world_size: int = 1,
+    **options: Any,
+) -> Run:
+    """Put together what measures no hardware and no workers, and asks no rule, unless it is told to."""
+    quiet = {"hardware": False, "workers": False, "rules": (), "console": False}
+    return assemble(
+        Options(directory=directory, **{**quiet, **options}),
+        RunContext(recordings=directory, rank=rank, world_size=world_size),
+        find_trackers=lambda: trackers,
+        identity=identity,
+        draw=draw,
+        now=now,
+    )
