@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from ..records import DeviceStep, GpuSample, HostSample, StepRecord, WindowRecord
-from ..records.stats import stats
+from ..records.stats import Reservoir, stats
 from ..window import gpu_samples as gpu
 
 MB = 1e6
@@ -123,11 +123,8 @@ class Period:
 
     def __init__(self, started_s: float, size: int = 4096) -> None:
         self.started_s = started_s
-        self._size = size
-        self._stride = 1
         self._count = 0
-        self._steps: list[StepRecord] = []
-        self._seen = 0
+        self._steps: Reservoir[StepRecord] = Reservoir(size)
         self._longest_s = self._longest_wait_s = 0.0
         self._exposed_s, self._timed = 0.0, 0
         self._host: list[HostSample] = []
@@ -153,19 +150,13 @@ class Period:
     def _add_step(self, step: StepRecord) -> None:
         self._longest_s = max(self._longest_s, step.step_time_s)
         self._longest_wait_s = max(self._longest_wait_s, step.data_wait_s)
-        if step.outlier:
-            return
-        if self._seen % self._stride == 0:
-            self._steps.append(step)
-            if len(self._steps) > self._size:
-                self._steps = self._steps[::2]
-                self._stride *= 2
-        self._seen += 1
+        if not step.outlier:
+            self._steps.add(step)
 
     def close(self, time_s: float, tracker_step: int) -> WindowRecord | None:
         """Return the period's record; None when nothing happened in it."""
         duration = time_s - self.started_s
-        metrics = step_metrics(self._steps, duration, max(self._count, self._seen))
+        metrics = step_metrics(self._steps.items, duration, max(self._count, len(self._steps)))
         if metrics:  # the slowest of all, which the even sample may not hold
             metrics["step_time_max_ms"] = self._longest_s * 1e3
             metrics["data_wait_max_ms"] = self._longest_wait_s * 1e3

@@ -58,7 +58,7 @@ def stats(values: Iterable[float]) -> Stats | None:
     )
 
 
-class Sample(Generic[T]):
+class Reservoir(Generic[T]):
     """At most ``size`` items spread evenly over everything that was added: every 2^k-th one is kept."""
 
     __slots__ = ("_seen", "_size", "items", "stride")
@@ -81,7 +81,7 @@ class Sample(Generic[T]):
     def __len__(self) -> int:
         return self._seen
 
-    def __copy__(self) -> Sample[T]:
-        twin: Sample[T] = Sample(self._size)
+    def __copy__(self) -> Reservoir[T]:
+        twin: Reservoir[T] = Reservoir(self._size)
         twin._seen, twin.stride, twin.items = self._seen, self.stride, self.items[:]
         return twin
