@@ -17,7 +17,7 @@ from typing import Any
 from ..delivery.forwarder import Forwarder
 from ..delivery.points import Period, period_s
 from ..ranks.late import LateRecorder
-from ..recording import Recorder, redact
+from ..recording import Recorder
 from ..recording.pending import leftovers
 from ..records import (
     BUCKETS,
@@ -34,6 +34,7 @@ from ..records import (
 from ..records.checks import sound_samples
 from ..records.diagnosis import Verdict
 from ..records.interfaces import Page, Source
+from ..records.redaction import redact
 from ..report.model import summarize
 from ..report.run_page import build_page
 from ..report.steps_csv import HELD_ROWS

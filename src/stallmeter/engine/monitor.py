@@ -26,10 +26,11 @@ from ..delivery.forwarder import Forwarder, Undelivered
 from ..errors import SettingError
 from ..ranks.identity import Identity, new_name
 from ..ranks.late import LateRecorder
-from ..recording import Header, Recorder, has_recording, redact
+from ..recording import Header, Recorder, has_recording
 from ..records import BUCKETS, BatchContent, Event, LoaderInfo, UserMetrics
 from ..records.diagnosis import Verdict
 from ..records.interfaces import Source, Tracker
+from ..records.redaction import redact
 from ..rules.rule import Rule
 from ..timing.batches import BatchSizes
 from ..timing.clock import StepClock

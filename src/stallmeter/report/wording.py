@@ -6,9 +6,9 @@ import math
 import re
 from collections.abc import Sequence
 
-from ..recording import redact
 from ..records import WorkerTrial
 from ..records.diagnosis import Abstention, Diagnosis, Verdict, WorkerAdvice
+from ..records.redaction import redact
 
 ABSENT = "-"
 """Shown where something was not measured."""

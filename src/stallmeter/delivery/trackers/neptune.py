@@ -12,7 +12,6 @@ import functools
 import importlib.util
 import logging
 import os
-import re
 import secrets
 import sys
 import time
@@ -23,6 +22,7 @@ from typing import Any
 
 from ...errors import MissingPackageError, TrackerError, TrackerUnavailableError
 from ...records.interfaces import Page, Point
+from ..messages import client_message
 from ..substeps import Placed, Substeps
 from ..values import Value, page_values
 
@@ -35,8 +35,6 @@ POINTS_PER_CALL = 100
 RUN_ID_CHARACTERS = 36
 """Longest custom run id that Neptune keeps."""
 
-MESSAGE_CHARACTERS = 300
-
 _FOLDER = {"steps": "", "hardware": "hardware/"}
 _QUIET = {
     "capture_stdout": False,
@@ -48,7 +46,6 @@ _QUIET = {
 }
 """A run of ours holds what we measured and nothing else."""
 
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _PASSING = frozenset({"NeptuneConnectionLostException", "InternalServerError", "CannotResolveHostname"})
 _INCONSISTENT = frozenset({"MetadataInconsistency", "TypeDoesNotSupportAttributeException"})
 _log = logging.getLogger("stallmeter")
@@ -296,10 +293,7 @@ def _client_errors(run: Any) -> tuple[type[BaseException], ...]:
 
 def _translated(exc: BaseException) -> TrackerError | TrackerUnavailableError:
     names = {c.__name__ for c in type(exc).__mro__}
-    text = " ".join(_COLOURS.sub("", str(exc)).split())
-    if token := os.environ.get("NEPTUNE_API_TOKEN"):
-        text = text.replace(token, "…")
-    message = f"{type(exc).__name__}: {text}"[:MESSAGE_CHARACTERS]
+    message = client_message(f"{type(exc).__name__}: {exc}")
     if names & _INCONSISTENT:
         return _InconsistentError(message)
     if names & _PASSING or isinstance(exc, OSError):

@@ -24,6 +24,7 @@ from typing import Any
 
 from ...errors import MissingPackageError, TrackerError, TrackerUnavailableError
 from ...records.interfaces import Page, Point
+from ..messages import client_message
 from ..substeps import Placed, Substeps
 from ..values import Value, page_values
 
@@ -35,8 +36,6 @@ OFFLINE_PROJECT = "offline/stallmeter"
 
 LARGEST_STEP = 1e12
 """Neptune takes steps from 0 to below this."""
-
-MESSAGE_CHARACTERS = 300
 
 _FOLDER = {"steps": "", "hardware": "hardware/"}
 _log = logging.getLogger("stallmeter")
@@ -261,7 +260,7 @@ def _client_errors(run: Any) -> tuple[type[BaseException], ...]:
 
 def _translated(exc: BaseException) -> TrackerError | TrackerUnavailableError:
     names = {c.__name__ for c in type(exc).__mro__}
-    message = f"{type(exc).__name__}: {' '.join(str(exc).split())}"[:MESSAGE_CHARACTERS]
+    message = client_message(f"{type(exc).__name__}: {exc}")
     missing = {"NeptuneProjectNotProvided", "NeptuneApiTokenNotProvided"}  # retryable by their class, not by nature
     if isinstance(exc, (OSError, sqlite3.OperationalError)) or (
         "NeptuneRetryableError" in names and not names & missing
