@@ -22,8 +22,7 @@ from ..report.run_page import build_page
 from ..rules.evaluation import diagnose
 from .forwarder import deliver, points_left
 from .trackers.mlflow import MlflowTracker
-from .trackers.neptune import RUN_ID_CHARACTERS, NeptuneTracker
-from .trackers.neptune_scale import NeptuneScaleTracker
+from .trackers.neptune import RUN_ID_CHARACTERS, NeptuneScaleTracker, NeptuneTracker
 
 NEPTUNE = {tracker.name: tracker for tracker in (NeptuneTracker, NeptuneScaleTracker)}
 NEPTUNE_PATIENCE_S = 120.0
