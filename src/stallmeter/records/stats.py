@@ -58,6 +58,28 @@ def stats(values: Iterable[float]) -> Stats | None:
     )
 
 
+def mean(values: Iterable[float | None]) -> float | None:
+    """Return the arithmetic mean of what was measured; None when nothing was."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def median(values: Iterable[float | None]) -> float | None:
+    """Return the median of what was measured; None when nothing was."""
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def percent(part: float | None, whole: float | None) -> float | None:
+    """Return a share in percent; None where one of the two was not measured, or there is no whole."""
+    return None if part is None or not whole else 100.0 * part / whole
+
+
+def scaled(value: float | None, unit: float) -> float | None:
+    """Return a value in another unit, for example 1e6 for bytes in MB; None where it was not measured."""
+    return None if value is None else value / unit
+
+
 class Reservoir(Generic[T]):
     """At most ``size`` items spread evenly over everything that was added: every 2^k-th one is kept."""
 

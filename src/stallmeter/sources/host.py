@@ -14,6 +14,7 @@ from ..machine.budget import Budget, CgroupFiles, cpu_affinity, read_budget, rea
 from ..machine.processes import SYSTEM, UNREADABLE, JobTree, unique_bytes
 from ..machine.procfs import read_numbers
 from ..records import HostSample, NetworkSample
+from ..records.stats import percent
 
 _MIN_PERIOD_S = 0.1
 """Below this, CPU times (counted in ticks of 10 ms) make rates of noise."""
@@ -120,12 +121,15 @@ class HostSource:
 
         busy = [_sum(core, "user", "nice", "system", "irq", "softirq") for core in cores]
         total = [own + _sum(core, "idle", "iowait", "steal") for own, core in zip(busy, cores, strict=True)]
-        shares = [_pct(rate(("busy", core), busy[core]), rate(("total", core), total[core])) for core in range(count)]
+        shares = [
+            percent(rate(("busy", core), own), rate(("total", core), whole))
+            for core, (own, whole) in enumerate(zip(busy, total, strict=True))
+        ]
         all_cpus = rate("total", sum(total))
         usable = self._usable_cores(count)
         fields: _Fields = {
-            "cpu_user_pct": _pct(rate("user", sum(_sum(core, "user", "nice") for core in cores)), all_cpus),
-            "cpu_system_pct": _pct(
+            "cpu_user_pct": percent(rate("user", sum(_sum(core, "user", "nice") for core in cores)), all_cpus),
+            "cpu_system_pct": percent(
                 rate("system", sum(_sum(core, "system", "irq", "softirq") for core in cores)), all_cpus
             ),
             "cpu_max_core_pct": max((share for share in shares if share is not None), default=None),
@@ -134,7 +138,7 @@ class HostSource:
         }
         for kind in ("iowait", "steal"):
             if all(hasattr(core, kind) for core in cores):
-                fields[f"cpu_{kind}_pct"] = _pct(rate(kind, sum(getattr(core, kind) for core in cores)), all_cpus)
+                fields[f"cpu_{kind}_pct"] = percent(rate(kind, sum(getattr(core, kind) for core in cores)), all_cpus)
         return fields
 
     def _usable_cores(self, count: int) -> Sequence[int] | None:
@@ -314,10 +318,6 @@ class _Rates:
 def _sum(times: Any, *kinds: str) -> float:
     """Sum the kinds of CPU time that this platform knows."""
     return sum(getattr(times, kind, 0.0) for kind in kinds)
-
-
-def _pct(part: float | None, whole: float | None) -> float | None:
-    return 100.0 * part / whole if part is not None and whole else None
 
 
 def _total(rates: Sequence[float | None]) -> float | None:

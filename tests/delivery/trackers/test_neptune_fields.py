@@ -10,7 +10,7 @@ from stallmeter.records.interfaces import Page
 from stallmeter.report.json import to_json
 from stallmeter.report.model import build_report
 
-from ..report.recordings import complete_run, write
+from ...report.recordings import complete_run, write
 
 
 def page(final: bool, **files: Path) -> Page:
