@@ -7,11 +7,11 @@ import json
 import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..report import wording
 from ..report.markdown import escape
+from ..report.sheet import Table, table_to_markdown
 from ..version import VERSION
 from .result import BatchSizeRow, ProbeResult, Rate, WorkersRow, gain_pct
 
@@ -19,14 +19,6 @@ SCHEMA = 1
 """Raised when a key changes its meaning or goes away; new keys do not raise it."""
 
 WIDTH = 80
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Cells as text; the first column is a name."""
-
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
 
 
 def to_text(result: ProbeResult) -> str:
@@ -43,7 +35,7 @@ def to_text(result: ProbeResult) -> str:
 def to_markdown(result: ProbeResult) -> str:
     """Return the result as Markdown."""
     parts = [f"**{escape(headline(result))}**"]
-    parts += [_markdown_table(table) for table in _tables(result)]
+    parts += [table_to_markdown(table) for table in _tables(result)]
     parts.append("\n".join(f"- {escape(name)}: {escape(value)}" for name, value in _facts(result)))
     parts.append(escape(_title(result)))
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -236,13 +228,6 @@ def _text_table(table: Table) -> str:
         ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
-
-
-def _markdown_table(table: Table) -> str:
-    rule = ("---", *(["---:"] * (len(table.head) - 1)))
-    rows = [tuple(escape(cell) for cell in (*row, *[""] * (len(table.head) - len(row)))) for row in table.rows]
-    head = tuple(escape(cell) for cell in table.head)
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows))
 
 
 def _rate(rate: Rate | None) -> dict[str, Any] | None:

@@ -139,7 +139,7 @@ def _primary(primary: Diagnosis, *, full: bool) -> Iterator[str]:
             )
             for e in primary.evidence
         )
-        yield _table(("Evidence", "Value", "Threshold", "Where the threshold comes from"), rows)
+        yield table(("Evidence", "Value", "Threshold", "Where the threshold comes from"), rows)
 
 
 def _brief(diagnosis: Diagnosis) -> str:
@@ -160,7 +160,7 @@ def _ledger(report: Report, *, full: bool) -> str:
     if small:
         rows.append(("the rest", wording.seconds(small), wording.percent(100 * small / (report.wall_s or small))))
     rows.append(("wall time", wording.seconds(report.wall_s), wording.percent(100.0)))
-    return _table(("Where the time went", "Time", "Share"), rows, numeric=True)
+    return table(("Where the time went", "Time", "Share"), rows, numeric=True)
 
 
 def _row(share: Share, prefix: str) -> tuple[str, str, str]:
@@ -168,7 +168,14 @@ def _row(share: Share, prefix: str) -> tuple[str, str, str]:
     return prefix + escape(name, wording.NAME_LIMIT), wording.seconds(share.seconds), wording.percent(share.share_pct)
 
 
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]], *, numeric: bool = False) -> str:
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]], *, numeric: bool = False) -> str:
+    """Return a table as Markdown.
+
+    Args:
+        head: Of the columns; escaped, as the rows are.
+        rows: With as many cells each.
+        numeric: Whether all columns but the first hold numbers, which stand on the right.
+    """
     rule = ["---", *(["---:" if numeric else "---"] * (len(head) - 1))]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows))
 

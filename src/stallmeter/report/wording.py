@@ -8,9 +8,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..recording import redact
 from ..records import WorkerTrial
 from ..records.diagnosis import Abstention, Diagnosis, Verdict, WorkerAdvice
+from ..records.redaction import redact
 
 ABSENT = "-"
 """Shown where something was not measured."""
