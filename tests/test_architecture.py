@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import sys
@@ -75,3 +76,33 @@ def test_what_the_limits_catch(tmp_path: Path) -> None:
     graph = {module.name: structure.imports(module, names) for module in modules}
     assert structure.cycles(graph) == [["kept.store", "sent.post"]]
     assert [(p.where, p.what) for p in structure.private_accesses(modules)] == [("sent.post:6", "store._lines")]
+
+
+INTERNALS = {
+    "demo.training": "MLflow's logger keeps its address so",
+    "delivery.trackers": "the clients of MLflow and Neptune",
+    "lightning": "Lightning's loops",
+    "probing.loaders": "torch's DataLoader",
+    "probing.trainer": "compiled modules",
+    "ranks.rendezvous": "torch's process group",
+    "sources": "torch's DataLoader, profiler and modules; Python's warnings",
+    "timing.loop": "sys._current_frames",
+}
+"""Rooms and files that look at what is private to somebody else's package, and what it is."""
+
+
+def test_other_peoples_internals_stay_in_their_adapter() -> None:
+    """What begins with an underscore, is read from another object and is defined nowhere in our package is theirs."""
+    modules = structure.read()
+    ours = set().union(*(structure.defined_privately(module) for module in modules))
+    found = {
+        module.name
+        for module in modules
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Attribute)
+        and structure._is_private(node.attr)
+        and node.attr not in ours | {"_make", "_exit"}  # of named tuples and of os
+        and not structure._is_self(node.value)
+    }
+    allowed = tuple(INTERNALS)
+    assert {name for name in found if not name.startswith(allowed)} == set()

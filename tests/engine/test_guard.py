@@ -524,8 +524,8 @@ PARTS = {
     "_take_steps": "taking the steps",
     "_read_ledger": "the ledger",
     "_close_period": "the period",
-    "_judge": "the verdict",
-    "_spare": "the cost of sampling",
+    "_evaluate": "the verdict",
+    "_limit_overhead": "the cost of sampling",
 }
 
 

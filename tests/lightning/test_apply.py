@@ -45,11 +45,11 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[int, int]], None]:
     """Have the model recommend a number for each present number; itself where nothing is said."""
 
     def install(table: dict[int, int]) -> None:
-        def judge(rules: Any, window: Any, guard: Any) -> Verdict:
+        def evaluate(rules: Any, window: Any, guard: Any) -> Verdict:
             now = window.present().num_workers
             return Verdict(primary=None, num_workers=None if now is None else advice(now, table.get(now, now)))
 
-        monkeypatch.setattr("stallmeter.engine.collector.evaluate", judge)
+        monkeypatch.setattr("stallmeter.engine.collector.evaluate", evaluate)
 
     return install
 

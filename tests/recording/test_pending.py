@@ -15,10 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
-from stallmeter.recording import Header, Position, Recorder
-from stallmeter.recording import pending as leftovers
+from stallmeter.recording import Header, Position, Recorder, pending
 from stallmeter.recording.cursor import Cursor, cursor_path, cursors, read_cursor, write_cursor
-from stallmeter.recording.pending import behind, is_written, leftovers_below
+from stallmeter.recording.pending import is_written, pending_deliveries_below, unfinished_cursors
 from stallmeter.records import Event, HostSample
 
 from ..conftest import ListTracker
@@ -56,19 +55,19 @@ def test_what_a_tracker_lacks_is_found(tmp_path: Path) -> None:
     twin = recording(tmp_path / "20260105-e", label="mlflow-2")
     (tmp_path / "else").mkdir()
     (tmp_path / "file").touch()
-    assert leftovers.leftovers(tmp_path) == [twin, ended, killed]
-    assert leftovers.leftovers(tmp_path, but=twin) == [ended, killed]
-    assert leftovers_below(tmp_path) == [killed, ended, twin]
+    assert pending.pending_deliveries(tmp_path) == [twin, ended, killed]
+    assert pending.pending_deliveries(tmp_path, but=twin) == [ended, killed]
+    assert pending_deliveries_below(tmp_path) == [killed, ended, twin]
 
 
-def test_a_run_that_goes_on_is_no_leftover(tmp_path: Path) -> None:
+def test_a_run_that_goes_on_is_no_pending_delivery(tmp_path: Path) -> None:
     """Its own program still sends: its process lives, or, on another host, its file grows."""
     assert is_written(recording(tmp_path / "here", end=False, pid=os.getpid()))
     assert not is_written(recording(tmp_path / "ended", end=True, pid=os.getppid()))
     assert not is_written(recording(tmp_path / "still being sent", end=True, pid=os.getpid()))
     elsewhere = recording(tmp_path / "elsewhere", end=False, pid=1, host="another")
     assert is_written(elsewhere)
-    assert leftovers.leftovers(tmp_path) == [tmp_path / "ended"]
+    assert pending.pending_deliveries(tmp_path) == [tmp_path / "ended"]
     os.utime(elsewhere / "rank0.0000.jsonl", (NOW - 3600, NOW - 3600))
     assert not is_written(elsewhere)
 
@@ -95,25 +94,25 @@ def test_a_killed_run_is_left_over_on_every_system(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("a signal was sent"))
     monkeypatch.setattr(psutil, "Process", started)
     assert [is_written(folder) for folder in (killed, reused, alive)] == [False, False, True]
-    assert leftovers.leftovers(tmp_path) == [reused, killed]
+    assert pending.pending_deliveries(tmp_path) == [reused, killed]
 
 
 def test_only_the_newest_are_looked_at(tmp_path: Path) -> None:
-    for number in range(leftovers.NEWEST + 3):
+    for number in range(pending.NEWEST + 3):
         recording(tmp_path / f"2026{number:04d}")
-    found = leftovers.leftovers(tmp_path)
-    assert len(found) == leftovers.NEWEST
-    assert found[0].name == f"2026{leftovers.NEWEST + 2:04d}"
-    assert len(leftovers_below(tmp_path)) == leftovers.NEWEST + 3
+    found = pending.pending_deliveries(tmp_path)
+    assert len(found) == pending.NEWEST
+    assert found[0].name == f"2026{pending.NEWEST + 2:04d}"
+    assert len(pending_deliveries_below(tmp_path)) == pending.NEWEST + 3
 
 
-def test_what_was_sent_elsewhere_is_no_leftover(tmp_path: Path) -> None:
+def test_what_was_sent_elsewhere_is_no_pending_delivery(tmp_path: Path) -> None:
     folder = recording(tmp_path / "a")
     path = cursor_path(folder, "mlflow-new-0a1b2c3d", 0)
     write_cursor(path, Cursor("http://other run 2"))
-    assert list(behind(folder)) == ["mlflow"]
+    assert list(unfinished_cursors(folder)) == ["mlflow"]
     write_cursor(path, Cursor("http://other run 2", complete=True))
-    assert behind(folder) == {}
+    assert unfinished_cursors(folder) == {}
 
 
 def test_cursors_are_kept_as_they_are_and_garbage_is_none(tmp_path: Path) -> None:

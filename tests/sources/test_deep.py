@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from stallmeter.engine import collector as pipeline
+from stallmeter.engine import collector
 from stallmeter.engine.monitor import Monitor
 from stallmeter.recording import Reader
 from stallmeter.records import DeepProfile, Event, Operator
@@ -196,7 +196,7 @@ def test_operators_are_ranked_by_the_device_where_there_is_one():
 
 def test_a_plain_loop(tmp_path, monkeypatch):
     """The monitor asks for it once when the verdict is one it explains, records it and attaches the files."""
-    monkeypatch.setattr(pipeline, "VERDICT_EVERY_S", 0.05)
+    monkeypatch.setattr(collector, "VERDICT_EVERY_S", 0.05)
     monitor = Monitor(
         directory=tmp_path,
         trackers=None,

@@ -65,11 +65,11 @@ class Plain:
     """A monitor for a plain loop whose model recommends what a table says."""
 
     def __init__(self, folder: Path, time: FakeTime, monkeypatch: pytest.MonkeyPatch, table: dict[int, int]) -> None:
-        def judge(rules: Any, window: Any, guard: Any) -> Verdict:
+        def evaluate(rules: Any, window: Any, guard: Any) -> Verdict:
             now = window.present().num_workers
             return Verdict(primary=None, num_workers=None if now is None else advice(now, table.get(now, now)))
 
-        monkeypatch.setattr("stallmeter.engine.collector.evaluate", judge)
+        monkeypatch.setattr("stallmeter.engine.collector.evaluate", evaluate)
         self.time = time
         self.folder = folder
 

@@ -45,13 +45,13 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _recordings_to_send(arguments: argparse.Namespace) -> list[Path]:
     from ..recording import find_recording, is_recording
-    from ..recording.pending import leftovers_below
+    from ..recording.pending import pending_deliveries_below
 
     path = arguments.path
     newest = find_recording(path)
     if arguments.to is not None or arguments.run_id is not None or is_recording(path):
         return [newest]
-    found = leftovers_below(path)
+    found = pending_deliveries_below(path)
     if not found:
         print(f"nothing is left to send below {path}; pass a recording to send it again")
     return found

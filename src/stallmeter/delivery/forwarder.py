@@ -52,7 +52,7 @@ _HAS_POINTS = re.compile(rb'\["(?:window"|log"|step",1?\d?\d,)')
 _NOT_IN_KEY = re.compile(r"[^A-Za-z0-9_./ -]+")
 
 
-class Guard(Protocol):
+class GuardedCall(Protocol):
     """Runs a function, catches and reports whatever it raises, and then returns None."""
 
     def __call__(self, name: str, fn: Callable[[], T], /) -> T | None:
@@ -308,8 +308,8 @@ class Forwarder:
         rank: int,
         trackers: Sequence[Tracker],
         *,
-        guard: Guard,
-        let_go: Guard | None = None,
+        guard: GuardedCall,
+        let_go: GuardedCall | None = None,
         on_problem: Callable[[str, str], None],
         interval_s: float = 1.0,
         monotonic: Callable[[], float] = time.monotonic,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..delivery.points import Period, period_s
-from ..recording.pending import leftovers
+from ..recording.pending import pending_deliveries
 from ..records import (
     BUCKETS,
     AllocatorSample,
@@ -84,7 +84,7 @@ class Profiler(Source, Protocol):
 
 
 class Collector:
-    """Takes what came in, keeps it and has it judged, on a sampler thread of its own.
+    """Takes what came in, keeps it and has it evaluated, on a sampler thread of its own.
 
     Args:
         options: What the program chose.
@@ -135,7 +135,7 @@ class Collector:
             self.tick, options.interval_s, abandon=guard.abandon, last=self._last_tick, after=after, cut_short=cut_short
         )
         self.verdict = Verdict(primary=None)
-        """The newest."""
+        """The newest. Never changed, only replaced: other threads read it whenever they like."""
         self.flushed = threading.Event()
         """Set when all that was known at the end is in the file; the last sample and the last verdict come later."""
         self._limiter = OverheadLimiter()
@@ -155,7 +155,7 @@ class Collector:
         self._reason = ""
         self._final_tick = self._ended = False
         self._disk_failed = False
-        self._looked_back = False
+        self._pending_reported = False
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -204,6 +204,7 @@ class Collector:
         self.flushed.set()
         self.tick()
         while self.sources:
+            # Taken out before it is asked: where it hangs, the next thread begins here again and must not ask it too.
             name = next(iter(self.sources))
             self._guard.ask(f"source {name}", self.sources.pop(name).close, again=True)
         self._guard.attempt("the recording", self.keep_inbox)
@@ -214,21 +215,21 @@ class Collector:
 
     def tick(self) -> None:
         """Take what came in since the last tick. Each part fails alone, and is tried again in the next tick."""
-        if not self._looked_back:
-            self._looked_back = True
-            self._guard("looking for leftovers", self._report_leftovers)
+        if not self._pending_reported:
+            self._pending_reported = True
+            self._guard("looking for pending deliveries", self._report_pending_deliveries)
         self._guard.attempt("taking the steps", self._take_steps)
         self._ask_sources(time.time())
         self._guard.attempt("the recording", self.keep_inbox)
         self._guard.attempt("the ledger", self._keep_ledger)
         self._guard.attempt("the period", self._keep_period)
-        self._guard.attempt("the verdict", self._judge_when_due)
-        self._guard.attempt("the cost of sampling", self._spare)
+        self._guard.attempt("the verdict", self._evaluate_when_due)
+        self._guard.attempt("the cost of sampling", self._limit_overhead)
         self._guard.attempt("the recording", self.keep_inbox)
         self._guard.attempt("the recording", self._flush)
 
     def _ask_sources(self, now_s: float) -> None:
-        for name, source in list(self.sources.items()):
+        for name, source in list(self.sources.items()):  # a copy: should this thread be abandoned, another empties it
             if not self._due(name, source):
                 continue
             for sample in self._guard.ask(f"source {name}", lambda s=source: self._samples_of(s, now_s)) or ():  # type: ignore[misc]
@@ -245,6 +246,7 @@ class Collector:
             self._keep(self._inbox.popleft())
 
     def _keep_ledger(self) -> None:
+        # The training thread goes on meanwhile: the number of steps may be one behind the time, never ahead of it.
         record = self._read_ledger(self._clock.index, self._clock.epochs, self._ledger.now(), self._ledger.peek())
         if self._is_sparse():
             self._window.append(record)
@@ -256,12 +258,12 @@ class Collector:
         if now_s >= self._period_ends_s or self._final_tick:
             self._close_period(now_s)
 
-    def _judge_when_due(self) -> None:
+    def _evaluate_when_due(self) -> None:
         now_s = self._clock.unix_s(self._ledger.now())
         retuner = self._retuner
         due = now_s >= self._next_verdict_s or self._final_tick or (retuner is not None and retuner.behind)
         if due and not self._guard.out_of_time:
-            self._judge(now_s)
+            self._evaluate(now_s)
         if retuner is not None:
             self._guard("num_workers", self._retune, retuner, due)
         self.name_hanging_trackers(TRACKER_HANG_S)
@@ -272,7 +274,7 @@ class Collector:
             return True
         return bool(self._guard.ask(f"source {name}'s overflows", lambda: bool(getattr(source, "overflows", False))))
 
-    def _spare(self) -> None:
+    def _limit_overhead(self) -> None:
         """Watch less closely when watching costs too much."""
         self._ticks += 1
         wall_s = (self._ledger.now() - self._ledger.origin) / 1e9
@@ -281,18 +283,18 @@ class Collector:
             name = f"sampling every {self._limiter.level * self._options.interval_s:g} s"
             self._keep(Event(time_s=time.time(), name=name, detail=detail))
 
-    def _retune(self, retuner: Retuner, judged: bool) -> None:
-        retuner.consider(self.verdict.num_workers, fresh=judged)
+    def _retune(self, retuner: Retuner, fresh: bool) -> None:
+        retuner.consider(self.verdict.num_workers, fresh=fresh)
         if self._final_tick:
             for trial in retuner.finish(self.verdict.num_workers):
                 self._keep(trial)
 
-    def _report_leftovers(self) -> None:
+    def _report_pending_deliveries(self) -> None:
         """Say which earlier recordings their tracker has not got: nobody else will."""
         recorder = self._output.recorder
         if not self._options.console or self._context.rank != 0 or recorder is None:
             return
-        found = leftovers(self._context.recordings, but=recorder.folder)
+        found = pending_deliveries(self._context.recordings, but=recorder.folder)
         if found:
             _log.warning(
                 "stallmeter: %d earlier recording%s did not reach the tracker in full; send with: stallmeter sync %s",
@@ -390,6 +392,7 @@ class Collector:
     def _read_ledger(self, steps: int, epochs: int, at_ns: int, acc: list[int]) -> LedgerRecord:
         spent = [0] * len(BUCKETS)
         parts: dict[int, dict[str, float]] = {CALLBACKS: {}, LOGGING: {}}
+        # The training thread adds slots at any time: to the list's end, so that what was copied before still fits.
         for ns, (bucket, name) in zip(acc, list(self._ledger.slots), strict=False):
             spent[bucket] += ns
             if name is not None and ns and bucket in parts:
@@ -420,7 +423,7 @@ class Collector:
         self._period = Period(now_s)
         self._period_ends_s = now_s + period_s(now_s - self._clock.unix_s(self._ledger.origin), self._options.period_s)
 
-    def _judge(self, now_s: float) -> None:
+    def _evaluate(self, now_s: float) -> None:
         self._next_verdict_s = now_s + VERDICT_EVERY_S * self._limiter.level
         verdict = evaluate(self._options.rules, self._window, self._guard.ask)
         changed = verdict.primary != self.verdict.primary

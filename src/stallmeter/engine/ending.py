@@ -108,7 +108,7 @@ class Ending:
         self._sampled, self._handed_over, self._done = threading.Event(), threading.Event(), threading.Event()
         self._others_are_done, self._settled = threading.Event(), threading.Event()
         self._exit_s: float | None = None
-        """When the program, which is ending, waits no longer; monotonic."""
+        """When the program, which is ending, waits no longer; monotonic. Set there, read in a loop beside it."""
         self._reason = ""
         self._signalled = False
         self._with_reports = True
@@ -123,6 +123,7 @@ class Ending:
             reason: Why the run ends.
             signalled: Whether a signal is ending the process: then there is time for the recording alone.
         """
+        # Before the request: it sets an event, behind which the thread that does the ending sees both.
         self._reason, self._signalled = reason, signalled
         if not self._collector.request_end(reason):  # no thread could be had
             self._others_are_done.set()

@@ -152,7 +152,7 @@ class Guard:
 
     def abandon(self) -> bool:
         """Switch off the source or rule that hangs in the sampler thread; False when none does."""
-        name = self._asked
+        name = self._asked  # read once: the answer may come, and another be asked, at this very moment
         if not name:
             return False
         self._hung.add(name)

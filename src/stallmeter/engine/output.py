@@ -77,7 +77,7 @@ class Output:
         self._identity.hurry()
 
     def give_up(self) -> None:
-        """The folder does not answer."""
+        """The folder does not answer. The thread that hangs in it finds no recorder any more when it comes back."""
         self.recorder, self.given_up = None, True
 
     def _open_recorder(self, started_s: float, facts: Mapping[str, Any]) -> AnyRecorder:

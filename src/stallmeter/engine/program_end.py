@@ -54,7 +54,7 @@ def _end() -> None:
     """Wait for all of them together no longer than for the one that may take longest."""
     if _watched_pid != os.getpid():
         return
-    left = list(_open.values())
+    left = list(_open.values())  # in one step: endings take themselves out on threads of their own
     waits = [monitor.exit() for monitor in left]
     deadline_s = time.monotonic() + max((monitor.close_budget_s for monitor in left), default=0.0)
     for wait in waits:

@@ -98,7 +98,7 @@ class Sampler:
         before_s = self.cpu_s
         deadline = self._monotonic() + self._interval_s
         while not self._stopped.wait(max(0.0, deadline - self._monotonic())):
-            self._ticks += 1
+            self._ticks += 1  # before the flag: the watcher must never see this tick under the number of the last one
             self._ticking = True
             self._tick()
             if is_abandoned():

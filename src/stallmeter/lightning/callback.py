@@ -197,7 +197,7 @@ class _Fit:
         strategy = self._trainer.strategy
         original = strategy.process_dataloader
 
-        # No hook of a callback comes between a loader's making and its first iteration, which starts its workers.
+        # A patch, because no hook comes between the making of a loader and the start of its workers.
         def process(dataloader: Any) -> Any:
             processed = original(dataloader)
             if self._trainer.training:
@@ -217,7 +217,7 @@ class _Fit:
         self.clock.epoch = trainer.current_epoch
         self._listen_to_profiler(trainer.profiler)
         validation = WorkSpan(ledger, VALIDATION)
-        # These have no action of their own that brackets all of it, in some version or all.
+        # Patches, because no action of the profiler brackets a whole validation, or what a logger does.
         self._around(epoch_loop.val_loop, "run", validation)
         # Lightning before 2.3 saves without an action of its own.
         self._around(trainer, "save_checkpoint", Span(ledger, CHECKPOINT))
@@ -299,13 +299,15 @@ class _Fit:
 
     def _listen_to_profiler(self, profiler: Any) -> None:
         spans = Spans(self.clock, owners_of(self._trainer.callbacks, self._trainer.lightning_module))
-        if type(profiler).__name__ == "PassThroughProfiler":
+        if type(profiler).__name__ == "PassThroughProfiler":  # does nothing that would be missed
+            # A span is what `profile` returns, ready made: Lightning's own makes a generator for each action.
             self._patches.set(profiler, "profile", spans.__getitem__)
             self._patches.set(profiler, "start", lambda action_name: spans[action_name].__enter__())
             self._patches.set(profiler, "stop", lambda action_name: spans[action_name].__exit__())
             return
         start, stop = profiler.start, profiler.stop
 
+        # The user's profiler works outside the span: its own time is not the action's.
         def chained_start(action_name: str) -> None:
             start(action_name)
             spans[action_name].__enter__()
@@ -321,7 +323,7 @@ class _Fit:
         original = getattr(owner, name)
 
         def spanned(*args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() != self._thread:
+            if threading.get_ident() != self._thread:  # a checkpoint written in the background, say: not the ledger's
                 return original(*args, **kwargs)
             with span:
                 return original(*args, **kwargs)

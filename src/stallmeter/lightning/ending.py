@@ -15,6 +15,7 @@ from typing import Any
 from .patch import Patches
 
 _UNDER_WAY: list[FitEnd] = []
+"""Of this process. Threads that train at the same time each look at their own only."""
 
 
 class FitEnd:
@@ -69,6 +70,7 @@ class FitEnd:
             finally:
                 self._finish(f"exception: {type(exception).__name__}")
 
+        # Patches, because these are called however the fit ends and whoever is still in the list of callbacks.
         self._loop_patches.set(trainer, "_run", inner_run)
         self._loop_patches.set(trainer, "_teardown", loop_is_done)
         self._patches.set(strategy, "on_exception", all_were_told)

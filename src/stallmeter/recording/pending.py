@@ -29,7 +29,7 @@ _END = re.compile(rb'^\["event",\{[^\n]*"name":"end"[,}]', re.MULTILINE)
 _MADE_BY_SYNC = re.compile(r"-(?:to|new)-[0-9a-f]+$")
 
 
-def leftovers(directory: Path, *, but: Path | None = None) -> list[Path]:
+def pending_deliveries(directory: Path, *, but: Path | None = None) -> list[Path]:
     """Return the newest recordings of a directory that their tracker has not got completely, the newest first.
 
     Looks at no more than `NEWEST` folders, by their names, which begin with the time. Those of this process are left
@@ -40,12 +40,12 @@ def leftovers(directory: Path, *, but: Path | None = None) -> list[Path]:
         but: The recording to leave out.
     """
     names = heapq.nlargest(NEWEST, (f.name for f in os.scandir(directory) if f.is_dir()))
-    return [f for name in names if (f := directory / name) != but and is_left_over(f) and not _is_ours(f)]
+    return [f for name in names if (f := directory / name) != but and has_pending_delivery(f) and not _is_ours(f)]
 
 
-def is_left_over(folder: Path) -> bool:
+def has_pending_delivery(folder: Path) -> bool:
     """Whether a recording has something for its tracker, and nobody is about to send it."""
-    return bool(behind(folder)) and not is_written(folder)
+    return bool(unfinished_cursors(folder)) and not is_written(folder)
 
 
 def _is_ours(folder: Path) -> bool:
@@ -55,7 +55,7 @@ def _is_ours(folder: Path) -> bool:
     return False
 
 
-def behind(folder: Path, rank: int | None = None) -> dict[str, Cursor]:
+def unfinished_cursors(folder: Path, rank: int | None = None) -> dict[str, Cursor]:
     """Return the cursors of trackers that have not got everything, by label; none once it was all sent elsewhere."""
     found = cursors(folder, rank)
     if any(cursor.complete for label, cursor in found.items() if _MADE_BY_SYNC.search(label)):
@@ -97,7 +97,7 @@ def _has_ended(path: Path) -> bool:
         return _END.search(file.read()) is not None
 
 
-def leftovers_below(path: Path) -> list[Path]:
+def pending_deliveries_below(path: Path) -> list[Path]:
     """Return all recordings below a folder that their tracker has not got completely, the oldest first."""
     folders = sorted({cursor.parent for cursor in path.rglob("cursor-*.json")})
-    return [folder for folder in folders if is_left_over(folder)]
+    return [folder for folder in folders if has_pending_delivery(folder)]

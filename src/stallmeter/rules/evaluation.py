@@ -16,7 +16,7 @@ from .rule import Rule
 T = TypeVar("T")
 
 
-class Guard(Protocol):
+class GuardedCall(Protocol):
     """Calls something that may fail; None when it failed."""
 
     def __call__(self, name: str, call: Callable[[], T], /) -> T | None:
@@ -27,7 +27,7 @@ def _unguarded(_: str, call: Callable[[], T], /) -> T | None:
     return call()
 
 
-def evaluate(rules: Sequence[Rule], window: Window, guard: Guard = _unguarded) -> Verdict:
+def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = _unguarded) -> Verdict:
     """Ask every rule.
 
     The primary cause is the largest avoidable loss among the warnings; without one it is the informative diagnosis

@@ -34,7 +34,7 @@ class Resize(Protocol):
         """Raise `SettingError` when the loader must stay as it is."""
 
 
-class Guard(Protocol):
+class GuardedCall(Protocol):
     """Calls something that may fail; None when it failed."""
 
     def __call__(self, name: str, call: Callable[..., T], /, *args: Any) -> T | None:
@@ -85,7 +85,7 @@ class Retuner:
         *,
         resize: Resize,
         why_fixed: Callable[[Any, int], str | None],
-        guard: Guard,
+        guard: GuardedCall,
         tell: Callable[[Event], None],
     ) -> None:
         self._ask = mode if callable(mode) else None
