@@ -184,19 +184,29 @@ def _facts(result: ProbeResult) -> Iterator[tuple[str, str]]:
     }.get(result.lower_ceiling or "")
     if ceiling:
         yield "ceiling", f"{ceiling}; the run reaches {wording.percent(result.reached_pct)} of the lower one"
-    if result.advice:
-        change = "keep it" if result.advice.recommended == result.advice.current else f"use {result.advice.recommended}"
-        won = wording.predicted(result.advice.predicted_gain_pct or None)
-        yield (
-            "num_workers",
-            f"the model says {change}{f', {won}' if won else ''}: {wording.one_line(result.advice.reason)}",
-        )
+    yield from _workers_facts(result)
     if result.recording:
         yield "recording", wording.one_line(result.recording)
     if result.restored:
         yield "restored", ", ".join(wording.one_line(name, wording.NAME_LIMIT) for name in result.restored)
     for note in result.notes:
         yield "note", wording.one_line(note)
+
+
+def _workers_facts(result: ProbeResult) -> Iterator[tuple[str, str]]:
+    advice, number, measured = result.advice, result.recommended_num_workers, result.measured_gain_pct
+    if number is not None and measured is not None:
+        change = f"keep {number}" if number == result.num_workers else f"use {number}, {gained(measured)} measured"
+        yield "num_workers", f"{change}: no other number that was measured is more than 3 % faster"
+    if advice is None:
+        return
+    won = wording.predicted(advice.predicted_gain_pct or None)
+    change = "keep it" if advice.recommended == advice.current else f"use {advice.recommended}"
+    said = f"{change}{f', {won}' if won else ''}: {wording.one_line(advice.reason)}"
+    if measured is None:
+        yield "num_workers", f"the model says {said}"
+    else:
+        yield "model", said if advice.recommended == number else f"{said}. The measurement differs, and counts"
 
 
 def _time(rate: Rate | None) -> str:
