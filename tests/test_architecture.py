@@ -68,7 +68,8 @@ def test_what_the_limits_catch(tmp_path: Path) -> None:
         "def flush():\n    from ..sent import post\n    post.send()\n"
     )
     (tmp_path / "sent" / "post.py").write_text(
-        "from ..kept.store import Store\n\n\ndef send(store, torch):\n    torch._C._cuda_init()\n    return store._lines\n"
+        "from ..kept.store import Store\n\n\n"
+        "def send(store, torch):\n    torch._C._cuda_init()\n    return store._lines\n"
     )
     modules = structure.read(tmp_path)
     names = {module.name for module in modules}

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from stallmeter.probing.result import BatchSizeRow, ProbeResult, Rate, WorkersRow
-from stallmeter.probing.show import headline, render, to_json
+from stallmeter.probing.result import BatchSizeRow, ProbeResult, Rate, WorkersRow, fewest_near_best
+from stallmeter.probing.show import headline, render, to_json, to_text
 from stallmeter.records.diagnosis import WorkerAdvice
 
 DOC = Path(__file__).parents[2] / "docs" / "reference" / "probe-json.md"
@@ -105,8 +105,9 @@ batch size  free data  predicted  measured  error  samples/s  gain  memory
 
 ceiling      the loader alone is slower than the training: more workers or
              cheaper batches help; the run reaches 80.0 % of the lower one
-num_workers  the model says use 4, +355 % throughput predicted: 22 ms a step
-             instead of 100 ms
+num_workers  use 4, +300 % measured: no other number that was measured is more
+             than 3 % faster
+model        use 4, +355 % throughput predicted: 22 ms a step instead of 100 ms
 restored     Network
 note         a note of two lines
 """
@@ -190,6 +191,35 @@ def test_nothing_measured() -> None:
 )
 def test_headline(changed: dict[str, Any], words: str) -> None:
     assert words in headline(replace(RESULT, **changed))
+
+
+@pytest.mark.parametrize(
+    ("times_ms", "present", "best"),
+    [
+        ({0: 118.0, 1: 113.0, 2: 93.1, 4: 87.6}, 0, 4),  # clearly the best
+        ({0: 118.0, 1: 113.0, 2: 90.2, 4: 87.6}, 0, 2),  # 3 % slower at most: the fewer workers
+        ({0: 118.0, 1: 113.0, 2: 90.2, 4: 87.6}, 4, 4),  # the present number among equals
+        ({0: 87.6, 2: 87.6, 4: 87.6}, 2, 2),
+        ({0: 90.0, 2: 118.0}, 2, 0),
+        ({0: 118.0}, 0, None),
+        ({}, None, None),
+    ],
+)
+def test_what_was_measured_decides(times_ms: dict[int, float], present: int | None, best: int | None) -> None:
+    assert fewest_near_best(times_ms, present) == best
+
+
+def test_advice_after_a_sweep_is_the_measured_number() -> None:
+    """The model said 4 and the measurement 2: the headline, the table, the JSON and the lines below say 2."""
+    rows = (*RESULT.workers[:2], replace(RESULT.workers[2], measured=rate(0.05)))
+    result = replace(RESULT, workers=rows)
+    shown = " ".join(to_text(result).split())
+    assert to_json(result)["recommended_num_workers"] == 2
+    assert "num_workers=2 gave +150 %." in shown
+    assert "2 best" in shown
+    assert "num_workers use 2, +150 % measured" in shown
+    assert "model use 4, +355 % throughput predicted" in shown
+    assert "The measurement differs, and counts" in shown
 
 
 def test_the_smallest_number_near_the_best_is_recommended() -> None:

@@ -24,9 +24,9 @@ from stallmeter.recording import (
     encode,
     find_recording,
     ranks,
-    redact,
 )
 from stallmeter.records.diagnosis import Abstention, Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
+from stallmeter.records.redaction import redact
 
 HEADER = Header(run_id="abc", started_s=1.7e9)
 STEP = r.StepRecord(
@@ -249,7 +249,6 @@ def test_passwords_never_reach_the_file(tmp_path: Path) -> None:
     recorder.write(r.Event(time_s=0, name="n", detail="postgresql://me:s3cret@db refused"))
     recorder.close()
     assert "s3cret" not in recorder.path.read_text()
-    assert redact("a http://u:p@h b sqlite:///x.db") == "a http://h b sqlite:///x.db"
 
 
 @given(st.text(), st.text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import re
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 from stallmeter.records import Event, GpuSample, LoaderInfo, WorkerTrial
 from stallmeter.records.diagnosis import Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
-from stallmeter.report import markdown, text
+from stallmeter.report import markdown, text, wording
 from stallmeter.report.model import build_report, summarize
 from stallmeter.report.run_page import build_page
 from stallmeter.report.steps_csv import write_steps_csv
@@ -76,7 +77,9 @@ def test_text_leads_with_the_verdict(report):
     expected = [
         "CRITICAL No worker prepares batches beside the loop",
         "lost 60 s, 60.0 % of the run",
-        "fix Set num_workers=4. (+138 % throughput predicted)",
+        "do Set num_workers=4.",
+        "expect +138 % throughput predicted",
+        "or Make one batch cheaper.",
         "data wait, share of training time: 61.5 % (threshold 10 %)",
         "also A callback takes long (slow-callback, 5 s lost)",
         "Where the time went",
@@ -215,7 +218,8 @@ def test_markdown(report):
     assert shown.startswith("**No worker prepares batches beside the loop: 60 s lost, 60.0 % of the run. Fix: ")
     assert "| data wait | 60 s | 60.0 % |" in shown
     assert "| wall time | 100 s | 100 % |" in shown
-    assert "1. Set num_workers=4. (+138 % throughput predicted)" in shown
+    assert "- **Do**: Set num_workers=4." in shown
+    assert "- **Expect**: +138 % throughput predicted\n- **Or**: Make one batch cheaper." in shown
     assert "| data wait, share of training time | 61.5 % | 10 % | our measurement, benchmarks/faults |" in shown
     assert "- low-utilization (needs gpu_utilization_pct)" in shown
     assert "- source nvml switched off: NVMLError: gone" in shown
@@ -346,6 +350,35 @@ def test_headline(verdict, expected):
     assert markdown.headline(verdict) == expected
 
 
+def test_three_short_lines(tmp_path):
+    """What to do, what to expect and what limits it stand on lines of their own, on the console too."""
+    change = Advice.of("Set a=1.", expect="Steps of 1 s instead of 2 s.", limit="Not on b.", gain_pct=100.0)
+    primary = dataclasses.replace(PRIMARY, advice=(change, Advice.of("Make c cheaper.", limit="It costs d.")))
+    verdict = Verdict(primary=primary, diagnoses=(primary,))
+    lines = [
+        "do Set a=1.",
+        "expect Steps of 1 s instead of 2 s (+100 % throughput predicted)",
+        "limit Not on b.",
+        "or Make c cheaper.",
+        "limit It costs d.",
+    ]
+    made = build_report(write(tmp_path, [*complete_run()[:-1], verdict]))
+    shown = [" ".join(line.split()) for line in text.to_text(made).splitlines()]
+    assert shown[shown.index(lines[0]) :][:5] == lines
+    said = [" ".join(line.split()) for line in wording.console_lines(verdict)]
+    assert said == ["No worker prepares batches beside the loop: 60 s lost, 60.0 % of the run.", *lines[:3]]
+    for document in (markdown.to_markdown(made), markdown.note(made)):
+        listed = [line.removeprefix("- ").replace("**", "").replace(":", "", 1) for line in document.splitlines()]
+        position = listed.index("Do Set a=1.")
+        assert [line[0].lower() + line[1:] for line in listed[position:][:5]] == lines
+
+
+@pytest.mark.parametrize("verdict", [None, Verdict(primary=None), Verdict(primary=COMPUTE_BOUND)])
+def test_the_console_has_one_line_where_nothing_is_to_be_won(verdict):
+    """Without a loss there is the headline alone."""
+    assert wording.console_lines(verdict) == [markdown.headline(verdict)]
+
+
 def test_what_was_tried(tmp_path):
     """Each number of workers that was tried is in every form, with its prediction and what came of it."""
     trials = [
@@ -415,7 +448,7 @@ def test_primary_without_advice(tmp_path):
     bare = Verdict(primary=COMPUTE_BOUND, diagnoses=(COMPUTE_BOUND,))
     shown = text.to_text(build_report(write(tmp_path, [step(0), ledger(), bare])))
     assert "INFO" in shown
-    assert "fix" not in shown
+    assert not re.search(r"^ *(do|or|expect|limit) ", shown, re.MULTILINE)
     assert PRIMARY.title not in shown
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib.util
 import inspect
 import re
 import sys
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stallmeter import records
+from stallmeter.records.diagnosis import Fix
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.evaluation import evaluate
 from stallmeter.window import Window
 
-from .windows import check_form, window
+from .windows import check_fix, check_form, window
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "src/stallmeter/rules"
@@ -90,6 +93,14 @@ class TestForm:
         empty = Window()
         assert all(getattr(empty, name) is None for name in rule.needs)
 
+    def test_fixes(self, rule):
+        """Each piece of advice is three short lines, in every branch, and what is expected of the first is said."""
+        fixes = list(_fixes(ast.parse(Path(inspect.getfile(type(rule))).read_text(encoding="utf-8"))))
+        assert fixes or rule.id == "too-many-workers", "a rule gives advice by Advice.of(do, expect=…, limit=…)"
+        for fix in fixes:
+            check_fix(fix)
+        assert any(fix.expect for fix in fixes) or rule.id in ("no-workers", "too-few-workers", "too-many-workers")
+
     def test_imports(self, rule):
         """A rule knows the vocabulary and nothing else."""
         source = Path(inspect.getfile(type(rule))).read_text(encoding="utf-8")
@@ -100,6 +111,26 @@ class TestForm:
             "workers.forecast",
         }
         assert set(re.findall(r"^from \.(\w+) import", source, re.MULTILINE)) <= {"rule"}
+
+
+def _fixes(tree: ast.AST) -> Iterator[Fix]:
+    """What a rule may advise, with a number in place of each value."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            assert ast.unparse(node.func) != "Advice", "made by Advice.of, line by line"
+            if ast.unparse(node.func) == "Advice.of":
+                lines = {"do": node.args[0], **{k.arg: k.value for k in node.keywords if k.arg in ("expect", "limit")}}
+                yield from (Fix(**dict(zip(lines, said, strict=True))) for said in product(*map(_said, lines.values())))
+
+
+def _said(node: ast.expr) -> list[str]:
+    if isinstance(node, ast.IfExp):
+        return [*_said(node.body), *_said(node.orelse)]
+    if isinstance(node, ast.JoinedStr):
+        return [
+            "".join(str(getattr(part, "value", "")) if isinstance(part, ast.Constant) else "1" for part in node.values)
+        ]
+    return [str(node.value)] if isinstance(node, ast.Constant) else [""]
 
 
 def test_pages_are_up_to_date():

@@ -19,7 +19,7 @@ from stallmeter.records import (
     StepRecord,
     WorkerBatch,
 )
-from stallmeter.records.diagnosis import Diagnosis, Verdict
+from stallmeter.records.diagnosis import Diagnosis, Fix, Verdict
 from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.rule import Rule
 from stallmeter.window import Window
@@ -183,7 +183,8 @@ def check_form(rule: Rule, found: Diagnosis, made: Window) -> None:
     assert found.summary.endswith(".")
     assert NUMBER_WITH_UNIT.search(found.summary), found.summary
     assert found.advice
-    assert all(a.text.endswith(".") for a in found.advice)
+    for advice in found.advice:
+        check_fix(advice.fix)
     assert found.evidence
     for evidence in found.evidence:
         assert evidence.name
@@ -192,6 +193,23 @@ def check_form(rule: Rule, found: Diagnosis, made: Window) -> None:
     assert 0 < found.confidence <= 1
     assert not found.time_lost_s < 0
     assert found.share_pct == pytest.approx(made.share_pct(found.time_lost_s) or 0.0, nan_ok=True)
+
+
+IMPERATIVES = """
+    Allow Ask Begin Cache Call Check Clear Collate Collect Compare Compile Copy Crop Double Find Give Hide
+    Hold Install Keep Leave Let Log Look Lower Make Merge Move Pack Pad Preprocess Raise Read Replace Reserve Run
+    Save Send Set Skip Slim Start Use Validate Write
+"""
+
+
+def check_fix(fix: Fix) -> None:
+    """A fix is an imperative of at most 15 words, with at most two lines of 20 words to it."""
+    assert fix.do.split()[0].rstrip(",") in IMPERATIVES.split(), fix.do
+    assert len(fix.do.split()) <= 15, fix.do
+    for line in (fix.do, fix.expect, fix.limit):
+        assert len(line.split()) <= 20, line
+        assert not line or (line.endswith(".") and line[0].isupper()), line
+        assert line == " ".join(line.split()), line
 
 
 def silent(rule: Rule, made: Window) -> bool:

@@ -15,8 +15,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from stallmeter.machine import procfs
 from stallmeter.records import WorkerBatch, WorkerMemory
-from stallmeter.sources.loader import LoaderProbe, loop, proc, ring, worker
+from stallmeter.sources.loader import LoaderProbe, loop, ring, worker
 
 from . import loader_datasets as data
 
@@ -64,7 +65,7 @@ def test_a_fetch_that_waits(probe: LoaderProbe) -> None:
 
 @linux
 def test_waiting_for_a_cpu_is_told_apart(probe: LoaderProbe) -> None:
-    if proc.open_run_queue() is None:
+    if procfs.open_run_queue() is None:
         pytest.skip("this kernel keeps no scheduler statistics")
     cpu = max(os.sched_getaffinity(0))
 
@@ -98,9 +99,9 @@ def test_batches_are_dated_in_unix_time(probe: LoaderProbe) -> None:
 def test_reads_from_a_device_are_counted(probe: LoaderProbe, tmp_path: Path) -> None:
     size = 4 * 2**20
     cold = data.ColdFile(tmp_path / "file", size)
-    before = proc.process_read_bytes()
+    before = procfs.process_read_bytes()
     cold[0]
-    if not proc.COUNTS_READS or proc.process_read_bytes() - before < size:
+    if not procfs.COUNTS_READS or procfs.process_read_bytes() - before < size:
         pytest.skip("nothing here counts what this file system reads")
     assert all((record.read_bytes or 0) >= size for record in run(probe, cold, batch_size=1))
 
@@ -131,7 +132,7 @@ def test_a_worker_that_cannot_be_timed_lives_on(
 
 @linux
 def test_a_descriptor_closed_by_somebody_else(probe: LoaderProbe) -> None:
-    if proc.open_run_queue() is None:
+    if procfs.open_run_queue() is None:
         pytest.skip("this kernel keeps no scheduler statistics")
     assert {record.run_queue_s for record in run(probe, data.ClosingFiles())} == {None}
 
@@ -188,10 +189,10 @@ def test_a_process_is_known_by_its_start_too() -> None:
 
 
 def test_run_queue_readings() -> None:
-    assert proc.run_queue_ns(b"10 20 3\n", b"90 45 5\n") == 25
-    assert proc.run_queue_ns(b"", b"90 45 5\n") is None
-    assert proc.run_queue_ns(b"10 20 3\n", b"not numbers") is None
-    assert proc.run_queue_ns(b"10 20 3\n", b"90 4 5\n") is None
+    assert procfs.run_queue_ns(b"10 20 3\n", b"90 45 5\n") == 25
+    assert procfs.run_queue_ns(b"", b"90 45 5\n") is None
+    assert procfs.run_queue_ns(b"10 20 3\n", b"not numbers") is None
+    assert procfs.run_queue_ns(b"10 20 3\n", b"90 4 5\n") is None
 
 
 # -- without workers --------------------------------------------------------------------------------------------------
@@ -258,7 +259,7 @@ def test_batches_nobody_drained_are_counted(probe: LoaderProbe) -> None:
 
 @linux
 def test_the_thread_that_runs_the_loop_is_the_one_read() -> None:
-    if proc.open_run_queue() is None:
+    if procfs.open_run_queue() is None:
         pytest.skip("this kernel keeps no scheduler statistics")
     timer = loop.LoopTimer()
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stallmeter.records import Event, GpuSample, LoaderInfo, NetworkSample, UserMetrics, WindowRecord
-from stallmeter.records.stats import Sample, percentile, stats
+from stallmeter.records.stats import Reservoir, percentile, stats
 from stallmeter.window import Window
 from stallmeter.window.gpu_samples import idleness
 from stallmeter.window.store import MIN_STEADY_STEPS, OPENERS, SETTLED_STEPS, WARMUP_STEPS
@@ -24,7 +24,7 @@ from ..rules.windows import START_S, batches, gpus, hosts, ledger, loader, run, 
 @given(count=st.integers(0, 3000), size=st.integers(1, 50))
 def test_a_sample_is_bounded_and_even(count, size):
     """However much is added, at most ``size`` items stay, evenly spread from the first one on."""
-    sample: Sample[int] = Sample(size)
+    sample: Reservoir[int] = Reservoir(size)
     for i in range(count):
         sample.add(i)
     assert len(sample) == count

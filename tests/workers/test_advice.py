@@ -91,7 +91,7 @@ def test_saturated_cpus_are_named_with_the_cpus_that_full_speed_needs():
     assert advice.recommended == 2
     assert advice.limited_by == "cpu"
     assert costs.cpus_for_full_speed == pytest.approx(0.036 / 0.0065)
-    assert "more workers will not help" in advice.reason
+    assert "More workers will not help" in advice.reason
     assert "full speed needs 5.5 CPUs" in advice.reason
 
 
@@ -103,7 +103,7 @@ def test_threads_of_the_loop_and_new_workers_get_into_each_others_way():
     assert predict_step_time_s(one_thread, two, 2) == pytest.approx((0.100 + 0.040) / 2, rel=0.02)
     advice = advise(THREADED, two)
     assert advice.limited_by == "cpu"
-    assert "the loop itself computes with 2.0 threads" in advice.reason
+    assert "The loop itself computes with 2.0 threads" in advice.reason
     assert "torch.set_num_threads(1)" in advice.reason
     assert "threads" not in advise(one_thread, two).reason
 

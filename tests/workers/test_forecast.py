@@ -96,7 +96,7 @@ def test_what_was_tried_in_vain_is_not_recommended_again(outcome: str) -> None:
     assert again is not None
     assert (again.recommended == 2) == (outcome == "reverted")
     if outcome == "reverted":
-        assert "were tried in this run and were not better beyond the noise (+1 % throughput)" in again.reason
+        assert "were tried in this run and were not better beyond the noise (+1 % throughput)" in again.advice.reason
         verdict: Verdict = evaluate(ALL_RULES, window)
         assert not any(
             f"num_workers={wished.recommended}" in advice.text for d in verdict.diagnoses for advice in d.advice

@@ -56,8 +56,7 @@ def check_trackers(chosen: Trackers) -> None:
 
 
 def _neptune_tracker(run: object) -> Tracker | None:
-    from .trackers.neptune import NeptuneTracker
-    from .trackers.neptune_scale import NeptuneScaleTracker
+    from .trackers.neptune import NeptuneScaleTracker, NeptuneTracker
 
     # Some successors have both interfaces; that of 1.x takes series in bulk.
     if NeptuneTracker.accepts(run):
@@ -68,8 +67,7 @@ def _neptune_tracker(run: object) -> Tracker | None:
 def _find_trackers(loggers: Sequence[object], *, create: str | None) -> tuple[Tracker, ...]:
     from .trackers.lightning_logger import LightningLoggerTracker, MetricsLogger
     from .trackers.mlflow import MlflowTracker
-    from .trackers.neptune import NeptuneTracker
-    from .trackers.neptune_scale import NeptuneScaleTracker
+    from .trackers.neptune import NeptuneScaleTracker, NeptuneTracker
 
     found: list[Tracker] = []
     others: list[Tracker] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from ..records import DeviceStep, GpuSample, HostSample, StepRecord, WindowRecord
-from ..records.stats import stats
+from ..records.stats import Reservoir, mean, percent, scaled, stats
 from ..window import gpu_samples as gpu
 
 MB = 1e6
@@ -60,15 +60,15 @@ _HOST: Mapping[str, Callable[[HostSample], float | None]] = {
     "iowait_pct": lambda s: s.cpu_iowait_pct,
     "steal_pct": lambda s: s.cpu_steal_pct,
     "throttled_pct": lambda s: s.cpu_throttled_pct,
-    "job_rss_mb": lambda s: _scaled(s.job_rss_bytes),
-    "workers_rss_mb": lambda s: _scaled(s.children_rss_bytes),
-    "memory_used_pct": lambda s: _percent(s.memory_limit_used_bytes, s.memory_limit_bytes),
-    "swap_used_mb": lambda s: _scaled(s.swap_used_bytes),
-    "disk_read_mb_s": lambda s: _scaled(s.disk_read_bytes_per_s),
-    "disk_write_mb_s": lambda s: _scaled(s.disk_write_bytes_per_s),
+    "job_rss_mb": lambda s: scaled(s.job_rss_bytes, MB),
+    "workers_rss_mb": lambda s: scaled(s.children_rss_bytes, MB),
+    "memory_used_pct": lambda s: percent(s.memory_limit_used_bytes, s.memory_limit_bytes),
+    "swap_used_mb": lambda s: scaled(s.swap_used_bytes, MB),
+    "disk_read_mb_s": lambda s: scaled(s.disk_read_bytes_per_s, MB),
+    "disk_write_mb_s": lambda s: scaled(s.disk_write_bytes_per_s, MB),
     "disk_busy_pct": lambda s: s.disk_busy_pct,
-    "net_recv_mb_s": lambda s: _scaled(sum(n.received_bytes_per_s for n in s.network)) if s.network else None,
-    "net_sent_mb_s": lambda s: _scaled(sum(n.sent_bytes_per_s for n in s.network)) if s.network else None,
+    "net_recv_mb_s": lambda s: scaled(sum(n.received_bytes_per_s for n in s.network), MB) if s.network else None,
+    "net_sent_mb_s": lambda s: scaled(sum(n.sent_bytes_per_s for n in s.network), MB) if s.network else None,
     "psi_cpu_pct": lambda s: s.pressure_cpu_pct,
     "psi_io_pct": lambda s: s.pressure_io_pct,
     "psi_memory_pct": lambda s: s.pressure_memory_pct,
@@ -77,20 +77,20 @@ _HOST: Mapping[str, Callable[[HostSample], float | None]] = {
 
 _GPU: Mapping[str, Callable[[GpuSample], float | None]] = {
     "util_pct": lambda s: s.utilization_pct,
-    "mem_mb": lambda s: _scaled(s.memory_used_bytes),
-    "mem_pct": lambda s: _percent(s.memory_used_bytes, s.memory_total_bytes),
+    "mem_mb": lambda s: scaled(s.memory_used_bytes, MB),
+    "mem_pct": lambda s: percent(s.memory_used_bytes, s.memory_total_bytes),
     "mem_ctl_pct": lambda s: s.memory_controller_pct,
     "power_w": lambda s: s.power_w,
     "temp_c": lambda s: s.temperature_c,
     "sm_mhz": lambda s: s.sm_clock_mhz,
     "mem_mhz": lambda s: s.memory_clock_mhz,
-    "job_mem_mb": lambda s: _scaled(s.job_memory_bytes),
+    "job_mem_mb": lambda s: scaled(s.job_memory_bytes, MB),
     "sm_pct": lambda s: s.sm_active_pct,
     "occupancy_pct": lambda s: s.sm_occupancy_pct,
     "tensor_pct": lambda s: s.tensor_active_pct,
     "dram_pct": lambda s: s.dram_active_pct,
-    "pcie_tx_mb_s": lambda s: _scaled(s.pcie_tx_bytes_per_s),
-    "pcie_rx_mb_s": lambda s: _scaled(s.pcie_rx_bytes_per_s),
+    "pcie_tx_mb_s": lambda s: scaled(s.pcie_tx_bytes_per_s, MB),
+    "pcie_rx_mb_s": lambda s: scaled(s.pcie_rx_bytes_per_s, MB),
     "heat_slowed_pct": lambda s: _share(s.throttle_reasons, gpu.THERMAL),
     "hw_slowed_pct": lambda s: _share(s.throttle_reasons, gpu.HARDWARE),
     "power_capped_pct": lambda s: _share(s.throttle_reasons, gpu.POWER),
@@ -101,15 +101,15 @@ _GPU: Mapping[str, Callable[[GpuSample], float | None]] = {
 
 def hardware_metrics(host: Sequence[HostSample], gpus: Iterable[GpuSample]) -> dict[str, float]:
     """Return the mean of each hardware metric over one period; what was not measured has no key."""
-    found = {key: mean for key, of in _HOST.items() if (mean := _mean(map(of, host))) is not None}
+    found = {key: value for key, of in _HOST.items() if (value := mean(map(of, host))) is not None}
     by_index: dict[int, list[GpuSample]] = {}
     for sample in gpus:
         by_index.setdefault(sample.index, []).append(sample)
     for index, samples in sorted(by_index.items()):
         for key, of_gpu in _GPU.items():
-            mean = _mean(map(of_gpu, samples))
-            if mean is not None:
-                found[f"gpu{index}_{key}"] = mean
+            value = mean(map(of_gpu, samples))
+            if value is not None:
+                found[f"gpu{index}_{key}"] = value
     return found
 
 
@@ -123,11 +123,8 @@ class Period:
 
     def __init__(self, started_s: float, size: int = 4096) -> None:
         self.started_s = started_s
-        self._size = size
-        self._stride = 1
         self._count = 0
-        self._steps: list[StepRecord] = []
-        self._seen = 0
+        self._steps: Reservoir[StepRecord] = Reservoir(size)
         self._longest_s = self._longest_wait_s = 0.0
         self._exposed_s, self._timed = 0.0, 0
         self._host: list[HostSample] = []
@@ -153,19 +150,13 @@ class Period:
     def _add_step(self, step: StepRecord) -> None:
         self._longest_s = max(self._longest_s, step.step_time_s)
         self._longest_wait_s = max(self._longest_wait_s, step.data_wait_s)
-        if step.outlier:
-            return
-        if self._seen % self._stride == 0:
-            self._steps.append(step)
-            if len(self._steps) > self._size:
-                self._steps = self._steps[::2]
-                self._stride *= 2
-        self._seen += 1
+        if not step.outlier:
+            self._steps.add(step)
 
     def close(self, time_s: float, tracker_step: int) -> WindowRecord | None:
         """Return the period's record; None when nothing happened in it."""
         duration = time_s - self.started_s
-        metrics = step_metrics(self._steps, duration, max(self._count, self._seen))
+        metrics = step_metrics(self._steps.items, duration, max(self._count, len(self._steps)))
         if metrics:  # the slowest of all, which the even sample may not hold
             metrics["step_time_max_ms"] = self._longest_s * 1e3
             metrics["data_wait_max_ms"] = self._longest_wait_s * 1e3
@@ -179,19 +170,6 @@ class Period:
         )
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _scaled(value: float | None) -> float | None:
-    return None if value is None else value / MB
-
-
 def _share(reasons: Collection[str] | None, of: Collection[str]) -> float | None:
     """100 for a sample with one of these reasons, 0 for one without: their mean is a share of the time."""
     return None if reasons is None else 100.0 * any(reason in of for reason in reasons)
-
-
-def _percent(part: float | None, whole: float | None) -> float | None:
-    return None if part is None or not whole else 100.0 * part / whole

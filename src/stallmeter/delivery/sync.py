@@ -15,14 +15,14 @@ from ..recording import Reader
 from ..recording.cursor import cursor_path, cursors, read_cursor
 from ..recording.pending import is_written, sendable
 from ..records.interfaces import Tracker
+from ..records.redaction import HIDDEN
 from ..report.files import complete_reports
 from ..report.model import Report, read_history
 from ..report.run_page import build_page
 from ..rules.evaluation import diagnose
 from .forwarder import deliver, points_left
 from .trackers.mlflow import MlflowTracker
-from .trackers.neptune import RUN_ID_CHARACTERS, NeptuneTracker
-from .trackers.neptune_scale import NeptuneScaleTracker
+from .trackers.neptune import RUN_ID_CHARACTERS, NeptuneScaleTracker, NeptuneTracker
 
 NEPTUNE = {tracker.name: tracker for tracker in (NeptuneTracker, NeptuneScaleTracker)}
 NEPTUNE_PATIENCE_S = 120.0
@@ -150,7 +150,7 @@ def _tracker(folder: Path, rank: int, tracking_uri: str | None, run_id: str | No
         tracking_uri, found, known_id = cursor.destination.rpartition(" run ")
         if not found:
             raise RecordingError(f"{str(folder)!r} was going to {cursor.destination!r}; pass --to URI --run-id ID")
-        if "***" in tracking_uri:
+        if HIDDEN in tracking_uri:
             raise RecordingError(
                 f"{str(folder)!r} was going to {tracking_uri}, and no recording keeps a password; "
                 f"pass --to URI --run-id {run_id or known_id}"

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..delivery.points import Period, period_s
-from ..recording import redact
 from ..recording.pending import pending_deliveries
 from ..records import (
     BUCKETS,
@@ -32,6 +31,7 @@ from ..records import (
 from ..records.checks import sound_samples
 from ..records.diagnosis import Verdict
 from ..records.interfaces import Page, Source
+from ..records.redaction import redact
 from ..report.model import summarize
 from ..report.run_page import build_page
 from ..report.steps_csv import HELD_ROWS

@@ -18,7 +18,7 @@ from ..delivery.forwarder import Forwarder, Undelivered
 from ..recording import ranks
 from ..report.files import write_summaries
 from ..report.model import summarize
-from ..report.wording import headline
+from ..report.wording import console_lines
 from ..window import Window
 from .collector import GIVE_UP_S, HANG_S, Collector, Profiler
 from .context import RunContext
@@ -297,9 +297,10 @@ class Ending:
     def _say_verdict(self) -> None:
         if not self._speaks:
             return
-        line = self._guard("the headline", lambda: headline(self._collector.verdict, self._window.trials))
-        if self._output.folder is not None and line:
-            sys.stderr.write(f"stallmeter: {line}\nstallmeter: details: stallmeter report {self._output.folder}\n")
+        lines = self._guard("the headline", lambda: console_lines(self._collector.verdict, self._window.trials))
+        if self._output.folder is not None and lines:
+            lines.append(f"details: stallmeter report {self._output.folder}")
+            sys.stderr.write("".join(f"stallmeter: {line}\n" for line in lines))
 
     def _say_undelivered(self) -> None:
         served = {tracker.name for tracker in self._output.trackers if hasattr(tracker, "held_points")}

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..recording import redact
 from ..records import Event
+from ..records.redaction import redact
 from .sampler import Abandoned, is_abandoned
 
 T = TypeVar("T")

@@ -15,9 +15,10 @@ from typing import Any
 from ..delivery.forwarder import Forwarder
 from ..ranks.identity import Identity, new_name
 from ..ranks.late import LateRecorder
-from ..recording import Header, Recorder, has_recording, redact
+from ..recording import Header, Recorder, has_recording
 from ..records import Event
 from ..records.interfaces import Tracker
+from ..records.redaction import redact
 from ..version import VERSION
 from .context import RunContext
 from .guard import Guard

@@ -12,6 +12,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from .procfs import read_text
+
 _HOST_ROOT = Path("/")
 _NO_LIMIT_BYTES = 1 << 60
 """cgroup v1 writes "no limit" as the largest page-aligned int64."""
@@ -276,7 +278,7 @@ def _levels(root: Path, controller: str) -> tuple[int | None, tuple[Path, ...]]:
 def _cgroup_paths(root: Path) -> dict[str, str]:
     """Return this process's cgroup path by v1 controller, and under "" the v2 path."""
     paths: dict[str, str] = {}
-    for line in (_read(root / "proc/self/cgroup") or "").splitlines():
+    for line in read_text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, separator, path = rest.partition(":")
         if separator:
@@ -287,7 +289,7 @@ def _cgroup_paths(root: Path) -> dict[str, str]:
 def _mounts(root: Path) -> list[tuple[str, Path, str, list[str]]]:
     """Return the cgroup mounts as (root within the hierarchy, mount point under ``root``, type, super options)."""
     mounts = []
-    for line in (_read(root / "proc/self/mountinfo") or "").splitlines():
+    for line in read_text(root / "proc/self/mountinfo").splitlines():
         left, _, right = line.partition(" - ")
         place, kind = left.split(), right.split()
         if len(place) >= 5 and len(kind) >= 3 and kind[0] in {"cgroup", "cgroup2"}:
@@ -303,9 +305,9 @@ def _unescape(text: str) -> str:
 
 def _quota_cpus(level: Path, version: int | None) -> float | None:
     if version == 2:
-        words = (_read(level / "cpu.max") or "").split()
+        words = read_text(level / "cpu.max").split()
     else:
-        words = f"{_read(level / 'cpu.cfs_quota_us') or ''} {_read(level / 'cpu.cfs_period_us') or ''}".split()
+        words = f"{read_text(level / 'cpu.cfs_quota_us')} {read_text(level / 'cpu.cfs_period_us')}".split()
     if len(words) != 2 or not all(word.isdecimal() for word in words):  # "max" and -1 mean no quota
         return None
     quota_us, period_us = int(words[0]), int(words[1])
@@ -314,29 +316,20 @@ def _quota_cpus(level: Path, version: int | None) -> float | None:
 
 def _limit_bytes(path: Path | None) -> int | None:
     """Read a file with one size in it; None for "max", v1's huge number and whatever cannot be read."""
-    text = (_read(path) or "").strip()
+    text = read_text(path).strip()
     return int(text) if text.isdecimal() and int(text) < _NO_LIMIT_BYTES else None
 
 
 def _key_values(path: Path | None) -> dict[str, int]:
-    words = (line.split() for line in (_read(path) or "").splitlines())
+    words = (line.split() for line in read_text(path).splitlines())
     return {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and pair[1].isdecimal()}
 
 
 def _host_memory_bytes(root: Path) -> int | None:
-    match = re.search(r"^MemTotal:\s+(\d+) kB$", _read(root / "proc/meminfo") or "", re.MULTILINE)
+    match = re.search(r"^MemTotal:\s+(\d+) kB$", read_text(root / "proc/meminfo"), re.MULTILINE)
     if match:
         return int(match[1]) * 1024
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):  # Windows has no sysconf; others may lack the names
-        return None
-
-
-def _read(path: Path | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        return path.read_text(encoding="utf-8", errors="surrogateescape")
-    except OSError:
         return None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from .budget import Budget, read_budget
+from .procfs import RUN_QUEUE, counts_run_queue, read_text
 
 _SMALL_SHM_BYTES = 1 << 30
 """Docker's default of 64 MiB holds a batch or two of images; workers then die with a bus error."""
@@ -130,25 +131,23 @@ def _check_cgroup(budget: Budget) -> Check:
 
 
 def _check_proc(root: Path) -> Iterator[Check]:
-    # A kernel without the statistics answers with zeros.
-    queued = _read(root / "proc/thread-self/schedstat").split()
     yield _measured(
         "run-queue wait",
-        "/proc/thread-self/schedstat",
-        len(queued) == 3 and queued != ["0", "0", "0"],
+        f"/{RUN_QUEUE}",
+        counts_run_queue(read_text(root / RUN_QUEUE)),
         "time that workers wait for a CPU is not told from waiting for storage; needs a Linux kernel with "
         "CONFIG_SCHED_INFO, outside sandboxes such as gVisor",
     )
     yield _measured(
         "pressure (PSI)",
         "/proc/pressure",
-        "total=" in _read(root / "proc/pressure/cpu"),
+        "total=" in read_text(root / "proc/pressure/cpu"),
         "needs Linux 4.20 or later; where it is compiled in but off, boot with psi=1",
     )
     yield _measured(
         "bytes read",
         "/proc/self/io",
-        "read_bytes:" in _read(root / "proc/self/io"),
+        "read_bytes:" in read_text(root / "proc/self/io"),
         "bytes that workers read from disk are not counted; needs Linux with CONFIG_TASK_IO_ACCOUNTING",
     )
 
@@ -194,10 +193,3 @@ def _version_of(package: str, version: Callable[[str], str]) -> str | None:
 
 def _gib(size_bytes: int) -> str:
     return f"{size_bytes / (1 << 30):.3g} GiB"
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return ""

@@ -26,6 +26,9 @@ from typing import Any
 
 import psutil
 
+SYSTEM: Any = psutil
+"""What is asked of the system, here and in `stallmeter.sources.host`; tests put something else in its place."""
+
 UNREADABLE = (psutil.Error, OSError, ValueError, LookupError, NotImplementedError)
 """What psutil and the files of the system raise where a platform, a sandbox or a permission lacks something."""
 
@@ -60,7 +63,7 @@ def meet(ranks: Mapping[int, float]) -> None:
     known_ranks = dict(ranks)
 
 
-def find(pid: int, since_s: float, system: Any = psutil) -> Any | None:
+def find(pid: int, since_s: float, system: Any = SYSTEM) -> Any | None:
     """Return a running process; None when it has ended, waits to be buried, or a later one has its number.
 
     Args:
@@ -122,7 +125,7 @@ def unique_bytes(process: Any) -> int | None:
         return None
 
 
-def is_own(pid: int, system: Any = psutil) -> bool:
+def is_own(pid: int, system: Any = SYSTEM) -> bool:
     """Tell whether a process is this one, or descends from it without being another rank or a process of one.
 
     Args:
@@ -198,7 +201,7 @@ class JobTree:
         affinity: CPUs that this rank may use; None when the system does not say.
     """
 
-    def __init__(self, main: Any, system: Any = psutil, affinity: frozenset[int] | None = None) -> None:
+    def __init__(self, main: Any, system: Any = SYSTEM, affinity: frozenset[int] | None = None) -> None:
         self.main = main
         self._system = system
         self._affinity = affinity

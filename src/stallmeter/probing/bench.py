@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..machine.budget import read_budget
+from ..sources.loader.dataloader import stop_workers, why_no_other_workers
 from ..timing.batches import BatchSizes, batch_size, given_size
 from ..window import Window
 from ..workers import BatchShape, batch_shape
@@ -21,10 +22,8 @@ from .loaders import (
     batch_size_of,
     copy_of,
     endless,
-    stop_workers,
     touched_by_reading,
     why_batch_size_fixed,
-    why_workers_fixed,
     workers_of,
 )
 from .memory import is_out_of_memory, peak_memory_bytes, release_memory, reset_peak_memory
@@ -174,7 +173,7 @@ class Bench:
         if model is None:
             why = "too few batches were measured inside the loader"
             if window.num_workers is None:
-                why = why_workers_fixed(self.loader) or "the recording names no loader"
+                why = why_no_other_workers(self.loader) or "the recording names no loader"
             self._notes.append(f"nothing was predicted: {why}")
         return model
 
@@ -250,7 +249,7 @@ class Bench:
         likely = {model.advice.recommended} if model else set()
         if current is None:
             if asked is not None:
-                self._notes.append(f"num_workers was not swept: {why_workers_fixed(self.loader)}")
+                self._notes.append(f"num_workers was not swept: {why_no_other_workers(self.loader)}")
             return set()
         if asked is None:
             return {current, *likely} if likely - {current} else set()
@@ -260,7 +259,7 @@ class Bench:
         return {current, 0, *likely, *(1 << i for i in range(most.bit_length()) if 1 << i <= most)}
 
     def _with_workers(self, number: int) -> tuple[Rate | None, str | None]:
-        why_not = why_workers_fixed(self.loader) or (LATE if self._late else None)
+        why_not = why_no_other_workers(self.loader) or (LATE if self._late else None)
         if why_not:
             return None, why_not
         rate, _ = self._together(copy_of(self.loader, workers=number), f"num_workers {number}")

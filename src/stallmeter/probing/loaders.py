@@ -8,10 +8,8 @@ from itertools import repeat
 from typing import Any
 
 from ..errors import SettingError
+from ..sources.loader.dataloader import DEFAULT_PREFETCH, is_dataloader, is_iterable
 from .snapshot import generators_in
-
-DEFAULT_PREFETCH = 2
-"""What torch takes when workers are asked for and nothing is said."""
 
 
 class FreeData:
@@ -57,7 +55,7 @@ def endless(loader: Iterable[Any]) -> Iterator[Any]:
 
 def workers_of(loader: object) -> int | None:
     """Return a DataLoader's number of workers; None for other iterables."""
-    return int(loader.num_workers) if _is_dataloader(loader) else None  # type: ignore[attr-defined]
+    return int(loader.num_workers) if is_dataloader(loader) else None  # type: ignore[attr-defined]
 
 
 def batch_size_of(loader: object) -> int | None:
@@ -66,22 +64,13 @@ def batch_size_of(loader: object) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def why_workers_fixed(loader: object) -> str | None:
-    """Return why a copy with another number of workers would say nothing of use; None when it would."""
-    if not _is_dataloader(loader):
-        return f"{type(loader).__name__} is no torch.utils.data.DataLoader"
-    if loader._dataset_kind != 0:  # type: ignore[attr-defined]
-        return "its dataset is iterable: another number of workers may repeat or drop samples"
-    return None
-
-
 def why_batch_size_fixed(loader: Any, batch_size: int) -> str | None:
     """Return why the loader cannot be made again with this batch size; None when it can."""
-    if not _is_dataloader(loader):
+    if not is_dataloader(loader):
         return f"{type(loader).__name__} is no torch.utils.data.DataLoader"
     if loader.batch_size is None:
         return "the loader has a batch sampler of its own, or its dataset makes the batches"
-    if loader._dataset_kind == 0 and len(loader.sampler) < batch_size:
+    if not is_iterable(loader) and len(loader.sampler) < batch_size:
         return f"an epoch has only {len(loader.sampler)} items"
     return None
 
@@ -96,7 +85,7 @@ def copy_of(loader: Any, *, workers: int | None = None, batch_size: int | None =
         workers: As many; by default as the loader has.
         batch_size: By default the loader's own.
     """
-    if not _is_dataloader(loader):
+    if not is_dataloader(loader):
         return loader
     from torch.utils.data import BatchSampler
 
@@ -114,14 +103,6 @@ def copy_of(loader: Any, *, workers: int | None = None, batch_size: int | None =
     return clone
 
 
-def stop_workers(loader: Any) -> None:
-    """End the workers of a copy."""
-    iterator = getattr(loader, "_iterator", None) if _is_dataloader(loader) else None
-    if iterator is not None:
-        loader._iterator = None
-        iterator._shutdown_workers()
-
-
 def touched_by_reading(loader: object) -> list[object]:
     """Return what iterating over a loader changes: its own attributes, its samplers, its dataset's generators."""
     found: list[object] = [loader]
@@ -129,9 +110,3 @@ def touched_by_reading(loader: object) -> list[object]:
         sampler = getattr(loader, name, None)
         found += [sampler, getattr(sampler, "sampler", None)]
     return [*found, *generators_in(getattr(loader, "dataset", None))]
-
-
-def _is_dataloader(loader: object) -> bool:
-    from torch.utils.data import DataLoader
-
-    return isinstance(loader, DataLoader)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..records.diagnosis import WorkerAdvice
@@ -133,16 +134,9 @@ class ProbeResult:
         return gain_pct(self.together, best.measured)
 
     def _best(self) -> WorkersRow | None:
-        from ..workers import NOISE
-
-        known = [(row.measured.step_time_s, row) for row in self.workers if row.measured]
-        if len(known) < 2:
-            return None
-        enough_s = min(step_s for step_s, _ in known) * (1 + NOISE)
-        present = next(
-            (row for step_s, row in known if row.num_workers == self.num_workers and step_s <= enough_s), None
-        )
-        return present or min((row for step_s, row in known if step_s <= enough_s), key=lambda row: row.num_workers)
+        times_s = {row.num_workers: row.measured.step_time_s for row in self.workers if row.measured}
+        best = fewest_near_best(times_s, self.num_workers)
+        return next((row for row in self.workers if row.num_workers == best), None)
 
     def to_json(self) -> dict[str, object]:
         """Return plain objects for ``json.dumps``; every key stands in ``docs/reference/probe-json.md``."""
@@ -154,6 +148,26 @@ class ProbeResult:
         from .show import to_text
 
         return to_text(self)
+
+
+def fewest_near_best(times_s: Mapping[int, float], present: int | None) -> int | None:
+    """Return the number of workers that measured step times speak for. They count more than what was predicted.
+
+    Args:
+        times_s: Mean step time by number of workers.
+        present: The number of the loader as it was given.
+
+    Returns:
+        The smallest number within 3 % of the best, which is the noise of such measurements; the present one where it is
+        among them. None where fewer than two numbers were measured.
+    """
+    from ..workers import NOISE
+
+    if len(times_s) < 2:
+        return None
+    enough_s = min(times_s.values()) * (1 + NOISE)
+    near = [workers for workers, time_s in times_s.items() if time_s <= enough_s]
+    return present if present in near else min(near)
 
 
 def gain_pct(before: Rate, after: Rate) -> float:

@@ -7,11 +7,11 @@ import json
 import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..report import wording
 from ..report.markdown import escape
+from ..report.sheet import Table, table_to_markdown
 from ..version import VERSION
 from .result import BatchSizeRow, ProbeResult, Rate, WorkersRow, gain_pct
 
@@ -19,14 +19,6 @@ SCHEMA = 1
 """Raised when a key changes its meaning or goes away; new keys do not raise it."""
 
 WIDTH = 80
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Cells as text; the first column is a name."""
-
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
 
 
 def to_text(result: ProbeResult) -> str:
@@ -43,7 +35,7 @@ def to_text(result: ProbeResult) -> str:
 def to_markdown(result: ProbeResult) -> str:
     """Return the result as Markdown."""
     parts = [f"**{escape(headline(result))}**"]
-    parts += [_markdown_table(table) for table in _tables(result)]
+    parts += [table_to_markdown(table) for table in _tables(result)]
     parts.append("\n".join(f"- {escape(name)}: {escape(value)}" for name, value in _facts(result)))
     parts.append(escape(_title(result)))
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -192,19 +184,29 @@ def _facts(result: ProbeResult) -> Iterator[tuple[str, str]]:
     }.get(result.lower_ceiling or "")
     if ceiling:
         yield "ceiling", f"{ceiling}; the run reaches {wording.percent(result.reached_pct)} of the lower one"
-    if result.advice:
-        change = "keep it" if result.advice.recommended == result.advice.current else f"use {result.advice.recommended}"
-        won = wording.predicted(result.advice.predicted_gain_pct or None)
-        yield (
-            "num_workers",
-            f"the model says {change}{f', {won}' if won else ''}: {wording.one_line(result.advice.reason)}",
-        )
+    yield from _workers_facts(result)
     if result.recording:
         yield "recording", wording.one_line(result.recording)
     if result.restored:
         yield "restored", ", ".join(wording.one_line(name, wording.NAME_LIMIT) for name in result.restored)
     for note in result.notes:
         yield "note", wording.one_line(note)
+
+
+def _workers_facts(result: ProbeResult) -> Iterator[tuple[str, str]]:
+    advice, number, measured = result.advice, result.recommended_num_workers, result.measured_gain_pct
+    if number is not None and measured is not None:
+        change = f"keep {number}" if number == result.num_workers else f"use {number}, {gained(measured)} measured"
+        yield "num_workers", f"{change}: no other number that was measured is more than 3 % faster"
+    if advice is None:
+        return
+    won = wording.predicted(advice.predicted_gain_pct or None)
+    change = "keep it" if advice.recommended == advice.current else f"use {advice.recommended}"
+    said = f"{change}{f', {won}' if won else ''}: {wording.one_line(advice.reason)}"
+    if measured is None:
+        yield "num_workers", f"the model says {said}"
+    else:
+        yield "model", said if advice.recommended == number else f"{said}. The measurement differs, and counts"
 
 
 def _time(rate: Rate | None) -> str:
@@ -236,13 +238,6 @@ def _text_table(table: Table) -> str:
         ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
-
-
-def _markdown_table(table: Table) -> str:
-    rule = ("---", *(["---:"] * (len(table.head) - 1)))
-    rows = [tuple(escape(cell) for cell in (*row, *[""] * (len(table.head) - len(row)))) for row in table.rows]
-    head = tuple(escape(cell) for cell in table.head)
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows))
 
 
 def _rate(rate: Rate | None) -> dict[str, Any] | None:

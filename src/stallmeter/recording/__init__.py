@@ -8,7 +8,7 @@ written. A last line without its newline is a torn write and is ignored. Nothing
 from __future__ import annotations
 
 from .files import find_recording, is_recording, ranks, write_atomically
-from .format import SCHEMA, Header, decode, encode, redact
+from .format import SCHEMA, Header, decode, encode
 from .reader import Position, Reader, has_recording
 from .writer import Recorder
 
@@ -24,6 +24,5 @@ __all__ = [
     "has_recording",
     "is_recording",
     "ranks",
-    "redact",
     "write_atomically",
 ]

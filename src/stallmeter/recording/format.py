@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from operator import attrgetter
@@ -12,6 +11,7 @@ from typing import Any
 
 from .. import records
 from ..records.diagnosis import Abstention, Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
+from ..records.redaction import redact
 
 SCHEMA = 1
 """Raised when a reader of the older version could misread a newer file."""
@@ -41,13 +41,6 @@ _FIELD_NAMES: dict[type[Any], frozenset[str]] = {}
 _COLUMNS = {kind: [f.name for f in fields(cls)] for kind, cls in _KINDS.items() if kind in ("step", "batch", "device")}
 _VALUES = {kind: attrgetter(*columns) for kind, columns in _COLUMNS.items()}
 """These kinds hold numbers alone."""
-_SECRET = re.compile(r"//[^/\s]*@")
-_SECRET_VALUE = re.compile(r"(?i)((?:password|passwd|token|secret|api_?key)=)[^&\s'\"]+")
-
-
-def redact(text: str) -> str:
-    """Remove ``user:password@`` and ``password=…`` from every URL in a text."""
-    return _SECRET_VALUE.sub(r"\1***", _SECRET.sub("//", text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,14 +30,53 @@ class Evidence:
     """Where the threshold comes from."""
 
 
+_EXPECT, _LIMIT = "Expect: ", "Limit: "
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """One thing to do, in three short lines."""
+
+    do: str
+    """What to change: an imperative with the exact setting or code."""
+    expect: str = ""
+    """What should be different in the next run; empty where that is plain."""
+    limit: str = ""
+    """What bounds the gain, or when it does not help; empty where nothing is known to."""
+
+    def __str__(self) -> str:
+        lines = (self.do, f"{_EXPECT}{self.expect}" * bool(self.expect), f"{_LIMIT}{self.limit}" * bool(self.limit))
+        return "\n".join(line for line in lines if line)
+
+    @classmethod
+    def read(cls, text: str) -> Fix:
+        """Take apart what `str` put together. Any other text is something to do, with nothing expected."""
+        parts: dict[str, list[str]] = {"": [], _EXPECT: [], _LIMIT: []}
+        part = ""
+        for line in text.splitlines():
+            part = next((label for label in (_EXPECT, _LIMIT) if line.startswith(label)), part)
+            parts[part].append(line.removeprefix(part))
+        return cls(*("\n".join(lines) for lines in parts.values()))
+
+
 @dataclass(frozen=True, slots=True)
 class Advice:
     """One thing to do about it. A diagnosis lists its advice cheapest first."""
 
     text: str
-    """The setting to change or the work to move, and when not to."""
+    """The setting to change or the work to move; then, each on a line of its own, ``Expect: …`` and ``Limit: …``."""
     predicted_gain_pct: float | None = None
     """Predicted rise of throughput in percent; None when nothing was predicted."""
+
+    @classmethod
+    def of(cls, do: str, *, expect: str = "", limit: str = "", gain_pct: float | None = None) -> Advice:
+        """Make one from its lines; see `Fix`. Each is a sentence of at most 20 words, ``do`` of 15."""
+        return cls(str(Fix(do, expect, limit)), gain_pct)
+
+    @property
+    def fix(self) -> Fix:
+        """The text as its lines."""
+        return Fix.read(self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

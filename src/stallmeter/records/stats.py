@@ -58,7 +58,29 @@ def stats(values: Iterable[float]) -> Stats | None:
     )
 
 
-class Sample(Generic[T]):
+def mean(values: Iterable[float | None]) -> float | None:
+    """Return the arithmetic mean of what was measured; None when nothing was."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def median(values: Iterable[float | None]) -> float | None:
+    """Return the median of what was measured; None when nothing was."""
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def percent(part: float | None, whole: float | None) -> float | None:
+    """Return a share in percent; None where one of the two was not measured, or there is no whole."""
+    return None if part is None or not whole else 100.0 * part / whole
+
+
+def scaled(value: float | None, unit: float) -> float | None:
+    """Return a value in another unit, for example 1e6 for bytes in MB; None where it was not measured."""
+    return None if value is None else value / unit
+
+
+class Reservoir(Generic[T]):
     """At most ``size`` items spread evenly over everything that was added: every 2^k-th one is kept."""
 
     __slots__ = ("_seen", "_size", "items", "stride")
@@ -81,7 +103,7 @@ class Sample(Generic[T]):
     def __len__(self) -> int:
         return self._seen
 
-    def __copy__(self) -> Sample[T]:
-        twin: Sample[T] = Sample(self._size)
+    def __copy__(self) -> Reservoir[T]:
+        twin: Reservoir[T] = Reservoir(self._size)
         twin._seen, twin.stride, twin.items = self._seen, self.stride, self.items[:]
         return twin

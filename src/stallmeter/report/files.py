@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..recording import redact, write_atomically
+from ..recording import write_atomically
+from ..records.redaction import redact
 from . import markdown
 from .extras import write_extras
 from .json import to_json

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import re
 from collections.abc import Iterable, Iterator
@@ -123,10 +124,10 @@ def _primary(primary: Diagnosis, *, full: bool) -> Iterator[str]:
         f"{100 * primary.confidence:.0f} % sure)"
     )
     if primary.advice:
+        shown = primary if full else dataclasses.replace(primary, advice=primary.advice[:3])
+        lines = wording.fix_lines(shown)
         yield "\n".join(
-            f"{i}. {escape(advice.text)}"
-            + (f" ({won})" if (won := wording.predicted(advice.predicted_gain_pct)) else "")
-            for i, advice in enumerate(primary.advice[: None if full else 3], 1)
+            f"- **{line.label.capitalize()}**: {escape(str(line), 2 * wording.TEXT_LIMIT)}" for line in lines
         )
     if full and primary.evidence:
         rows = (
@@ -138,7 +139,7 @@ def _primary(primary: Diagnosis, *, full: bool) -> Iterator[str]:
             )
             for e in primary.evidence
         )
-        yield _table(("Evidence", "Value", "Threshold", "Where the threshold comes from"), rows)
+        yield table(("Evidence", "Value", "Threshold", "Where the threshold comes from"), rows)
 
 
 def _brief(diagnosis: Diagnosis) -> str:
@@ -159,7 +160,7 @@ def _ledger(report: Report, *, full: bool) -> str:
     if small:
         rows.append(("the rest", wording.seconds(small), wording.percent(100 * small / (report.wall_s or small))))
     rows.append(("wall time", wording.seconds(report.wall_s), wording.percent(100.0)))
-    return _table(("Where the time went", "Time", "Share"), rows, numeric=True)
+    return table(("Where the time went", "Time", "Share"), rows, numeric=True)
 
 
 def _row(share: Share, prefix: str) -> tuple[str, str, str]:
@@ -167,7 +168,14 @@ def _row(share: Share, prefix: str) -> tuple[str, str, str]:
     return prefix + escape(name, wording.NAME_LIMIT), wording.seconds(share.seconds), wording.percent(share.share_pct)
 
 
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]], *, numeric: bool = False) -> str:
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]], *, numeric: bool = False) -> str:
+    """Return a table as Markdown.
+
+    Args:
+        head: Of the columns; escaped, as the rows are.
+        rows: With as many cells each.
+        numeric: Whether all columns but the first hold numbers, which stand on the right.
+    """
     rule = ["---", *(["---:" if numeric else "---"] * (len(head) - 1))]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows))
 

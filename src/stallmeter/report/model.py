@@ -22,7 +22,7 @@ from ..records import (
     WorkerTrial,
 )
 from ..records.diagnosis import Verdict
-from ..records.stats import Stats
+from ..records.stats import Stats, median
 from ..window import Window
 from .device import DeviceView, device_view
 from .timeline import Timeline
@@ -380,11 +380,6 @@ def _overhead(ledger: LedgerRecord) -> Overhead:
     )
 
 
-def _median(batches: Iterable[WorkerBatch], of: Callable[[WorkerBatch], float | None]) -> float | None:
-    values = [v for b in batches if (v := of(b)) is not None]
-    return statistics.median(values) if values else None
-
-
 def _batch_cost(batches: list[WorkerBatch]) -> BatchCost | None:
     if not batches:
         return None
@@ -392,10 +387,10 @@ def _batch_cost(batches: list[WorkerBatch]) -> BatchCost | None:
         batches=len(batches),
         service_s=statistics.median(b.service_s for b in batches),
         cpu_s=statistics.median(b.cpu_s if b.process_cpu_s is None else b.process_cpu_s for b in batches),
-        blocked_s=_median(batches, lambda b: b.blocked_s),
-        run_queue_s=_median(batches, lambda b: b.run_queue_s),
-        collate_s=_median(batches, lambda b: b.collate_s),
-        read_bytes=_median(batches, lambda b: b.read_bytes),
+        blocked_s=median(b.blocked_s for b in batches),
+        run_queue_s=median(b.run_queue_s for b in batches),
+        collate_s=median(b.collate_s for b in batches),
+        read_bytes=median(b.read_bytes for b in batches),
     )
 
 

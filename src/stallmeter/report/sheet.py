@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from . import markdown
 from .markdown import escape
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under a head."""
+    """Rows under a head; a row may end early."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -28,13 +29,14 @@ class Sheet:
 
 def sheet_to_markdown(sheet: Sheet) -> str:
     """Return a sheet as Markdown."""
-    parts = [f"**{escape(sheet.headline)}**", *(_table(table) for table in sheet.tables)]
+    parts = [f"**{escape(sheet.headline)}**", *(table_to_markdown(table) for table in sheet.tables)]
     if sheet.remarks:
         parts.append("\n".join(f"- {escape(remark)}" for remark in sheet.remarks))
     return "\n\n".join(parts) + "\n"
 
 
-def _table(table: Table) -> str:
-    rule = ("---", *["---:" if table.numeric else "---"] * (len(table.head) - 1))
-    head, *body = (tuple(map(escape, row)) for row in (table.head, *table.rows))
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *body))
+def table_to_markdown(table: Table) -> str:
+    """Return a table as Markdown; what a row lacks is empty."""
+    columns = len(table.head)
+    head, *rows = (tuple(map(escape, (*row, *[""] * (columns - len(row))))) for row in (table.head, *table.rows))
+    return markdown.table(head, rows, numeric=table.numeric)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TextIO
 
 from ..errors import MissingPackageError
-from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
+from ..records.diagnosis import Diagnosis, Evidence, Severity
 from ..records.stats import Stats
 from . import wording
 from .device import device_lines
@@ -164,19 +164,18 @@ def _verdict(report: Report) -> RenderableType:
 def _judgement(primary: Diagnosis) -> Iterator[tuple[str, Text]]:
     if primary.time_lost_s > 0:
         yield "lost", Text(f"{wording.seconds(primary.time_lost_s)}, {wording.percent(primary.share_pct)} of the run")
-    for i, advice in enumerate(primary.advice):
-        yield ("" if i else "fix"), _advice(advice, primary, first=i == 0)
+    for line in wording.fix_lines(primary):
+        yield line.label, _fix(line)
     for i, evidence in enumerate(primary.evidence):
         yield ("" if i else "because"), _plain(_evidence(evidence), style="dim")
     sure = f"{100 * primary.confidence:.0f} % sure"
     yield "rule", _plain(f"{primary.rule}, {sure}; more: stallmeter explain {primary.rule}", style="dim")
 
 
-def _advice(advice: Advice, primary: Diagnosis, *, first: bool) -> Text:
-    text = _plain(advice.text)
-    won = wording.gain(primary) if first else wording.predicted(advice.predicted_gain_pct)
-    if won:
-        text.append(f" ({won})", style="bold green" if advice.predicted_gain_pct else "")
+def _fix(line: wording.FixLine) -> Text:
+    text = Text(str(line))
+    if line.predicted:
+        text.highlight_words([line.gain], style="bold green")
     return text
 
 

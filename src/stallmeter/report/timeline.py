@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ..records import BUCKETS, LedgerRecord, Record, StepRecord, WorkerBatch
-from ..records.stats import Sample
+from ..records.stats import Reservoir
 
 LEDGERS = 1024
 """Most ledger readings kept. The ledger is cumulative, so what happened between two kept ones is exact."""
@@ -53,7 +53,7 @@ class Timeline:
     """Bounded history of one run for its charts."""
 
     def __init__(self) -> None:
-        self._ledgers: Sample[LedgerRecord] = Sample(LEDGERS)
+        self._ledgers: Reservoir[LedgerRecord] = Reservoir(LEDGERS)
         self._last: LedgerRecord | None = None
         self._steps: deque[StepRecord] = deque(maxlen=EXCERPT_STEPS)
         self._batches: deque[WorkerBatch] = deque(maxlen=EXCERPT_BATCHES)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from ..recording import redact
 from ..records import WorkerTrial
 from ..records.diagnosis import Abstention, Diagnosis, Verdict, WorkerAdvice
+from ..records.redaction import redact
 
 ABSENT = "-"
 """Shown where something was not measured."""
@@ -122,6 +124,39 @@ def gain(diagnosis: Diagnosis) -> str | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class FixLine:
+    """One line of a piece of advice."""
+
+    label: str
+    """do, or, expect or limit."""
+    text: str
+    gain: str = ""
+    """What the advice gains, on its line ``expect``."""
+    predicted: bool = False
+    """Whether the gain was predicted, and is not only the most that could be won."""
+
+    def __str__(self) -> str:
+        if not self.gain:
+            return self.text
+        return f"{self.text.rstrip('.')} ({self.gain})" if self.text else self.gain
+
+
+def fix_lines(diagnosis: Diagnosis) -> list[FixLine]:
+    """Return a diagnosis' advice as short lines, each piece beginning with ``do``, or ``or`` from the second on."""
+    found = []
+    for i, advice in enumerate(diagnosis.advice):
+        fix, said = advice.fix, predicted(advice.predicted_gain_pct)
+        won = (gain(diagnosis) if i == 0 else said) or ""
+        lines = (
+            FixLine("or" if i else "do", one_line(fix.do)),
+            FixLine("expect", one_line(fix.expect), won, said is not None),
+            FixLine("limit", one_line(fix.limit)),
+        )
+        found += [line for line in lines if str(line)]
+    return found
+
+
 def cost(own_s: float, thread_cpu_s: float | None, steps: int, share_pct: float | None) -> str:
     """Return what stallmeter itself cost.
 
@@ -189,22 +224,43 @@ def headline(verdict: Verdict | None, trials: Sequence[WorkerTrial] = ()) -> str
     return line + tail if line.endswith((".", "…")) or not tail else f"{line}.{tail}"
 
 
+def console_lines(verdict: Verdict | None, trials: Sequence[WorkerTrial] = ()) -> list[str]:
+    """Return what a run prints at its end: the loss in one line, then what to do in up to three short ones."""
+    primary = None if verdict is None else verdict.primary
+    if primary is None or not primary.advice or not primary.time_lost_s > 0:
+        return [headline(verdict, trials)]
+    lines = [
+        _loss(primary),
+        *(f"{line.label:<6} {line}" for line in itertools.takewhile(_is_first, fix_lines(primary))),
+    ]
+    return [*lines, *(f"{trial(tried)}." for tried in trials[-1:])]
+
+
+def _is_first(line: FixLine) -> bool:
+    return line.label != "or"
+
+
+def _loss(primary: Diagnosis) -> str:
+    title = one_line(primary.title, 120).rstrip(".")
+    return f"{title}: {seconds(primary.time_lost_s)} lost, {percent(primary.share_pct)} of the run."
+
+
 def _headline(verdict: Verdict | None, limit: int) -> str:
     if verdict is None:
         return "Not judged: too little was measured."
     primary = verdict.primary
     if primary is None:
         return "No loss was found in what was measured."
-    title = one_line(primary.title, 120).rstrip(".")
     if not primary.time_lost_s > 0:
-        return f"{title}. {primary.summary}"
-    what = f"{title}: {seconds(primary.time_lost_s)} lost, {percent(primary.share_pct)} of the run."
+        return f"{one_line(primary.title, 120).rstrip('.')}. {primary.summary}"
+    what = _loss(primary)
     if not primary.advice:
         return what
     change, workers = worker_change(verdict.num_workers), verdict.num_workers
-    if change and workers and f"num_workers={workers.recommended}" in primary.advice[0].text:
+    todo = primary.advice[0].fix.do
+    if change and workers and f"num_workers={workers.recommended}" in todo:
         return f"{what} Fix: {change}"
     won = gain(primary)
     tail = f" ({won})" if won else ""
     room = limit - len(what) - len(" Fix: ") - len(tail)
-    return f"{what} Fix: {one_line(primary.advice[0].text, room).rstrip('.')}{tail}"
+    return f"{what} Fix: {one_line(todo, room).rstrip('.')}{tail}"

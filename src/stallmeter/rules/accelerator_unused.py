@@ -63,8 +63,18 @@ class AcceleratorUnused:
                 Evidence("highest utilization or memory share of any", trace, "%", self.trace_pct, "our choice"),
             ),
             advice=(
-                Advice('Let the Trainer choose, Trainer(accelerator="auto"), or move model and batches to the GPU.'),
-                Advice("If torch.cuda.is_available() is False, install a build of PyTorch that fits the driver."),
-                Advice('If the model is too small to gain from it, hide the GPU: CUDA_VISIBLE_DEVICES="".'),
+                Advice.of(
+                    'Set Trainer(accelerator="auto"), or move model and batches to the GPU.',
+                    expect=f"GPU utilization above {self.trace_pct:.0f} % in the next run.",
+                    limit="A very small model may be as fast on the CPU.",
+                ),
+                Advice.of(
+                    "Install a build of PyTorch that fits the driver.",
+                    limit="Only if torch.cuda.is_available() is False.",
+                ),
+                Advice.of(
+                    'Hide the GPU from the job: CUDA_VISIBLE_DEVICES="".',
+                    limit="Only for a model too small to gain from it.",
+                ),
             ),
         )

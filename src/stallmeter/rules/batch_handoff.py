@@ -63,10 +63,18 @@ class BatchHandoff:
                 Evidence("wait for a ready batch, median", handover, "s", self.slow_handover_s, "our measurement"),
             ),
             advice=(
-                Advice("Collate into few large tensors: each tensor of a batch costs a handshake."),
-                Advice(
-                    'Call torch.multiprocessing.set_sharing_strategy("file_system"); it leaves files after a crash.'
+                Advice.of(
+                    "Collate each batch into a few large tensors.",
+                    expect="Less data wait: each tensor of a batch costs a handshake.",
+                    limit="More workers do not help, the batches are ready.",
                 ),
-                Advice("Use num_workers=0 where making a batch takes less time than handing it over."),
+                Advice.of(
+                    'Call torch.multiprocessing.set_sharing_strategy("file_system").',
+                    limit="It leaves files after a crash.",
+                ),
+                Advice.of(
+                    "Set num_workers=0.",
+                    limit="Only where making a batch takes less time than handing it over.",
+                ),
             ),
         )

@@ -64,12 +64,19 @@ class CheckpointStall:
                 *((Evidence("a step's stall for a checkpoint, median", save.median, "s"),) if save is not None else ()),
             ),
             advice=(
-                Advice(
-                    "Save less often: ModelCheckpoint(every_n_train_steps=…) or train_time_interval=…, "
-                    "as long as the work since the last checkpoint may be lost."
+                Advice.of(
+                    "Save less often: ModelCheckpoint(every_n_train_steps=…) or train_time_interval=….",
+                    expect="Half as many checkpoints take half the time.",
+                    limit="A crash loses the work since the last checkpoint.",
                 ),
-                Advice("Leave the optimizer's state out, save_weights_only=True, unless a run must resume from it."),
-                Advice("Write to a local disk first and copy to the shared or remote storage afterwards."),
-                Advice("Write in the background: Trainer(plugins=[AsyncCheckpointIO()]), if memory allows a copy."),
+                Advice.of(
+                    "Leave the optimizer's state out: ModelCheckpoint(save_weights_only=True).",
+                    limit="Not where a run must resume from the file.",
+                ),
+                Advice.of("Write to a local disk first, and copy to the remote storage afterwards."),
+                Advice.of(
+                    "Write in the background: Trainer(plugins=[AsyncCheckpointIO()]).",
+                    limit="It needs memory for a second copy of the state.",
+                ),
             ),
         )

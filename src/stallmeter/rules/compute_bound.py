@@ -77,8 +77,19 @@ class ComputeBound:
                 ),
             ),
             advice=(
-                Advice('On a GPU with Tensor Cores use mixed precision: Trainer(precision="bf16-mixed").'),
-                Advice("Raise the batch size while memory allows and the results stay as good."),
-                Advice("Compile the model, torch.compile(model), when shapes are fixed and the run is long."),
+                Advice.of(
+                    'Use mixed precision: Trainer(precision="bf16-mixed").',
+                    expect="A shorter forward and backward.",
+                    limit="Only on a GPU with Tensor Cores.",
+                ),
+                Advice.of(
+                    "Raise the batch size.",
+                    expect="More samples per second.",
+                    limit="While memory allows it and the results stay as good.",
+                ),
+                Advice.of(
+                    "Compile the model: torch.compile(model).",
+                    limit="Only when shapes are fixed and the run is long.",
+                ),
             ),
         )

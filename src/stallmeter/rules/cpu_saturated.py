@@ -58,8 +58,12 @@ class CpuSaturated:
                 Evidence("usable CPUs", usable, "CPUs"),
             ),
             advice=(
-                Advice("Make a batch cheaper: simpler or batched transforms, data decoded and resized beforehand."),
-                Advice("Move transforms to the GPU (Kornia, DALI) if it has time to spare."),
-                Advice("Ask for more CPUs for this job, not for more workers on the same ones."),
+                Advice.of(
+                    "Make a batch cheaper: batched transforms, data decoded and resized beforehand.",
+                    expect="Less CPU use and less waiting for data.",
+                    limit="More workers on the same CPUs do not help.",
+                ),
+                Advice.of("Move transforms to the GPU (Kornia, DALI).", limit="Only if the GPU has time to spare."),
+                Advice.of("Ask for more CPUs for this job."),
             ),
         )

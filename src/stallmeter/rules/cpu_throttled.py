@@ -59,7 +59,11 @@ class CpuThrottled:
                 Evidence("CPUs this job may use", usable, "CPUs"),
             ),
             advice=(
-                Advice("Raise the CPU quota: resources.limits.cpu in Kubernetes, docker run --cpus."),
-                Advice("Make one batch cheaper: simpler or batched transforms, faster formats, a cache."),
+                Advice.of(
+                    "Raise the CPU quota: resources.limits.cpu in Kubernetes, docker run --cpus.",
+                    expect="Fewer throttled periods and less data wait.",
+                    limit="More workers do not help, they share the quota.",
+                ),
+                Advice.of("Make one batch cheaper: simpler or batched transforms, a faster format, a cache."),
             ),
         )

@@ -69,12 +69,22 @@ class FetchStall:
         predicted = forecast(window)
         if predicted is None or predicted.recommended <= (window.num_workers or 0):
             return ()
-        text = f"Read more in parallel: num_workers={predicted.recommended}. Blocked workers need no CPU."
-        return (Advice(text, predicted.gain_pct),)
+        return (
+            Advice.of(
+                f"Set num_workers={predicted.recommended} to read more in parallel.",
+                expect=predicted.expect,
+                limit="Helps until the storage itself is busy; blocked workers need no CPU.",
+                gain_pct=predicted.gain_pct,
+            ),
+        )
 
     def _less_reading(self) -> tuple[Advice, ...]:
         return (
-            Advice("Keep the data on a local SSD or in a cache; the first epoch fills it, later ones read it."),
-            Advice("Pack many small files into larger ones (shards), in an uncompressed or array format."),
-            Advice("Read several items at once: __getitems__, threads or asynchronous reads in the dataset."),
+            Advice.of(
+                "Keep the data on a local SSD or in a cache.",
+                expect="Workers that are blocked less, and less data wait.",
+                limit="The first epoch fills a cache, later ones read it.",
+            ),
+            Advice.of("Pack many small files into larger ones (shards), uncompressed or as arrays."),
+            Advice.of("Read several items at once: __getitems__, threads or asynchronous reads in the dataset."),
         )

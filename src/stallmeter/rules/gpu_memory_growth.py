@@ -74,8 +74,14 @@ class GpuMemoryGrowth:
                 *((Evidence("time until the memory is full", until_s, "s"),) if until_s is not None else ()),
             ),
             advice=(
-                Advice("Keep no tensor with its graph: add up loss.detach() or loss.item(), not loss."),
-                Advice("Clear lists of outputs after each epoch, and move what must be kept to the CPU."),
-                Advice("Pad inputs to a few lengths: each new shape makes PyTorch's cache grow."),
+                Advice.of(
+                    "Keep no tensor with its graph: add up loss.detach() or loss.item().",
+                    expect="GPU memory in use that stays level after the first epoch.",
+                ),
+                Advice.of("Clear lists of outputs after each epoch; move what you keep to the CPU."),
+                Advice.of(
+                    "Pad inputs to a few lengths.",
+                    limit="Only where shapes vary: each new one makes PyTorch's cache grow.",
+                ),
             ),
         )

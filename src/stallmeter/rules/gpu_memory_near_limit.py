@@ -71,10 +71,19 @@ class GpuMemoryNearLimit:
                 ),
             ),
             advice=(
-                Advice("Use mixed precision, or a smaller batch with accumulate_grad_batches."),
-                Advice("Against fragmentation set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."),
-                Advice(
-                    "Gradient checkpointing saves much of the activations' memory and costs about a third more time."
+                Advice.of(
+                    "Use mixed precision, or a smaller batch with accumulate_grad_batches.",
+                    expect="A lower peak, and no allocation that has to empty the cache.",
+                    limit="A smaller batch may train fewer samples per second.",
+                ),
+                Advice.of(
+                    "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+                    limit="Helps against fragmentation only.",
+                ),
+                Advice.of(
+                    "Use gradient checkpointing.",
+                    expect="Much less memory for activations.",
+                    limit="It costs about a third more time.",
                 ),
             ),
         )

@@ -81,15 +81,17 @@ class GpuThrottled:
                 ),
             ),
             advice=(
-                Advice(
-                    "Look at fans, dust and air flow, and at the GPUs beside it; raise the fan's speed."
+                Advice.of(
+                    "Check fans, dust, air flow and the GPUs beside it; raise the fan's speed."
                     if hot
-                    else "Look at the power supply and its cables, or tell who runs the machine."
+                    else "Check the power supply and its cables, or tell who runs the machine.",
+                    expect="An SM clock that stays up while the GPU works.",
                 )
                 if forced
-                else Advice(
-                    "Nothing is wrong: raise the limit (nvidia-smi -pl) only if the board allows and power is cheap."
+                else Advice.of(
+                    "Raise the power limit if the board allows it: nvidia-smi -pl.",
+                    limit="Nothing is wrong: only where power is cheap.",
                 ),
-                Advice("Compare with another machine of the same kind before anything is replaced."),
+                Advice.of("Compare with another machine of the same kind before replacing anything."),
             ),
         )

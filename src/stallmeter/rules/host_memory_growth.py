@@ -63,10 +63,15 @@ class HostMemoryGrowth:
         left = window.memory_left_bytes
         until_s = None if left is None else left / grown.per_s
         when = "" if until_s is None else f"; at this pace the limit is met in {until_s / 60:.0f} min"
-        copied = (
-            "Hold the dataset's index as numpy arrays or one tensor: lists of Python objects are copied page by page."
+        copied = Advice.of(
+            "Hold the dataset's index as numpy arrays or one tensor.",
+            expect="Memory of the workers that stays level after the first epoch.",
+            limit="Helps where it is a list of Python objects: workers copy that page by page.",
         )
-        kept = "Keep no graph and no endless list: loss.detach() or .item(), and clear outputs after each epoch."
+        kept = Advice.of(
+            "Use loss.detach() or loss.item(), and clear lists of outputs after each epoch.",
+            expect="Memory of the process that stays level after the first epoch.",
+        )
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if until_s is not None and until_s < self.critical_s else Severity.WARNING,
@@ -85,12 +90,16 @@ class HostMemoryGrowth:
                 *((Evidence("time to the memory limit", until_s, "s"),) if until_s is not None else ()),
             ),
             advice=(
-                Advice(kept if in_main else copied),
-                Advice("Give every cache a bound, callbacks and datasets included."),
-                Advice(
-                    "Compare two snapshots of tracemalloc, some hundred steps apart, to see which line allocates."
-                    if in_main
-                    else "Compare with num_workers=0 for some hundred steps: in one process a leak is easier to find."
+                kept if in_main else copied,
+                Advice.of("Give every cache a bound, callbacks and datasets included."),
+                Advice.of(
+                    "Compare two snapshots of tracemalloc, some hundred steps apart.",
+                    expect="The line that allocates.",
+                )
+                if in_main
+                else Advice.of(
+                    "Compare with num_workers=0 for some hundred steps.",
+                    expect="A leak that is easier to find, in one process.",
                 ),
             ),
         )

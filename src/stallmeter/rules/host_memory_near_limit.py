@@ -62,10 +62,12 @@ class HostMemoryNearLimit:
                 *((Evidence("resident memory of the job, median", job / 1e9, "GB"),) if job is not None else ()),
             ),
             advice=(
-                Advice(
-                    "Prefetch fewer batches (prefetch_factor); run fewer workers where training does not wait for data."
+                Advice.of(
+                    "Lower prefetch_factor; lower num_workers where training does not wait for data.",
+                    expect="A lower peak of memory in use.",
+                    limit="Where training waits for data, this makes it slower.",
                 ),
-                Advice("Hold less in each worker: an index as arrays, files opened when needed, no decoded cache."),
-                Advice("Ask for more memory, or look at what else runs under the same limit."),
+                Advice.of("Keep an index as arrays, open files when needed, and cache nothing decoded."),
+                Advice.of("Ask for more memory, or look at what else runs under the same limit."),
             ),
         )

@@ -76,8 +76,13 @@ class HostSync:
                 Evidence("idle inside the steps, share of training time", idle, "%", self.idle_pct, "MLPerf Storage"),
             ),
             advice=(
-                Advice(f"Read no value off the device in each step at {', '.join(places[:3])}."),
-                Advice("Keep values as tensors (loss.detach()) and read them once in a hundred steps."),
-                Advice("Replace boolean masks and nonzero() by torch.where; copy with non_blocking=True."),
+                Advice.of(
+                    f"Read no value off the device in each step at {places[0]}.",
+                    expect="A GPU that idles less inside the steps.",
+                    limit="A value that decides what the step does has to be read.",
+                ),
+                *(Advice.of(f"Look at {place} as well.") for place in places[1:3]),
+                Advice.of("Keep values as tensors (loss.detach()) and read them once in a hundred steps."),
+                Advice.of("Replace boolean masks and nonzero() by torch.where; copy with non_blocking=True."),
             ),
         )

@@ -68,9 +68,11 @@ class InputBound:
                 Evidence(name="data wait, median step", value=wait.median, unit="s"),
             ),
             advice=(
-                Advice(
-                    "Prepare batches in worker processes: raise num_workers, unless a batch takes under 1 ms to make."
+                Advice.of(
+                    "Raise num_workers in the DataLoader.",
+                    expect="Less waiting for data: worker processes prepare batches beside the loop.",
+                    limit="Not where a batch takes under 1 ms to make.",
                 ),
-                Advice("Make one batch cheaper: simpler or batched transforms, faster formats, a cache."),
+                Advice.of("Make one batch cheaper: simpler or batched transforms, a faster format, a cache."),
             ),
         )

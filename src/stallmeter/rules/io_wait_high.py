@@ -61,8 +61,12 @@ class IoWaitHigh:
                 Evidence("data wait, share of training time", wait, "%", self.wait_pct, "MLPerf Storage"),
             ),
             advice=(
-                Advice("Copy the data to a local SSD before training."),
-                Advice("Read fewer, larger files (shards, HDF5, LMDB) in place of many small ones."),
-                Advice("Cache what is read in every epoch, in memory where it fits."),
+                Advice.of(
+                    "Copy the data to a local SSD before training.",
+                    expect="Less I/O wait and less data wait.",
+                    limit="Other programs on this host may cause the I/O wait.",
+                ),
+                Advice.of("Read fewer, larger files (shards, HDF5, LMDB) in place of many small ones."),
+                Advice.of("Cache what is read in every epoch, in memory where it fits."),
             ),
         )

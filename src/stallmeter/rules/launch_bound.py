@@ -67,8 +67,15 @@ class LaunchBound:
                 Evidence("idle inside the steps, share of training time", idle, "%", self.idle_pct, "MLPerf Storage"),
             ),
             advice=(
-                Advice("Raise the batch size if memory allows, and the learning rate with it."),
-                Advice("Compile the model: torch.compile(model), with mode='reduce-overhead' where shapes are fixed."),
-                Advice("Use fused optimizers (fused=True) and batched operations instead of loops over tensors."),
+                Advice.of(
+                    "Raise the batch size, and the learning rate with it.",
+                    expect="Higher GPU utilization and more samples per second.",
+                    limit="As far as the GPU's memory allows.",
+                ),
+                Advice.of(
+                    "Compile the model: torch.compile(model, mode='reduce-overhead').",
+                    limit="That mode needs fixed shapes; torch.compile(model) does not.",
+                ),
+                Advice.of("Use fused optimizers (fused=True) and batched operations instead of loops over tensors."),
             ),
         )

@@ -79,9 +79,14 @@ class LowGpuMemoryUse:
                 Evidence("data wait, share of training time", wait, "%", self.wait_pct, "MLPerf Storage"),
             ),
             advice=(
-                Advice("Double the batch size, adapt the learning rate, and compare samples per second."),
-                Advice(
-                    "Where results suffer from larger batches, run several trainings on this GPU, or use a smaller one."
+                Advice.of(
+                    "Double the batch size and adapt the learning rate.",
+                    expect="More samples per second: compare the two runs.",
+                    limit="Results may suffer from larger batches.",
+                ),
+                Advice.of(
+                    "Run several trainings on this GPU, or use a smaller one.",
+                    limit="Where results suffer from larger batches.",
                 ),
             ),
         )

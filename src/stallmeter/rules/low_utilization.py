@@ -90,10 +90,17 @@ class LowUtilization:
                 ),
             ),
             advice=(
-                Advice("Raise the batch size if memory allows, and the learning rate with it."),
-                Advice("Read no values off the GPU in each step (.item(), .cpu(), print): it cannot run ahead then."),
-                Advice("Start fewer, larger kernels: torch.compile, fused optimizers, batched operations."),
-                Advice("Run independent work in parallel, for example several runs on this GPU."),
+                Advice.of(
+                    "Raise the batch size, and the learning rate with it.",
+                    expect="Higher GPU utilization and more samples per second.",
+                    limit="As far as the GPU's memory allows.",
+                ),
+                Advice.of(
+                    "Read no values off the GPU in each step: .item(), .cpu(), print.",
+                    expect="A loop that runs ahead of the GPU again.",
+                ),
+                Advice.of("Start fewer, larger kernels: torch.compile, fused optimizers, batched operations."),
+                Advice.of("Run independent work in parallel, for example several runs on this GPU."),
             ),
         )
 

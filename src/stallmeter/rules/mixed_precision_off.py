@@ -77,16 +77,23 @@ class MixedPrecisionOff:
                 Evidence("utilization of the busiest GPU, mean", busy, "%", self.busy_pct, "PyTorch Profiler: 50 %"),
             ),
             advice=(
-                Advice(
+                Advice.of(
                     'Use Trainer(precision="bf16-mixed"), or torch.autocast in a plain loop.'
                     if modern
-                    else 'Use Trainer(precision="16-mixed"), or torch.autocast with a GradScaler in a plain loop.'
+                    else 'Use Trainer(precision="16-mixed"), or torch.autocast with a GradScaler in a plain loop.',
+                    expect="Tensor Cores at work: a shorter forward and backward.",
+                    limit="Some models need more precision: compare the results.",
                 ),
                 *(
-                    (Advice('If all must stay in 32 bits, allow TF32: torch.set_float32_matmul_precision("high").'),)
+                    (
+                        Advice.of(
+                            'Allow TF32: torch.set_float32_matmul_precision("high").',
+                            limit="For models that must stay in 32 bits.",
+                        ),
+                    )
                     if modern
                     else ()
                 ),
-                Advice("Make sizes of layers and batches multiples of 8."),
+                Advice.of("Make sizes of layers and batches multiples of 8."),
             ),
         )

@@ -66,13 +66,17 @@ class NetworkSaturated:
             confidence=0.5,
             culprit=name,
             evidence=(
-                Evidence(f"load of {name}, median", load, "%", self.load_pct, "our choice: little is left above it"),
+                Evidence(f"use of {name}, median", load, "%", self.load_pct, "our choice: little is left above it"),
                 Evidence("data wait, share of training time", wait, "%", self.wait_pct, "MLPerf Storage"),
             ),
             advice=(
-                Advice("Cache data locally after the first read, or copy it before training."),
-                Advice("Read compressed or smaller data: fewer bytes for each sample, decoded here."),
-                Advice("Send checkpoints and artifacts when training pauses, not beside it."),
+                Advice.of(
+                    "Cache data locally after the first read, or copy it before training.",
+                    expect="Less traffic from the second epoch on, and less data wait.",
+                    limit="It takes room on a local disk.",
+                ),
+                Advice.of("Read compressed or smaller data, and decode it here.", limit="Decoding costs CPU time."),
+                Advice.of("Send checkpoints and artifacts when training pauses, not beside it."),
             ),
         )
 
@@ -99,8 +103,10 @@ class NetworkSaturated:
                         Evidence("sent, first third", first / 1e6, "MB/s"),
                     ),
                     advice=(
-                        Advice("Look for a log, event or artifact file that grows and is uploaded whole each time."),
-                        Advice("Begin a new file from time to time, so that only what is new is sent."),
+                        Advice.of(
+                            "Find the log, event or artifact file that grows and is uploaded whole each time.",
+                        ),
+                        Advice.of("Begin a new file from time to time.", expect="Only what is new is sent."),
                     ),
                 )
         return None

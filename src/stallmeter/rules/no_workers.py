@@ -63,10 +63,7 @@ class NoWorkers:
                 Evidence("predicted gain", predicted.gain_pct, "%", self.gain_pct, "benchmarks/workers"),
             ),
             advice=(
-                Advice(
-                    f"Set num_workers={predicted.recommended} (and persistent_workers=True): {predicted.reason}.",
-                    predicted.gain_pct,
-                ),
-                Advice("Make one batch cheaper: simpler or batched transforms, faster formats, a cache."),
+                *predicted.fixes(" and persistent_workers=True"),
+                Advice.of("Make one batch cheaper: simpler or batched transforms, a faster format, a cache."),
             ),
         )

@@ -75,7 +75,11 @@ class NoisyNeighbour:
                 Evidence("CPUs this job may use", usable, "CPUs"),
             ),
             advice=(
-                Advice("Reserve CPUs for the job: an exclusive node, a cpuset, a higher CPU request, another host."),
-                Advice("Find the neighbours with top or htop; the loader's settings are not the cause."),
+                Advice.of(
+                    "Reserve CPUs: an exclusive node, a cpuset, a higher CPU request, another host.",
+                    expect="Batches that wait less for a CPU.",
+                    limit="The DataLoader's settings are not the cause, and changing them does not help.",
+                ),
+                Advice.of("Find the neighbours with top or htop."),
             ),
         )

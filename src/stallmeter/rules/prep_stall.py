@@ -69,11 +69,19 @@ class PrepStall:
                 Evidence("CPUs left for workers", predicted.available_cpus, "CPUs"),
             ),
             advice=(
-                Advice("Use simpler transforms, or apply them to the whole batch at once; decode at reduced size."),
-                Advice("Move transforms to the GPU (Kornia, DALI) where it has time to spare."),
-                Advice("Preprocess once, offline, into uncompressed or array formats; keep only what must be random."),
-                Advice(
-                    f"Give the job more CPUs ({needed:.0f} for the full speed); further processes would share the same."
+                Advice.of(
+                    "Use simpler or batched transforms; decode images at reduced size.",
+                    expect=f"Less data wait, as the {cpu.mean * 1e3:.0f} ms of CPU for a batch fall.",
+                    limit=f"Full speed needs {needed:.1f} CPUs for workers; {predicted.available_cpus:.1f} are left.",
+                ),
+                Advice.of("Move transforms to the GPU (Kornia, DALI).", limit="Only where it has time to spare."),
+                Advice.of(
+                    "Preprocess once, offline, into uncompressed or array formats.",
+                    limit="What must be random stays in the loader.",
+                ),
+                Advice.of(
+                    f"Give the job more CPUs: {needed:.0f} for full speed.",
+                    limit="More workers on the same CPUs do not help.",
                 ),
             ),
         )

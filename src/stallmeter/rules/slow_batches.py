@@ -75,19 +75,25 @@ class SlowBatches:
                 Evidence("slowest batch over the median", tail, "1", self.tail_factor, "benchmarks/faults"),
             ),
             advice=(
-                Advice("Find what makes these batches slow: large files, retries, a cache that is rebuilt."),
+                Advice.of(
+                    "Find what makes these batches slow: large files, retries, a cache that is rebuilt.",
+                    expect="A slowest batch that takes little more than a typical one.",
+                ),
                 _deeper_queue(window),
-                Advice("Set in_order=False where the order of samples does not matter (torch 2.6 and later)."),
+                Advice.of(
+                    "Set in_order=False in the DataLoader (torch 2.6 and later).",
+                    limit="Only where the order of samples does not matter.",
+                ),
             ),
         )
 
 
 def _deeper_queue(window: Window) -> Advice:
     outlook = forecast(window)
-    if outlook is None or outlook.deeper is None:
-        return Advice("Raise prefetch_factor so that the queue bridges a slow batch; it costs memory.")
-    factor = outlook.deeper.prefetch_factor
-    return Advice(
-        f"Set prefetch_factor={factor} so that the queue bridges a slow batch; it costs memory.",
-        outlook.deeper.gain_pct,
+    deeper = None if outlook is None else outlook.deeper
+    return Advice.of(
+        f"Set prefetch_factor={deeper.prefetch_factor}." if deeper else "Raise prefetch_factor.",
+        expect="A queue that bridges a slow batch.",
+        limit="It costs memory.",
+        gain_pct=deeper.gain_pct if deeper else None,
     )

@@ -61,7 +61,7 @@ class SlowCallback:
             return None
         top = ", ".join(f"{n} {s:.1f} s" for s, n in ranked[:3]) or "none of them named"
         source = "XProf reports debug printing from 5 %" if alone else "our choice: twice the share of a single one"
-        quiet = (Advice(f"Let {name} draw less often: refresh_rate=50."),) if "ProgressBar" in name and alone else ()
+        quiet = (Advice.of(f"Let {name} draw less often: refresh_rate=50."),) if "ProgressBar" in name and alone else ()
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,
@@ -79,9 +79,12 @@ class SlowCallback:
             ),
             advice=(
                 *quiet,
-                Advice("Run it less often: every N steps or once an epoch instead of after each batch."),
-                Advice("Merge callbacks that read the same tensors, and drop those whose output nobody reads."),
-                Advice("Read no values off the device in each step (.item(), .cpu(), print): collect them, read once."),
-                Advice("Move work that needs no current weights, such as writing images, into a thread."),
+                Advice.of(
+                    "Run it less often: every N steps or once an epoch, not each batch.",
+                    expect="Half as many calls take half the time.",
+                ),
+                Advice.of("Merge callbacks that read the same tensors; drop those whose output nobody reads."),
+                Advice.of("Collect values on the device and read them once, not with .item() each step."),
+                Advice.of("Move work that needs no current weights, such as writing images, into a thread."),
             ),
         )

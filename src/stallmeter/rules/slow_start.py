@@ -68,8 +68,12 @@ class SlowStart:
                 Evidence("time before the first step", start_s, "s", self.always_s, "SageMaker MaxInitializationTime"),
             ),
             advice=(
-                Advice("Skip the sanity check once the code works: Trainer(num_sanity_val_steps=0)."),
-                Advice("Save what is prepared anew in each run: file lists, indices, tokenised or resized data."),
-                Advice("Keep data, weights and compiler caches on a local disk that outlives the run."),
+                Advice.of(
+                    "Skip Lightning's sanity check: Trainer(num_sanity_val_steps=0).",
+                    expect="An earlier first step.",
+                    limit="Only once the code works: the check finds mistakes in validation early.",
+                ),
+                Advice.of("Save what is prepared anew in each run: file lists, indices, tokenised or resized data."),
+                Advice.of("Keep data, weights and compiler caches on a local disk that outlives the run."),
             ),
         )

@@ -76,8 +76,15 @@ class StepOutliers:
                 Evidence("longest step's work", found.longest_s, "s", self.factor * body.median, "factor times median"),
             ),
             advice=(
-                Advice("Collect garbage at fixed steps: gc.freeze() after set-up, gc.disable(), gc.collect() each N."),
-                Advice("Keep input shapes fixed or padded to a few sizes: new ones are compiled or autotuned anew."),
-                Advice("Compare the times of the long steps with GPU clocks, swapping and other jobs on the machine."),
+                Advice.of(
+                    "Collect garbage at fixed steps: gc.freeze() after set-up, gc.disable(), gc.collect() each N.",
+                    expect="Fewer long steps, at places that you choose.",
+                    limit="Only where Python's garbage collector is the cause.",
+                ),
+                Advice.of(
+                    "Keep input shapes fixed, or pad them to a few sizes.",
+                    limit="Only where shapes vary: each new one is compiled or autotuned anew.",
+                ),
+                Advice.of("Compare the times of the long steps with GPU clocks, swapping and other jobs."),
             ),
         )

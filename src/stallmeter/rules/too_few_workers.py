@@ -66,7 +66,7 @@ class TooFewWorkers:
                 Evidence("predicted gain", predicted.gain_pct, "%", self.gain_pct, "benchmarks/workers"),
             ),
             advice=(
-                Advice(f"Set num_workers={predicted.recommended}: {predicted.reason}.", predicted.gain_pct),
-                Advice("Make one batch cheaper: simpler or batched transforms, faster formats, a cache."),
+                *predicted.fixes(),
+                Advice.of("Make one batch cheaper: simpler or batched transforms, a faster format, a cache."),
             ),
         )

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
+from ..records.diagnosis import Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.forecast import forecast
 from .rule import threshold
@@ -64,5 +64,5 @@ class TooManyWorkers:
                 Evidence("time to make a batch, mean", service.mean, "s"),
                 Evidence("predicted gain", predicted.gain_pct, "%", self.gain_pct, "benchmarks/workers"),
             ),
-            advice=(Advice(f"Set num_workers={predicted.recommended}: {predicted.reason}.", predicted.gain_pct),),
+            advice=predicted.fixes(),
         )

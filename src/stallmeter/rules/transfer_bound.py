@@ -55,8 +55,12 @@ class TransferBound:
             confidence=0.8,
             evidence=(Evidence("host-to-device copy, share of device time", share, "%", self.warn_pct, "TraceML"),),
             advice=(
-                Advice("Copy the compact form (8-bit images, class indices) and convert to floats on the device."),
-                Advice("Copy the next batch on a CUDA stream of its own while this one is computed."),
-                Advice("Crop, resize and drop what is not used before the copy; keep constants on the device."),
+                Advice.of(
+                    "Copy the compact form (8-bit images, class indices); convert to floats on the device.",
+                    expect="A quarter of the bytes where images were floats.",
+                    limit="More workers do not help.",
+                ),
+                Advice.of("Copy the next batch on another CUDA stream while this one is computed."),
+                Advice.of("Crop, resize and drop what is unused before the copy; keep constants on the device."),
             ),
         )

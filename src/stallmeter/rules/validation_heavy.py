@@ -68,12 +68,13 @@ class ValidationHeavy:
                 Evidence("validation", spent_s, "s"),
             ),
             advice=(
-                Advice(
-                    "Validate less often: check_val_every_n_epoch or val_check_interval, "
-                    "unless early stopping needs each validation."
+                Advice.of(
+                    "Validate less often: check_val_every_n_epoch or val_check_interval.",
+                    expect="Half as many validations take half the time.",
+                    limit="Not where early stopping needs each validation.",
                 ),
-                Advice("Validate on a part of the data between full validations: limit_val_batches."),
-                Advice("Give validation a larger batch size: it keeps no gradients, so about twice the size fits."),
-                Advice("Let workers prepare the validation batches as well (num_workers of its loader)."),
+                Advice.of("Validate on a part of the data between full validations: limit_val_batches."),
+                Advice.of("Double the batch size of validation.", limit="It fits mostly: no gradients are kept."),
+                Advice.of("Let workers prepare the validation batches as well: num_workers of that DataLoader."),
             ),
         )

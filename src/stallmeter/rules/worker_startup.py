@@ -76,16 +76,21 @@ class WorkerStartup:
         advice = []
         if held:
             advice.append(
-                Advice(
-                    "The dataset is not to blame: a client in this process finishes its request before each fork. "
-                    "Use its offline or synchronous mode, or start the workers before the client."
+                Advice.of(
+                    "Use the client's offline or synchronous mode, or start the workers before the client.",
+                    expect="Forks that no longer hold the training thread.",
+                    limit="The dataset is not to blame: a client finishes its request before each fork.",
                 )
             )
         if loader is None or not loader.persistent_workers:
             advice.append(
-                Advice("Set persistent_workers=True, so that workers start once; not for data that must reload.")
+                Advice.of(
+                    "Set persistent_workers=True in the DataLoader.",
+                    expect="Workers that start once, not each epoch.",
+                    limit="Not for data that must be read anew each epoch.",
+                )
             )
         if loader is not None and loader.start_method in ("spawn", "forkserver"):
-            advice.append(Advice("Start workers by fork where no thread or CUDA context forbids it."))
-        advice.append(Advice("Import less in the worker processes and do less in worker_init_fn; use longer epochs."))
+            advice.append(Advice.of("Start workers by fork.", limit="Only where no thread or CUDA context forbids it."))
+        advice.append(Advice.of("Slim down imports and worker_init_fn in the workers, or use longer epochs."))
         return tuple(advice)

@@ -10,11 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from ..machine.budget import Budget, CgroupFiles, cpu_affinity, read_budget, read_shm
-from ..machine.processes import UNREADABLE, JobTree, unique_bytes
+from ..machine.processes import SYSTEM, UNREADABLE, JobTree, unique_bytes
+from ..machine.procfs import read_numbers
 from ..records import HostSample, NetworkSample
+from ..records.stats import percent
 
 _MIN_PERIOD_S = 0.1
 """Below this, CPU times (counted in ticks of 10 ms) make rates of noise."""
@@ -47,7 +47,7 @@ class HostSource:
         budget: Budget | None = None,
         affinity: frozenset[int] | None = None,
         root: Path = Path("/"),
-        system: Any = psutil,
+        system: Any = SYSTEM,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Find what to read; nothing is sampled yet.
@@ -121,12 +121,15 @@ class HostSource:
 
         busy = [_sum(core, "user", "nice", "system", "irq", "softirq") for core in cores]
         total = [own + _sum(core, "idle", "iowait", "steal") for own, core in zip(busy, cores, strict=True)]
-        shares = [_pct(rate(("busy", core), busy[core]), rate(("total", core), total[core])) for core in range(count)]
+        shares = [
+            percent(rate(("busy", core), own), rate(("total", core), whole))
+            for core, (own, whole) in enumerate(zip(busy, total, strict=True))
+        ]
         all_cpus = rate("total", sum(total))
         usable = self._usable_cores(count)
         fields: _Fields = {
-            "cpu_user_pct": _pct(rate("user", sum(_sum(core, "user", "nice") for core in cores)), all_cpus),
-            "cpu_system_pct": _pct(
+            "cpu_user_pct": percent(rate("user", sum(_sum(core, "user", "nice") for core in cores)), all_cpus),
+            "cpu_system_pct": percent(
                 rate("system", sum(_sum(core, "system", "irq", "softirq") for core in cores)), all_cpus
             ),
             "cpu_max_core_pct": max((share for share in shares if share is not None), default=None),
@@ -135,7 +138,7 @@ class HostSource:
         }
         for kind in ("iowait", "steal"):
             if all(hasattr(core, kind) for core in cores):
-                fields[f"cpu_{kind}_pct"] = _pct(rate(kind, sum(getattr(core, kind) for core in cores)), all_cpus)
+                fields[f"cpu_{kind}_pct"] = percent(rate(kind, sum(getattr(core, kind) for core in cores)), all_cpus)
         return fields
 
     def _usable_cores(self, count: int) -> Sequence[int] | None:
@@ -201,8 +204,8 @@ class HostSource:
             return {"swap_used_bytes": self._system.swap_memory().used}
         # Where the kernel does not say, psutil would give 0 and a warning.
         now_s, page_bytes = self._clock(), os.sysconf("SC_PAGE_SIZE")
-        traffic = self._read_proc("vmstat", r"^(pswpin|pswpout) (\d+)$")
-        sizes = self._read_proc("meminfo", r"^(SwapTotal|SwapFree):\s+(\d+) kB$")
+        traffic = read_numbers(self._root / "proc/vmstat", r"^(pswpin|pswpout) (\d+)$")
+        sizes = read_numbers(self._root / "proc/meminfo", r"^(SwapTotal|SwapFree):\s+(\d+) kB$")
         fields: _Fields = {}
         if len(sizes) == 2:
             fields["swap_used_bytes"] = (sizes["SwapTotal"] - sizes["SwapFree"]) * 1024
@@ -210,14 +213,6 @@ class HostSource:
             fields["swap_in_bytes_per_s"] = self._rates.per_s("swap_in", traffic["pswpin"] * page_bytes, now_s)
             fields["swap_out_bytes_per_s"] = self._rates.per_s("swap_out", traffic["pswpout"] * page_bytes, now_s)
         return fields
-
-    def _read_proc(self, name: str, pattern: str) -> dict[str, int]:
-        """Return names and numbers in a /proc file, as the pattern's two groups; empty when it cannot be read."""
-        try:
-            text = (self._root / "proc" / name).read_text(encoding="ascii")
-        except (OSError, ValueError):
-            return {}
-        return {key: int(value) for key, value in re.findall(pattern, text, re.MULTILINE)}
 
     def _read_disks(self) -> _Fields:
         counters = self._system.disk_io_counters(perdisk=True, nowrap=False) or {}
@@ -273,7 +268,7 @@ class HostSource:
     def _read_pressure(self) -> _Fields:
         fields: _Fields = {}
         for kind in ("cpu", "io", "memory"):
-            stalled_us = self._read_proc(f"pressure/{kind}", r"^(some) .*\btotal=(\d+)$").get("some")
+            stalled_us = read_numbers(self._root / f"proc/pressure/{kind}", r"^(some) .*\btotal=(\d+)$").get("some")
             if stalled_us is not None:
                 share = self._rates.per_s(("pressure", kind), stalled_us / 1e6, self._clock())
                 fields[f"pressure_{kind}_pct"] = None if share is None else min(100.0, 100.0 * share)
@@ -323,10 +318,6 @@ class _Rates:
 def _sum(times: Any, *kinds: str) -> float:
     """Sum the kinds of CPU time that this platform knows."""
     return sum(getattr(times, kind, 0.0) for kind in kinds)
-
-
-def _pct(part: float | None, whole: float | None) -> float | None:
-    return 100.0 * part / whole if part is not None and whole else None
 
 
 def _total(rates: Sequence[float | None]) -> float | None:

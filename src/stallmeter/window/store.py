@@ -32,7 +32,7 @@ from ..records import (
     WorkerMemory,
     WorkerTrial,
 )
-from ..records.stats import Sample, Stats, stats
+from ..records.stats import Reservoir, Stats, stats
 
 if TYPE_CHECKING:
     from typing import Self
@@ -70,16 +70,16 @@ class Store:
         self.first_steps: list[StepRecord] = []
         """The steps of the warm-up."""
         self._samples = samples
-        self.host: Sample[HostSample] = Sample(samples)
+        self.host: Reservoir[HostSample] = Reservoir(samples)
         self._memory_peak_pct: float | None = None
         """Highest share of the memory limit in use, of all samples: of those that are kept a peak may be missing."""
-        self.gpus: dict[int, Sample[GpuSample]] = {}
+        self.gpus: dict[int, Reservoir[GpuSample]] = {}
         self.gpu_memory_peak_bytes: dict[int, int] = {}
         """Highest use of each GPU's memory, of all samples."""
-        self.batches: Sample[WorkerBatch] = Sample(batches)
-        self.worker_memory: Sample[WorkerMemory] = Sample(samples)
+        self.batches: Reservoir[WorkerBatch] = Reservoir(batches)
+        self.worker_memory: Reservoir[WorkerMemory] = Reservoir(samples)
         self.forks: deque[Fork] = deque(maxlen=4096)
-        self.device_steps: Sample[DeviceStep] = Sample(steps)
+        self.device_steps: Reservoir[DeviceStep] = Reservoir(steps)
         """Steady steps on the device's timeline."""
         self.allocators: dict[int, AllocatorSample] = {}
         """The newest sample of each device; peaks and counts in it are of the whole run."""
@@ -89,8 +89,8 @@ class Store:
         self.events: deque[Event] = deque(maxlen=256)
         self.facts: dict[str, Any] = {}
         """Static facts of the recording's header."""
-        self._steady: Sample[StepRecord] = Sample(steps)
-        self._openers: Sample[StepRecord] = Sample(OPENERS)
+        self._steady: Reservoir[StepRecord] = Reservoir(steps)
+        self._openers: Reservoir[StepRecord] = Reservoir(OPENERS)
         self._slowest: list[tuple[float, int, int, StepRecord]] = []
         self._first_waits: deque[float] = deque(maxlen=64)
         self._startup_excess_s = 0.0
@@ -157,7 +157,7 @@ class Store:
             self._memory_peak_pct = max(100.0 * used / limit, self._memory_peak_pct or 0.0)
 
     def _append_gpu(self, sample: GpuSample) -> None:
-        self.gpus.setdefault(sample.index, Sample(self._samples)).add(sample)
+        self.gpus.setdefault(sample.index, Reservoir(self._samples)).add(sample)
         if sample.memory_used_bytes is not None:
             peaks = self.gpu_memory_peak_bytes
             peaks[sample.index] = max(sample.memory_used_bytes, peaks.get(sample.index, 0))
@@ -206,7 +206,7 @@ class Store:
     def _copy(self) -> Self:
         twin = copy.copy(self)
         for name, value in vars(self).items():
-            if isinstance(value, (list, dict, deque, Sample)):
+            if isinstance(value, (list, dict, deque, Reservoir)):
                 setattr(twin, name, copy.copy(value))
         return twin
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .advice import advise
+from .advice import advise, expected, limited, loop_threads
 from .costs import BatchShape, available_cpus, batch_shape, costs_from, limits_from
 from .model import (
     HANDOVER_S,
@@ -35,7 +35,10 @@ __all__ = [
     "best_workers",
     "costs_from",
     "deeper_queue",
+    "expected",
+    "limited",
     "limits_from",
+    "loop_threads",
     "predict_step_time_s",
     "worker_cap",
 ]

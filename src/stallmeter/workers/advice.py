@@ -56,8 +56,8 @@ def advise(costs: LoaderCosts, limits: Limits, *, previous: OperatingPoint | Non
     if abs(off) > UNEXPLAINED:
         limited_by = "unknown"
         why = (
-            f"a step takes {_ms(observed_s)} where the measured parts explain {_ms(now_s)}: "
-            "something else binds, so no other number of workers is recommended"
+            f"a step takes {_ms(observed_s)} where the measured parts explain {_ms(now_s)}. "
+            "Something else binds, so no other number of workers is recommended"
         )
     elif gain < NOISE:
         limited_by = binding(costs, limits, costs.current, "")
@@ -70,7 +70,7 @@ def advise(costs: LoaderCosts, limits: Limits, *, previous: OperatingPoint | Non
         )
         why = (
             f"{best.workers} workers would take {_ms(best.step_time_s)} a step instead of {_ms(observed_s)}, "
-            f"but {kind}: change it by hand if that is safe"
+            f"but {kind}. Change it by hand if that is safe"
         )
     else:
         return WorkerAdvice(
@@ -93,6 +93,27 @@ def advise(costs: LoaderCosts, limits: Limits, *, previous: OperatingPoint | Non
         confidence=confidence,
         **_prefetch(None if limited_by == "unknown" else deeper_queue(costs, limits, costs.current)),
     )
+
+
+def expected(advice: WorkerAdvice) -> str:
+    """Say in one sentence what the recommended number changes; empty where nothing is predicted."""
+    predicted_s, gain_pct = advice.predicted_step_time_s, advice.predicted_gain_pct
+    if predicted_s is None or not gain_pct:
+        return ""
+    return f"Steps of {_ms(predicted_s)} instead of {_ms(predicted_s * (1 + gain_pct / 100))}."
+
+
+def limited(costs: LoaderCosts, limits: Limits, advice: WorkerAdvice, *, previous: OperatingPoint | None = None) -> str:
+    """Say in one sentence what bounds the recommended number. The arguments are those of `advise`, and its answer."""
+    costs, limits = _learn_from(previous, costs, limits)
+    why = _why(costs, limits, advice.recommended, advice.limited_by)
+    return f"{why[0].upper()}{why[1:]}."
+
+
+def loop_threads(costs: LoaderCosts, limited_by: str) -> float | None:
+    """Return how many threads of the loop compete with the workers for CPUs; None where that costs nothing."""
+    threads = costs.loop_cpu_s / costs.work_s if costs.work_s else 0.0
+    return threads if limited_by == "cpu" and threads > SEVERAL_THREADS else None
 
 
 def _prefetch(deeper: DeeperQueue | None) -> dict[str, Any]:
@@ -136,40 +157,44 @@ def _why_change(costs: LoaderCosts, limits: Limits, best: Forecast, observed_s: 
     saves = f"{_ms(best.step_time_s)} a step instead of {_ms(observed_s)}"
     if best.workers == 0:
         handover = _ms(costs.ready_step_s - costs.work_s)
-        return f"{saves}: making a batch takes {_ms(costs.service_s)}, taking one over from a worker {handover}"
-    return f"{saves}: {_why(costs, limits, best.workers, best.limited_by)}"
+        return f"{saves}. Making a batch takes {_ms(costs.service_s)}, taking one over from a worker {handover}"
+    why = _why(costs, limits, best.workers, best.limited_by)
+    return f"{saves}. {why[0].upper()}{why[1:]}{_on_threads(costs, best.limited_by)}"
 
 
 def _why_stay(costs: LoaderCosts, limits: Limits, limited_by: str) -> str:
-    return f"no other number of workers is predicted to be {NOISE:.0%} faster: " + _why(
-        costs, limits, costs.current, limited_by
+    why = _why(costs, limits, costs.current, limited_by)
+    return (
+        f"no other number of workers is predicted to be {NOISE:.0%} faster. "
+        f"{why[0].upper()}{why[1:]}{_on_threads(costs, limited_by)}"
     )
 
 
 def _why(costs: LoaderCosts, limits: Limits, workers: int, limited_by: str) -> str:
     batch, step = _ms(costs.service_s), _ms(costs.ready_step_s)
     if limited_by == "cpu":
-        threads = costs.loop_cpu_s / costs.work_s if costs.work_s else 0.0
-        fewer = (
-            f"; the loop itself computes with {threads:.1f} threads, which wait for each other while workers compute: "
-            "try torch.set_num_threads(1)"
-        )
         return (
-            f"loop and workers need {_ms(costs.cpu_s + costs.loop_cpu_s)} of CPU time a step and may use "
-            f"{limits.available_cpus or 0:.1f} CPUs, so more workers will not help; "
-            f"full speed needs {costs.cpus_for_full_speed or 0:.1f} CPUs{fewer if threads > SEVERAL_THREADS else ''}"
+            f"more workers will not help: a step needs {_ms(costs.cpu_s + costs.loop_cpu_s)} of CPU on "
+            f"{limits.available_cpus or 0:.1f} CPUs; full speed needs {costs.cpus_for_full_speed or 0:.1f} CPUs"
         )
     if limited_by == "bandwidth":
-        return f"the workers share a store that takes {_ms(limits.shared_s)} for a batch, so more of them will not help"
+        return f"more workers will not help: they share a store that takes {_ms(limits.shared_s)} for a batch"
     if limited_by == "memory":
         each = (limits.worker_bytes or DEFAULT_WORKER_BYTES) / (1 << 20)
-        return (
-            f"a worker takes {batch} for a batch and the loop {step} for a step, "
-            f"but no more workers of {each:.0f} MiB fit"
-        )
+        return f"no more workers of {each:.0f} MiB fit: a worker takes {batch} for a batch, a step {step}"
     if workers == 0:
         return f"a step takes {_ms(costs.work_s)} and making its batch in the loop only {batch}"
-    return f"a worker takes {batch} for a batch and the loop {step} for a step once the batch is there"
+    return f"a worker takes {batch} for a batch, and the step itself takes {step}"
+
+
+def _on_threads(costs: LoaderCosts, limited_by: str) -> str:
+    threads = loop_threads(costs, limited_by)
+    if threads is None:
+        return ""
+    return (
+        f". The loop itself computes with {threads:.1f} threads, which wait for each other while workers compute: "
+        "try torch.set_num_threads(1)"
+    )
 
 
 def _ms(seconds: float) -> str:

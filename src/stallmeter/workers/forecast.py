@@ -5,9 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..errors import SettingError
-from ..records.diagnosis import WorkerAdvice
+from ..records.diagnosis import Advice, WorkerAdvice
 from ..window import Window
-from . import BatchShape, DeeperQueue, LoaderCosts, OperatingPoint, advise, costs_from, deeper_queue, limits_from
+from . import (
+    BatchShape,
+    DeeperQueue,
+    LoaderCosts,
+    OperatingPoint,
+    advise,
+    costs_from,
+    deeper_queue,
+    expected,
+    limited,
+    limits_from,
+    loop_threads,
+)
 
 MAX_IN_FLIGHT = 4096
 """Most batches in flight that the model is asked about; it plays a loader through batch by batch."""
@@ -22,6 +34,10 @@ class Outlook:
     """CPUs that loop and workers of this rank may keep busy."""
     deeper: DeeperQueue | None = None
     """A larger prefetch factor that would help with the present number of workers."""
+    limit: str = ""
+    """What bounds the recommended number, in one sentence."""
+    loop_threads: float | None = None
+    """Threads of the loop that compete with the workers for CPUs; None where that costs nothing."""
 
     @property
     def recommended(self) -> int:
@@ -34,9 +50,26 @@ class Outlook:
         return self.advice.predicted_gain_pct or 0.0
 
     @property
-    def reason(self) -> str:
-        """Why, in one sentence with numbers."""
-        return self.advice.reason
+    def expect(self) -> str:
+        """What the recommended number changes, in one sentence; empty where nothing is predicted."""
+        return expected(self.advice)
+
+    def fixes(self, also: str = "") -> tuple[Advice, ...]:
+        """Return the change as advice; with it, what to do about threads that compete with the workers.
+
+        Args:
+            also: Another setting to change with it, beginning with a space.
+        """
+        change = Advice.of(
+            f"Set num_workers={self.recommended}{also}.", expect=self.expect, limit=self.limit, gain_pct=self.gain_pct
+        )
+        if self.loop_threads is None:
+            return (change,)
+        fewer = Advice.of(
+            "Call torch.set_num_threads(1) in the training process.",
+            limit=f"Helps while its {self.loop_threads:.1f} threads and the workers compete for CPUs.",
+        )
+        return (change, fewer)
 
     @property
     def confidence(self) -> float:
@@ -65,8 +98,15 @@ def _forecast(window: Window, current: int) -> Outlook | None:
         )
         if costs is None or limits.available_cpus is None:
             return None
-        advice = _unless_tried(advise(costs, limits, previous=_previous(window)), window)
-        return Outlook(advice, limits.available_cpus, deeper_queue(costs, limits, current))
+        previous = _previous(window)
+        advice = _unless_tried(advise(costs, limits, previous=previous), window)
+        return Outlook(
+            advice,
+            limits.available_cpus,
+            deeper_queue(costs, limits, current),
+            limited(costs, limits, advice, previous=previous),
+            loop_threads(costs, advice.limited_by),
+        )
     except SettingError:  # what was measured makes no sense, for example after the system clock was set back
         return None
 

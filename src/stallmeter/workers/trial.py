@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from ..records import StepRecord, WorkerTrial
 from ..records.diagnosis import WorkerAdvice
-from ..records.stats import Sample
+from ..records.stats import Reservoir
 from ..window.store import WARMUP_STEPS
 
 NOISE = 0.03
@@ -57,8 +57,8 @@ class Speedometer:
 
     def __init__(self, *, persistent: bool) -> None:
         self._persistent = persistent
-        self._steps: Sample[StepRecord] = Sample(2048)
-        self._first_waits: Sample[float] = Sample(64)
+        self._steps: Reservoir[StepRecord] = Reservoir(2048)
+        self._first_waits: Reservoir[float] = Reservoir(64)
         self._disturbed = False
 
     def add(self, step: StepRecord) -> None:

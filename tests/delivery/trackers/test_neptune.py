@@ -16,8 +16,7 @@ from stallmeter import Monitor
 from stallmeter.delivery.choice import check_trackers, choose_trackers
 from stallmeter.delivery.forwarder import deliver
 from stallmeter.delivery.trackers.mlflow import MlflowTracker
-from stallmeter.delivery.trackers.neptune import NeptuneTracker
-from stallmeter.delivery.trackers.neptune_scale import NeptuneScaleTracker
+from stallmeter.delivery.trackers.neptune import NeptuneScaleTracker, NeptuneTracker
 from stallmeter.errors import MissingPackageError, SettingError, TrackerError, TrackerUnavailableError
 from stallmeter.records.interfaces import Tracker
 

@@ -120,7 +120,7 @@ def test_complete_run(tmp_path):
     for words in (
         "No worker prepares batches beside the loop",
         "60 s lost, 60.0 % of the run",
-        "Fix Set num_workers=4. +138 % throughput predicted",
+        "Do Set num_workers=4. Expect +138 % throughput predicted",
         "100 ms p95 100 ms, slowest 100 ms",
         "330 samples/s 10.3 steps/s",
         "61.9 %",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...records import Event
 from ...records.stats import Stats
@@ -31,8 +31,8 @@ class VerdictBox:
     summary: str = ""
     lost: str = ""
     share: str = ""
-    fix: str = ""
-    gain: str = ""
+    fix: tuple[wording.FixLine, ...] = ()
+    """The cheapest advice: do, expect, limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,7 @@ def verdict_box(report: Report) -> VerdictBox:
         summary=primary.summary,
         lost=wording.seconds(primary.time_lost_s) if lost else "",
         share=wording.percent(primary.share_pct) if lost else "",
-        fix=primary.advice[0].text if primary.advice else "",
-        gain=(wording.gain(primary) or "") if primary.advice else "",
+        fix=tuple(wording.fix_lines(replace(primary, advice=primary.advice[:1]))),
     )
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...records import GpuSample, HostSample
+from ...records.stats import mean, percent, scaled
 from .. import wording
 from ..model import History
-from .plot import Chart, Key, TimeAxis, layout, line, mean, rounded, safe, y_axis
+from .plot import Chart, Key, TimeAxis, layout, line, rounded, safe, y_axis
 
 POINTS = 150
 """Most points of a curve."""
@@ -61,19 +62,19 @@ MEMORY = Panel(
     title="Memory",
     unit="GB",
     curves=(
-        Curve("all under the limit", "third", lambda s: _scaled(s.memory_limit_used_bytes, 1e9)),
-        Curve("workers of this job", "second", lambda s: _scaled(s.children_rss_bytes or None, 1e9)),
-        Curve("this job", "step", lambda s: _scaled(s.job_rss_bytes, 1e9)),
+        Curve("all under the limit", "third", lambda s: scaled(s.memory_limit_used_bytes, 1e9)),
+        Curve("workers of this job", "second", lambda s: scaled(s.children_rss_bytes or None, 1e9)),
+        Curve("this job", "step", lambda s: scaled(s.job_rss_bytes, 1e9)),
     ),
-    limit=Curve("limit", "limit", lambda s: _scaled(s.memory_limit_bytes, 1e9), dash=True),
+    limit=Curve("limit", "limit", lambda s: scaled(s.memory_limit_bytes, 1e9), dash=True),
 )
 DISK = Panel(
     id="disk",
     title="Disk",
     unit="MB/s",
     curves=(
-        Curve("read", "step", lambda s: _scaled(s.disk_read_bytes_per_s, 1e6)),
-        Curve("written", "second", lambda s: _scaled(s.disk_write_bytes_per_s, 1e6)),
+        Curve("read", "step", lambda s: scaled(s.disk_read_bytes_per_s, 1e6)),
+        Curve("written", "second", lambda s: scaled(s.disk_write_bytes_per_s, 1e6)),
     ),
 )
 NETWORK = Panel(
@@ -117,8 +118,8 @@ def _gpu(index: int, samples: Sequence[GpuSample]) -> Panel:
         most=105.0,
         curves=(
             Curve("busy", "step", lambda s: s.utilization_pct),
-            Curve("memory", "second", lambda s: _percent(s.memory_used_bytes, s.memory_total_bytes)),
-            Curve("power, of its limit", "third", lambda s: _percent(s.power_w, s.power_limit_w)),
+            Curve("memory", "second", lambda s: percent(s.memory_used_bytes, s.memory_total_bytes)),
+            Curve("power, of its limit", "third", lambda s: percent(s.power_w, s.power_limit_w)),
             Curve("SMs active", "cpu", lambda s: s.sm_active_pct),
             Curve("Tensor Cores active", "queued", lambda s: s.tensor_active_pct),
         ),
@@ -180,14 +181,6 @@ def _groups(samples: Sequence[Any]) -> Iterator[Sequence[Any]]:
     count = min(POINTS, len(samples))
     for i in range(count):
         yield samples[i * len(samples) // count : (i + 1) * len(samples) // count]
-
-
-def _scaled(value: float | None, by: float) -> float | None:
-    return None if value is None else value / by
-
-
-def _percent(part: float | None, whole: float | None) -> float | None:
-    return None if part is None or not whole else 100.0 * part / whole
 
 
 def _sum_mb(values: Iterator[float]) -> float | None:

@@ -119,6 +119,7 @@ def _template() -> Any:
         number=wording.significant,
         predicted=wording.predicted,
         trial=wording.trial,
+        fix_lines=wording.fix_lines,
         text=wording.one_line,
         name=lambda value: wording.one_line(value, wording.NAME_LIMIT),
         unit=lambda value: "" if value == "1" else wording.one_line(value, wording.NAME_LIMIT),

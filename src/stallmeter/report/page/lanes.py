@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...records import StepRecord, WorkerBatch
+from ...records.stats import median
 from .. import wording
 from ..model import History
 from ..timeline import Excerpt
@@ -52,8 +53,8 @@ def worker_rows(batches: Iterable[WorkerBatch]) -> list[WorkerRow]:
             batches=len(made),
             wall_s=statistics.median(b.wall_s for b in made),
             cpu_s=statistics.median(b.cpu_s for b in made),
-            blocked_s=_median(b.blocked_s for b in made),
-            queued_s=_median(b.run_queue_s for b in made),
+            blocked_s=median(b.blocked_s for b in made),
+            queued_s=median(b.run_queue_s for b in made),
         )
         for worker, made in sorted(by_worker.items())
     ]
@@ -176,8 +177,3 @@ def _bars(
         "hovertemplate": "%{text}<extra></extra>",
         "marker": {"color": colour(tone), "line": {"width": 0.5, "color": colour("card")}},
     }
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return statistics.median(known) if known else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -175,9 +175,3 @@ def line(
         "line": {"color": colour(tone), "width": 1.8, "dash": "dash" if dash else "solid"},
         "hovertemplate": f"%{{y:.3~r}} {unit}",
     }
-
-
-def mean(values: Iterable[float]) -> float | None:
-    """Return the arithmetic mean; None without values."""
-    known = list(values)
-    return sum(known) / len(known) if known else None

@@ -7,16 +7,15 @@ records back. Nothing of the user's dataset, sampler or collate function is repl
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from multiprocessing import get_all_start_methods
 from typing import TYPE_CHECKING, Any
 
 from ...records import LoaderInfo, WorkerBatch, WorkerMemory
+from .dataloader import CANNOT_SET, is_dataloader, is_iterable, keeps_state, start_method
 from .loop import LoopTimer
 from .prefetch import PrefetchQueue
 from .ring import UNKNOWN, Fetch, Ring, Worker, words
@@ -34,9 +33,6 @@ SILENT_BATCHES = 8
 
 INNER = ("base_dataloader", "dataloader", "data_loader", "loader")
 """Where wrappers keep the loader that they iterate; Accelerate has it in the first."""
-
-_REFUSED = (AttributeError, TypeError, ValueError)
-"""What setting an attribute of somebody's loader can raise."""
 
 
 class LoaderProbe:
@@ -209,7 +205,7 @@ class LoaderProbe:
             return f"there is no shared memory for it: {exc}"
         try:
             loader.worker_init_fn = init
-        except _REFUSED as exc:
+        except CANNOT_SET as exc:
             return f"its worker_init_fn cannot be set: {exc}"
         assert init.ring is not None
         self._rings.append((weakref.ref(init), init.ring))
@@ -325,22 +321,13 @@ def _loaders_in(loader: object) -> list[Any]:
     found: list[Any] = []
     current: object | None = loader
     for _ in range(4):
-        if _is_dataloader(current) and "worker_init_fn" in vars(current):
+        if is_dataloader(current) and "worker_init_fn" in vars(current):
             found.append(current)
         held = getattr(current, "__dict__", {})
-        current = next((held[name] for name in INNER if _is_dataloader(held.get(name))), None)
+        current = next((held[name] for name in INNER if is_dataloader(held.get(name))), None)
         if current is None or any(current is known for known in found):
             break
-    return found if _is_dataloader(loader) or any(map(_workers, found)) else []
-
-
-def _is_dataloader(loader: object) -> bool:
-    # Where torch was not imported nothing can be one of its loaders, and importing it takes seconds.
-    if "torch.utils.data" not in sys.modules:
-        return False
-    from torch.utils.data import DataLoader
-
-    return isinstance(loader, DataLoader)
+    return found if is_dataloader(loader) or any(map(_workers, found)) else []
 
 
 def _new_ring(workers: int) -> Ring:
@@ -365,19 +352,11 @@ def _describe(loader: Any) -> LoaderInfo:
         prefetch_factor=loader.prefetch_factor,
         pin_memory=bool(loader.pin_memory),
         persistent_workers=bool(loader.persistent_workers),
-        start_method=_start_method(loader) if workers else None,
-        iterable=loader._dataset_kind != 0,
-        stateful=hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"),
+        start_method=start_method(loader) if workers else None,
+        iterable=is_iterable(loader),
+        stateful=keeps_state(loader),
         in_order=getattr(loader, "in_order", None),
     )
-
-
-def _start_method(loader: Any) -> str | None:
-    from torch import multiprocessing
-
-    # Asked without allow_none, multiprocessing would settle on its default and refuse to have it set later.
-    chosen = (loader.multiprocessing_context or multiprocessing).get_start_method(allow_none=True)
-    return str(chosen or get_all_start_methods()[0])
 
 
 def _workers(loader: Any) -> int:
@@ -389,7 +368,7 @@ def _restore(loader: Any) -> None:
     if isinstance(init, WorkerInit):
         try:
             loader.worker_init_fn = init.own
-        except _REFUSED:
+        except CANNOT_SET:
             _retire(init)
 
 

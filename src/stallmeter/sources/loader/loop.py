@@ -7,7 +7,7 @@ from os import close, getpid
 from threading import get_ident
 from time import monotonic_ns, thread_time_ns
 
-from .proc import open_run_queue, read_run_queue, run_queue_ns
+from ...machine.procfs import open_run_queue, read_run_queue, run_queue_ns
 from .ring import UNKNOWN, Fetch
 
 CAPACITY = 8192

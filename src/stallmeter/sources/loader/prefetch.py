@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from .dataloader import is_iterable
+
 _ODD = (AttributeError, LookupError, NotImplementedError, OSError, RuntimeError, TypeError, ValueError)
 """What an iterator that is not as expected, is shut down or is somebody else's can raise."""
 
@@ -112,6 +114,6 @@ class PrefetchQueue:
         # With one worker, or with no order to keep, whatever lies in the queue is what comes next.
         self._sole = iterator._num_workers == 1 or not getattr(iterator, "_in_order", True)
         # A worker that runs out of an iterable dataset leaves its tasks open, and torch's own count wrong.
-        self._uncounted = iterator._dataset_kind != 0
+        self._uncounted = is_iterable(iterator)
         self._iterator = weakref.ref(iterator)
         return iterator

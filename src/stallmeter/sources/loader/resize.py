@@ -12,14 +12,8 @@ import multiprocessing
 from typing import Any
 
 from ...errors import SettingError
-from . import _is_dataloader, _start_method
+from .dataloader import CANNOT_SET, DEFAULT_PREFETCH, keeps_state, start_method, stop_workers, why_no_other_workers
 from .rehearsal import why_no_new_process, why_no_worker
-
-DEFAULT_PREFETCH = 2
-"""What torch takes when workers are asked for and nothing is said."""
-
-_REFUSED = (AttributeError, TypeError, ValueError)
-"""What setting an attribute of somebody's loader can raise."""
 
 
 def why_fixed(loader: Any, workers: int) -> str | None:
@@ -29,11 +23,10 @@ def why_fixed(loader: Any, workers: int) -> str | None:
         loader: What the loop iterates.
         workers: 0 or more.
     """
-    if not _is_dataloader(loader):
-        return f"{type(loader).__name__} is no torch.utils.data.DataLoader"
-    if loader._dataset_kind != 0:
-        return "its dataset is iterable: another number of workers may repeat or drop samples"
-    if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
+    reason = why_no_other_workers(loader)
+    if reason is not None:
+        return reason
+    if keeps_state(loader):
         return f"{type(loader).__name__} saves a state that is only valid for its number of workers"
     now = int(loader.num_workers)
     if workers == 0 and now:
@@ -56,9 +49,9 @@ def _why_not_none(loader: Any) -> str | None:
 def _why_not_first(loader: Any) -> str | None:
     if multiprocessing.current_process().daemon:
         return "this process is a daemon and may not start workers"
-    method = _start_method(loader)
+    method = start_method(loader)
     if method != "fork":
-        return why_no_new_process(str(method))
+        return why_no_new_process(method)
     held = vars(loader.dataset).values() if hasattr(loader.dataset, "__dict__") else ()
     if any(getattr(value, "is_cuda", False) is True for value in held):
         return "its dataset holds CUDA tensors, which forked workers cannot use"
@@ -84,8 +77,8 @@ def resize(loader: Any, workers: int, *, prefetch_factor: int | None = None) -> 
         if wrong and not (value is None and name == "prefetch_factor"):
             raise SettingError(f"{name} is {value!r}; give a whole number from {least} up")
     reason = why_fixed(loader, workers)
-    if reason is None and workers and not loader.num_workers and _start_method(loader) != "fork":
-        reason = why_no_worker(loader, str(_start_method(loader)))
+    if reason is None and workers and not loader.num_workers and start_method(loader) != "fork":
+        reason = why_no_worker(loader, start_method(loader))
     if reason is not None:
         raise SettingError(f"num_workers of this loader is left at {getattr(loader, 'num_workers', None)}: {reason}")
     before = (loader.num_workers, loader.prefetch_factor)
@@ -94,20 +87,13 @@ def resize(loader: Any, workers: int, *, prefetch_factor: int | None = None) -> 
         return
     try:
         loader.num_workers, loader.prefetch_factor = workers, ahead
-    except _REFUSED as exc:
+    except CANNOT_SET as exc:
         _put_back(loader, before)
         raise SettingError(f"num_workers of this loader is left at {before[0]}: it cannot be set ({exc})") from exc
-    _stop_persistent_workers(loader)
+    stop_workers(loader)
 
 
 def _put_back(loader: Any, before: tuple[int, int | None]) -> None:
     for name, value in zip(("num_workers", "prefetch_factor"), before, strict=True):
         if getattr(loader, name) != value:
             setattr(loader, name, value)
-
-
-def _stop_persistent_workers(loader: Any) -> None:
-    iterator = getattr(loader, "_iterator", None)
-    if iterator is not None:
-        loader._iterator = None
-        iterator._shutdown_workers()

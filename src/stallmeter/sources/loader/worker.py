@@ -11,7 +11,7 @@ from multiprocessing import context
 from time import monotonic_ns, process_time_ns, thread_time_ns
 from typing import Any
 
-from .proc import COUNTS_READS, open_run_queue, process_read_bytes, read_run_queue, run_queue_ns
+from ...machine.procfs import COUNTS_READS, open_run_queue, process_read_bytes, read_run_queue, run_queue_ns
 from .ring import UNKNOWN, Lane, Ring
 
 _CANNOT_TIME = (AttributeError, KeyError, IndexError, OSError, RuntimeError, TypeError, ValueError)

@@ -15,7 +15,6 @@ from typing import Any
 from .exemplars import Exemplar
 from .store import OUR_EXPERIMENT, Metric, RefusedError, Run, Store, deleted_experiment, translated
 from .traces import log_examples
-from .uri import Scrubber
 
 
 def open_client(uri: str) -> Store:
@@ -36,7 +35,6 @@ class _Client:
     def __init__(self, uri: str) -> None:
         self._uri = uri
         self._client: Any = None
-        self._scrub = Scrubber(uri)
 
     def open(self) -> None:
         """Make the client.
@@ -104,7 +102,7 @@ class _Client:
                 self._client = MlflowClient(self._uri)
             return fn(self._client)
         except (MlflowException, OSError, *_database_errors()) as exc:
-            raise translated(exc, self._scrub) from None
+            raise translated(exc, self._uri) from None
 
 
 def _database_errors() -> tuple[type[BaseException], ...]:

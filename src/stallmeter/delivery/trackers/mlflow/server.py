@@ -11,6 +11,8 @@ from typing import Any
 from urllib.parse import quote
 
 from ....errors import TrackerError, TrackerUnavailableError
+from ....records.redaction import without_secrets
+from ...messages import client_message
 from .client import open_client
 from .exemplars import Exemplar
 from .store import (
@@ -24,7 +26,7 @@ from .store import (
     is_database_trouble,
     translated,
 )
-from .uri import PROXIED, Scrubber, without_secrets
+from .uri import PROXIED
 
 
 def open_server(uri: str, timeout_s: tuple[float, float]) -> Store:
@@ -47,7 +49,6 @@ class _Server:
         self._request = request
         self._credentials = credentials
         self._timeout_s = timeout_s
-        self._scrub = Scrubber(uri)
         self._worked = False
 
     def log(self, run_id: str, metrics: Sequence[Metric], tags: Mapping[str, str]) -> None:
@@ -142,7 +143,7 @@ class _Server:
                 **content,
             )
         except (MlflowException, OSError) as exc:
-            raise translated(exc, self._scrub) from None
+            raise translated(exc, self._uri) from None
         return self._answer(response)
 
     def _answer(self, response: Any) -> dict[str, Any]:
@@ -157,7 +158,7 @@ class _Server:
             self._worked = True
             return answer
         code = str(answer.get("error_code", ""))
-        said = self._scrub(answer.get("message", "") if ours else response.text[:120])
+        said = client_message(answer.get("message", "") if ours else response.text[:120], self._uri)
         answered = " ".join(filter(None, (str(status), code)))
         message = ": ".join(filter(None, (f"{without_secrets(self._uri)} answered {answered}", said)))
         if is_database_trouble(code, answer.get("message")):

@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from ....errors import TrackerError, TrackerUnavailableError
+from ...messages import client_message
 from .exemplars import Exemplar
-from .uri import Scrubber
 
 Metric = dict[str, Any]
 
@@ -97,11 +97,11 @@ def deleted_experiment(name: str) -> TrackerError:
     return TrackerError(f"the experiment {name!r} has been deleted; restore it or choose another name")
 
 
-def translated(exc: BaseException, scrub: Scrubber) -> TrackerError | TrackerUnavailableError:
+def translated(exc: BaseException, uri: str) -> TrackerError | TrackerUnavailableError:
     """Return our error for one of MLflow, a database, a network or a disk; without its context, which has secrets."""
     code = str(getattr(exc, "error_code", ""))
     status = getattr(getattr(exc, "response", None), "status_code", 0)
-    message = scrub(exc) or type(exc).__name__
+    message = client_message(exc, uri) or type(exc).__name__
     if type(exc).__name__ == "UnsupportedModelRegistryStoreURIException":
         message = "mlflow-skinny only talks to servers; for a database install the whole package: pip install mlflow"
         return RefusedError(message, code)

@@ -1,8 +1,7 @@
 """Forwards to a run of ``neptune_scale``, the Neptune 3.x client: series, configs, tags and files.
 
-The hosted service has ended; the client goes on with servers of one's own, in offline mode, and in packages that kept
-its interface. It writes what it is given to a database of its own, from where a process of its own sends it; what it
-was given is not sent again. One call costs a commit, some 4 ms, which the forwarder's thread pays.
+The client writes what it is given to a database of its own, from where a process of its own sends it. One call costs a
+commit, some 4 ms, which the forwarder's thread pays.
 """
 
 from __future__ import annotations
@@ -12,20 +11,20 @@ import importlib.util
 import itertools
 import logging
 import multiprocessing
-import os
 import secrets
 import sqlite3
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from ...errors import MissingPackageError, TrackerError, TrackerUnavailableError
-from ...records.interfaces import Page, Point
-from ..substeps import Placed, Substeps
-from ..values import Value, page_values
+from ....errors import MissingPackageError, TrackerError, TrackerUnavailableError
+from ....records.interfaces import Page, Point
+from ...messages import client_message
+from .fields import page_values
+from .run import NeptuneRun, client_errors, project_of, tags_of
+from .substeps import Placed
 
 PREFIX = "neptune-scale://"
 """Begins the destination of a run on a server: ``neptune-scale://WORKSPACE/PROJECT run ID``."""
@@ -36,13 +35,10 @@ OFFLINE_PROJECT = "offline/stallmeter"
 LARGEST_STEP = 1e12
 """Neptune takes steps from 0 to below this."""
 
-MESSAGE_CHARACTERS = 300
-
-_FOLDER = {"steps": "", "hardware": "hardware/"}
 _log = logging.getLogger("stallmeter")
 
 
-class NeptuneScaleTracker:
+class NeptuneScaleTracker(NeptuneRun):
     """Forwards to one run, which somebody else started and will close unless it was made by `open_run`.
 
     Step metrics go below ``base_namespace``, hardware below ``base_namespace/hardware``, configs below
@@ -62,15 +58,7 @@ class NeptuneScaleTracker:
     def __init__(
         self, run: Any, *, base_namespace: str = "stallmeter", owns_run: bool = False, patience_s: float = 5.0
     ) -> None:
-        self.destination = _describe(run)
-        self._run = run
-        self._base = "".join(f"{part}/" for part in base_namespace.split("/") if part)
-        self.owns_run = owns_run
-        self.borrowed = not owns_run
-        self._patience_s = patience_s
-        self._series = Substeps()
-        self._shown: dict[str, Value] = {}
-        self._warned: set[str] = set()
+        super().__init__(run, _describe(run), base_namespace=base_namespace, owns_run=owns_run, patience_s=patience_s)
 
     @classmethod
     def accepts(cls, candidate: object) -> bool:
@@ -102,12 +90,7 @@ class NeptuneScaleTracker:
         """
         if importlib.util.find_spec("neptune_scale") is None:
             raise MissingPackageError("neptune-scale", "neptune", "Forwarding to Neptune")
-        project = project or os.environ.get("NEPTUNE_PROJECT")
-        known = bool(project and os.environ.get("NEPTUNE_API_TOKEN"))
-        if offline is None:
-            offline = not known
-        if not offline and not known:
-            raise TrackerError("set NEPTUNE_API_TOKEN, and NEPTUNE_PROJECT or a project, to send to a Neptune server")
+        project, offline = project_of(project, offline)
         run_id = run_id or f"stallmeter-{secrets.token_hex(6)}"
         run = _open(project or OFFLINE_PROJECT, run_id, offline=offline)
         tracker = cls(run, owns_run=True, patience_s=patience_s)
@@ -187,19 +170,9 @@ class NeptuneScaleTracker:
                 )
         self._series.accept(row)
 
-    def _path(self, point: Point) -> str:
-        return self._base + _FOLDER[point.group] + point.key
-
-    def _leave_out(self, point: Point, why: str) -> None:
-        path = self._path(point)
-        if path not in self._warned:
-            self._warned.add(path)
-            _log.warning("Neptune cannot take a point of %r, which is left out there: %s", path, why)
-
     def _add_tags(self, page: Page) -> None:
-        primary = page.tags.get("stallmeter.primary")
         with self._asking() as run:
-            run.add_tags(["stallmeter", *([f"stallmeter:{primary}"] if primary else [])])
+            run.add_tags(tags_of(page))
 
     def _upload(self, page: Page) -> None:
         files = {self._base + name: str(path.absolute()) for name, path in page.files.items() if path.is_file()}
@@ -251,17 +224,12 @@ def _describe(run: Any) -> str:
 
 
 def _client_errors(run: Any) -> tuple[type[BaseException], ...]:
-    """Return what the run's package raises: each has an ``exceptions`` module with the base class of its errors."""
-    kind = run if isinstance(run, type) else type(run)
-    parts = kind.__module__.split(".")
-    modules = [sys.modules.get(".".join([*parts[:n], "exceptions"])) for n in range(1, len(parts) + 1)]
-    bases = [getattr(module, name, None) for module in modules for name in ("NeptuneScaleError", "NeptuneException")]
-    return (OSError, sqlite3.OperationalError, *(base for base in bases if isinstance(base, type)))
+    return (sqlite3.OperationalError, *client_errors(run, "NeptuneScaleError", "NeptuneException"))
 
 
 def _translated(exc: BaseException) -> TrackerError | TrackerUnavailableError:
     names = {c.__name__ for c in type(exc).__mro__}
-    message = f"{type(exc).__name__}: {' '.join(str(exc).split())}"[:MESSAGE_CHARACTERS]
+    message = client_message(f"{type(exc).__name__}: {exc}")
     missing = {"NeptuneProjectNotProvided", "NeptuneApiTokenNotProvided"}  # retryable by their class, not by nature
     if isinstance(exc, (OSError, sqlite3.OperationalError)) or (
         "NeptuneRetryableError" in names and not names & missing

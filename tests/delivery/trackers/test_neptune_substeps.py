@@ -7,7 +7,7 @@ from itertools import groupby, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stallmeter.delivery.substeps import Substeps
+from stallmeter.delivery.trackers.neptune.substeps import Substeps
 from stallmeter.records.interfaces import Point
 
 

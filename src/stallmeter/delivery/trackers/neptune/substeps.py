@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..records.interfaces import Point
+from ....records.interfaces import Point
 
 SUBSTEP = 1e-6
 """Distance of two points that share a step; neptune-scale keeps six decimals."""

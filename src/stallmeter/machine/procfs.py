@@ -1,17 +1,46 @@
-"""What the kernel says about the calling thread and process, read in workers around each batch. None where it does not.
+"""What the kernel says in files, where psutil does not read them. None or nothing where there is no such file.
 
-psutil knows no run queue. What it knows is read without it here: importing it takes 26 ms in each spawned worker.
+Workers read their own thread's here around each batch, without psutil: importing it takes 26 ms in each spawned worker.
+Whatever is read of another process is read in `processes`.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from os import pread
 from pathlib import Path
 
+RUN_QUEUE = "proc/thread-self/schedstat"
+"""The calling thread's time on a CPU, its wait for one (both ns) and its number of time slices."""
+
 _FIELD_BYTES = 64
 """More than the three numbers of a schedstat file take."""
+
+
+def read_text(path: Path | None) -> str:
+    """Return a small file of the kernel; empty without one, and where it cannot be read.
+
+    Bytes that are no UTF-8 come back as they were when the text names a path again.
+    """
+    if path is None:
+        return ""
+    try:
+        return path.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return ""
+
+
+def read_numbers(path: Path, pattern: str) -> dict[str, int]:
+    """Return what a regular expression with two groups, a name and a number, finds in the lines of a file."""
+    return {key: int(value) for key, value in re.findall(pattern, read_text(path), re.MULTILINE)}
+
+
+def counts_run_queue(schedstat: str) -> bool:
+    """Whether a thread's scheduler statistics are any: a kernel booted without them prints three zeros."""
+    words = schedstat.split()
+    return len(words) == 3 and words != ["0", "0", "0"]  # a running thread has had a time slice
 
 
 def open_run_queue() -> int | None:
@@ -21,11 +50,10 @@ def open_run_queue() -> int | None:
         A file descriptor that names this thread for good, whoever reads it; None where the kernel keeps no such file.
     """
     try:
-        fd = os.open("/proc/thread-self/schedstat", os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        fd = os.open(f"/{RUN_QUEUE}", os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     except OSError:
         return None
-    # A kernel booted without scheduler statistics prints three zeros; a running thread has had a time slice.
-    if pread(fd, _FIELD_BYTES, 0).split() == [b"0", b"0", b"0"]:
+    if not counts_run_queue(read_run_queue(fd).decode(errors="replace")):
         os.close(fd)
         return None
     return fd

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from stallmeter.delivery.values import page_values
+from stallmeter.delivery.trackers.neptune.fields import page_values
 from stallmeter.records.interfaces import Page
 from stallmeter.report.json import to_json
 from stallmeter.report.model import build_report
 
-from ..report.recordings import complete_run, write
+from ...report.recordings import complete_run, write
 
 
 def page(final: bool, **files: Path) -> Page:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..records.interfaces import Page
+from ....records.interfaces import Page
 
 Value = str | int | float
 

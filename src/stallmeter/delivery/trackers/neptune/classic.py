@@ -1,9 +1,4 @@
-"""Forwards to a run of the Neptune 1.x client: series in bulk, fields, tags and files.
-
-The hosted service has ended; the client goes on with servers of one's own, in offline mode, and in packages that kept
-its interface. So a run is known by what it can do, not by where its class comes from. Neptune's client keeps what it
-is given in a folder of its own and sends it when it can; what it was given is not sent again.
-"""
+"""Forwards to a run of the Neptune 1.x client: series in bulk, fields, tags and files."""
 
 from __future__ import annotations
 
@@ -11,20 +6,19 @@ import atexit
 import functools
 import importlib.util
 import logging
-import os
-import re
 import secrets
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...errors import MissingPackageError, TrackerError, TrackerUnavailableError
-from ...records.interfaces import Page, Point
-from ..substeps import Placed, Substeps
-from ..values import Value, page_values
+from ....errors import MissingPackageError, TrackerError, TrackerUnavailableError
+from ....records.interfaces import Page, Point
+from ...messages import client_message
+from .fields import page_values
+from .run import NeptuneRun, client_errors, project_of, tags_of
+from .substeps import Placed
 
 PREFIX = "neptune://"
 """Begins the destination of a run on a server: ``neptune://WORKSPACE/PROJECT run ID``."""
@@ -35,9 +29,6 @@ POINTS_PER_CALL = 100
 RUN_ID_CHARACTERS = 36
 """Longest custom run id that Neptune keeps."""
 
-MESSAGE_CHARACTERS = 300
-
-_FOLDER = {"steps": "", "hardware": "hardware/"}
 _QUIET = {
     "capture_stdout": False,
     "capture_stderr": False,
@@ -48,13 +39,12 @@ _QUIET = {
 }
 """A run of ours holds what we measured and nothing else."""
 
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _PASSING = frozenset({"NeptuneConnectionLostException", "InternalServerError", "CannotResolveHostname"})
 _INCONSISTENT = frozenset({"MetadataInconsistency", "TypeDoesNotSupportAttributeException"})
 _log = logging.getLogger("stallmeter")
 
 
-class NeptuneTracker:
+class NeptuneTracker(NeptuneRun):
     """Forwards to one run, which somebody else started and will stop unless it was made by `open_run`.
 
     Step metrics go below ``base_namespace``, hardware below ``base_namespace/hardware``, single values below
@@ -75,16 +65,9 @@ class NeptuneTracker:
     def __init__(
         self, run: Any, *, base_namespace: str = "stallmeter", owns_run: bool = False, patience_s: float = 5.0
     ) -> None:
-        self.destination = "" if run is None else _describe(run)
-        self._run = run
+        destination = "" if run is None else _describe(run)
+        super().__init__(run, destination, base_namespace=base_namespace, owns_run=owns_run, patience_s=patience_s)
         self._open: Callable[[], Any] | None = None
-        self._base = "".join(f"{part}/" for part in base_namespace.split("/") if part)
-        self.owns_run = owns_run
-        self.borrowed = not owns_run
-        self._patience_s = patience_s
-        self._series = Substeps()
-        self._shown: dict[str, Value] = {}
-        self._warned: set[str] = set()
 
     @classmethod
     def accepts(cls, candidate: object) -> bool:
@@ -137,14 +120,9 @@ class NeptuneTracker:
         """
         if importlib.util.find_spec("neptune") is None:
             raise MissingPackageError("neptune", "neptune", "Forwarding to Neptune")
-        project = project or os.environ.get("NEPTUNE_PROJECT")
-        known = bool(project and os.environ.get("NEPTUNE_API_TOKEN"))
-        if offline is None:
-            offline = not known
+        project, offline = project_of(project, offline)
         if offline:
             return cls(_init_run(mode="offline"), owns_run=True, patience_s=patience_s)
-        if not known:
-            raise TrackerError("set NEPTUNE_API_TOKEN, and NEPTUNE_PROJECT or a project, to send to a Neptune server")
         run_id = (run_id or f"stallmeter-{secrets.token_hex(6)}")[:RUN_ID_CHARACTERS]
         tracker = cls(None, owns_run=True, patience_s=patience_s)
         tracker.destination = f"{PREFIX}{project} run {run_id}"
@@ -198,16 +176,13 @@ class NeptuneTracker:
                 _stop_in_time(self._run, self._patience_s)
                 self._raise_if_late(began)
             yield self._run
-        except _client_errors(self._run) as exc:
+        except client_errors(self._run, "NeptuneException") as exc:
             raise _translated(exc) from None
 
     def _raise_if_late(self, began: float) -> None:
         spent_s = time.monotonic() - began
         if spent_s > self._patience_s:
             raise TrackerUnavailableError(f"{self.destination} has answered after {spent_s:.0f} s only")
-
-    def _path(self, point: Point) -> str:
-        return self._base + _FOLDER[point.group] + point.key
 
     def _extend(self, path: str, series: Sequence[Placed]) -> str | None:
         """Add to one series; return why it was refused."""
@@ -229,17 +204,9 @@ class NeptuneTracker:
             self._raise_if_late(began)
         return refusal
 
-    def _leave_out(self, point: Point, why: str) -> None:
-        path = self._path(point)
-        if path not in self._warned:
-            self._warned.add(path)
-            _log.warning("Neptune cannot take a point of %r, which is left out there: %s", path, why)
-
     def _add_tags(self, page: Page) -> None:
-        primary = page.tags.get("stallmeter.primary")
-        tags = ["stallmeter", *([f"stallmeter:{primary}"] if primary else [])]
         with self._asking() as home:
-            _root(home)["sys/tags"].add(tags)
+            _root(home)["sys/tags"].add(tags_of(page))
 
     def _upload(self, name: str, path: Path) -> None:
         try:
@@ -286,20 +253,9 @@ def _describe(run: Any) -> str:
     return " ".join([package, "run", *(["/".join(map(str, names))] if all(names) else [])])
 
 
-def _client_errors(run: Any) -> tuple[type[BaseException], ...]:
-    """Return what the run's package raises: each has an ``exceptions`` module with the base class of its errors."""
-    parts = (type(run).__module__ if run is not None else "neptune").split(".")
-    modules = (sys.modules.get(".".join([*parts[:n], "exceptions"])) for n in range(1, len(parts) + 1))
-    bases = (getattr(module, "NeptuneException", None) for module in modules)
-    return (OSError, *(base for base in bases if isinstance(base, type)))
-
-
 def _translated(exc: BaseException) -> TrackerError | TrackerUnavailableError:
     names = {c.__name__ for c in type(exc).__mro__}
-    text = " ".join(_COLOURS.sub("", str(exc)).split())
-    if token := os.environ.get("NEPTUNE_API_TOKEN"):
-        text = text.replace(token, "…")
-    message = f"{type(exc).__name__}: {text}"[:MESSAGE_CHARACTERS]
+    message = client_message(f"{type(exc).__name__}: {exc}")
     if names & _INCONSISTENT:
         return _InconsistentError(message)
     if names & _PASSING or isinstance(exc, OSError):

@@ -1,0 +1,65 @@
+"""What torch's ``DataLoader`` says about itself, and how its workers are ended.
+
+Torch is never imported here for a program that has not imported it: nothing in that can be one of its loaders.
+"""
+
+from __future__ import annotations
+
+import sys
+from multiprocessing import get_all_start_methods
+from typing import Any
+
+DEFAULT_PREFETCH = 2
+"""What torch takes when workers are asked for and nothing is said."""
+
+CANNOT_SET = (AttributeError, TypeError, ValueError)
+"""What setting an attribute of somebody's loader can raise."""
+
+
+def is_dataloader(loader: object) -> bool:
+    """Whether something is a ``torch.utils.data.DataLoader``."""
+    if "torch.utils.data" not in sys.modules:  # importing it takes seconds
+        return False
+    from torch.utils.data import DataLoader
+
+    return isinstance(loader, DataLoader)
+
+
+def is_iterable(loader: Any) -> bool:
+    """Whether the dataset of a DataLoader, or of one of its iterators, is an iterable one."""
+    return bool(loader._dataset_kind != 0)
+
+
+def keeps_state(loader: object) -> bool:
+    """Whether a loader can save where it stands, as torchdata's ``StatefulDataLoader`` does."""
+    return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
+
+
+def why_no_other_workers(loader: Any) -> str | None:
+    """Return why no loader of this kind can have another number of workers and give the same samples; None if it can.
+
+    Args:
+        loader: What the loop iterates.
+    """
+    if not is_dataloader(loader):
+        return f"{type(loader).__name__} is no torch.utils.data.DataLoader"
+    if is_iterable(loader):
+        return "its dataset is iterable: another number of workers may repeat or drop samples"
+    return None
+
+
+def start_method(loader: Any) -> str:
+    """Return how the workers of a DataLoader start: ``fork``, ``spawn`` or ``forkserver``."""
+    from torch import multiprocessing
+
+    # Asked without allow_none, multiprocessing would settle on its default and refuse to have it set later.
+    chosen = (loader.multiprocessing_context or multiprocessing).get_start_method(allow_none=True)
+    return str(chosen or get_all_start_methods()[0])
+
+
+def stop_workers(loader: object) -> None:
+    """End the workers that a DataLoader keeps between epochs, if it has any."""
+    iterator: Any = getattr(loader, "_iterator", None) if is_dataloader(loader) else None
+    if iterator is not None:
+        loader._iterator = None  # type: ignore[attr-defined]
+        iterator._shutdown_workers()
