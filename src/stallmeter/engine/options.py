@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import os
 from collections.abc import Callable, Sequence
@@ -93,6 +92,8 @@ class Options:
         known = [field.name for field in fields(cls)]
         for name in arguments:
             if name not in known:
+                import difflib  # for this message alone
+
                 near = difflib.get_close_matches(name, known, 1)
                 hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
                 raise TypeError(f"there is no option {name!r}; {hint}")
