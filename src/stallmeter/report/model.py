@@ -286,21 +286,6 @@ def read_history(folder: Path, rank: int = 0) -> History:
     )
 
 
-def build_report(folder: Path, rank: int = 0, verdict: Verdict | None = None) -> Report:
-    """Return the report of a recording.
-
-    Args:
-        folder: The recording's folder.
-        rank: Whose part of it.
-        verdict: Shown in place of the last one recorded.
-
-    Raises:
-        RecordingError: No such rank, no recording, nothing measured yet, or the files are damaged.
-        OSError: The files cannot be read.
-    """
-    return read_history(folder, rank).report(verdict)
-
-
 def summarize(
     window: Window,
     verdict: Verdict | None,

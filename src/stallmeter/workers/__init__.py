@@ -1,4 +1,4 @@
-"""The recommended ``num_workers``: from records to costs (`measured`), to step times (`model`), to words (`advice`)."""
+"""The recommended ``num_workers``: from records to costs (`costs`), to step times (`model`), to words (`advice`)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stallmeter.delivery.trackers.mlflow import BEGIN, END, NOTE_TAG, SECTION_BYTES, MlflowTracker, merge_note
+from stallmeter.delivery.trackers.mlflow import MlflowTracker
+from stallmeter.delivery.trackers.mlflow.note import BEGIN, END, NOTE_TAG, SECTION_BYTES, merge_note
 from stallmeter.errors import MissingPackageError, TrackerError, TrackerUnavailableError
 from stallmeter.records.interfaces import Page, Point, Tracker
 

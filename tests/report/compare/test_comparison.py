@@ -17,7 +17,7 @@ from stallmeter.report.compare.comparison import NUMBERS, Side, compare_sides, s
 from stallmeter.report.compare.forms import comparison_sheet, comparison_to_json, outcome
 from stallmeter.report.compare.noise import BLOCKS, MIN_BLOCKS, Noise
 from stallmeter.report.json import to_json
-from stallmeter.report.model import build_report, read_history
+from stallmeter.report.model import read_history
 from stallmeter.report.sheet import sheet_to_markdown
 
 from ..recordings import COMPUTE_BOUND, HOSTILE, VERDICT, complete_run, hardware, ledger, step, write
@@ -68,7 +68,7 @@ def test_the_numbers_of_a_recording(tmp_path):
 
 def test_a_summary_knows_no_noise(tmp_path):
     """From the JSON alone: the same numbers, no interval, and the sentence says so."""
-    document = json.loads(json.dumps(to_json(build_report(write(tmp_path / "x", complete_run())))))
+    document = json.loads(json.dumps(to_json(read_history(write(tmp_path / "x", complete_run())).report())))
     side = side_of_document(document, "run abc")
     made = compare_sides(side, side, max_regression_pct=0)
     assert not made.regressed
@@ -173,7 +173,7 @@ def test_what_is_no_report(document):
 @pytest.mark.parametrize("change", [{"steps": "many"}, {"ledger": []}, {"run": 3}, {"step_time_s": "0.1"}])
 def test_a_damaged_report(tmp_path, change):
     """A value of a wrong type is named as that."""
-    document = to_json(build_report(write(tmp_path, complete_run()))) | change
+    document = to_json(read_history(write(tmp_path, complete_run())).report()) | change
     with pytest.raises(RecordingError, match="damaged"):
         side_of_document(document, "run x")
 
