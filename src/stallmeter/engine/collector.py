@@ -16,7 +16,7 @@ from typing import Any
 
 from ..delivery.forwarder import Forwarder
 from ..delivery.points import Period, period_s
-from ..ranks.late import LateRecorder
+from ..ranks.deferred import DeferredRecorder
 from ..recording import Recorder
 from ..recording.pending import leftovers
 from ..records import (
@@ -118,7 +118,7 @@ class Pipeline:
         )
         self.verdict = Verdict(primary=None)
         """The newest."""
-        self.recorder: Recorder | LateRecorder | None = None
+        self.recorder: Recorder | DeferredRecorder | None = None
         """None when the recording could not be opened, or was given up because the last sample took too long for it."""
         self.gave_up = False
         """Whether the recording's folder hung in the last sample: nobody may touch it any more."""
@@ -307,7 +307,7 @@ class Pipeline:
             self._disk_failed = False
             self._tell_losses(self.recorder)
 
-    def _tell_losses(self, recorder: Recorder | LateRecorder) -> None:
+    def _tell_losses(self, recorder: Recorder | DeferredRecorder) -> None:
         """Say what the recording lacks, now that it can be written again."""
         for lost in recorder.take_losses():
             _log.warning("stallmeter: the recording is not complete: %s", lost)

@@ -24,8 +24,8 @@ from typing import Any, Literal, TypeVar
 
 from ..delivery.forwarder import Forwarder, Undelivered
 from ..errors import SettingError
-from ..ranks.identity import Identity, new_name
-from ..ranks.late import LateRecorder
+from ..ranks.deferred import DeferredRecorder
+from ..ranks.run_folder import RunFolder, new_name
 from ..recording import Header, Recorder, has_recording
 from ..records import BUCKETS, BatchContent, Event, LoaderInfo, UserMetrics
 from ..records.diagnosis import Verdict
@@ -64,7 +64,7 @@ class Monitor:
         trackers: Where the recording is forwarded; only rank 0 forwards.
         draw: Starts what makes the page and the pictures once the run has ended; without it there are none.
         now: Monotonic nanoseconds; passed in by tests.
-        identity: Names the run's folder, the same on all ranks.
+        run_folder: Names the run's folder, the same on all ranks.
         why_not: Why `watch` must not time anything; what it says once.
     """
 
@@ -77,7 +77,7 @@ class Monitor:
         trackers: Sequence[Tracker] = (),
         draw: Draw | None = None,
         now: Callable[[], int] = time.perf_counter_ns,
-        identity: Identity | None = None,
+        run_folder: RunFolder | None = None,
         why_not: str | None = None,
     ) -> None:
         self.settings = settings
@@ -91,7 +91,7 @@ class Monitor:
         self.guard = Guard(self.tell, lambda: self._pipeline.sampler.is_left())
         """Calls what may fail: ``guard(name, call, *args)`` returns what ``call`` returned, None when it failed."""
         self._pid = os.getpid()
-        self._identity = identity or Identity(settings.rank, settings.world_size)
+        self._run_folder = run_folder or RunFolder(settings.rank, settings.world_size)
         self._trackers = tuple(trackers)
         self._inbox: deque[UserMetrics | Event | BatchContent] = deque(maxlen=10_000)
         self._own_slot = self.ledger.slot(CALLBACKS, OWN_NAME)
@@ -128,10 +128,10 @@ class Monitor:
         self.guard("starting to sample", pipeline.start)
         return self
 
-    def _open_recorder(self) -> Recorder | LateRecorder:
-        settings, identity = self.settings, self._identity
+    def _open_recorder(self) -> Recorder | DeferredRecorder:
+        settings, run_folder = self.settings, self._run_folder
         started_s = self.clock.unix_s(self.ledger.origin)
-        identity.begin(
+        run_folder.begin(
             settings.framework,
             lambda: new_name(settings.directory, started_s),
             attempt=self.guard.attempt,
@@ -148,21 +148,28 @@ class Monitor:
             framework=settings.framework,
             settings=self.window.facts,
         )
-        name = identity.name()
-        return LateRecorder(identity, partial(self._open_at, header)) if name is None else self._open_at(header, name)
+        name = run_folder.name()
+        if name is None:
+            return DeferredRecorder(run_folder, partial(self._open_at, header))
+        return self._open_at(header, name)
 
     def _open_at(self, header: Header, name: str) -> Recorder:
         """Open the recording in a folder of this name, on any thread."""
-        identity, folder = self._identity, self.settings.directory / name
+        run_folder, folder = self._run_folder, self.settings.directory / name
         if has_recording(folder, header.rank):
-            name = identity.leave(f"{name} has a recording of rank {header.rank}: two processes have the same rank")
+            name = run_folder.use_other_folder(
+                f"{name} has a recording of rank {header.rank}: two processes have the same rank"
+            )
             folder = folder.with_name(name)
         recorder = Recorder(folder, replace(header, run_id=name.rpartition("-")[2]))
         self._pipeline.folder = folder
-        if identity.why_alone:
-            self.tell(Event(time_s=time.time(), name="a folder of its own", detail=identity.why_alone))
+        if run_folder.why_own_folder:
+            self.tell(Event(time_s=time.time(), name="a folder of its own", detail=run_folder.why_own_folder))
             _log.warning(
-                "stallmeter: rank %d records into %s, apart from rank 0: %s", header.rank, folder, identity.why_alone
+                "stallmeter: rank %d records into %s, apart from rank 0: %s",
+                header.rank,
+                folder,
+                run_folder.why_own_folder,
             )
         return recorder
 
@@ -236,7 +243,7 @@ class Monitor:
         self._closed = True
         self.guard.attempt("the last step", self.clock.pause)
         self.guard.attempt("the last step", self.ledger.unwind)
-        self._identity.hurry()
+        self._run_folder.shorten_wait()
         self._ending.trackers = self._trackers
         self._ending.begin(reason, signalled=signalled)
         return True

@@ -15,8 +15,8 @@ from ..delivery.choice import Trackers, choose_trackers
 from ..delivery.points import BASE_PERIOD_S
 from ..errors import SettingError
 from ..machine.budget import Budget, read_budget
-from ..ranks.identity import Identity
 from ..ranks.launcher import rank_from_environment
+from ..ranks.run_folder import RunFolder
 from ..records.diagnosis import WorkerAdvice
 from ..records.interfaces import Source
 from ..rules import ALL_RULES
@@ -94,7 +94,7 @@ class Monitor(core.Monitor):
             rules=rules,
             trackers=choose_trackers(trackers, (), rank),
             draw=start_drawing(),
-            identity=identity(settings),
+            run_folder=run_folder(settings),
         )
         self.add_facts("budget", budget_facts)
         add_default_sources(self, hardware=hardware, workers=workers)
@@ -334,14 +334,14 @@ def recordings_path(directory: str | os.PathLike[str] | None) -> Path:
 
 def this_rank() -> tuple[int, int]:
     """Return rank and world size: the launcher's, else those of torch's process group, else (0, 1)."""
-    from ..ranks.rendezvous import group_rank
+    from ..ranks.channels import group_rank
 
     launched = rank_from_environment()
     return launched if launched[1] > 1 else group_rank() or launched
 
 
-def identity(settings: Settings) -> Identity:
+def run_folder(settings: Settings) -> RunFolder:
     """Return what names a run's folder: its ranks agree through what their launcher provides."""
-    from ..ranks import rendezvous
+    from ..ranks import channels
 
-    return Identity(settings.rank, settings.world_size, partial(rendezvous.lines, directory=settings.directory))
+    return RunFolder(settings.rank, settings.world_size, partial(channels.find_channels, directory=settings.directory))

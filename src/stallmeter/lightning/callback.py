@@ -214,7 +214,7 @@ class StallMonitorMixin:
             rules=self._rules,
             draw=wiring.start_drawing(),
             now=self._now,
-            identity=wiring.identity(settings),
+            run_folder=wiring.run_folder(settings),
         )
         monitor.guard("finding the trainer's settings", lambda: monitor.window.facts.update(_facts(trainer)))
         ranks = trainer.num_devices if trainer.world_size > 1 else 1
