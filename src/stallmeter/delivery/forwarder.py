@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from ..errors import RecordingError, TrackerError, TrackerUnavailableError
 from ..recording import Position, Reader
 from ..recording.cursor import Cursor, cursor_path, read_cursor, write_cursor
 from ..records import Record, StepRecord, UserMetrics, WindowRecord
 from ..records.diagnosis import Verdict
-from ..records.interfaces import Page, Point, Tracker
+from ..records.interfaces import GuardedCall, Page, Point, Tracker
 
 T = TypeVar("T")
 
@@ -50,14 +50,6 @@ BATCHES_PER_TURN = 20
 
 _HAS_POINTS = re.compile(rb'\["(?:window"|log"|step",1?\d?\d,)')
 _NOT_IN_KEY = re.compile(r"[^A-Za-z0-9_./ -]+")
-
-
-class Guard(Protocol):
-    """Runs a function, catches and reports whatever it raises, and then returns None."""
-
-    def __call__(self, name: str, fn: Callable[[], T], /) -> T | None:
-        """Return what ``fn`` returns; None when it raised."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,8 +300,8 @@ class Forwarder:
         rank: int,
         trackers: Sequence[Tracker],
         *,
-        guard: Guard,
-        let_go: Guard | None = None,
+        guard: GuardedCall,
+        let_go: GuardedCall | None = None,
         on_problem: Callable[[str, str], None],
         interval_s: float = 1.0,
         monotonic: Callable[[], float] = time.monotonic,

@@ -43,7 +43,7 @@ from ..rules.rule import Rule
 from ..timing.clock import StepClock
 from ..timing.ledger import CALLBACKS, LOGGING
 from ..window import Window
-from ..workers.apply import Boundary, Retuner
+from ..workers.apply import EpochBoundary, WorkerTuner
 from .guard import Guard
 from .overhead_limiter import Thrift
 from .sampler import Sampler
@@ -127,7 +127,7 @@ class Pipeline:
         self.flushed = threading.Event()
         """Set when all that was known at the end is in the file; the last sample and the last verdict come later."""
         self.forwarder: Forwarder | None = None
-        self.retuner: Retuner | None = None
+        self.worker_tuner: WorkerTuner | None = None
         self.profiler: Any = None
         self._thrift = Thrift()
         self._ticks = 0
@@ -222,7 +222,7 @@ class Pipeline:
         for name, source in list(self.sources.items()):
             if not self._due(name, source):
                 continue
-            for sample in self._guard.ask(f"source {name}", lambda s=source: self._samples_of(s, now_s)) or ():  # type: ignore[misc]
+            for sample in self._guard.ask(f"source {name}", self._samples_of, source, now_s) or ():
                 self._guard.attempt("keeping a sample", self._keep, sample)
 
     def _samples_of(self, source: Source, now_s: float) -> Sequence[Any]:
@@ -249,12 +249,16 @@ class Pipeline:
 
     def _judge_when_due(self) -> None:
         now_s = self._clock.unix_s(self._ledger.now())
-        retuner = self.retuner
-        due = now_s >= self._next_verdict_s or self._final_tick or (retuner is not None and retuner.behind)
+        worker_tuner = self.worker_tuner
+        due = (
+            now_s >= self._next_verdict_s
+            or self._final_tick
+            or (worker_tuner is not None and worker_tuner.needs_advice)
+        )
         if due and not self._guard.hurry:
             self._judge(now_s)
-        if retuner is not None:
-            self._guard("num_workers", self._retune, retuner, due)
+        if worker_tuner is not None:
+            self._guard("num_workers", self._tune_workers, worker_tuner, due)
         if self.forwarder is not None:
             self.name_hanging(self.forwarder, TRACKER_HANG_S)
 
@@ -273,10 +277,10 @@ class Pipeline:
             name = f"sampling every {self._thrift.level * self._settings.interval_s:g} s"
             self._keep(Event(time_s=time.time(), name=name, detail=detail))
 
-    def _retune(self, retuner: Retuner, judged: bool) -> None:
-        retuner.consider(self.verdict.num_workers, fresh=judged)
+    def _tune_workers(self, worker_tuner: WorkerTuner, judged: bool) -> None:
+        worker_tuner.decide(self.verdict.num_workers, fresh=judged)
         if self._final_tick:
-            for trial in retuner.finish(self.verdict.num_workers):
+            for trial in worker_tuner.finish(self.verdict.num_workers):
                 self._keep(trial)
 
     def _report_leftovers(self) -> None:
@@ -326,7 +330,7 @@ class Pipeline:
             every *= self.recorder.detail
         self._every = every
         # Asked before the steps are: those before a boundary are then among them.
-        boundaries = self.retuner.crossed() if self.retuner is not None else []
+        boundaries = self.worker_tuner.take_boundaries() if self.worker_tuner is not None else []
         drained = self._clock.drain(every, OUTLIER_FACTOR * self._median_step_s or math.inf)
         self._lost_steps += drained.lost
         self._recorded_steps += len(drained.steps)
@@ -338,16 +342,16 @@ class Pipeline:
             while boundaries and boundaries[0].step <= step.index:
                 self._cross(boundaries.pop(0))
             self._keep(step)
-            if self.retuner is not None:
-                self.retuner.step(step)
+            if self.worker_tuner is not None:
+                self.worker_tuner.step(step)
         for boundary in boundaries:
             self._cross(boundary)
         while len(self._awaited) > HELD_ROWS:
             del self._awaited[next(iter(self._awaited))]
 
-    def _cross(self, boundary: Boundary) -> None:
-        assert self.retuner is not None
-        records = self._guard("num_workers", self.retuner.passed, boundary)
+    def _cross(self, boundary: EpochBoundary) -> None:
+        assert self.worker_tuner is not None
+        records = self._guard("num_workers", self.worker_tuner.on_boundary, boundary)
         if boundary.taken is not None:
             self._keep(self._read_ledger(boundary.step, boundary.epochs, boundary.at_ns, boundary.acc))
         for record in records or ():

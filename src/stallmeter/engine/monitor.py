@@ -39,13 +39,13 @@ from ..timing.loop import Turns, Watched
 from ..version import VERSION
 from ..window import Window
 from ..workers import batch_shape
-from ..workers.apply import Retuner
+from ..workers.apply import WorkerTuner
 from .collector import Pipeline
 from .ending import Draw, Ending
 from .guard import Guard
 from .program_end import INTERPRETER_EXIT, await_at_exit, forget
+from .run_check import mark_measured
 from .settings import Settings
-from .witness import mark
 
 T = TypeVar("T")
 _log = logging.getLogger("stallmeter")
@@ -119,7 +119,7 @@ class Monitor:
 
     def start(self) -> Monitor:
         """Open the recording and start the threads."""
-        mark()
+        mark_measured()
         pipeline = self._pipeline
         pipeline.recorder = self.guard("opening the recording", self._open_recorder)
         if self._trackers and self.folder is not None:
@@ -365,9 +365,9 @@ class Monitor:
         """Record an event; from any thread."""
         self._inbox.append(event)
 
-    def use_retuner(self, retuner: Retuner | None) -> None:
+    def use_worker_tuner(self, worker_tuner: WorkerTuner | None) -> None:
         """Let the training loader's number of workers change between epochs; None leaves it."""
-        self._pipeline.retuner = retuner
+        self._pipeline.worker_tuner = worker_tuner
 
     def meet_loader(self, loader: object, why_not: str | None = None) -> None:
         """Say which loader the training iterates, before its first iteration.
@@ -376,14 +376,14 @@ class Monitor:
             loader: The loader.
             why_not: Why its number of workers must stay as it is.
         """
-        if self._pipeline.retuner is not None:
-            self.guard("num_workers", self._pipeline.retuner.meet, loader, why_not)
+        if self._pipeline.worker_tuner is not None:
+            self.guard("num_workers", self._pipeline.worker_tuner.attach, loader, why_not)
 
     def between_epochs(self) -> bool:
         """The loop stands between two epochs, before `StepClock.new_epoch`. Returns whether the loader has changed."""
-        if self._pipeline.retuner is None or not self.clock.index:
+        if self._pipeline.worker_tuner is None or not self.clock.index:
             return False
-        return bool(self.guard("num_workers", self._pipeline.retuner.boundary, self.clock))
+        return bool(self.guard("num_workers", self._pipeline.worker_tuner.boundary, self.clock))
 
     def add_source(self, source: Source | None) -> None:
         """Take one more source before the monitor starts; None, a source that cannot be had here, is ignored."""

@@ -25,7 +25,7 @@ from ..rules.host_sync import HostSync
 from ..rules.rule import Rule
 from ..timing.clock import StepClock
 from ..timing.loop import IN_WORKER, Watched
-from ..workers.apply import OnNumWorkers, Retuner, check_mode
+from ..workers.apply import OnNumWorkers, WorkerTuner, check_mode
 from . import monitor as core
 from .ending import Draw
 from .settings import CLOSE_BUDGET_S, Settings
@@ -271,7 +271,9 @@ def add_retuner(monitor: core.Monitor, mode: OnNumWorkers) -> None:
         return
     from ..sources.loader.resize import resize, why_fixed
 
-    monitor.use_retuner(Retuner(mode, resize=resize, why_fixed=why_fixed, guard=monitor.guard, tell=monitor.tell))
+    monitor.use_worker_tuner(
+        WorkerTuner(mode, resize=resize, why_fixed=why_fixed, guard=monitor.guard, tell=monitor.tell)
+    )
 
 
 def start_drawing() -> Draw | None:

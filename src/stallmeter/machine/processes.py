@@ -50,10 +50,10 @@ _MAX_MEMBERS = 512
 
 known_ranks: Mapping[int, float] = {}
 """Processes on this host that record other ranks of the job: number, and Unix time at which each ran already. Replaced
-whole, by `meet`: who else trains here is one fact for the whole process."""
+whole, by `set_known_ranks`: who else trains here is one fact for the whole process."""
 
 
-def meet(ranks: Mapping[int, float]) -> None:
+def set_known_ranks(ranks: Mapping[int, float]) -> None:
     """Take other ranks of this job on this host for what they are.
 
     Args:

@@ -36,7 +36,7 @@ _FRAMEWORKS = ("lightning", "pytorch_lightning", "lightning_fabric")
 MAX_PLACES = 50
 
 
-class Ears:
+class SyncWarningFilter:
     """A warning filter that hears what the debug mode reports and keeps it from everybody else.
 
     Python asks filters in order and takes the first that matches, so this one must stay first: it returns there
@@ -136,7 +136,7 @@ class SyncProbe:
         self._left = steps
         self._first = 0
         self._calls: Counter[str] = Counter()
-        self._ears = Ears(self._heard)
+        self._filter = SyncWarningFilter(self._heard)
         self._switch: Any = None
         self._switched = False
         self._result: SyncCalls | None = None
@@ -190,16 +190,16 @@ class SyncProbe:
 
         def switched(mode: int | str) -> None:
             self._switched = True  # by the step: what it reports from now on is the program's
-            self._ears.stop()
+            self._filter.stop()
             switch(mode)
 
         self._on = True
-        self._ears.listen()
+        self._filter.listen()
         try:
             switch(1)
         except BaseException:
             self._on = False
-            self._ears.stop()
+            self._filter.stop()
             raise
         self._switch = switch, switched
         cuda.set_sync_debug_mode = switched
@@ -219,7 +219,7 @@ class SyncProbe:
             if ours:
                 switch(0)
         finally:
-            self._ears.stop()
+            self._filter.stop()
         return ours
 
     def _heard(self, frame: FrameType) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from ..errors import SettingError
 from ..records.diagnosis import WorkerAdvice
 from ..window import Window
-from . import BatchShape, DeeperQueue, LoaderCosts, OperatingPoint, advise, costs_from, deeper_queue, limits_from
+from . import BatchShape, LoaderCosts, OperatingPoint, PrefetchAdvice, advise, advise_prefetch, costs_from, limits_from
 
 MAX_IN_FLIGHT = 4096
 """Most batches in flight that the model is asked about; it plays a loader through batch by batch."""
@@ -20,7 +20,7 @@ class Outlook:
     advice: WorkerAdvice
     available_cpus: float
     """CPUs that loop and workers of this rank may keep busy."""
-    deeper: DeeperQueue | None = None
+    deeper: PrefetchAdvice | None = None
     """A larger prefetch factor that would help with the present number of workers."""
 
     @property
@@ -66,7 +66,7 @@ def _forecast(window: Window, current: int) -> Outlook | None:
         if costs is None or limits.available_cpus is None:
             return None
         advice = _unless_tried(advise(costs, limits, previous=_previous(window)), window)
-        return Outlook(advice, limits.available_cpus, deeper_queue(costs, limits, current))
+        return Outlook(advice, limits.available_cpus, advise_prefetch(costs, limits, current))
     except SettingError:  # what was measured makes no sense, for example after the system clock was set back
         return None
 

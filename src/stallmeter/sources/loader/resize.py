@@ -13,7 +13,7 @@ from typing import Any
 
 from ...errors import SettingError
 from .dataloader import CANNOT_SET, DEFAULT_PREFETCH, keeps_state, start_method, stop_workers, why_no_other_workers
-from .rehearsal import why_no_new_process, why_no_worker
+from .spawn_check import why_no_new_process, why_no_worker
 
 
 def why_fixed(loader: Any, workers: int) -> str | None:

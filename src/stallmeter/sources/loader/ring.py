@@ -79,7 +79,7 @@ class Ring:
     def __reduce__(self) -> tuple[type[Ring], tuple[Any, int]]:
         return Ring, (self._memory, self.workers)
 
-    def lane(self, worker: int) -> Lane:
+    def writer(self, worker: int) -> RingWriter:
         """Return a lane for the calling process, which is worker number ``worker``.
 
         Raises:
@@ -87,7 +87,7 @@ class Ring:
         """
         if not 0 <= worker < self.workers:
             raise IndexError(worker)
-        return Lane(self, self._words, worker * _ROW)
+        return RingWriter(self, self._words, worker * _ROW)
 
     def drain(self) -> list[tuple[int, Fetch]]:
         """Return worker and record of each batch since the last call. For one reader."""
@@ -116,7 +116,7 @@ class Ring:
         return copies[whole - oldest :]
 
 
-class Lane:
+class RingWriter:
     """Where one worker process writes. Made in that process."""
 
     __slots__ = ("_at", "_claims", "_pid", "_ring", "_row", "_since_ns", "_words")
