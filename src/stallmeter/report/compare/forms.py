@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import wording
-from ..sheet import Sheet, Table
+from ..overview import Overview, Table
 from .comparison import Change, Comparison, Side
 
 SCHEMA = 1
@@ -32,12 +32,12 @@ def comparison_to_json(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def comparison_sheet(comparison: Comparison) -> Sheet:
+def comparison_overview(comparison: Comparison) -> Overview:
     """Return what is shown of a comparison."""
     before, after = comparison.before, comparison.after
     numbers = tuple(_row(change) for change in comparison.changes if not (change.before is change.after is None))
     ledger = tuple(_row(change) for change in comparison.ledger)
-    return Sheet(
+    return Overview(
         headline=outcome(comparison),
         tables=(
             Table(("Run", "before", "after"), _facts(before, after), numeric=False),
