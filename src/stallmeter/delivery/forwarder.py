@@ -139,6 +139,7 @@ class _Delivery:
         self.waiting = False
         """True after a failure, until something was delivered again."""
         self.next_try = 0.0
+        # Written by the tracker's thread and read by the one that waits: a single value, old or new.
         self.asked_at: float | None = None
         """When the call in progress began; None while there is none."""
         self.caught_up = threading.Event()
@@ -155,6 +156,7 @@ class _Delivery:
         self._position, self._taken, self._complete = cursor.position, cursor.points, cursor.complete
         self._delivered = (self._taken, self._position)
         """Points that were handed over, and where the next ones begin."""
+        # Touched by one thread at a time: the tracker's own; once that has ended or was given up, the one that closes.
         self._held: deque[tuple[int, Position]] = deque()
         """The same for what `Tracker.send` took but holds still."""
 
@@ -323,6 +325,7 @@ class Forwarder:
         self._interval_s = interval_s
         self._monotonic = monotonic
         self._sleep = sleep
+        # Replaced whole by the sampler thread and read by each tracker's: no lock, the newest page wins.
         self._page: Page | None = None
         self._ending = threading.Event()
         self._closing = threading.Event()

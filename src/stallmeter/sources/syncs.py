@@ -50,6 +50,7 @@ class SyncWarningFilter:
     def __init__(self, hear: Callable[[FrameType], None]) -> None:
         self._hear = hear
         self._entry = ("ignore", self, UserWarning, None, 0)
+        # Read by whichever thread warns, without a lock: at worst a report of another thread is shown or hidden once.
         self._thread: int | None = None
         self._lists: list[list[Any]] = []
         self._undo: list[tuple[str, Any, Any]] = []
@@ -75,6 +76,7 @@ class SyncWarningFilter:
     def stop(self) -> None:
         """End, and leave the filters as the program has made them."""
         self._thread = None
+        # A function that somebody else has patched meanwhile is left: what of ours is inside it does nothing any more.
         while self._undo:
             name, announce, followed = self._undo.pop()
             if getattr(warnings, name) is followed:

@@ -86,6 +86,7 @@ def resize(loader: Any, workers: int, *, prefetch_factor: int | None = None) -> 
     if (workers, ahead) == before:
         return
     try:
+        # torch forbids setting dataset, samplers and the like of a loader that is made, but not these two.
         loader.num_workers, loader.prefetch_factor = workers, ahead
     except CANNOT_SET as exc:
         _put_back(loader, before)

@@ -143,6 +143,7 @@ def _time_fetches(ring: Ring, worker_id: int) -> None:
     if any(hasattr(fetcher.fetch, "timer") for fetcher in fetchers):
         return
     timer = FetchTimer(info.dataset, ring.writer(worker_id))
+    # torch's classes are patched in the worker's process only, which nobody shares and which ends with its iterator.
     for fetcher in fetchers:
         fetcher.fetch = _timed(fetcher.fetch, timer)
 
