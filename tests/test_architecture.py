@@ -84,7 +84,7 @@ INTERNALS = {
     "lightning": "Lightning's loops",
     "probing.loaders": "torch's DataLoader",
     "probing.trainer": "compiled modules",
-    "ranks.rendezvous": "torch's process group",
+    "ranks.channels": "torch's process group",
     "sources": "torch's DataLoader, profiler and modules; Python's warnings",
     "timing.loop": "sys._current_frames",
 }

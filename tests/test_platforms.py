@@ -53,8 +53,8 @@ def test_a_loop_is_recorded_without_posix_and_without_proc(tmp_path: Path) -> No
         with stallmeter.Monitor(directory="runs", trackers=None, interval_s=0.05) as monitor:
             for batch in monitor.watch(range(30)):
                 time.sleep(0.01)
-        from stallmeter.report.model import build_report
-        report = build_report(monitor.folder, 0)
+        from stallmeter.report.model import read_history
+        report = read_history(monitor.folder).report()
         assert report.steps == 30, report.steps
         assert report.coverage_pct > 90, report.coverage_pct
         """

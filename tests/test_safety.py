@@ -15,7 +15,7 @@ import pytest
 
 from stallmeter.recording import Header, Recorder
 from stallmeter.records import LedgerRecord
-from stallmeter.report.model import build_report
+from stallmeter.report.model import read_history
 
 AUDITED = """
 import json, os, sys
@@ -138,6 +138,6 @@ def test_a_recording_is_data_never_code(tmp_path: Path) -> None:
         file.write(f"__import__('os').mkdir({str(tmp_path / 'ran')!r})\n".encode())
         file.write(pickle.dumps(Bomb()) + b"\n")
         file.write(b'["step",{"__class__":"os.system","args":["true"]}]\n')
-    report = build_report(tmp_path / "run", 0)
+    report = read_history(tmp_path / "run").report()
     assert report.skipped_lines >= 2
     assert not (tmp_path / "ran").exists()

@@ -17,7 +17,7 @@ import pytest
 import stallmeter
 from stallmeter import cli
 from stallmeter.cli.arguments import FORMATS
-from stallmeter.engine.witness import NOTHING
+from stallmeter.engine.run_check import NOTHING
 from stallmeter.recording import Reader
 from stallmeter.rules import ALL_RULES
 

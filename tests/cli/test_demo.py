@@ -18,7 +18,7 @@ from stallmeter.demo.crops import CROP_PIXELS, INPUT_PIXELS, Crops, write_crops
 from stallmeter.demo.training import train
 from stallmeter.recording import Header, Recorder, find_recording
 from stallmeter.records import StepRecord
-from stallmeter.report.model import build_report
+from stallmeter.report.model import read_history
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -72,7 +72,7 @@ def test_dataset(files, augment):
 def test_training_is_recorded_and_tracked(files, tmp_path):
     """One epoch leaves a recording with data wait in its ledger, and a run in MLflow."""
     outcome = train(tmp_path, files, epochs=1, num_workers=0)
-    report = build_report(outcome.recording)
+    report = read_history(outcome.recording).report()
     assert report.steps == 2
     assert report.ended == "end"
     spent = {share.name: share.seconds for share in report.ledger}
@@ -162,7 +162,7 @@ def test_examples_run(example, examples):
     folder = examples[0] / example.removesuffix(".py")
     said = (folder / "stderr.txt").read_text()
     assert examples[1][example] == 0, said
-    report = build_report(find_recording(folder / "stallmeter"))
+    report = read_history(find_recording(folder / "stallmeter")).report()
     assert report.steps == 5
     assert report.samples == 160
     assert "stallmeter: details: stallmeter report stallmeter/" in said

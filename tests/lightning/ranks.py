@@ -24,7 +24,7 @@ wiring.start_drawing = lambda: None  # pictures take most of a short run's time
 torch.set_num_threads(1)
 NAMESPACE, FOLDER, *CASES = sys.argv[1:]
 PORTS = dict(zip(CASES, os.environ.get("PORTS", "").split(), strict=False))
-"""For each case one of its own to meet at."""
+"""For each case one of its own to set_known_ranks at."""
 FITS = {"without/ddp_fork": 1, "with/ddp_fork": 2, "with/ddp_spawn": 1, "with/ddp": 3}
 pl = importlib.import_module(NAMESPACE)
 

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from stallmeter.errors import SettingError
 from stallmeter.recording import Reader
 from stallmeter.records import Event, LedgerRecord, StepRecord
-from stallmeter.report.model import Report, build_report
+from stallmeter.report.model import Report, read_history
 
 from ..children import PATIENCE_S, children, left
 from .conftest import Bench
@@ -113,7 +113,7 @@ def assert_the_same(
         assert not thread.is_alive(), thread.name
     if recorded:
         assert sm.monitor.closed
-        report = build_report(sm.monitor.folder)
+        report = read_history(sm.monitor.folder).report()
         assert report.ended is not None
         assert sum(share.seconds for share in report.ledger) == pytest.approx(report.wall_s, abs=1e-5)
     else:
@@ -122,7 +122,7 @@ def assert_the_same(
 
 
 def report_of(sm: Any) -> Report:
-    return build_report(sm.monitor.folder)
+    return read_history(sm.monitor.folder).report()
 
 
 def fit(trainer: Any, model: Any) -> None:
@@ -464,7 +464,7 @@ def test_a_trainer_inside_a_trainer(bench: Bench) -> None:
     sm, _ = assert_the_same(bench, run, bench.model)
     assert report_of(sm).steps == 4
     [nested] = (bench.folder / "nested").iterdir()
-    assert build_report(nested).steps == 4
+    assert read_history(nested).report().steps == 4
 
 
 @pytest.mark.parametrize("when", ["step", "epoch"])
@@ -515,7 +515,7 @@ def tunable(bench: Bench) -> Any:
 
 def test_the_tuner(bench: Bench) -> None:
     def run(trainer: Any, model: Any) -> Any:
-        tuner = bench.pl.tuner.Tuner(trainer)
+        tuner = bench.pl.tuner.WorkerTrials(trainer)
         size = tuner.scale_batch_size(model, mode="binsearch", init_val=2, max_trials=2, steps_per_trial=1)
         found = tuner.lr_find(model, num_training=6, early_stop_threshold=None)
         trainer.fit(model)

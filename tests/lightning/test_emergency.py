@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stallmeter.report.model import build_report
+from stallmeter.report.model import read_history
 
 from ..servers import FaultServer
 
@@ -77,6 +77,6 @@ def test_the_emergency_checkpoint_comes_before_reports_and_trackers(tmp_path: Pa
     assert seen["steps"] >= 3
     (folder,) = (tmp_path / "rec").iterdir()
     ended = "SIGTERMException" if what == "SIGTERM" else "ValueError"
-    assert build_report(folder).ended == f"exception: {ended}"
+    assert read_history(folder).report().ended == f"exception: {ended}"
     assert (folder / "report.md").exists() is (what == "ValueError")
     assert not json.loads((folder / "cursor-mlflow.json").read_text())["complete"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from stallmeter.report.model import build_report
+from stallmeter.report.model import read_history
 
 from ..children import PATIENCE_S
 from .conftest import Bench
@@ -42,7 +42,7 @@ def assert_ended(sm: Any, trainer: Any, reason: str) -> None:
     assert not ours()
     assert not {"_run", "_teardown", "save_checkpoint"} & set(vars(trainer))
     assert not {"on_exception", "process_dataloader"} & set(vars(trainer.strategy))
-    assert build_report(sm.monitor.folder).ended == reason
+    assert read_history(sm.monitor.folder).report().ended == reason
 
 
 def hook(bench: Bench, **hooks: Any) -> Any:
@@ -132,7 +132,7 @@ def test_another_callback_fails_when_told_of_an_exception(bench: Bench) -> None:
     assert not sm.monitor.closed
     bench.trainer(following).fit(bench.model(), bench.loader())
     assert_ended(sm, trainer, "exception")
-    assert build_report(following.monitor.folder).ended == "end"
+    assert read_history(following.monitor.folder).report().ended == "end"
 
 
 def test_a_fit_inside_a_fit_of_another_trainer(bench: Bench) -> None:
@@ -162,4 +162,4 @@ def test_a_fit_in_a_forked_process(unified: Bench, fails: bool) -> None:
     else:
         trainer.fit(unified.model(), unified.loader())
     [folder] = (unified.folder / "rec").iterdir()
-    assert build_report(folder).ended == ("interpreter exit" if fails else "end")
+    assert read_history(folder).report().ended == ("interpreter exit" if fails else "end")

@@ -15,7 +15,7 @@ import pytest
 from stallmeter.errors import RecordingError
 from stallmeter.recording import Reader
 from stallmeter.report.json import to_json
-from stallmeter.report.model import Report, build_report
+from stallmeter.report.model import Report, read_history
 
 from .conftest import NAMESPACES
 from .ending import BEFORE, STEPS, WORKERS
@@ -53,7 +53,7 @@ class Ending:
     @property
     def report(self) -> Report:
         [recording] = (self.folder / "rec").iterdir()
-        return build_report(recording)
+        return read_history(recording).report()
 
 
 def ending(endings: Path, name: str, which: str) -> Ending:

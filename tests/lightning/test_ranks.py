@@ -13,7 +13,7 @@ import pytest
 from stallmeter.recording import Reader, ranks
 from stallmeter.records import HostSample, StepRecord
 from stallmeter.report.json import to_json
-from stallmeter.report.model import build_report
+from stallmeter.report.model import read_history
 
 from ..ports import free_port
 
@@ -77,7 +77,7 @@ def assert_recorded(recording: Path) -> None:
     for rank in (0, 1):
         steps = [r for r, _ in Reader(recording, rank) if isinstance(r, StepRecord)]
         assert [step.index for step in steps] == list(range(8))
-        report = build_report(recording, rank)
+        report = read_history(recording, rank).report()
         assert report.ended == "end"
         assert report.header is not None
         assert (report.header.rank, report.header.world_size) == (rank, 2)

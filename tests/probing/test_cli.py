@@ -15,7 +15,7 @@ import pytest
 
 from stallmeter import cli
 from stallmeter.errors import SettingError
-from stallmeter.probing.target import load_target
+from stallmeter.probing.target import import_target
 
 FACTORY = textwrap.dedent(
     """
@@ -177,15 +177,15 @@ def test_a_failing_factory_shows_its_traceback(tmp_path: Path) -> None:
 
 
 def test_names_inside_names(imported: Path) -> None:
-    assert load_target("factory_of_a_test:Namespace.inner").keys() == {"step", "loader"}
+    assert import_target("factory_of_a_test:Namespace.inner").keys() == {"step", "loader"}
     with pytest.raises(SettingError, match="rename the file"):
-        load_target("factory_of_a_test.py:pair")
+        import_target("factory_of_a_test.py:pair")
 
 
 def test_a_missing_import_of_the_module_is_no_missing_module(imported: Path) -> None:
     (imported / "imports_too_much.py").write_text("import surely_not_installed\n")
     with pytest.raises(ModuleNotFoundError, match="surely_not_installed"):
-        load_target("imports_too_much:x")
+        import_target("imports_too_much:x")
 
 
 def test_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

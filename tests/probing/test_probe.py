@@ -22,7 +22,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 
 import stallmeter
 from stallmeter.errors import SettingError
-from stallmeter.probing.bench import LATE, OUT_OF_MEMORY, Bench, Plan
+from stallmeter.probing.phases import LATE, OUT_OF_MEMORY, ProbePlan, ProbeRun
 from stallmeter.probing.progress import Progress
 from stallmeter.probing.result import ProbeResult, Rate
 from stallmeter.probing.training import StepTraining
@@ -497,10 +497,10 @@ def bench(clock: Clock, limit_s: float, **plan: Any) -> ProbeResult:
         plain.step(batch)
 
     asked = {"sweep_workers": None, "sweep_batch_size": (), "seconds": 10.0, **plan}
-    return Bench(
+    return ProbeRun(
         StepTraining(step, [plain.network]),
         DataLoader(Ticking(clock), batch_size=2),
-        Plan(time_limit_s=limit_s, now=clock, **asked),
+        ProbePlan(time_limit_s=limit_s, now=clock, **asked),
         Progress(False),
     ).run()
 
@@ -548,9 +548,9 @@ def test_a_machine_that_changes_is_noticed() -> None:
         clock.s += 2.0 if clock.s < 60 else 0.5
         plain.step(batch)
 
-    plan = Plan(sweep_workers=None, sweep_batch_size=(4,), seconds=5.0, time_limit_s=1000, now=clock)
+    plan = ProbePlan(sweep_workers=None, sweep_batch_size=(4,), seconds=5.0, time_limit_s=1000, now=clock)
     loader = DataLoader(Ticking(clock), batch_size=2)
-    result = Bench(StepTraining(step, [plain.network]), loader, plan, Progress(False)).run()
+    result = ProbeRun(StepTraining(step, [plain.network]), loader, plan, Progress(False)).run()
     assert result.drift_pct < -15
     assert any("the machine did not stay the same" in note for note in result.notes)
 
@@ -632,8 +632,8 @@ def test_progress(wanted: bool, terminal: bool) -> None:
     file: Any = Terminal(terminal)
     bar = Progress(wanted, file)
     plain = Plain()
-    plan = Plan(sweep_workers=None, sweep_batch_size=(), seconds=0.05, time_limit_s=60, now=time.perf_counter)
-    Bench(StepTraining(plain.step, None), DataLoader(Items(), 8), plan, bar).run()
+    plan = ProbePlan(sweep_workers=None, sweep_batch_size=(), seconds=0.05, time_limit_s=60, now=time.perf_counter)
+    ProbeRun(StepTraining(plain.step, None), DataLoader(Items(), 8), plan, bar).run()
     bar.clear()
     if wanted and terminal:
         assert "loader alone" in file.text

@@ -114,10 +114,10 @@ def test_guard():
     """The guard is told whose call it is, and what it keeps away costs only that rule."""
     calls = []
 
-    def guard(name: str, call: Callable[[], Diagnosis | None]) -> Diagnosis | None:
+    def guard(name: str, call: Callable[..., Diagnosis | None], *args: object) -> Diagnosis | None:
         calls.append(name)
         try:
-            return call()
+            return call(*args)
         except ValueError:
             return None
 
@@ -129,7 +129,7 @@ def test_guard():
 
 def test_a_model_that_fails():
     """Where the model of the workers fails, the rules have their say and only its advice is missing."""
-    verdict = evaluate([Says(id="a")], Window(), lambda name, call: None if "model" in name else call())
+    verdict = evaluate([Says(id="a")], Window(), lambda name, call, *args: None if "model" in name else call(*args))
     assert [d.rule for d in verdict.diagnoses] == ["a"]
     assert verdict.num_workers is None
 

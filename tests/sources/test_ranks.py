@@ -18,7 +18,7 @@ from stallmeter.sources.ranks import LONGEST_S, RankSource
 @pytest.fixture(autouse=True)
 def strangers_all() -> Iterator[None]:
     yield
-    processes.meet({})
+    processes.set_known_ranks({})
 
 
 def begin(folder: Path, rank: int, host: str = "here") -> None:

@@ -27,7 +27,7 @@ from stallmeter.records.diagnosis import Verdict, WorkerAdvice
 from stallmeter.timing.clock import StepClock
 from stallmeter.timing.ledger import COMPUTE, OTHER, START, Ledger
 from stallmeter.window import Window
-from stallmeter.workers.apply import Retuner
+from stallmeter.workers.apply import WorkerTuner
 
 from ..children import ProcessesLeft
 from ..conftest import FakeTime
@@ -290,7 +290,7 @@ def test_trials_are_kept_as_they_stand(changed: Window) -> None:
 
 
 class Hands:
-    """What a Retuner is given."""
+    """What a WorkerTuner is given."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -303,8 +303,8 @@ class Hands:
         loader.num_workers = workers
         self.sizes.append(workers)
 
-    def retuner(self) -> Retuner:
-        return Retuner(
+    def worker_tuner(self) -> WorkerTuner:
+        return WorkerTuner(
             "apply",
             resize=self.resize,
             why_fixed=lambda loader, workers: None,
@@ -317,10 +317,10 @@ def make_clock(time: FakeTime) -> StepClock:
     return StepClock(Ledger(START, now=time), loop=COMPUTE, idle=OTHER, unix_ns=lambda: 0)
 
 
-def run_epoch(retuner: Retuner, clock: StepClock, seconds: float = 0.1) -> None:
+def run_epoch(worker_tuner: WorkerTuner, clock: StepClock, seconds: float = 0.1) -> None:
     for i in range(STEPS):
         clock.index += 1
-        retuner.step(
+        worker_tuner.step(
             StepRecord(
                 index=clock.index, epoch=0, optimizer_step=None, tracker_step=0, samples=1,
                 time_s=0.0, total_s=seconds, data_wait_s=0.0, epoch_start=i == 0,
@@ -331,45 +331,45 @@ def run_epoch(retuner: Retuner, clock: StepClock, seconds: float = 0.1) -> None:
 def test_a_decision_is_used_once(fake_time: FakeTime) -> None:
     """What was decided before a boundary that has been passed meanwhile is not carried out at the next one."""
     hands, loader, clock = Hands(), DataLoader(Items(fake_time)), make_clock(fake_time)
-    retuner = hands.retuner()
-    retuner.meet(loader)
-    run_epoch(retuner, clock)
-    retuner.consider(advice(0, 2), fresh=True)
-    assert retuner.boundary(clock)
-    retuner.consider(advice(0, 4), fresh=True)  # the sampler has not seen the boundary yet
-    assert not retuner.boundary(clock)
-    for boundary in retuner.crossed():
-        retuner.passed(boundary)
+    worker_tuner = hands.worker_tuner()
+    worker_tuner.attach(loader)
+    run_epoch(worker_tuner, clock)
+    worker_tuner.decide(advice(0, 2), fresh=True)
+    assert worker_tuner.boundary(clock)
+    worker_tuner.decide(advice(0, 4), fresh=True)  # the sampler has not seen the boundary yet
+    assert not worker_tuner.boundary(clock)
+    for boundary in worker_tuner.take_boundaries():
+        worker_tuner.on_boundary(boundary)
     assert hands.sizes == [2]
-    assert retuner.crossed() == []
+    assert worker_tuner.take_boundaries() == []
 
 
 def test_a_boundary_without_advice_asks_for_one(fake_time: FakeTime) -> None:
     """A short epoch may end before the first verdict: then one is made at once, and only one."""
     hands, clock = Hands(), make_clock(fake_time)
-    retuner = hands.retuner()
-    retuner.meet(DataLoader(Items(fake_time)))
-    assert not retuner.behind
-    run_epoch(retuner, clock)
-    retuner.boundary(clock)
-    for boundary in retuner.crossed():
-        retuner.passed(boundary)
-    assert retuner.behind
-    retuner.consider(None, fresh=True)
-    assert not retuner.behind
-    retuner.consider(advice(0, 2), fresh=True)
-    assert retuner.boundary(clock)
+    worker_tuner = hands.worker_tuner()
+    worker_tuner.attach(DataLoader(Items(fake_time)))
+    assert not worker_tuner.needs_advice
+    run_epoch(worker_tuner, clock)
+    worker_tuner.boundary(clock)
+    for boundary in worker_tuner.take_boundaries():
+        worker_tuner.on_boundary(boundary)
+    assert worker_tuner.needs_advice
+    worker_tuner.decide(None, fresh=True)
+    assert not worker_tuner.needs_advice
+    worker_tuner.decide(advice(0, 2), fresh=True)
+    assert worker_tuner.boundary(clock)
 
 
 def test_a_loader_that_refuses_is_named_once(fake_time: FakeTime) -> None:
     hands, clock = Hands(), make_clock(fake_time)
     hands.fixed = "its dataset holds CUDA tensors"
-    retuner = hands.retuner()
-    retuner.meet(DataLoader(Items(fake_time)))
+    worker_tuner = hands.worker_tuner()
+    worker_tuner.attach(DataLoader(Items(fake_time)))
     for _ in range(3):
-        run_epoch(retuner, clock)
-        retuner.consider(advice(0, 2), fresh=True)
-        assert not retuner.boundary(clock)
-        for boundary in retuner.crossed():
-            retuner.passed(boundary)
+        run_epoch(worker_tuner, clock)
+        worker_tuner.decide(advice(0, 2), fresh=True)
+        assert not worker_tuner.boundary(clock)
+        for boundary in worker_tuner.take_boundaries():
+            worker_tuner.on_boundary(boundary)
     assert [e.detail for e in hands.events] == ["its dataset holds CUDA tensors"]

@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from ..errors import RecordingError, TrackerError, TrackerUnavailableError
 from ..recording import Position, Reader
 from ..recording.cursor import Cursor, cursor_path, read_cursor, write_cursor
 from ..records import Record, StepRecord, UserMetrics, WindowRecord
 from ..records.diagnosis import Verdict
-from ..records.interfaces import Page, Point, Tracker
+from ..records.interfaces import GuardedCall, Page, Point, Tracker
 
 T = TypeVar("T")
 
@@ -50,14 +50,6 @@ BATCHES_PER_TURN = 20
 
 _HAS_POINTS = re.compile(rb'\["(?:window"|log"|step",1?\d?\d,)')
 _NOT_IN_KEY = re.compile(r"[^A-Za-z0-9_./ -]+")
-
-
-class GuardedCall(Protocol):
-    """Runs a function, catches and reports whatever it raises, and then returns None."""
-
-    def __call__(self, name: str, fn: Callable[[], T], /) -> T | None:
-        """Return what ``fn`` returns; None when it raised."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +139,7 @@ class _Delivery:
         self.waiting = False
         """True after a failure, until something was delivered again."""
         self.next_try = 0.0
+        # Written by the tracker's thread and read by the one that waits: a single value, old or new.
         self.asked_at: float | None = None
         """When the call in progress began; None while there is none."""
         self.caught_up = threading.Event()
@@ -163,6 +156,7 @@ class _Delivery:
         self._position, self._taken, self._complete = cursor.position, cursor.points, cursor.complete
         self._delivered = (self._taken, self._position)
         """Points that were handed over, and where the next ones begin."""
+        # Touched by one thread at a time: the tracker's own; once that has ended or was given up, the one that closes.
         self._held: deque[tuple[int, Position]] = deque()
         """The same for what `Tracker.send` took but holds still."""
 
@@ -331,6 +325,7 @@ class Forwarder:
         self._interval_s = interval_s
         self._monotonic = monotonic
         self._sleep = sleep
+        # Replaced whole by the sampler thread and read by each tracker's: no lock, the newest page wins.
         self._page: Page | None = None
         self._ending = threading.Event()
         self._closing = threading.Event()

@@ -30,7 +30,7 @@ NEPTUNE_PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Synced:
+class SyncResult:
     """What `sync` did."""
 
     destination: str
@@ -52,7 +52,7 @@ def sync(
     run_id: str | None = None,
     label: str = "mlflow",
     progress: Callable[[int, int], None] | None = None,
-) -> Synced:
+) -> SyncResult:
     """Deliver a recording to its tracker. Safe to repeat, also after it was interrupted.
 
     Args:
@@ -95,7 +95,7 @@ def sync(
                 raise
             cursor = cursor_path(folder, label, rank)
             raise TrackerError(f"{exc}. To have another run made, delete {str(cursor)!r}") from exc
-    return Synced(tracker.destination, sent, history.skipped_parts)
+    return SyncResult(tracker.destination, sent, history.skipped_parts)
 
 
 @contextmanager

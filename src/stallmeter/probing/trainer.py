@@ -16,7 +16,7 @@ from typing import Any
 from ..errors import SettingError
 from ..timing.batches import BatchSizes, given_size
 from ..window import Window
-from .pace import Pace
+from .rate_meter import RateMeter
 from .training import SAMPLE_EVERY_S
 
 NAMESPACES = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_lightning"}
@@ -64,7 +64,7 @@ class LightningTraining:
         """Return the module."""
         return [self._module]
 
-    def run(self, loader: Iterable[Any], pace: Pace, folder: Path, *, inside: bool) -> Window:
+    def run(self, loader: Iterable[Any], meter: RateMeter, folder: Path, *, inside: bool) -> Window:
         """Train; see `Training.run`."""
         watcher = importlib.import_module(f"..lightning.{ADAPTERS[self._namespace]}", __package__).StallMonitor(
             directory=folder,
@@ -77,7 +77,7 @@ class LightningTraining:
         )
         with _quiet(NAMESPACES[self._namespace]):
             trainer = self._lightning.Trainer(
-                **self._kwargs, **_ours(folder), callbacks=[watcher, self._pacer(pace, watcher, loader)]
+                **self._kwargs, **_ours(folder), callbacks=[watcher, self._metering_callback(meter, watcher, loader)]
             )
             self.device = str(trainer.strategy.root_device.type)
             try:
@@ -89,17 +89,17 @@ class LightningTraining:
         window: Window = watcher.monitor.window
         return window
 
-    def _pacer(self, pace: Pace, watcher: Any, loader: object) -> Any:
+    def _metering_callback(self, meter: RateMeter, watcher: Any, loader: object) -> Any:
         sizes = BatchSizes(given_size(loader))
 
         def on_train_batch_end(trainer: Any, _module: Any, _outputs: Any, batch: Any, _batch_idx: int) -> None:
-            if pace.tick(sizes(batch)):
+            if meter.tick(sizes(batch)):
                 trainer.should_stop = True
                 watcher.monitor.run.ending.skip_reports()
 
-        pacer = self._lightning.Callback()
-        pacer.on_train_batch_end = on_train_batch_end
-        return pacer
+        metering = self._lightning.Callback()
+        metering.on_train_batch_end = on_train_batch_end
+        return metering
 
     def _data(self, loader: Iterable[Any]) -> dict[str, Any]:
         """Put the loader where the Trainer looks for it. All this is undone with the snapshot of module and data."""

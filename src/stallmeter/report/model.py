@@ -66,7 +66,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class NetworkInterface:
     """One network interface over the run."""
 
     name: str
@@ -94,7 +94,7 @@ class Hardware:
 
     host: Mapping[str, Level | None]
     """By name of the signal in `HostSample`; None when it was never measured."""
-    network: tuple[Network, ...]
+    network: tuple[NetworkInterface, ...]
     gpus: tuple[Gpu, ...]
     workers_rss_bytes: Level | None
     """Resident memory of all workers together."""
@@ -175,7 +175,7 @@ class Report:
     verdict: Verdict
 
     @property
-    def judged(self) -> Verdict | None:
+    def known_verdict(self) -> Verdict | None:
         """The verdict; None when no step was measured that it could be about."""
         return None if self.verdict.primary is None and self.step_time_s is None else self.verdict
 
@@ -255,13 +255,13 @@ def read_history(folder: Path, rank: int = 0) -> History:
         raise RecordingError(f"{str(folder)!r} holds no recording of rank {rank}: {there}")
     reader, window, timeline = Reader(folder, rank), Window(), Timeline()
     verdict: Verdict | None = None
-    judged: LedgerRecord | None = None
+    evaluated: LedgerRecord | None = None
     try:
         header = reader.header()
         window.facts.update(header.settings)
         for record, _ in reader:
             if isinstance(record, Verdict):
-                verdict, judged = record, window.ledger
+                verdict, evaluated = record, window.ledger
             else:
                 window.append(record)
                 timeline.append(record)
@@ -280,25 +280,10 @@ def read_history(folder: Path, rank: int = 0) -> History:
         window=window,
         timeline=timeline,
         verdict=verdict,
-        settled=judged is window.ledger and any(event.name == END for event in window.events),
+        settled=evaluated is window.ledger and any(event.name == END for event in window.events),
         skipped_lines=reader.skipped,
         skipped_parts=tuple(reader.skipped_parts),
     )
-
-
-def build_report(folder: Path, rank: int = 0, verdict: Verdict | None = None) -> Report:
-    """Return the report of a recording.
-
-    Args:
-        folder: The recording's folder.
-        rank: Whose part of it.
-        verdict: Shown in place of the last one recorded.
-
-    Raises:
-        RecordingError: No such rank, no recording, nothing measured yet, or the files are damaged.
-        OSError: The files cannot be read.
-    """
-    return read_history(folder, rank).report(verdict)
 
 
 def summarize(
@@ -410,7 +395,7 @@ def _hardware(window: Window) -> Hardware:
     )
 
 
-def _network(host: Iterable[HostSample]) -> tuple[Network, ...]:
+def _network(host: Iterable[HostSample]) -> tuple[NetworkInterface, ...]:
     by_name: dict[str, list[Any]] = {}
     for sample in host:
         for interface in sample.network:
@@ -419,7 +404,7 @@ def _network(host: Iterable[HostSample]) -> tuple[Network, ...]:
     for name, items in sorted(by_name.items()):
         received, sent = _level(items, "received_bytes_per_s"), _level(items, "sent_bytes_per_s")
         if received is not None and sent is not None:
-            found.append(Network(name, received, sent, items[-1].speed_bytes_per_s))
+            found.append(NetworkInterface(name, received, sent, items[-1].speed_bytes_per_s))
     return tuple(found)
 
 

@@ -25,6 +25,8 @@ class ForkSource:
     name = "forks"
 
     def __init__(self) -> None:
+        # The queue from the threads that fork to the sampler thread: appending and taking off are atomic, and a handler
+        # that runs inside a fork must not wait for a lock, which the child would inherit locked.
         self._forks: deque[Fork] = deque(maxlen=4096)
         self._closed = False
         _register(weakref.ref(self))
@@ -47,6 +49,7 @@ class ForkSource:
 
 
 def _register(listener: weakref.ref[ForkSource]) -> None:
+    # Two threads may fork at once. Weak, because the handlers stay for the life of the process.
     started = threading.local()
 
     def before() -> None:
@@ -58,4 +61,5 @@ def _register(listener: weakref.ref[ForkSource]) -> None:
             source.note(Fork(time_s=time.time(), wall_s=time.perf_counter() - started.at_s))
 
     if hasattr(os, "register_at_fork"):
+        # Nothing in the child, which has nobody to tell and where other threads' locks may stay locked for ever.
         os.register_at_fork(before=before, after_in_parent=after)

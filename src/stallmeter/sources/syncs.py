@@ -36,7 +36,7 @@ _FRAMEWORKS = ("lightning", "pytorch_lightning", "lightning_fabric")
 MAX_PLACES = 50
 
 
-class Ears:
+class SyncWarningFilter:
     """A warning filter that hears what the debug mode reports and keeps it from everybody else.
 
     Python asks filters in order and takes the first that matches, so this one must stay first: it returns there
@@ -50,6 +50,7 @@ class Ears:
     def __init__(self, hear: Callable[[FrameType], None]) -> None:
         self._hear = hear
         self._entry = ("ignore", self, UserWarning, None, 0)
+        # Read by whichever thread warns, without a lock: at worst a report of another thread is shown or hidden once.
         self._thread: int | None = None
         self._lists: list[list[Any]] = []
         self._undo: list[tuple[str, Any, Any]] = []
@@ -75,6 +76,7 @@ class Ears:
     def stop(self) -> None:
         """End, and leave the filters as the program has made them."""
         self._thread = None
+        # A function that somebody else has patched meanwhile is left: what of ours is inside it does nothing any more.
         while self._undo:
             name, announce, followed = self._undo.pop()
             if getattr(warnings, name) is followed:
@@ -136,7 +138,7 @@ class SyncProbe:
         self._left = steps
         self._first = 0
         self._calls: Counter[str] = Counter()
-        self._ears = Ears(self._heard)
+        self._filter = SyncWarningFilter(self._heard)
         self._switch: Any = None
         self._switched = False
         self._result: SyncCalls | None = None
@@ -190,16 +192,16 @@ class SyncProbe:
 
         def switched(mode: int | str) -> None:
             self._switched = True  # by the step: what it reports from now on is the program's
-            self._ears.stop()
+            self._filter.stop()
             switch(mode)
 
         self._on = True
-        self._ears.listen()
+        self._filter.listen()
         try:
             switch(1)
         except BaseException:
             self._on = False
-            self._ears.stop()
+            self._filter.stop()
             raise
         self._switch = switch, switched
         cuda.set_sync_debug_mode = switched
@@ -219,7 +221,7 @@ class SyncProbe:
             if ours:
                 switch(0)
         finally:
-            self._ears.stop()
+            self._filter.stop()
         return ours
 
     def _heard(self, frame: FrameType) -> None:

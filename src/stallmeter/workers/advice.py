@@ -10,14 +10,14 @@ from .costs import MIN_BATCHES
 from .model import (
     DEFAULT_WORKER_BYTES,
     NOISE,
-    DeeperQueue,
     Forecast,
     Limits,
     LoaderCosts,
     OperatingPoint,
+    PrefetchAdvice,
+    advise_prefetch,
     best_workers,
     binding,
-    deeper_queue,
     predict_step_time_s,
 )
 
@@ -81,7 +81,7 @@ def advise(costs: LoaderCosts, limits: Limits, *, previous: OperatingPoint | Non
             limited_by=limited_by,
             reason=_why_change(costs, limits, best, observed_s),
             confidence=confidence,
-            **_prefetch(deeper_queue(costs, limits, recommended)),
+            **_prefetch(advise_prefetch(costs, limits, recommended)),
         )
     return WorkerAdvice(
         current=costs.current,
@@ -91,7 +91,7 @@ def advise(costs: LoaderCosts, limits: Limits, *, previous: OperatingPoint | Non
         limited_by=limited_by,
         reason=why,
         confidence=confidence,
-        **_prefetch(None if limited_by == "unknown" else deeper_queue(costs, limits, costs.current)),
+        **_prefetch(None if limited_by == "unknown" else advise_prefetch(costs, limits, costs.current)),
     )
 
 
@@ -116,7 +116,7 @@ def loop_threads(costs: LoaderCosts, limited_by: str) -> float | None:
     return threads if limited_by == "cpu" and threads > SEVERAL_THREADS else None
 
 
-def _prefetch(deeper: DeeperQueue | None) -> dict[str, Any]:
+def _prefetch(deeper: PrefetchAdvice | None) -> dict[str, Any]:
     return {} if deeper is None else {"prefetch_factor": deeper.prefetch_factor, "prefetch_gain_pct": deeper.gain_pct}
 
 

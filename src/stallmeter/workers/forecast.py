@@ -9,12 +9,12 @@ from ..records.diagnosis import Advice, WorkerAdvice
 from ..window import Window
 from . import (
     BatchShape,
-    DeeperQueue,
     LoaderCosts,
     OperatingPoint,
+    PrefetchAdvice,
     advise,
+    advise_prefetch,
     costs_from,
-    deeper_queue,
     expected,
     limited,
     limits_from,
@@ -32,7 +32,7 @@ class Outlook:
     advice: WorkerAdvice
     available_cpus: float
     """CPUs that loop and workers of this rank may keep busy."""
-    deeper: DeeperQueue | None = None
+    deeper: PrefetchAdvice | None = None
     """A larger prefetch factor that would help with the present number of workers."""
     limit: str = ""
     """What bounds the recommended number, in one sentence."""
@@ -103,7 +103,7 @@ def _forecast(window: Window, current: int) -> Outlook | None:
         return Outlook(
             advice,
             limits.available_cpus,
-            deeper_queue(costs, limits, current),
+            advise_prefetch(costs, limits, current),
             limited(costs, limits, advice, previous=previous),
             loop_threads(costs, advice.limited_by),
         )

@@ -168,7 +168,7 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeeperQueue:
+class PrefetchAdvice:
     """More batches ahead for each worker, and what that would gain."""
 
     prefetch_factor: int
@@ -213,7 +213,7 @@ def best_workers(costs: LoaderCosts, limits: Limits) -> Forecast:
     )
 
 
-def deeper_queue(costs: LoaderCosts, limits: Limits, workers: int) -> DeeperQueue | None:
+def advise_prefetch(costs: LoaderCosts, limits: Limits, workers: int) -> PrefetchAdvice | None:
     """Find out whether letting each worker run further ahead would help: where batches take unevenly long.
 
     A slow batch stops the loop once all that was prepared behind it is used up, so what helps is depth, not speed.
@@ -238,7 +238,7 @@ def deeper_queue(costs: LoaderCosts, limits: Limits, workers: int) -> DeeperQueu
     best_s = min(times.values())
     chosen = next(d for d in depths if times[d] <= best_s * (1 + NEAR_BEST))
     won = now_s / times[chosen] - 1 if times[chosen] else 0.0
-    return DeeperQueue(prefetch_factor=chosen, gain_pct=100.0 * won) if won >= NOISE else None
+    return PrefetchAdvice(prefetch_factor=chosen, gain_pct=100.0 * won) if won >= NOISE else None
 
 
 def worker_cap(costs: LoaderCosts, limits: Limits) -> tuple[int, str]:

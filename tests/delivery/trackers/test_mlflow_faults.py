@@ -23,7 +23,7 @@ pytest.importorskip("torch")
 import psutil  # noqa: E402
 
 from stallmeter.delivery.sync import sync  # noqa: E402
-from stallmeter.delivery.trackers.mlflow import NOTE_TAG  # noqa: E402
+from stallmeter.delivery.trackers.mlflow.note import NOTE_TAG  # noqa: E402
 from stallmeter.errors import RecordingError, TrackerError  # noqa: E402
 from stallmeter.recording import Header, Recorder  # noqa: E402
 from stallmeter.records import LedgerRecord, WindowRecord  # noqa: E402

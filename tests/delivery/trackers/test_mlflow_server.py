@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import pytest
 
 from stallmeter.delivery.forwarder import Forwarder, deliver
-from stallmeter.delivery.trackers.mlflow import BEGIN, NOTE_TAG, MlflowTracker
+from stallmeter.delivery.trackers.mlflow import MlflowTracker
+from stallmeter.delivery.trackers.mlflow.note import BEGIN, NOTE_TAG
 from stallmeter.errors import TrackerError
 from stallmeter.recording import Header, Recorder
 from stallmeter.records import StepRecord, WindowRecord

@@ -22,9 +22,9 @@ from ..model import History, Report
 from . import facts
 from .charts import distribution, phases, step_times
 from .hardware_charts import hardware
-from .lanes import lanes, worker_rows
 from .palette import PALETTE
 from .plot import Chart, time_axis
+from .worker_timeline import worker_rows, worker_timeline
 
 try:
     from jinja2 import Environment, StrictUndefined
@@ -81,7 +81,7 @@ def _render(history: History, report: Report) -> str:
         drawn=drawn,
         charts=charts,
         report=report,
-        headline=wording.headline(report.judged, report.trials),
+        headline=wording.headline(report.known_verdict, report.trials),
         origin=facts.origin(report),
         verdict=facts.verdict_box(report),
         kpis=facts.key_figures(report),
@@ -105,7 +105,7 @@ def _draw(history: History, report: Report) -> _Charts:
     return _Charts(
         phases=phases(history, axis),
         steps=[c for c in steps if c is not None],
-        lanes=lanes(history, axis),
+        lanes=worker_timeline(history, axis),
         hardware=list(hardware(history, axis)),
     )
 

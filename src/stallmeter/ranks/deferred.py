@@ -9,22 +9,22 @@ from pathlib import Path
 from ..recording import Header, Recorder
 from ..records import Record
 from ..records.diagnosis import Verdict
-from .identity import Identity
+from .run_folder import RunFolder
 
 HELD_RECORDS = 100_000
 """Most records that are kept until the folder is known; the oldest go first."""
 
 
-class LateRecorder:
+class DeferredRecorder:
     """Keeps records in memory until the run's folder is known; from then on it is the recorder there.
 
     Args:
-        identity: Knows the folder's name, in time.
+        run_folder: Knows the folder's name, in time.
         open_at: Opens the recording in a folder of this name.
     """
 
-    def __init__(self, identity: Identity, open_at: Callable[[str], Recorder]) -> None:
-        self._identity = identity
+    def __init__(self, run_folder: RunFolder, open_at: Callable[[str], Recorder]) -> None:
+        self._run_folder = run_folder
         self._open_at = open_at
         self._held: deque[Record | Verdict] = deque(maxlen=HELD_RECORDS)
         self._recorder: Recorder | None = None
@@ -62,9 +62,10 @@ class LateRecorder:
             OSError: As for `Recorder`, also when the folder cannot be made. The next flush tries again.
         """
         if self._recorder is None:
-            name = self._identity.name()
+            name = self._run_folder.name()
             if name is None:
                 return
+            # Only the sampler thread writes and flushes: nothing is added between the last of these and the next one.
             self._recorder = self._open_at(name)
             while self._held:
                 self._recorder.write(self._held.popleft())

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stallmeter.probing.pace import MIN_STEPS, Pace, warm_up
+from stallmeter.probing.rate_meter import MIN_STEPS, RateMeter, warm_up
 
 
 class Clock:
@@ -26,54 +26,54 @@ def run(
     seconds: float = 1.0,
     limit_s: float = 1e6,
     samples: int | None = 8,
-) -> tuple[Pace, int, list[float]]:
-    """Tick until the pace has enough; return it with the number of ticks and the parts it told."""
-    clock, told = Clock(), []
-    pace = Pace(
+) -> tuple[RateMeter, int, list[float]]:
+    """Tick until the meter has enough; return it with the number of ticks and the parts it on_progress."""
+    clock, on_progress = Clock(), []
+    meter = RateMeter(
         workers=workers,
         seconds=seconds,
         deadline_s=clock.s + limit_s,
         now=clock,
         synchronize=lambda: None,
-        told=told.append,
+        on_progress=on_progress.append,
     )
     for i in range(1_000_000):
         clock.s += step_s(i)
-        if pace.tick(samples):
-            return pace, i + 1, told
+        if meter.tick(samples):
+            return meter, i + 1, on_progress
     raise AssertionError("it never had enough")
 
 
 def test_warm_up_is_left_out() -> None:
-    pace, ticks, told = run(lambda i: 5.0 if i < warm_up(0) else 0.01)
-    rate = pace.rate()
+    meter, ticks, on_progress = run(lambda i: 5.0 if i < warm_up(0) else 0.01)
+    rate = meter.rate()
     assert rate is not None
     assert rate.settled
     assert rate.step_time_s == pytest.approx(0.01)
     assert rate.samples_per_s == pytest.approx(800)
     assert ticks == warm_up(0) + rate.steps
-    assert 5 <= len(told) <= 11
-    assert told == sorted(told)
+    assert 5 <= len(on_progress) <= 11
+    assert on_progress == sorted(on_progress)
 
 
 def test_whole_rounds_of_the_workers() -> None:
     """Four workers deliver four batches at once: a cut inside a round would be wrong by up to a round."""
-    pace, _, _ = run(lambda i: 0.4 if i % 4 == 0 else 0.0, workers=4, seconds=3.0)
-    rate = pace.rate()
+    meter, _, _ = run(lambda i: 0.4 if i % 4 == 0 else 0.0, workers=4, seconds=3.0)
+    rate = meter.rate()
     assert rate is not None
     assert rate.steps % 4 == 0
     assert rate.step_time_s == pytest.approx(0.1)
 
 
 def test_slow_steps_are_measured_longer_than_asked() -> None:
-    pace, _, _ = run(lambda _: 10.0, seconds=1.0)
-    assert pace.rate() is not None
-    assert pace.rate().steps == MIN_STEPS
+    meter, _, _ = run(lambda _: 10.0, seconds=1.0)
+    assert meter.rate() is not None
+    assert meter.rate().steps == MIN_STEPS
 
 
 def test_deadline_in_the_warm_up() -> None:
-    pace, ticks, _ = run(lambda _: 10.0, workers=4, limit_s=35.0)
-    rate = pace.rate()
+    meter, ticks, _ = run(lambda _: 10.0, workers=4, limit_s=35.0)
+    rate = meter.rate()
     assert ticks == 4
     assert rate is not None
     assert not rate.settled
@@ -81,16 +81,16 @@ def test_deadline_in_the_warm_up() -> None:
 
 
 def test_one_step_has_no_rate() -> None:
-    pace, ticks, _ = run(lambda _: 10.0, limit_s=5.0)
+    meter, ticks, _ = run(lambda _: 10.0, limit_s=5.0)
     assert ticks == 1
-    assert pace.rate() is None
+    assert meter.rate() is None
 
 
 def test_not_over_has_no_rate() -> None:
-    pace = Pace(workers=0, seconds=1, deadline_s=1e9, now=lambda: 0.0, synchronize=lambda: None)
-    assert pace.rate() is None
-    pace.tick(1)
-    assert pace.rate() is None
+    meter = RateMeter(workers=0, seconds=1, deadline_s=1e9, now=lambda: 0.0, synchronize=lambda: None)
+    assert meter.rate() is None
+    meter.tick(1)
+    assert meter.rate() is None
 
 
 def test_unknown_batch_size() -> None:
@@ -111,14 +111,14 @@ def test_the_device_is_waited_for_at_both_ends_only() -> None:
         clock.s += owed
         owed, waits = 0.0, waits + 1
 
-    pace = Pace(workers=0, seconds=0.1, deadline_s=1e9, now=clock, synchronize=synchronize)
+    meter = RateMeter(workers=0, seconds=0.1, deadline_s=1e9, now=clock, synchronize=synchronize)
     for _ in range(10_000):
         clock.s += 0.001
         owed += 0.009
-        if pace.tick(1):
+        if meter.tick(1):
             break
     assert waits == 3
-    assert pace.rate().step_time_s == pytest.approx(0.01)
+    assert meter.rate().step_time_s == pytest.approx(0.01)
 
 
 @given(
@@ -127,9 +127,9 @@ def test_the_device_is_waited_for_at_both_ends_only() -> None:
     limit_s=st.floats(0.01, 30.0),
 )
 def test_never_beyond_the_first_step_after_the_deadline(times: list[float], workers: int, limit_s: float) -> None:
-    pace, ticks, _ = run(lambda i: times[i % 60], workers=workers, seconds=5.0, limit_s=limit_s)
+    meter, ticks, _ = run(lambda i: times[i % 60], workers=workers, seconds=5.0, limit_s=limit_s)
     before = sum(times[i % 60] for i in range(ticks - 1))
     assert before < limit_s + 1e-9
-    rate = pace.rate()
+    rate = meter.rate()
     if rate is not None:
         assert min(times) - 1e-9 <= rate.step_time_s <= max(times) + 1e-9

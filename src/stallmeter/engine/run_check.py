@@ -29,7 +29,7 @@ NOTHING = (
 )
 
 
-def mark() -> None:
+def mark_measured() -> None:
     """Leave word that a monitor has started; nothing where nobody waits for it."""
     folder = os.environ.get(VARIABLE)
     if folder:
@@ -37,7 +37,7 @@ def mark() -> None:
             (Path(folder) / MARK).touch()
 
 
-def watch_over(environment: MutableMapping[str, str], recordings: Path) -> Callable[[], None]:
+def report_if_unmeasured(environment: MutableMapping[str, str], recordings: Path) -> Callable[[], None]:
     """Have somebody say so if the program that this process is about to become measures nothing.
 
     Args:

@@ -17,6 +17,7 @@ from ..sources.loader.dataloader import stop_workers, why_no_other_workers
 from ..timing.batches import BatchSizes, batch_size, given_size
 from ..window import Window
 from ..workers import BatchShape, batch_shape
+from .loader_model import LoaderModel, model_of, rate_of
 from .loaders import (
     FreeData,
     batch_size_of,
@@ -27,9 +28,8 @@ from .loaders import (
     workers_of,
 )
 from .memory import is_out_of_memory, peak_memory_bytes, release_memory, reset_peak_memory
-from .pace import MIN_STEPS, Pace
-from .prediction import Model, model_of, rate_of
 from .progress import Progress
+from .rate_meter import MIN_STEPS, RateMeter
 from .result import BatchSizeRow, ProbeResult, Rate, WorkersRow
 from .snapshot import Snapshot, random_state
 from .training import Training, synchronize
@@ -46,7 +46,7 @@ OUT_OF_MEMORY = "out of memory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ProbePlan:
     """What to measure and how long."""
 
     sweep_workers: Sequence[int] | None
@@ -59,7 +59,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Bench:
+class ProbeRun:
     """Measures one training with one loader. `run` may be called once.
 
     Args:
@@ -72,7 +72,7 @@ class Bench:
 
     training: Training
     loader: Any
-    plan: Plan
+    plan: ProbePlan
     progress: Progress
     recorded: tuple[Window, str] | None = None
     _ends_s: float = 0.0
@@ -135,23 +135,23 @@ class Bench:
     # -- phases -------------------------------------------------------------------------------------------------------
 
     def _loader_alone(self) -> Rate | None:
-        with self._phase("loader alone", copy_of(self.loader)) as (clone, pace):
+        with self._phase("loader alone", copy_of(self.loader)) as (clone, meter):
             sizes = BatchSizes(given_size(clone))
             for batch in endless(clone):
                 self._batch = batch
-                if pace.tick(sizes(batch)):
+                if meter.tick(sizes(batch)):
                     break
-        return pace.rate()
+        return meter.rate()
 
     def _free_data(self, batch: Any, name: str) -> Rate | None:
-        with self._phase(name, FreeData(batch)) as (data, pace):
-            self.training.run(data, pace, self._folder, inside=False)
-        return pace.rate()
+        with self._phase(name, FreeData(batch)) as (data, meter):
+            self.training.run(data, meter, self._folder, inside=False)
+        return meter.rate()
 
     def _together(self, loader: Any, name: str, least: int = MIN_STEPS) -> tuple[Rate | None, Window]:
-        with self._phase(name, loader, least) as (clone, pace):
-            window = self.training.run(clone, pace, self._folder, inside=True)
-        return pace.rate(), window
+        with self._phase(name, loader, least) as (clone, meter):
+            window = self.training.run(clone, meter, self._folder, inside=True)
+        return meter.rate(), window
 
     def _present(self) -> tuple[Rate | None, Window]:
         if self.recorded is None:
@@ -166,7 +166,7 @@ class Bench:
             self._current = recorded
         return rate_of(window), window
 
-    def _model(self, window: Window, free_data: Rate | None) -> Model | None:
+    def _model(self, window: Window, free_data: Rate | None) -> LoaderModel | None:
         shape = BatchShape(0, 0) if self._batch is None else batch_shape(self._batch)
         on_device = free_data is not None and self.training.device != "cpu"
         model = model_of(window, shape, free_data.step_time_s if free_data and on_device else None)
@@ -193,33 +193,33 @@ class Bench:
         return drift_pct
 
     @contextmanager
-    def _phase(self, name: str, loader: Any, least: int = MIN_STEPS) -> Iterator[tuple[Any, Pace]]:
+    def _phase(self, name: str, loader: Any, least: int = MIN_STEPS) -> Iterator[tuple[Any, RateMeter]]:
         """Share out the time that is left, and put everything back afterwards."""
         now_s = self.plan.now()
         share_s = max(0.0, self._ends_s - now_s) / max(1, self._left)
         self._left -= 1
         put_back = random_state()
         self.progress.show(name, 0.0)
-        pace = Pace(
+        meter = RateMeter(
             workers=workers_of(loader) or 0,
             seconds=self.plan.seconds,
             deadline_s=now_s + share_s,
             now=self.plan.now,
             synchronize=synchronize,
             least=least,
-            told=lambda part: self.progress.show(name, part),
+            on_progress=lambda part: self.progress.show(name, part),
         )
         try:
             with warnings.catch_warnings():
                 # A sweep asks for more workers than CPUs on purpose.
                 warnings.filterwarnings("ignore", message="This DataLoader will create")
-                yield loader, pace
+                yield loader, meter
         finally:
             stop_workers(loader)
             if self._rest is not None:
                 self._rest.restore()
             put_back()
-            # The next phase is not to pay for what this one left behind.
+            # The next phase is not to pay for the garbage of this one.
             gc.collect()
 
     @property
@@ -228,7 +228,7 @@ class Bench:
 
     # -- sweeps -------------------------------------------------------------------------------------------------------
 
-    def _sweep_workers(self, together: Rate | None, model: Model | None) -> tuple[WorkersRow, ...]:
+    def _sweep_workers(self, together: Rate | None, model: LoaderModel | None) -> tuple[WorkersRow, ...]:
         current = self._current
         numbers = self._numbers(current, model)
         self._left = 1 + len(set(numbers) - {current}) + 2 * len(self.plan.sweep_batch_size)
@@ -244,7 +244,7 @@ class Bench:
             )
         return tuple(rows)
 
-    def _numbers(self, current: int | None, model: Model | None) -> set[int]:
+    def _numbers(self, current: int | None, model: LoaderModel | None) -> set[int]:
         asked = self.plan.sweep_workers
         likely = {model.advice.recommended} if model else set()
         if current is None:
@@ -266,7 +266,7 @@ class Bench:
         return rate, None if rate else FEW
 
     def _sweep_batch_sizes(
-        self, free_data: Rate | None, together: Rate | None, model: Model | None
+        self, free_data: Rate | None, together: Rate | None, model: LoaderModel | None
     ) -> tuple[BatchSizeRow, ...]:
         present = batch_size_of(self.loader)
         sizes = sorted({*self.plan.sweep_batch_size, *([present] if present else [])})
@@ -284,7 +284,7 @@ class Bench:
             rows.append(row)
         return tuple(rows)
 
-    def _with_batch_size(self, size: int, present: int | None, model: Model | None) -> BatchSizeRow:
+    def _with_batch_size(self, size: int, present: int | None, model: LoaderModel | None) -> BatchSizeRow:
         free_data = measured = predicted_s = None
         reset_peak_memory()
         try:

@@ -15,7 +15,7 @@ def warm_up(workers: int) -> int:
     return 3 + 2 * workers
 
 
-class Pace:
+class RateMeter:
     """Counts steps and says when to stop.
 
     Throughput follows from the mean, so that is what is kept. It is taken over whole rounds of the workers, which
@@ -28,7 +28,7 @@ class Pace:
         now: Monotonic seconds.
         synchronize: Waits for the device; called only at both ends of what is measured.
         least: Steps to measure even where they take longer than ``seconds``.
-        told: Called about ten times with the part of ``seconds`` that is over, 0 to 1.
+        on_progress: Called about ten times with the part of ``seconds`` that is over, 0 to 1.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Pace:
         now: Callable[[], float],
         synchronize: Callable[[], None],
         least: int = MIN_STEPS,
-        told: Callable[[float], None] = lambda _: None,
+        on_progress: Callable[[float], None] = lambda _: None,
     ) -> None:
         self._warm_up = warm_up(workers)
         self._round = max(1, workers)
@@ -49,7 +49,7 @@ class Pace:
         self._now = now
         self._synchronize = synchronize
         self._least = max(least, self._round)
-        self._told = told
+        self._on_progress = on_progress
         self._next_word_s = 0.0
         self._seen = 0
         self._first_s = self._start_s = self._end_s = 0.0
@@ -91,7 +91,7 @@ class Pace:
         spent_s = now_s - self._start_s
         if spent_s >= self._next_word_s:
             self._next_word_s = spent_s + self._seconds / 10
-            self._told(min(1.0, spent_s / self._seconds))
+            self._on_progress(min(1.0, spent_s / self._seconds))
         return counted >= self._least and counted % self._round == 0 and spent_s >= self._seconds
 
     def rate(self) -> Rate | None:

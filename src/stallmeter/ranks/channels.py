@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..recording import write_atomically
-from .identity import Line
 from .launcher import job_from_environment
+from .run_folder import Channel
 
 T = TypeVar("T")
 
@@ -28,11 +28,13 @@ _NOTHING = "(nothing)"
 CONNECT_S = 3.0
 """Most seconds for making a connection."""
 
-MEETING_PLACE = ".ranks"
+EXCHANGE_FOLDER = ".ranks"
 """Folder in the recordings' directory in which ranks without a store find each other."""
 
 
-def lines(topic: str, *, directory: Path, environ: Mapping[str, str] = os.environ) -> Mapping[str, Callable[[], Line]]:
+def find_channels(
+    topic: str, *, directory: Path, environ: Mapping[str, str] = os.environ
+) -> Mapping[str, Callable[[], Channel]]:
     """Return what connects this process with the other ranks at the moment, by address.
 
     Args:
@@ -49,7 +51,7 @@ def lines(topic: str, *, directory: Path, environ: Mapping[str, str] = os.enviro
     if job is None:
         return {}
     name = hashlib.sha256(f"{job}|{topic}".encode()).hexdigest()[:16]
-    return {"files": partial(FolderLine, directory / MEETING_PLACE / name)}
+    return {"files": partial(FolderChannel, directory / EXCHANGE_FOLDER / name)}
 
 
 def group_rank() -> tuple[int, int] | None:
@@ -93,11 +95,12 @@ def _groups_store() -> tuple[str, int] | tuple[str] | None:
         return None
 
 
-def _connect(address: tuple[str, int] | tuple[str], prefix: str) -> Line:
+def _connect(address: tuple[str, int] | tuple[str], prefix: str) -> Channel:
     torch_distributed: Any = sys.modules["torch.distributed"]
     if len(address) == 1:
-        return StoreLine(_calling(torch_distributed.FileStore, address[0], -1), prefix)
+        return StoreChannel(_calling(torch_distributed.FileStore, address[0], -1), prefix)
     host, port = address
+    # First a bare socket: torch's client would go on trying and print to stderr where nobody listens.
     socket.create_connection((host, port), CONNECT_S).close()
     client = _calling(
         torch_distributed.TCPStore,
@@ -107,7 +110,7 @@ def _connect(address: tuple[str, int] | tuple[str], prefix: str) -> Line:
         timeout=timedelta(seconds=CONNECT_S),
         wait_for_workers=False,
     )
-    return StoreLine(client, prefix)
+    return StoreChannel(client, prefix)
 
 
 def _calling(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -117,8 +120,8 @@ def _calling(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         raise ConnectionError(str(exc)[:500]) from exc
 
 
-class StoreLine:
-    """A line through a store of torch's.
+class StoreChannel:
+    """A channel through a store of torch's.
 
     Args:
         store: A client that nobody else uses.
@@ -133,15 +136,17 @@ class StoreLine:
         """Questions that were announced and are not there yet."""
 
     def ask(self, nonce: str) -> None:
-        """Ask; see `stallmeter.ranks.identity.Line`, as for the others."""
+        """Ask; see `stallmeter.ranks.run_folder.Channel`, as for the others."""
+        # A store has no lists: `add` is atomic and gives each question a number of its own. Between the two calls a
+        # question is announced and not there yet; rank 0 looks for it again.
         number = _calling(self._store.add, f"{self._prefix}/asked", 1)
         self._set(f"ask/{number}", nonce)
 
-    def take(self, nonce: str) -> str | None:
+    def take_answer(self, nonce: str) -> str | None:
         """Return the answer, and remove it."""
         return self._pop(f"answer/{nonce}")
 
-    def leave(self, nonce: str) -> None:
+    def withdraw(self, nonce: str) -> None:
         """Wait no longer; the question stays."""
 
     def questions(self) -> list[str]:
@@ -173,14 +178,15 @@ class StoreLine:
         return None if value == _NOTHING.encode() else value.decode(errors="replace")
 
     def _pop(self, key: str) -> str | None:
+        # Two calls, yet no race: each key is taken by one rank alone, questions by rank 0, an answer by who asked.
         value = self._get(key)
         if value is not None:
             _calling(self._store.delete_key, f"{self._prefix}/{key}")
         return value
 
 
-class FolderLine:
-    """A line through small files, for ranks that share the recordings' directory and have no store.
+class FolderChannel:
+    """A channel through small files, for ranks that share the recordings' directory and have no store.
 
     Args:
         folder: Where the files are; made by who asks first.
@@ -190,11 +196,11 @@ class FolderLine:
         self._folder = folder
 
     def ask(self, nonce: str) -> None:
-        """Ask; see `stallmeter.ranks.identity.Line`, as for the others."""
+        """Ask; see `stallmeter.ranks.run_folder.Channel`, as for the others."""
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / f"{nonce}.ask").touch()
 
-    def take(self, nonce: str) -> str | None:
+    def take_answer(self, nonce: str) -> str | None:
         """Return the answer, and remove it."""
         path = self._folder / f"{nonce}.answer"
         try:
@@ -204,7 +210,7 @@ class FolderLine:
         path.unlink()
         return name
 
-    def leave(self, nonce: str) -> None:
+    def withdraw(self, nonce: str) -> None:
         """Remove what is left of a question, and the folder with the last of them."""
         for path in self._folder.glob(f"{nonce}.*"):
             path.unlink(missing_ok=True)
@@ -216,12 +222,13 @@ class FolderLine:
         """Return new questions."""
         found = list(self._folder.glob("*.ask"))
         for path in found:
-            path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)  # who asked may have given up meanwhile
         return [path.stem for path in found]
 
     def answer(self, nonce: str, name: str) -> None:
         """Answer a question."""
-        if self._folder.is_dir():
+        if self._folder.is_dir():  # else the last one that asked has given up, and nobody would remove it again
+            # Atomically: on a shared file system the other rank could read the name's first half.
             write_atomically(self._folder / f"{nonce}.answer", name)
 
     def is_taken(self, nonce: str) -> bool:

@@ -14,7 +14,7 @@ from .result import Rate
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class LoaderModel:
     """The num_workers model on what was measured together."""
 
     costs: LoaderCosts
@@ -45,7 +45,7 @@ class Model:
         return predict_step_time_s(larger, self.limits, costs.current)
 
 
-def model_of(window: Window, shape: BatchShape, device_s: float | None) -> Model | None:
+def model_of(window: Window, shape: BatchShape, device_s: float | None) -> LoaderModel | None:
     """Feed the model.
 
     Args:
@@ -82,7 +82,7 @@ def model_of(window: Window, shape: BatchShape, device_s: float | None) -> Model
         )
     except SettingError:  # what was measured makes no sense, for example after the system clock was set back
         return None
-    return None if costs is None else Model(costs, limits, advise(costs, limits))
+    return None if costs is None else LoaderModel(costs, limits, advise(costs, limits))
 
 
 def rate_of(window: Window) -> Rate | None:

@@ -17,12 +17,12 @@ from .plot import Chart, Key, TimeAxis, colour, layout, rounded, x_axis
 STEPS_SHOWN = 32
 """Most steps in the picture; more cannot be told apart."""
 
-LANES_SHOWN = 16
+WORKERS_SHOWN = 16
 """Most workers in the picture."""
 
-LANE_PX = 30
+ROW_PX = 30
 
-LOOP_LANE = "loop"
+LOOP_ROW = "loop"
 
 MIXED = (("cpu", "computing (CPU)"), ("blocked", "blocked (storage, network, lock)"), ("queued", "waiting for a CPU"))
 UNSPLIT = (("cpu", "computing (CPU)"), ("blocked", "not computing"))
@@ -49,7 +49,7 @@ def worker_rows(batches: Iterable[WorkerBatch]) -> list[WorkerRow]:
         by_worker.setdefault(batch.worker, []).append(batch)
     return [
         WorkerRow(
-            name="the loop itself" if worker < 0 else lane_name(worker),
+            name="the loop itself" if worker < 0 else row_name(worker),
             batches=len(made),
             wall_s=statistics.median(b.wall_s for b in made),
             cpu_s=statistics.median(b.cpu_s for b in made),
@@ -60,22 +60,22 @@ def worker_rows(batches: Iterable[WorkerBatch]) -> list[WorkerRow]:
     ]
 
 
-def lane_name(worker: int) -> str:
+def row_name(worker: int) -> str:
     """Return what to call a worker; the loop's own thread makes batches where there are none."""
     return "loading" if worker < 0 else f"worker {worker}"
 
 
-def lanes(history: History, axis: TimeAxis) -> Chart | None:
+def worker_timeline(history: History, axis: TimeAxis) -> Chart | None:
     """Return some consecutive steps and the batches made meanwhile; None when no batch was measured then."""
     excerpt = history.timeline.excerpt(STEPS_SHOWN)
     if excerpt is None or not excerpt.batches:
         return None
     workers = sorted({b.worker for b in excerpt.batches})
-    shown = workers[:LANES_SHOWN]
+    shown = workers[:WORKERS_SHOWN]
     batches = [b for b in excerpt.batches if b.worker in shown]
     kinds = MIXED if any(b.run_queue_s is not None for b in batches) else UNSPLIT
     data = [*_loop(excerpt), *_workers(batches, kinds, excerpt.start_s)]
-    names = [LOOP_LANE, *map(lane_name, shown)]
+    names = [LOOP_ROW, *map(row_name, shown)]
     origin_s = excerpt.start_s - history.header.started_s
     end_s = excerpt.end_s - excerpt.start_s
     left_out = f" {len(workers) - len(shown)} more workers are not drawn." if len(workers) > len(shown) else ""
@@ -87,7 +87,7 @@ def lanes(history: History, axis: TimeAxis) -> Chart | None:
         f"and the {len(batches)} batches that {len(shown)} {'lane' if len(shown) == 1 else 'lanes'} made meanwhile.",
         note=f"{len(excerpt.steps)} steps, {wording.seconds(origin_s)} into the run. How long a batch computed, was "
         f"blocked and waited for a CPU is measured; in which order is not.{left_out}{gaps}",
-        height_px=64 + LANE_PX * len(names),
+        height_px=64 + ROW_PX * len(names),
         legend=(
             Key("loop: data wait", "data_wait"),
             Key("loop: the rest of the step", "step"),
@@ -122,11 +122,11 @@ def _loop(excerpt: Excerpt) -> list[dict[str, Any]]:
     rests = [max(0.0, s.total_s - s.data_wait_s) for s in steps]
     numbers = [f"step {s.index:,}" for s in steps]
     return [
-        _bars("data_wait", "data wait", [LOOP_LANE] * len(steps), list(map(begun, steps)), waits, numbers),
+        _bars("data_wait", "data wait", [LOOP_ROW] * len(steps), list(map(begun, steps)), waits, numbers),
         _bars(
             "step",
             "the rest of the step",
-            [LOOP_LANE] * len(steps),
+            [LOOP_ROW] * len(steps),
             [begun(s) + s.data_wait_s for s in steps],
             rests,
             numbers,
@@ -146,7 +146,7 @@ def _workers(
             bases.append(batch.time_s - batch.wall_s - origin_s + before)
             lengths.append(length)
         tips = [f"batch of {wording.seconds(b.wall_s)}" for b in batches]
-        yield _bars(kind, words, [lane_name(b.worker) for b in batches], bases, lengths, tips)
+        yield _bars(kind, words, [row_name(b.worker) for b in batches], bases, lengths, tips)
 
 
 def _piece(batch: WorkerBatch, kind: str) -> tuple[float, float]:
@@ -163,13 +163,13 @@ def _any(batches: Iterable[WorkerBatch], kind: str) -> bool:
 
 
 def _bars(
-    tone: str, words: str, lanes_of: list[str], bases: list[float], lengths: list[float], tips: list[str]
+    tone: str, words: str, rows_of: list[str], bases: list[float], lengths: list[float], tips: list[str]
 ) -> dict[str, Any]:
     return {
         "type": "bar",
         "orientation": "h",
         "name": words,
-        "y": lanes_of,
+        "y": rows_of,
         "base": [rounded(b, 6) for b in bases],
         "x": list(map(rounded, lengths)),
         "text": [f"{tip}: {words} {wording.seconds(length)}" for tip, length in zip(tips, lengths, strict=True)],

@@ -19,7 +19,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
+class Overview:
     """What is shown of a comparison."""
 
     headline: str
@@ -27,11 +27,11 @@ class Sheet:
     remarks: tuple[str, ...] = ()
 
 
-def sheet_to_markdown(sheet: Sheet) -> str:
-    """Return a sheet as Markdown."""
-    parts = [f"**{escape(sheet.headline)}**", *(table_to_markdown(table) for table in sheet.tables)]
-    if sheet.remarks:
-        parts.append("\n".join(f"- {escape(remark)}" for remark in sheet.remarks))
+def overview_to_markdown(overview: Overview) -> str:
+    """Return an overview as Markdown."""
+    parts = [f"**{escape(overview.headline)}**", *(table_to_markdown(table) for table in overview.tables)]
+    if overview.remarks:
+        parts.append("\n".join(f"- {escape(remark)}" for remark in overview.remarks))
     return "\n\n".join(parts) + "\n"
 
 

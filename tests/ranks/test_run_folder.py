@@ -19,11 +19,11 @@ import pytest
 import torch.distributed as dist
 
 from stallmeter.engine.monitor import Monitor
-from stallmeter.ranks import identity as identity_module
-from stallmeter.ranks import rendezvous
-from stallmeter.ranks.identity import Identity, Line, Lines, new_name
+from stallmeter.ranks import channels
+from stallmeter.ranks import run_folder as run_folder_module
+from stallmeter.ranks.channels import EXCHANGE_FOLDER, FolderChannel, StoreChannel
 from stallmeter.ranks.launcher import job_from_environment, rank_from_environment
-from stallmeter.ranks.rendezvous import MEETING_PLACE, FolderLine, StoreLine
+from stallmeter.ranks.run_folder import Channel, Channels, RunFolder, new_name
 from stallmeter.recording import Reader, ranks
 from stallmeter.records import Event, StepRecord
 
@@ -79,13 +79,13 @@ def store() -> Any:
     return dist.TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=10), wait_for_workers=False)
 
 
-def line_makers(kind: str, store: Any, folder: Path) -> Callable[[str], Line]:
-    def make(topic: str) -> Line:
+def line_makers(kind: str, store: Any, folder: Path) -> Callable[[str], Channel]:
+    def make(topic: str) -> Channel:
         if kind == "files":
-            return FolderLine(folder / MEETING_PLACE / topic.replace("/", "-"))
+            return FolderChannel(folder / EXCHANGE_FOLDER / topic.replace("/", "-"))
         if kind == "file store":
-            return StoreLine(dist.FileStore(str(folder / "store"), -1), topic)
-        return StoreLine(
+            return StoreChannel(dist.FileStore(str(folder / "store"), -1), topic)
+        return StoreChannel(
             dist.TCPStore("127.0.0.1", store.port, None, False, wait_for_workers=False), f"{folder}{topic}"
         )
 
@@ -95,22 +95,22 @@ def line_makers(kind: str, store: Any, folder: Path) -> Callable[[str], Line]:
 class Ranks:
     """The identities of some ranks, as if each were a process of its own."""
 
-    def __init__(self, folder: Path, make: Callable[[str], Line], monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, make: Callable[[str], Channel], monkeypatch: pytest.MonkeyPatch) -> None:
         self._folder, self._make, self._monkeypatch = folder, make, monkeypatch
         self._counts: dict[int, Any] = {}
 
-    def begin(self, rank: int, world_size: int = 3, **options: Any) -> Identity:
-        found = Identity(rank, world_size, lambda topic: {"line": partial(self._make, topic)}, **options)
-        counts = self._counts.setdefault(rank, type(identity_module._fits)())
+    def begin(self, rank: int, world_size: int = 3, **options: Any) -> RunFolder:
+        found = RunFolder(rank, world_size, lambda topic: {"line": partial(self._make, topic)}, **options)
+        counts = self._counts.setdefault(rank, type(run_folder_module._fits)())
         with self._monkeypatch.context() as patch:
-            patch.setattr(identity_module, "_fits", counts)
+            patch.setattr(run_folder_module, "_fits", counts)
             found.begin("fit", lambda: new_name(self._folder, time.time()), attempt=lambda name, call: call())
         return found
 
 
-def known(identity: Identity) -> str:
+def known(run_folder: RunFolder) -> str:
     deadline = time.monotonic() + 30
-    while (name := identity.name()) is None and time.monotonic() < deadline:
+    while (name := run_folder.name()) is None and time.monotonic() < deadline:
         time.sleep(0.01)
     assert name is not None
     return name
@@ -125,12 +125,12 @@ def test_every_fit_has_one_name_on_all_ranks(
     names = [{known(one) for one in fit} for fit in fits]
     assert [len(found) for found in names] == [1, 1, 1]
     assert len(set.union(*names)) == 3
-    assert not any(one.why_alone for fit in fits for one in fit)
+    assert not any(one.why_own_folder for fit in fits for one in fit)
     deadline = time.monotonic() + 30
-    while "stallmeter-identity" in {t.name for t in threading.enumerate()} and time.monotonic() < deadline:
+    while "stallmeter-run-folder" in {t.name for t in threading.enumerate()} and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert "stallmeter-identity" not in {t.name for t in threading.enumerate()}
-    assert not (tmp_path / MEETING_PLACE).exists()
+    assert "stallmeter-run-folder" not in {t.name for t in threading.enumerate()}
+    assert not (tmp_path / EXCHANGE_FOLDER).exists()
 
 
 @pytest.mark.parametrize("kind", ["store", "files"])
@@ -152,13 +152,13 @@ def test_what_an_earlier_start_left_in_a_store_is_no_answer(
 
 def test_a_rank_that_gets_no_answer_records_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     all_ranks = Ranks(tmp_path, line_makers("files", None, tmp_path), monkeypatch)
-    alone = all_ranks.begin(1, patience_s=0.2)
+    alone = all_ranks.begin(1, timeout_s=0.2)
     assert alone.name() is None
     assert known(alone)
-    assert "did not answer" in alone.why_alone
+    assert "did not answer" in alone.why_own_folder
     late = all_ranks.begin(0)
     assert late.name() != alone.name()
-    late.hurry()
+    late.shorten_wait()
 
 
 @pytest.fixture(scope="session")
@@ -172,9 +172,9 @@ def hanging_server() -> socket.socket:
 
 
 def monitor_of(rank: int, folder: Path, environ: Mapping[str, str], **options: Any) -> Monitor:
-    lines = partial(rendezvous.lines, directory=folder, environ=environ)
-    identity = Identity(rank, 2, lines, **options)
-    return bare_monitor(folder, rank=rank, world_size=2, interval_s=0.05, identity=identity)
+    lines = partial(channels.find_channels, directory=folder, environ=environ)
+    run_folder = RunFolder(rank, 2, lines, **options)
+    return bare_monitor(folder, rank=rank, world_size=2, interval_s=0.05, run_folder=run_folder)
 
 
 @pytest.mark.parametrize("there", ["hangs", "refuses", "is not there"])
@@ -211,13 +211,13 @@ def test_a_store_that_does_not_answer_costs_the_common_folder_alone(
 
 
 def test_what_came_before_the_name_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity_module, "_fits", Counter())  # each rank is a process of its own
+    monkeypatch.setattr(run_folder_module, "_fits", Counter())  # each rank is a process of its own
     environ = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "3"}
     second = monitor_of(1, tmp_path, environ)
     for _ in second.watch(range(4)):
         time.sleep(0.02)
     assert second.folder is None
-    monkeypatch.setattr(identity_module, "_fits", Counter())
+    monkeypatch.setattr(run_folder_module, "_fits", Counter())
     first = monitor_of(0, tmp_path, environ)
     for monitor in (second, first):
         for _ in monitor.watch(range(4)):
@@ -235,16 +235,16 @@ def test_two_processes_of_one_rank_do_not_write_one_file(tmp_path: Path) -> None
     class Told:
         """Rank 0's answer is there at once."""
 
-        def take(self, nonce: str) -> str:
+        def take_answer(self, nonce: str) -> str:
             return "20260101-120000-abcdef"
 
         def ask(self, nonce: str) -> None: ...
 
-        def leave(self, nonce: str) -> None: ...
+        def withdraw(self, nonce: str) -> None: ...
 
-    lines = cast(Lines, lambda topic: {"line": Told})
+    lines = cast(Channels, lambda topic: {"line": Told})
     made = {"rank": 1, "world_size": 2, "interval_s": 0.05}
-    monitors = [bare_monitor(tmp_path, identity=Identity(1, 2, lines), **made) for _ in range(2)]
+    monitors = [bare_monitor(tmp_path, run_folder=RunFolder(1, 2, lines), **made) for _ in range(2)]
     for monitor in monitors:
         monitor.close()
         assert monitor.folder is not None
@@ -264,7 +264,7 @@ with stallmeter.Monitor(trackers=None, console=False, hardware=False, workers=Fa
 """
     environ = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "3"}
     said = run_all([[sys.executable, "-c", program]], [clean_environment(STALLMETER_DIR=str(tmp_path), **environ)])
-    assert "stallmeter-identity" in said.splitlines()[0]
+    assert "stallmeter-run-folder" in said.splitlines()[0]
     assert said.splitlines()[1:] == ["['MainThread']"]
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from stallmeter.probing.reach import stateful_behind
+from stallmeter.probing.state_search import find_stateful
 
 NETWORK = nn.Linear(2, 1)
 OPTIMIZER = torch.optim.SGD(NETWORK.parameters(), lr=0.1)
@@ -89,13 +89,13 @@ def decorated() -> Any:
     ],
 )
 def test_found(function: Any) -> None:
-    assert {id(thing) for thing in stateful_behind(function)} == {id(NETWORK), id(OPTIMIZER)}
+    assert {id(thing) for thing in find_stateful(function)} == {id(NETWORK), id(OPTIMIZER)}
 
 
 def test_nothing_to_find() -> None:
-    assert stateful_behind(lambda batch: batch) == []
-    assert stateful_behind(print) == []
+    assert find_stateful(lambda batch: batch) == []
+    assert find_stateful(print) == []
 
 
 def test_a_class_that_is_named_is_no_object() -> None:
-    assert stateful_behind(lambda: nn.Linear(1, 1)) == []
+    assert find_stateful(lambda: nn.Linear(1, 1)) == []

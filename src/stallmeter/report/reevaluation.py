@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ..records.diagnosis import Diagnosis, Verdict
 from . import wording
-from .sheet import Sheet, Table
+from .overview import Overview, Table
 
 Kind = Literal["new", "gone", "changed", "same"]
 
@@ -32,7 +32,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rejudged:
+class Reevaluation:
     """Two verdicts on the same recording."""
 
     recorded: Verdict | None
@@ -51,7 +51,7 @@ class Rejudged:
         return any(f.kind != "same" for f in self.findings) or _workers(self.recorded) != _workers(self.now)
 
 
-def rejudge(recorded: Verdict | None, now: Verdict, version: str, rules: Sequence[str] = ()) -> Rejudged:
+def reevaluate(recorded: Verdict | None, now: Verdict, version: str, rules: Sequence[str] = ()) -> Reevaluation:
     """Compare two verdicts.
 
     Args:
@@ -63,7 +63,7 @@ def rejudge(recorded: Verdict | None, now: Verdict, version: str, rules: Sequenc
     then = {d.rule: d for d in (recorded.diagnoses if recorded else ()) if not rules or d.rule in rules}
     today = {d.rule: d for d in now.diagnoses}
     names = (*today, *(rule for rule in then if rule not in today))
-    return Rejudged(
+    return Reevaluation(
         recorded=recorded,
         now=now,
         version=version,
@@ -72,40 +72,40 @@ def rejudge(recorded: Verdict | None, now: Verdict, version: str, rules: Sequenc
     )
 
 
-def rejudged_sheet(rejudged: Rejudged) -> Sheet:
+def reevaluation_overview(reevaluation: Reevaluation) -> Overview:
     """Return what is shown of it."""
-    rows: list[tuple[str, ...]] = [(f.rule, _brief(f.recorded), _brief(f.now), f.kind) for f in rejudged.findings]
-    if not rejudged.partial:
-        rows.append(_row("primary cause", _primary(rejudged.recorded), _primary(rejudged.now)))
-        rows.append(_row("num_workers", _workers(rejudged.recorded), _workers(rejudged.now)))
+    rows: list[tuple[str, ...]] = [(f.rule, _brief(f.recorded), _brief(f.now), f.kind) for f in reevaluation.findings]
+    if not reevaluation.partial:
+        rows.append(_row("primary cause", _primary(reevaluation.recorded), _primary(reevaluation.now)))
+        rows.append(_row("num_workers", _workers(reevaluation.recorded), _workers(reevaluation.now)))
     table = Table(
-        (f"Recorded by {wording.one_line(rejudged.version, 30)}", "then", "now", ""), tuple(rows), numeric=False
+        (f"Recorded by {wording.one_line(reevaluation.version, 30)}", "then", "now", ""), tuple(rows), numeric=False
     )
-    return Sheet(_headline(rejudged), (table,))
+    return Overview(_headline(reevaluation), (table,))
 
 
-def rejudged_to_json(rejudged: Rejudged) -> dict[str, Any]:
+def reevaluation_to_json(reevaluation: Reevaluation) -> dict[str, Any]:
     """Return it as plain objects, beside those of the report."""
     return {
         "recorded": None
-        if rejudged.recorded is None
-        else {"version": rejudged.version, "primary": _rule(rejudged.recorded)},
+        if reevaluation.recorded is None
+        else {"version": reevaluation.version, "primary": _rule(reevaluation.recorded)},
         "changes": [
             {"rule": f.rule, "change": f.kind, "recorded": _short(f.recorded), "now": _short(f.now)}
-            for f in rejudged.findings
+            for f in reevaluation.findings
         ],
     }
 
 
-def _headline(rejudged: Rejudged) -> str:
-    if rejudged.recorded is None:
+def _headline(reevaluation: Reevaluation) -> str:
+    if reevaluation.recorded is None:
         return "The run recorded no verdict."
-    if not rejudged.changed:
+    if not reevaluation.changed:
         return "Today's rules say what was recorded."
-    count = sum(f.kind != "same" for f in rejudged.findings)
+    count = sum(f.kind != "same" for f in reevaluation.findings)
     if not count:
         return "Today's rules find the same, and advise another number of workers."
-    return f"Today's rules say something else: {count} of {len(rejudged.findings)} findings changed."
+    return f"Today's rules say something else: {count} of {len(reevaluation.findings)} findings changed."
 
 
 def _row(name: str, then: str, now: str) -> tuple[str, str, str, str]:

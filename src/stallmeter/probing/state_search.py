@@ -18,7 +18,7 @@ MEMBERS = 200
 """Longer containers hold data."""
 
 
-def stateful_behind(function: object) -> list[object]:
+def find_stateful(function: object) -> list[object]:
     """Return what has a ``state_dict`` and is named by a function: in its closure, its globals, its object.
 
     Functions of the same module that it names are followed. What it fetches by a string, or makes anew on each call,
