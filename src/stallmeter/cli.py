@@ -77,7 +77,9 @@ def _fail(message: str, status: int = USAGE_ERROR) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="stallmeter", description="Tells you why the accelerator waits.")
+    parser = argparse.ArgumentParser(
+        prog="stallmeter", description="Finds why PyTorch training is slow: data loading, callbacks, logging, the step."
+    )
     parser.add_argument("--version", action="version", version=f"stallmeter {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
