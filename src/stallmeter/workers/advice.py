@@ -183,7 +183,7 @@ def _why(costs: LoaderCosts, limits: Limits, workers: int, limited_by: str) -> s
         each = (limits.worker_bytes or DEFAULT_WORKER_BYTES) / (1 << 20)
         return f"no more workers of {each:.0f} MiB fit: a worker takes {batch} for a batch, a step {step}"
     if workers == 0:
-        return f"a step takes {_ms(costs.work_s)} and making its batch in the loop only {batch}"
+        return f"a step takes {_ms(costs.work_s)} and making its batch in the loop {batch}"
     return f"a worker takes {batch} for a batch, and the step itself takes {step}"
 
 
@@ -198,4 +198,4 @@ def _on_threads(costs: LoaderCosts, limited_by: str) -> str:
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if seconds < 10 else f"{seconds:.3g} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
