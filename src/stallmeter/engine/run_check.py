@@ -1,7 +1,7 @@
 """Whether anything was measured in a program that ``stallmeter run`` has started, told when the program has ended.
 
-The command becomes the program (its process, signals and exit status are the program's own), so somebody else has to be
-there at the end: a process that belongs to nobody, sleeps until the program is gone, says at most two lines and ends.
+The command becomes the program: process, signals and exit status are the program's own. So somebody else has to be
+there at the end: a process that belongs to nobody. It sleeps until the program is gone, says at most two lines, ends.
 A monitor that starts in any process of the program leaves a mark, in a folder that an environment variable names.
 Where the system cannot tell a stranger that a process has ended (Windows), nothing is said; nor is it where the program
 is the first process of its container, which takes all others with it.

@@ -3,9 +3,9 @@
 **What it means.** The job may see at least one GPU, but the steps run on the CPU. Usually `accelerator="cpu"` is left
 over from a test, or the installed PyTorch is a build without CUDA.
 
-**Evidence.** `gpu_count`: GPUs that the job may see (NVML, cut down to `CUDA_VISIBLE_DEVICES`). `accelerator`: what the
-Trainer chose. `gpu_trace_pct`: highest utilization, and highest share of memory in use, that any of them ever showed,
-in percent; with several ranks on the node, the one that is this rank's.
+**Evidence.** `gpu_count`: GPUs that the job may see (NVML, cut down to `CUDA_VISIBLE_DEVICES`). `accelerator`: what
+the Trainer chose. `gpu_trace_pct`: highest GPU utilization, and highest share of memory in use, that any of them ever
+showed, in percent. With several ranks on the node only this rank's GPU counts.
 
 **Advice.** Let the Trainer choose (`accelerator="auto"`), or move model and batches to the GPU. If it is not found,
 install a build of PyTorch with CUDA that fits the driver. A model so small that a GPU would not help needs none: hide

@@ -1,8 +1,8 @@
 """Handing batches over from the workers costs the time.
 
-**What it means.** The batch was ready when the loop asked for it, and still the loop waited: receiving, unpickling
-and mapping a batch from another process happens in the loop's own thread. Each tensor of a batch costs a handshake of
-its own, so many small tensors are expensive however fast the workers are. More workers cannot help.
+**What it means.** The batch was ready when the loop asked for it, and still the loop was waiting for data. Receiving,
+unpickling and mapping a batch from another process happens in the loop's own thread. Each tensor of a batch costs a
+handshake of its own, so many small tensors are expensive however fast the workers are. More workers cannot help.
 
 **Evidence.** `ready_wait_share`: share of the data wait in steps whose batch was ready, 0 to 1. `handover_s`: median
 wait for a batch that was ready, seconds.

@@ -1,7 +1,7 @@
 """The container's CPU quota stops the loader.
 
-**What it means.** The kernel lets a container with a CPU quota use so much CPU time in each period (usually 100 ms)
-and then stops all its processes until the next one. The loader's workers and the loop are stopped together.
+**What it means.** A container with a CPU quota may use so much CPU time in each period (usually 100 ms). Then the
+kernel stops all its processes until the next one. The loader's workers and the loop are stopped together.
 
 **Evidence.** Share of quota periods in which the job was throttled, percent, median over the run.
 `data_wait_share_pct`: data wait as a share of training time, percent.

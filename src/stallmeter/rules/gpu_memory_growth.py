@@ -4,8 +4,8 @@
 does. If it goes on, training ends with an out-of-memory error, often after hours.
 
 **Evidence.** `gpu_memory_trends`: for each GPU of this rank a robust straight line (Theil-Sen) through the memory in
-use, in bytes, from the first steps on and without the first quarter. The growth must be large against the scatter
-around the line, and go on at no less than half the pace in the second half.
+use, in bytes. It begins with the first steps and leaves out the first quarter. The growth must be large against the
+scatter around the line, and go on at no less than half the pace in the second half.
 
 **Advice.** Keep no tensors with their graph: sum `loss.detach()` or `.item()`, not `loss`. Clear lists of outputs after
 each epoch, and move what must be kept to the CPU. `torch.cuda.memory._record_memory_history` shows which line allocated

@@ -13,7 +13,7 @@ time. `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` against fragmentation. 
 several GPUs.
 
 **When it is wrong.** Without the allocator's numbers PyTorch's cache counts as used, and it grows until the memory is
-full; TensorFlow and JAX take all memory at once unless told otherwise. Memory of other jobs on the same GPU counts.
+full. TensorFlow and JAX take all memory at once unless told otherwise. Memory of other jobs on the same GPU counts.
 
 **References.** PyTorch Profiler's TensorBoard plugin: 90 % of the device's memory. TraceML: 92 % and 97 % of a step's
 peak. gpuprof: 90 % and 97 %.

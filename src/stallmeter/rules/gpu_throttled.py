@@ -2,12 +2,12 @@
 
 **What it means.** The driver or the board lowered the clocks while training ran. Heat and the board's own protection
 (power brake, hardware slowdown) are faults of cooling or power supply, and cost speed. The power limit alone is how a
-fully loaded GPU usually runs: it is told as information.
+fully used GPU usually runs: it is told as information.
 
 **Evidence.** `gpu_throttling`: the clocks-event reasons that NVML gives with each sample, as shares of the samples
-while steps ran, in percent: thermal (software or hardware), hardware (slowdown or power brake), power limit.
-`slowed_pct`: by how much the median SM clock was lower under heat or hardware than without, in percent. Time lost: that
-part of the steps' own time.
+while steps ran, in percent. They are thermal (software or hardware), hardware (slowdown or power brake) and power
+limit. `slowed_pct`: by how much the median SM clock was lower under heat or hardware than without, in percent. Time
+lost: that part of the steps' own time.
 
 **Advice.** Heat: look at fans, dust, air flow and the neighbours in the rack; raise the fan's speed. Hardware: look at
 the power supply and its cables, and ask the operator. Power limit: raise it if the board allows and you may

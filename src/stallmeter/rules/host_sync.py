@@ -4,10 +4,10 @@
 not computed yet. The host waits, and then has to launch the next work while the device idles. Once a step this can
 cost as much as the whole launch of a step.
 
-**Evidence.** `syncs`: calls that made the host wait, by source line; looked for in two steps with PyTorch's
-`set_sync_debug_mode`, once, and only where the other two ask for it. `caught_up_share`: share, 0 to 1, of the time
-between two steps' work in which the device had nothing left to do. `idle_in_steps_s`: seconds in which the GPU idled
-and no other bucket explains it.
+**Evidence.** `syncs`: calls that made the host wait, by source line. They are looked for in two steps with PyTorch's
+`set_sync_debug_mode`, once, and only where the other two signals ask for it. `caught_up_share`: share, 0 to 1, of the
+time between two steps' work in which the device had nothing left to do. `idle_in_steps_s`: seconds in which the GPU
+idled and no other bucket explains it.
 
 **Advice.** Keep values on the device (`loss.detach()`), and read them every hundredth step or at the end of the epoch.
 `self.log` in Lightning takes tensors. Replace boolean masks by `torch.where`. Copy with `non_blocking=True`.

@@ -14,7 +14,7 @@ hand-over between processes costs more than it saves. Then make the preparation 
 nothing. Very short runs consist of warm-up.
 
 **References.** XProf calls a program moderately input-bound from 5 % and highly from 20 % of step time
-(`op_stats_to_input_pipeline_analysis.cc`); MLPerf Storage demands an accelerator utilisation of 90 % or more.
+(`op_stats_to_input_pipeline_analysis.cc`). MLPerf Storage demands an accelerator utilisation of 90 % or more.
 """
 
 from __future__ import annotations

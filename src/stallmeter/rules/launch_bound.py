@@ -4,10 +4,10 @@
 between steps, and a faster GPU would change nothing: the Python thread sets the pace. Usually the batch is small, or
 the model consists of many small operations.
 
-**Evidence.** `caught_up_share`: the share, 0 to 1, of the time between two steps' work in which the device had nothing
-left to do, from CUDA events: near 1 it always catches up with the host. `busiest_gpu_pct`: mean utilization of this
-rank's busiest GPU, in percent. `idle_in_steps_s`: seconds in which the GPU idled and neither data wait nor callbacks,
-loggers, checkpoints, validation or copies explain it.
+**Evidence.** `caught_up_share`: the share, 0 to 1, of the time between two steps' work in which the device had
+nothing left to do, from CUDA events. Near 1 the device always catches up with the host. `busiest_gpu_pct`: mean
+utilization of this rank's busiest GPU, in percent. `idle_in_steps_s`: seconds in which the GPU idled and neither data
+wait nor callbacks, loggers, checkpoints, validation or copies explain it.
 
 **Advice.** A larger batch, if memory allows and the learning rate is adapted. `torch.compile` fuses small operations;
 with `mode="reduce-overhead"` it replays the step as a CUDA graph where shapes are fixed. Fused or foreach optimizers.

@@ -43,7 +43,7 @@ class LowGpuMemoryUse:
     wait_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
 
     def check(self, window: Window) -> Diagnosis | None:
-        """Look at the peak of memory, the GPU's load and the data wait."""
+        """Look at the peak of memory, GPU utilization and the data wait."""
         seen, used, wait = window.gpu_memory, window.busiest_gpu_pct, window.data_wait_share_pct
         if seen is None or used is None or wait is None or seen.needed_bytes <= 0 or used < self.used_pct:
             return None

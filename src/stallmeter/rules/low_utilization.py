@@ -4,12 +4,12 @@
 Nothing in the machine is at its limit: the program does one small thing after the other. Usually each step gives the
 GPU so little work that the Python thread which starts it sets the pace.
 
-**Evidence.** `busiest_gpu_pct`: mean utilization of this rank's busiest GPU, while steps ran, in percent: the share of
-time with at least one kernel running. `job_cpus` and `cpus_per_rank`: CPUs kept busy by this rank's own processes and
-CPUs that it may use, which is its part of the node's where several ranks share one. `data_wait_share_pct`: data wait as
-a share of training time in percent. `gpu_idleness`: share of that GPU's samples that were idle, and the longest stretch
-of them in a row, in seconds: a GPU that is busy in between and then has nothing to do at all is looked at as well, when
-nothing beside the steps explains it.
+**Evidence.** `busiest_gpu_pct`: mean utilization of this rank's busiest GPU, while steps ran, in percent: the share
+of time with at least one kernel running. `job_cpus` and `cpus_per_rank`: CPUs kept busy by this rank's own processes
+and CPUs that it may use, which is its part of the node's where several ranks share one. `data_wait_share_pct`: data
+wait as a share of training time in percent. `gpu_idleness`: share of that GPU's samples that were idle, and the
+longest stretch of them in a row, in seconds. A GPU that is busy in between and then has nothing to do is looked at as
+well, when nothing beside the steps explains it.
 
 **Advice.** Give each step more work: a larger batch, if memory allows and the learning rate is adapted. Let the GPU run
 ahead: no `.item()`, `.cpu()` or print in each step. Start fewer, larger kernels: `torch.compile`, fused optimizers. Run

@@ -1,7 +1,8 @@
 """The Tensor Cores have nothing to do: training computes in full precision.
 
-**What it means.** From compute capability 7.0 on (Volta), NVIDIA's GPUs have Tensor Cores, which multiply matrices of
-16-bit numbers, on newer ones of TF32 too, several times faster than the ordinary cores do with 32 bits. Here they idle.
+**What it means.** From compute capability 7.0 on (Volta), NVIDIA's GPUs have Tensor Cores. They multiply matrices of
+16-bit numbers, on newer GPUs of TF32 too. That is several times faster than the ordinary cores are with 32 bits. Here
+they idle.
 
 **Evidence.** `tensor_cores`: CUDA compute capability; the Trainer's precision; on Hopper and later the share of time in
 percent in which Tensor Cores worked, from NVML's GPM counters. `busiest_gpu_pct`: mean utilization of the GPU used

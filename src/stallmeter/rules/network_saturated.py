@@ -4,8 +4,8 @@
 remote store, gradients, checkpoints, arrives late. Or the job sends more and more as it goes on: typically a log or an
 artifact that grows and is uploaded as a whole each time.
 
-**Evidence.** `links`: for each interface the busier direction as a share of the link's speed in percent, median of the
-samples; and the mean rate sent in the first, second and last third of the run in bytes per second.
+**Evidence.** `links`: for each interface the busier direction as a share of the link's speed in percent, median of
+the samples. Beside it the mean rate sent in the first, second and last third of the run, in bytes per second.
 `data_wait_share_pct`: data wait as a share of training time in percent.
 
 **Advice.** For a full link: read compressed data, cache it locally, upload checkpoints when training pauses. For
@@ -50,23 +50,23 @@ class NetworkSaturated:
 
     def _full_link(self, window: Window) -> Diagnosis | None:
         links, wait, blocked = window.links or {}, window.data_wait_share_pct or 0.0, window.blocked_share
-        loads = [(link.load_pct, name) for name, link in links.items() if link.load_pct is not None]
-        load, name = max(loads, default=(0.0, ""))
-        if not loads or load < self.load_pct:
+        used = [(link.load_pct, name) for name, link in links.items() if link.load_pct is not None]
+        share, name = max(used, default=(0.0, ""))
+        if not used or share < self.load_pct:
             return None
         felt = wait >= self.wait_pct and (blocked is None or blocked >= self.blocked)
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING if felt else Severity.INFO,
             title=f"The network interface {name} is used to its limit",
-            summary=f"{name} carried {load:.0f} % of its link's speed in a typical second; "
+            summary=f"{name} carried {share:.0f} % of its link's speed in a typical second; "
             f"data wait took {wait:.0f} % of the training time.",
             time_lost_s=0.0,
             share_pct=0.0,
             confidence=0.5,
             culprit=name,
             evidence=(
-                Evidence(f"use of {name}, median", load, "%", self.load_pct, "our choice: little is left above it"),
+                Evidence(f"use of {name}, median", share, "%", self.load_pct, "our choice: little is left above it"),
                 Evidence("data wait, share of training time", wait, "%", self.wait_pct, "MLPerf Storage"),
             ),
             advice=(

@@ -1,7 +1,7 @@
 """Other processes on the host take the CPUs that the loader needs.
 
-**What it means.** Making a batch waits for a CPU, not because of the job's own workers but because processes outside
-the job keep the CPUs busy that it may use.
+**What it means.** Making a batch waits for a CPU. The job's own workers are not to blame: processes outside the job
+use the CPUs that it may use.
 
 **Evidence.** `queue_share`: share of a worker's time spent waiting for a CPU, 0 to 1. `others_cpus`: CPUs that
 processes outside the job keep busy, its other ranks not among them, median. `usable_cpus`: CPUs after affinity and
@@ -10,7 +10,7 @@ quota. The loss is the wait for a CPU per batch, shared by the workers, at most 
 **Advice.** Reserve CPUs: an exclusive node or cpuset, a higher CPU request in Kubernetes, another host. The number of
 workers is not the cause.
 
-**When it is wrong.** Other ranks of the same job are no neighbours, however busy they are: with several ranks on the
+**When it is wrong.** Other ranks of the same job are no neighbours, however busy they are. With several ranks on the
 node this rule is silent unless all of them were found (each records into the same folder). Another training of your
 own is a neighbour like any other.
 

@@ -1,7 +1,7 @@
 """A few slow batches hold up those that are ready.
 
 **What it means.** Batches are handed out in order. When one takes much longer than the others, the loop waits for it
-although later ones are ready, and once the prefetch queue is full the other workers stop as well.
+although later ones are ready. Once the prefetch queue is full the other workers stop as well.
 
 **Evidence.** `blocked_wait_share`: share of the data wait in steps whose batch was late while others were ready, 0 to
 1. `top_wait_share`: share of the wait in the tenth of the steps that waited longest. `service_s`: time a worker needs

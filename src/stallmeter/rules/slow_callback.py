@@ -16,7 +16,7 @@ as writing images, can go to a thread; what must see the weights of this very st
 few seconds, what a callback does once at the start weighs too much.
 
 **References.** XProf calls other host work in a step moderate from 3 % and high from 15 %, debug printing from 5 %
-(`op_stats_to_input_pipeline_analysis.cc`, `smart_suggestion/constants.h`); Keras warns of a callback that is slow
+(`op_stats_to_input_pipeline_analysis.cc`, `smart_suggestion/constants.h`). Keras warns of a callback that is slow
 compared to the batch.
 """
 

@@ -1,8 +1,9 @@
 """The run takes long to start.
 
-**What it means.** Before the first step come set-up, data preparation, the building or download of the model, a sanity
-check and the first start of the device. In a long run that hardly matters. In a short one, or one that is repeated in a
-search, it is time in which nothing is learnt; and a start of many minutes holds an expensive machine for nothing.
+**What it means.** Before the first step come set-up, data preparation, the building or download of the model, a
+sanity check and the first start of the device. In a long run that hardly matters. In a short one, or one that is
+repeated in a search, it is time in which nothing is learnt. A start of many minutes holds an expensive machine for
+nothing.
 
 **Evidence.** `start_s`: wall time from the moment stallmeter was attached to the first request for a batch, in seconds,
 and as a share of the whole run in percent. Imports before that are not seen. As lost counts only what exceeds a usual

@@ -1,14 +1,15 @@
 """Rare steps take many times longer than the others.
 
-**What it means.** Most steps take about the same time, but now and then one hangs: in its own work, not in a wait for
-data, a callback, a logger, a checkpoint or validation, which have rules of their own. Python's garbage collector, a new
-input shape that is compiled or autotuned, an allocator that returns memory, a slowed-down clock and a neighbour on the
-same device do that.
+**What it means.** Most steps take about the same time, but now and then one hangs in its own work. It is not waiting
+for data, a callback, a logger, a checkpoint or validation: those have rules of their own. Python's garbage collector,
+a new input shape that is compiled or autotuned, an allocator that returns memory, a slowed-down clock and a neighbour
+on the same device do that.
 
-**Evidence.** `body_s`: time of a step in copy, forward, backward and the loop's own body, in seconds. An outlier takes
-`factor` times the median or more. The excess over the median of all outliers, in seconds, scaled from the sample of
-steps to the whole run and never more than the ledger holds, as a share of training time in percent. The optimizer is
-left out, because with accumulated gradients it has work in some steps only. So are the first steps.
+**Evidence.** `body_s`: time of a step in copy, forward, backward and the loop's own body, in seconds. An outlier
+takes `factor` times the median or more. The excess over the median of all outliers, in seconds and as a share of
+training time in percent. It is scaled from the sample of steps to the whole run, and never more than the ledger
+holds. The optimizer is left out, because with accumulated gradients it has work in some steps only. So are the first
+steps.
 
 **Advice.** Collect garbage at a time of your choice. Keep input shapes fixed, or pad to a few sizes. Look at what else
 runs on the machine, and at the clock of the GPU, when pauses come at odd times.

@@ -1,7 +1,7 @@
 """The workers cannot keep up, and there is room for more.
 
-**What it means.** The loop waits because the workers together make batches more slowly than it uses them, and neither
-the CPU budget nor memory is used up: more workers raise the rate.
+**What it means.** The DataLoader is the bottleneck: the loop is waiting for data because the workers together make
+batches more slowly than it uses them. Neither the CPUs nor the memory are used up, so more workers raise the rate.
 
 **Evidence.** `data_wait_share_pct`: data wait as a share of training time, percent. `service_s`: a worker's time for
 a batch, seconds. `batch_cpu_s`: CPU time of a batch, seconds. The predicted gain comes from the num_workers model

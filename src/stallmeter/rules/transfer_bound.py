@@ -1,8 +1,8 @@
 """Copying batches to the device takes a large part of the step.
 
-**What it means.** Between two batches the device waits while the next one is copied into its memory: on the training's
-stream a copy and the computation that needs it run one after the other. Often more is copied than needed: images as
-32-bit floats, masks as one-hot vectors, whole frames of which a part is used.
+**What it means.** Between two batches the device waits while the next one is copied into its memory. On the
+training's stream a copy and the computation that needs it run one after the other. Often more is copied than needed:
+images as 32-bit floats, masks as one-hot vectors, whole frames of which a part is used.
 
 **Evidence.** `h2d_share_pct`: host-to-device copies as a share of the steps' device time in percent, between CUDA
 events before and after the copy. In Lightning this includes the batch-transfer hooks.

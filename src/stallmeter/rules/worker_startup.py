@@ -1,6 +1,6 @@
 """Workers start again each epoch, and the loop waits for them.
 
-**What it means.** At the beginning of an epoch the loader starts its worker processes, which import packages, copy
+**What it means.** At the beginning of an epoch the DataLoader starts its worker processes. They import packages, copy
 the dataset and make their first batch while the loop waits. With short epochs, with processes that are spawned rather
 than forked, or with a slow `worker_init_fn` this is the largest part of the wait.
 

@@ -1,10 +1,10 @@
 """How long forks hold the training thread.
 
-Workers that start by fork make the training process fork. What other packages do around a fork runs inside that call:
-a tracker's client that lets a request in flight finish first can hold it for many seconds, which looks exactly like a
+Workers that start by fork make the training process fork. What other packages do around a fork runs inside that call.
+A tracker's client that lets a request in flight finish first can hold it for many seconds. That looks exactly like a
 dataset that is slow to start. Handlers are called in reverse order of registration before a fork and in order after
-it, so ours, registered as late as possible, enclose those of the others. They cannot be taken back: each source leaves
-a pair behind that does nothing.
+it, so ours, registered as late as possible, enclose those of the others. They cannot be taken back: each source
+leaves a pair behind that does nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Trying another number of workers: propose, measure, keep or take back. Pure: steps and advice in, proposals out.
 
-One number is tried at a time. What was measured before the change is compared with what is measured after it; the new
-number stays when it is faster by more than the noise of both measurements, otherwise the old one comes back. No number
-is tried twice, so this ends by itself.
+One number is tried at a time. What was measured before the change is compared with what is measured after it. The new
+number stays when it is faster by more than the noise of both measurements. Otherwise the old one comes back. No
+number is tried twice, so this ends by itself.
 """
 
 from __future__ import annotations
