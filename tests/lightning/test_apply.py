@@ -46,7 +46,7 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[int, int]], None]:
 
     def install(table: dict[int, int]) -> None:
         def judge(rules: Any, window: Any, guard: Any) -> Verdict:
-            now = window.present().num_workers
+            now = window.present().loader.num_workers
             return Verdict(primary=None, num_workers=None if now is None else advice(now, table.get(now, now)))
 
         monkeypatch.setattr("stallmeter.engine.collector.evaluate", judge)
@@ -156,9 +156,9 @@ def test_samples_and_losses_are_those_of_the_run_without_it(
     plain, applied = run(), run(on_num_workers="apply")
     assert applied.workers == [1, 3, 1, 1]
     if not options.get("persistent_workers"):
-        assert applied.batches == plain.batches
+        assert applied.workers.batches == plain.workers.batches
         assert applied.losses == plain.losses
-    assert sorted(map(sorted, applied.batches[:STEPS])) == sorted(map(sorted, plain.batches[:STEPS]))
+    assert sorted(map(sorted, applied.workers.batches[:STEPS])) == sorted(map(sorted, plain.workers.batches[:STEPS]))
     assert not processes_left()
 
 

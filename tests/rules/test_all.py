@@ -20,6 +20,7 @@ from stallmeter import records
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.evaluation import evaluate
 from stallmeter.window import Window
+from stallmeter.window.signals import read_signal
 
 from .windows import check_form, window
 
@@ -54,7 +55,7 @@ def _tool() -> Any:
 
 def test_every_file_is_listed():
     """A rule that is written but not listed would never be asked."""
-    written = {path.stem for path in FOLDER.glob("*.py")} - {"__init__"}
+    written = {path.stem for path in FOLDER.glob("*.py")} - {"__init__", "evaluation", "rule"}
     assert written == {rule.id.replace("-", "_") for rule in ALL_RULES}
     assert len(ALL_RULES) == len(written)
 
@@ -88,19 +89,17 @@ class TestForm:
         """What a rule needs are signals of the window, which are None when nothing was measured."""
         assert rule.needs
         empty = Window()
-        assert all(getattr(empty, name) is None for name in rule.needs)
+        assert all(read_signal(empty, name) is None for name in rule.needs)
 
     def test_imports(self, rule):
         """A rule knows the vocabulary and nothing else."""
         source = Path(inspect.getfile(type(rule))).read_text(encoding="utf-8")
         assert set(re.findall(r"^from \.\.(\S+) import", source, re.MULTILINE)) <= {
-            "diagnosis",
-            "interfaces",
-            "loading",
-            "records",
+            "records.diagnosis",
             "window",
+            "workers.forecast",
         }
-        assert not re.search(r"^from \.\w", source, re.MULTILINE)
+        assert set(re.findall(r"^from \.(\w\S*) import", source, re.MULTILINE)) <= {"rule"}
 
 
 def test_pages_are_up_to_date():
@@ -113,10 +112,17 @@ def test_pages_are_up_to_date():
         assert on_disk[name] == text, f"docs/rules/{name} is out of date; run `make docs`"
 
 
+def test_the_list_of_signals_is_up_to_date():
+    """`make docs` was run after the last change of a signal."""
+    tool = _tool()
+    assert tool.SIGNALS.read_text(encoding="utf-8") == tool.signal_page(), "run `make docs`"
+
+
 def test_pages_are_written(tmp_path, monkeypatch):
     """The tool writes a page for each rule and removes those of rules that are gone."""
     tool = _tool()
     monkeypatch.setattr(tool, "FOLDER", tmp_path / "rules")
+    monkeypatch.setattr(tool, "SIGNALS", tmp_path / "reference/signals.md")
     (tmp_path / "rules").mkdir()
     (tmp_path / "rules/gone.md").write_text("")
     tool.main()

@@ -375,7 +375,7 @@ def test_only_the_sampler_thread_asks_nvml(tmp_path):
     monitor = Monitor(Settings(directory=tmp_path, interval_s=0.02, console=False), sources=[NvmlSource(nvml, {})])
     assert nvml.calls == []
     with monitor.start():
-        wait_until(lambda: monitor.window.gpus)
+        wait_until(lambda: monitor.window.gpu.samples)
         assert nvml.threads == {"stallmeter-sampler"}
     assert nvml.users == 0
 

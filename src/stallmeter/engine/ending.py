@@ -276,7 +276,7 @@ class Ending:
     def _say_verdict(self) -> None:
         if not self._settings.console or self._settings.rank != 0:
             return
-        line = self._guard("the headline", lambda: headline(self._pipeline.verdict, self._window.trials))
+        line = self._guard("the headline", lambda: headline(self._pipeline.verdict, self._window.loader.trials))
         if self._pipeline.folder is not None and line:
             sys.stderr.write(f"stallmeter: {line}\nstallmeter: details: stallmeter report {self._pipeline.folder}\n")
 

@@ -22,7 +22,7 @@ from ..records.interfaces import Source
 from ..rules import ALL_RULES
 from ..rules.evaluation import diagnose
 from ..rules.host_sync import HostSync
-from ..rules.rule import Rule
+from ..rules.rule import Rule, check_rules
 from ..timing.clock import StepClock
 from ..timing.loop import IN_WORKER, Watched
 from ..workers.apply import OnNumWorkers, Retuner, check_mode
@@ -76,6 +76,7 @@ class Monitor(core.Monitor):
         deep_steps: int = 0,
     ) -> None:
         check_retuning(on_num_workers, workers=workers)
+        check_rules(rules)
         rank, world_size = this_rank()
         settings = Settings(
             directory=recordings_directory(directory),
@@ -201,7 +202,7 @@ def add_default_sources(monitor: core.Monitor, *, hardware: bool, workers: bool)
     if hardware:
         if monitor.settings.world_size > 1:
             monitor.guard("source ranks", lambda: monitor.add_source(_rank_source(monitor)))
-        monitor.guard("source host", lambda: monitor.add_source(_host_source(monitor.window.budget)))
+        monitor.guard("source host", lambda: monitor.add_source(_host_source(monitor.window.facts.budget)))
         monitor.guard("source nvml", lambda: monitor.add_source(_nvml_source()))
         monitor.guard("device timing", lambda: _add_device_sources(monitor))
     if workers:
@@ -241,7 +242,7 @@ def add_profiler(monitor: core.Monitor) -> None:
     from ..sources.deep import DeepProfiler
 
     def median_s() -> float | None:
-        known = monitor.window.step_time_s
+        known = monitor.window.steps.step_time_s
         return None if known is None else known.median
 
     suffix = f"-rank{settings.rank}" if settings.rank else ""
@@ -290,7 +291,7 @@ def _host_source(budget: Budget | None) -> Source:
 def _rank_source(monitor: core.Monitor) -> Source:
     from ..sources.ranks import RankSource
 
-    settings, budget = monitor.settings, monitor.window.budget
+    settings, budget = monitor.settings, monitor.window.facts.budget
     here = budget.ranks_on_node if budget is not None and budget.ranks_on_node > 1 else settings.world_size
     return RankSource(lambda: monitor.folder, settings.rank, min(here, settings.world_size) - 1)
 

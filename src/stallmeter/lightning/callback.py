@@ -18,7 +18,7 @@ from ..engine.settings import CLOSE_BUDGET_S, Settings
 from ..errors import SettingError
 from ..records.interfaces import Source
 from ..rules import ALL_RULES
-from ..rules.rule import Rule
+from ..rules.rule import Rule, check_rules
 from ..timing.ledger import CHECKPOINT, LOGGING, VALIDATION, WORKER_STARTUP, Span, WorkSpan
 from ..workers.apply import OnNumWorkers
 from .actions import Spans, owners_of
@@ -86,9 +86,7 @@ class StallMonitorMixin:
             sync_probe_steps=sync_probe_steps,
             deep_steps=deep_steps,
         )
-        for rule in rules:
-            if not callable(getattr(rule, "check", None)):
-                raise SettingError(f"rules holds {rule!r}, which has no check(window)")
+        check_rules(rules)
         for source in sources:
             if not isinstance(source, Source):
                 raise SettingError(f"sources holds {source!r}, which has no name, sample(time_s) and close()")

@@ -81,7 +81,8 @@ class Sample(Generic[T]):
     def __len__(self) -> int:
         return self._seen
 
-    def __copy__(self) -> Sample[T]:
+    def __deepcopy__(self, copied: dict[int, object]) -> Sample[T]:
+        """Return a copy that shares the items: they are never changed."""
         twin: Sample[T] = Sample(self._size)
         twin._seen, twin.stride, twin.items = self._seen, self.stride, self.items[:]
         return twin
