@@ -156,9 +156,9 @@ def test_samples_and_losses_are_those_of_the_run_without_it(
     plain, applied = run(), run(on_num_workers="apply")
     assert applied.workers == [1, 3, 1, 1]
     if not options.get("persistent_workers"):
-        assert applied.workers.batches == plain.workers.batches
+        assert applied.batches == plain.batches
         assert applied.losses == plain.losses
-    assert sorted(map(sorted, applied.workers.batches[:STEPS])) == sorted(map(sorted, plain.workers.batches[:STEPS]))
+    assert sorted(map(sorted, applied.batches[:STEPS])) == sorted(map(sorted, plain.batches[:STEPS]))
     assert not processes_left()
 
 
