@@ -47,13 +47,13 @@ def rejudged(folder: Path) -> dict[str, Any]:
 
 def described(window: Window, verdict: Verdict) -> dict[str, Any]:
     """Return a verdict and its window as plain data."""
-    ledger = window.ledger
+    ledger = window.ledger.record
     return {
         "primary": plain(verdict.primary),
         "diagnoses": plain(verdict.diagnoses),
         "abstained": plain(verdict.abstained),
         "num_workers": plain(verdict.num_workers),
-        "coverage_pct": window.coverage_pct,
+        "coverage_pct": window.ledger.coverage_pct,
         "ledger": {} if ledger is None else dict(ledger.buckets),
         "callbacks": {} if ledger is None else dict(ledger.callbacks),
         "logging": {} if ledger is None else dict(ledger.logging),

@@ -245,13 +245,22 @@ def observe(case: Case, workers: int, effort: Effort, folder: Path) -> tuple[Loa
                 shape = batch_shape(batch)
             case.device(case.device_s)
         window: Window = monitor.window
-    host = window.host.items[2:]
+    host = window.host.samples.items[2:]
     costs = costs_from(
-        window.batches.items, window.steady, current=workers, loader=window.loader, host=host, batch=shape
+        window.workers.batches.items,
+        window.steps.steady,
+        current=workers,
+        loader=window.loader.info,
+        host=host,
+        batch=shape,
     )
     assert costs is not None, f"{case.name}: too short to measure with {workers} workers"
     limits = limits_from(
-        host, budget=read_budget(), memory=window.worker_memory.items, loader=window.loader, batch_bytes=shape.bytes
+        host,
+        budget=read_budget(),
+        memory=window.workers.memory.items,
+        loader=window.loader.info,
+        batch_bytes=shape.bytes,
     )
     if case.spare_bytes is not None:
         taken = workers * (limits.worker_bytes or 0)

@@ -426,8 +426,8 @@ def test_what_hangs_in_the_middle_of_a_run(
     name = f"{kind[:-1]} odd"
     wait_for(lambda: name in bench.caplog.text)
     wait_for(lambda: [e for e in monitor.window.events if e.name == f"{name} switched off"] != [])
-    before = monitor.window.ledger
-    wait_for(lambda: monitor.window.ledger is not before)
+    before = monitor.window.ledger.record
+    wait_for(lambda: monitor.window.ledger.record is not before)
     silent.release.set()
     monitor.close()
     bench.is_named_once(bench.check(monitor), name)

@@ -46,7 +46,7 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[int, int]], None]:
 
     def install(table: dict[int, int]) -> None:
         def evaluate(rules: Any, window: Any, guard: Any) -> Verdict:
-            now = window.present().num_workers
+            now = window.present().loader.num_workers
             return Verdict(primary=None, num_workers=None if now is None else advice(now, table.get(now, now)))
 
         monkeypatch.setattr("stallmeter.engine.collector.evaluate", evaluate)

@@ -21,7 +21,7 @@ from .conftest import Bench, Items
 
 def buckets(callback: Any) -> dict[str, float]:
     """Seconds per bucket, those without time left out."""
-    ledger = callback.monitor.window.ledger
+    ledger = callback.monitor.window.ledger.record
     assert sum(ledger.buckets.values()) == pytest.approx(ledger.wall_s, abs=1e-6)
     return {k: pytest.approx(v, abs=1e-6) for k, v in ledger.buckets.items() if v}
 
@@ -47,8 +47,8 @@ def test_every_planted_second_is_found(bench: Bench) -> None:
         "validation": 4 * (0.5 + 0.01 + 4 * 0.002),
         "callbacks": 8 * 0.02 + 8 * 0.003 + 2 * 1.0,
     }
-    assert sm.monitor.window.ledger.callbacks["Sleeper"] == pytest.approx(8 * 0.02 + 2 * 1.0)
-    assert sm.monitor.window.ledger.callbacks["Model.on_before_optimizer_step"] == pytest.approx(8 * 0.003)
+    assert sm.monitor.window.ledger.record.callbacks["Sleeper"] == pytest.approx(8 * 0.02 + 2 * 1.0)
+    assert sm.monitor.window.ledger.record.callbacks["Model.on_before_optimizer_step"] == pytest.approx(8 * 0.003)
 
 
 def test_step_records(bench: Bench) -> None:
@@ -74,7 +74,7 @@ def test_the_logger_is_named(bench: Bench) -> None:
 
     sm = bench.monitor(trackers=None)
     bench.trainer(sm, logger=SlowLogger(bench.folder), log_every_n_steps=2).fit(bench.model(), bench.loader(32))
-    assert sm.monitor.window.ledger.logging == {"SlowLogger": pytest.approx(4 * 0.25)}
+    assert sm.monitor.window.ledger.record.logging == {"SlowLogger": pytest.approx(4 * 0.25)}
 
 
 def test_a_checkpoint_is_told_from_the_callback_that_makes_it(unified: Bench) -> None:
@@ -201,7 +201,7 @@ def test_iterable_dataset(bench: Bench) -> None:
     assert len(steps(sm)) == 8
     found = buckets(sm)
     assert found["forward"] == 0.8
-    everything = sum(sm.monitor.window.ledger.buckets[b] for b in ("start", "worker_startup", "data_wait"))
+    everything = sum(sm.monitor.window.ledger.record.buckets[b] for b in ("start", "worker_startup", "data_wait"))
     assert everything == pytest.approx(32 * 0.01)
 
 

@@ -144,7 +144,7 @@ def test_a_profile_of_a_fit(unified: Bench, monkeypatch: pytest.MonkeyPatch) -> 
 
         hook = type("Ask", (unified.pl.Callback,), {"on_train_start": ask})()
         unified.trainer(ours, hook, profiler=profiler).fit(unified.model(), unified.loader(40))
-        profile = ours.monitor.window.profile
+        profile = ours.monitor.window.device.profile
         assert bool(asked) is made
         assert (profile is not None) is made
         if profile is not None:

@@ -610,7 +610,7 @@ def test_a_recording_that_is_deleted_in_mid_run(bench: Bench) -> None:
     without = outcome(bench, [], run, bench.model, {})
     sm = bench.module.StallMonitor(directory=bench.folder / "rec", hardware=False, console=False)
     assert outcome(bench, [sm], run, bench.model, {}) == without
-    assert sm.monitor.window.ledger.steps == 4
+    assert sm.monitor.window.ledger.record.steps == 4
     assert not (bench.folder / "rec").exists()
 
 
@@ -620,7 +620,7 @@ def test_a_place_where_no_folder_can_be_made(bench: Bench, caplog: pytest.LogCap
     sm = bench.module.StallMonitor(directory="/proc/recordings", hardware=False, console=False)
     assert outcome(bench, [sm], fit, bench.model, {}) == without
     assert sm.monitor.folder is None
-    assert sm.monitor.window.ledger.steps == 4
+    assert sm.monitor.window.ledger.record.steps == 4
     assert caplog.text.count("opening the recording failed") == 1
 
 

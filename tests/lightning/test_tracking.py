@@ -162,7 +162,7 @@ def test_a_tracker_that_does_not_answer_costs_the_training_nothing(unified: Benc
     assert sm.monitor.finish()
     (left,) = sm.monitor.undelivered
     assert left.points > 0
-    assert sm.monitor.window.ledger.buckets["callbacks"] == pytest.approx(0, abs=1e-9)
+    assert sm.monitor.window.ledger.record.buckets["callbacks"] == pytest.approx(0, abs=1e-9)
 
 
 def _steps(sm: Any) -> list[StepRecord]:

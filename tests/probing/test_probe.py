@@ -458,7 +458,7 @@ def test_recording_in_place_of_the_run(tmp_path: Path) -> None:
                 plain.step(batch)
     result = stallmeter.probe(step=plain.step, loader=loader, recording=tmp_path, **QUICK)
     assert result.recording == str(monitor.folder)
-    assert result.together.steps == len([s for s in monitor.window.steady if not s.epoch_start])
+    assert result.together.steps == len([s for s in monitor.window.steps.steady if not s.epoch_start])
     assert result.together.step_time_s > 0.03
     assert result.advice is not None
     assert "recorded run" in str(result)

@@ -76,7 +76,7 @@ deadline = time.monotonic() + 60
 with stallmeter.Monitor(directory="runs", trackers=None, interval_s=0.1, console=False) as monitor:
     for _ in monitor.watch(iter(int, 1)):
         time.sleep(0.01 if child else 0.0)
-        last = monitor.window.host.items[-1:]
+        last = monitor.window.host.samples.items[-1:]
         known = last and last[0].ranks_cpus is not None and last[0].job_cpus is not None
         if time.monotonic() > deadline or (os.path.exists("done") if not child else known):
             break

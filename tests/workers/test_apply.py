@@ -66,7 +66,7 @@ class Plain:
 
     def __init__(self, folder: Path, time: FakeTime, monkeypatch: pytest.MonkeyPatch, table: dict[int, int]) -> None:
         def evaluate(rules: Any, window: Any, guard: Any) -> Verdict:
-            now = window.present().num_workers
+            now = window.present().loader.num_workers
             return Verdict(primary=None, num_workers=None if now is None else advice(now, table.get(now, now)))
 
         monkeypatch.setattr("stallmeter.engine.collector.evaluate", evaluate)
@@ -239,17 +239,17 @@ def changed() -> Window:
 def test_two_numbers_of_workers_are_not_mixed(changed: Window) -> None:
     """Rules and model see the time since the change; the report sees the whole run."""
     present = changed.present()
-    assert present.num_workers == 2
-    assert {s.index for s in present.steady} == set(range(41, 80))
-    assert len(present.batches.items) == 40
-    assert present.wall_s == 40.0
-    assert present.bucket_s("data_wait") == pytest.approx(1.0)
+    assert present.loader.num_workers == 2
+    assert {s.index for s in present.steps.steady} == set(range(41, 80))
+    assert len(present.workers.batches.items) == 40
+    assert present.ledger.wall_s == 40.0
+    assert present.spent.bucket_s("data_wait") == pytest.approx(1.0)
     assert present.before is not None
-    assert present.before.num_workers == 0
-    assert {b.worker for b in present.before.batches.items} == {-1}
-    assert changed.wall_s == 80.0
-    assert changed.bucket_s("data_wait") == 33.0
-    assert len(changed.steady) > 70
+    assert present.before.loader.num_workers == 0
+    assert {b.worker for b in present.before.workers.batches.items} == {-1}
+    assert changed.ledger.wall_s == 80.0
+    assert changed.spent.bucket_s("data_wait") == 33.0
+    assert len(changed.steps.steady) > 70
 
 
 def test_until_enough_is_known_the_time_before_counts() -> None:
@@ -260,8 +260,8 @@ def test_until_enough_is_known_the_time_before_counts() -> None:
     assert window.present() is window
     window.append(WorkerChange(time_s=40.0, step=40, before=0, workers=2))
     window.append(ledger(41.0, 32.0))
-    assert window.num_workers == 0
-    assert window.present().num_workers == 0
+    assert window.loader.num_workers == 0
+    assert window.present().loader.num_workers == 0
     assert window.present() is not window
 
 
@@ -270,10 +270,10 @@ def test_a_second_change_forgets_the_first(changed: Window) -> None:
     fill(changed, first=80, epoch=2, step_s=0.5, wait_s=0.1, service_s=0.9, workers=3)
     changed.append(ledger(120.0, 37.0))
     present = changed.present()
-    assert present.num_workers == 3
-    assert present.wall_s == 40.0
+    assert present.loader.num_workers == 3
+    assert present.ledger.wall_s == 40.0
     assert present.before is not None
-    assert present.before.num_workers == 2
+    assert present.before.loader.num_workers == 2
     assert present.before.before is None
 
 
@@ -282,8 +282,8 @@ def test_trials_are_kept_as_they_stand(changed: Window) -> None:
     kept = WorkerTrial(time_s=80.0, before=0, workers=2, outcome="kept")
     for trial in (open_trial, kept, open_trial):
         changed.append(trial)
-    assert changed.trials == [kept, open_trial]
-    assert changed.present().trials == changed.trials
+    assert changed.loader.trials == [kept, open_trial]
+    assert changed.present().loader.trials == changed.loader.trials
 
 
 # -- two threads -------------------------------------------------------------------------------------------------------

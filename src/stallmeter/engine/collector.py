@@ -330,7 +330,7 @@ class Collector:
 
     def _take_steps(self) -> None:
         if not self._median_step_s or self._ticks % MEDIAN_TICKS == 0:
-            known = self._window.step_time_s
+            known = self._window.steps.step_time_s
             self._median_step_s = known.median if known else 0.0
         now_ns = self._ledger.now()
         room = DETAIL_STEPS_PER_S / self._limiter.level * max(1.0, (now_ns - self._taken_ns) / 1e9)
@@ -402,7 +402,7 @@ class Collector:
             if name is not None and ns and bucket in parts:
                 parts[bucket][name] = ns / 1e9
         buckets = {name: spent[i] / 1e9 for i, name in enumerate(BUCKETS)}
-        startup = min(self._window.startup_excess_s, buckets["data_wait"])
+        startup = min(self._window.steps.startup_excess_s, buckets["data_wait"])
         buckets["data_wait"] -= startup
         buckets["worker_startup"] += startup
         return LedgerRecord(

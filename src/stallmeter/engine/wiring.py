@@ -204,7 +204,7 @@ def _numeric_facts() -> object:
 def _rank_source(context: RunContext, output: Output, window: Window) -> Source:
     from ..sources.ranks import RankSource
 
-    budget = window.budget
+    budget = window.facts.budget
     here = budget.ranks_on_node if budget is not None and budget.ranks_on_node > 1 else context.world_size
     return RankSource(lambda: output.folder, context.rank, min(here, context.world_size) - 1)
 
@@ -212,7 +212,7 @@ def _rank_source(context: RunContext, output: Output, window: Window) -> Source:
 def _host_source(window: Window) -> Source:
     from ..sources.host import HostSource
 
-    return HostSource(budget=window.budget)
+    return HostSource(budget=window.facts.budget)
 
 
 def _nvml_source() -> Source:
@@ -258,7 +258,7 @@ def _profiler(
     from ..sources.deep import DeepProfiler
 
     def median_s() -> float | None:
-        known = window.step_time_s
+        known = window.steps.step_time_s
         return None if known is None else known.median
 
     suffix = f"-rank{context.rank}" if context.rank else ""

@@ -57,18 +57,18 @@ def model_of(window: Window, shape: BatchShape, device_s: float | None) -> Loade
     Returns:
         None when too few batches or steps were measured.
     """
-    current = window.num_workers
+    current = window.loader.num_workers
     if current is None:
         return None
-    steps = [step for step in window.steady if not step.epoch_start]
+    steps = [step for step in window.steps.steady if not step.epoch_start]
     since_s = steps[0].time_s if steps else math.inf
-    host = [sample for sample in window.host.items if sample.time_s >= since_s] or window.host.items
+    host = [sample for sample in window.host.samples.items if sample.time_s >= since_s] or window.host.samples.items
     try:
         costs = costs_from(
-            window.batches.items,
+            window.workers.batches.items,
             steps,
             current=current,
-            loader=window.loader,
+            loader=window.loader.info,
             host=host,
             batch=shape,
             device_s=device_s,
@@ -76,8 +76,8 @@ def model_of(window: Window, shape: BatchShape, device_s: float | None) -> Loade
         limits = limits_from(
             host,
             budget=read_budget(),
-            memory=window.worker_memory.items,
-            loader=window.loader,
+            memory=window.workers.memory.items,
+            loader=window.loader.info,
             batch_bytes=shape.bytes,
         )
     except SettingError:  # what was measured makes no sense, for example after the system clock was set back
@@ -87,7 +87,7 @@ def model_of(window: Window, shape: BatchShape, device_s: float | None) -> Loade
 
 def rate_of(window: Window) -> Rate | None:
     """Return how fast the steady steps of a recorded run were, validation and checkpoints left out."""
-    steps = [step for step in window.steady if not step.epoch_start]
+    steps = [step for step in window.steps.steady if not step.epoch_start]
     if not steps:
         return None
     times = [step.step_time_s - (step.checkpoint_s or 0.0) for step in steps]

@@ -158,7 +158,7 @@ class ProbeRun:
             return self._together(copy_of(self.loader), "together", MODEL_STEPS)
         self._left -= 1
         window, _ = self.recorded
-        recorded = window.num_workers
+        recorded = window.loader.num_workers
         if recorded is not None and recorded != self._current:
             self._notes.append(
                 f"the recording is of {recorded} workers, the loader alone was measured with {self._current}"
@@ -172,7 +172,7 @@ class ProbeRun:
         model = model_of(window, shape, free_data.step_time_s if free_data and on_device else None)
         if model is None:
             why = "too few batches were measured inside the loader"
-            if window.num_workers is None:
+            if window.loader.num_workers is None:
                 why = why_no_other_workers(self.loader) or "the recording names no loader"
             self._notes.append(f"nothing was predicted: {why}")
         return model

@@ -41,11 +41,11 @@ class DeviceView:
 
 def device_view(window: Window) -> DeviceView | None:
     """Return what is known of the device; None when nothing of it was measured."""
-    steps = window.device_steps.items
-    if not steps and not window.allocators and window.syncs is None and window.profile is None:
+    steps = window.device.steps.items
+    if not steps and not window.gpu.allocators and window.device.syncs is None and window.device.profile is None:
         return None
     timed = exposed_wait.timed(steps)
-    share, caught_up = window.exposed_share, window.caught_up_share
+    share, caught_up = window.device.exposed_wait_share, window.device.caught_up_share
     return DeviceView(
         timed_steps=len(timed),
         host_clock_steps=len(steps) - len(timed),
@@ -59,9 +59,9 @@ def device_view(window: Window) -> DeviceView | None:
         compute_s=exposed_wait.mean_s(steps, lambda s: s.compute_s),
         idle_s=exposed_wait.mean_s(steps, lambda s: s.idle_s),
         caught_up_pct=None if caught_up is None else 100.0 * caught_up,
-        allocators=tuple(sample for _, sample in sorted(window.allocators.items())),
-        syncs=window.syncs,
-        profile=window.profile,
+        allocators=tuple(sample for _, sample in sorted(window.gpu.allocators.items())),
+        syncs=window.device.syncs,
+        profile=window.device.profile,
     )
 
 

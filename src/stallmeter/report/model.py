@@ -261,7 +261,7 @@ def read_history(folder: Path, rank: int = 0) -> History:
         window.facts.update(header.settings)
         for record, _ in reader:
             if isinstance(record, Verdict):
-                verdict, evaluated = record, window.ledger
+                verdict, evaluated = record, window.ledger.record
             else:
                 window.append(record)
                 timeline.append(record)
@@ -270,7 +270,7 @@ def read_history(folder: Path, rank: int = 0) -> History:
             window.append(Event(time_s=header.started_s, name=f"{name} was passed over", detail=detail))
     except WRONG_VALUES as exc:
         raise _damaged(folder, exc) from exc
-    if window.ledger is None:
+    if window.ledger.record is None:
         raise RecordingError(
             f"the recording {str(folder)!r} is empty: nothing was measured yet, or the run ended before its first step"
         )
@@ -280,7 +280,7 @@ def read_history(folder: Path, rank: int = 0) -> History:
         window=window,
         timeline=timeline,
         verdict=verdict,
-        settled=evaluated is window.ledger and any(event.name == END for event in window.events),
+        settled=evaluated is window.ledger.record and any(event.name == END for event in window.events),
         skipped_lines=reader.skipped,
         skipped_parts=tuple(reader.skipped_parts),
     )
@@ -307,34 +307,34 @@ def summarize(
         settled: Whether the run ended and the verdict saw all of the window.
         skipped_lines: Damaged lines of the recording.
     """
-    ledger = window.ledger
+    ledger = window.ledger.record
     return Report(
         header=header,
         path=path,
         ranks=ranks,
         settled=settled,
         skipped_lines=skipped_lines,
-        wall_s=window.wall_s,
+        wall_s=window.ledger.wall_s,
         steps=0 if ledger is None else ledger.steps,
         epochs=0 if ledger is None else ledger.epochs,
         samples=None if ledger is None else ledger.samples,
         recorded_steps=0 if ledger is None else ledger.recorded_steps,
         lost_steps=0 if ledger is None else ledger.lost_steps,
-        coverage_pct=window.coverage_pct,
+        coverage_pct=window.ledger.coverage_pct,
         ledger=() if ledger is None else _shares(ledger),
-        step_time_s=window.step_time_s,
-        data_wait_s=window.data_wait_s,
-        data_wait_share_pct=window.host_wait_share_pct,
-        samples_per_s=window.samples_per_s,
-        steps_per_s=window.steps_per_s,
-        loader=window.loader,
-        batch_cost=_batch_cost(window.present().batches.items),
+        step_time_s=window.steps.step_time_s,
+        data_wait_s=window.steps.data_wait_s,
+        data_wait_share_pct=window.ledger.host_wait_share_pct,
+        samples_per_s=window.ledger.samples_per_s,
+        steps_per_s=window.ledger.steps_per_s,
+        loader=window.loader.info,
+        batch_cost=_batch_cost(window.present().workers.batches.items),
         hardware=_hardware(window),
         device=device_view(window),
         overhead=None if ledger is None else _overhead(ledger),
         events=tuple(window.events),
-        slow_steps=tuple(window.slow_steps),
-        trials=tuple(window.trials),
+        slow_steps=tuple(window.steps.slowest),
+        trials=tuple(window.loader.trials),
         verdict=verdict or Verdict(primary=None),
     )
 
@@ -385,11 +385,11 @@ def _level(items: Iterable[Any], name: str) -> Level | None:
 
 
 def _hardware(window: Window) -> Hardware:
-    memory = window.worker_memory.items
+    memory = window.workers.memory.items
     return Hardware(
-        host={name: _level(window.host.items, name) for name in HOST_SIGNALS},
-        network=_network(window.host.items),
-        gpus=tuple(_gpu(index, window.gpus[index].items) for index in sorted(window.gpus)),
+        host={name: _level(window.host.samples.items, name) for name in HOST_SIGNALS},
+        network=_network(window.host.samples.items),
+        gpus=tuple(_gpu(index, window.gpu.samples[index].items) for index in sorted(window.gpu.samples)),
         workers_rss_bytes=_level(memory, "rss_bytes"),
         workers_uss_bytes=_level(memory, "uss_bytes"),
     )

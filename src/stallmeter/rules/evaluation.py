@@ -9,6 +9,7 @@ from ..records.checks import sound_diagnosis
 from ..records.diagnosis import Abstention, Diagnosis, Severity, Verdict, WorkerAdvice
 from ..records.interfaces import GuardedCall, unguarded
 from ..window import Window
+from ..window.signals import read_signal
 from ..workers.forecast import Outlook, forecast
 from . import ALL_RULES
 from .rule import Rule
@@ -61,7 +62,7 @@ def name_of(rule: object) -> str:
 
 
 def _ask(rule: Rule, window: Window) -> Diagnosis | Abstention | None:
-    missing = tuple(name for name in rule.needs if getattr(window, name) is None)
+    missing = tuple(name for name in rule.needs if read_signal(window, name) is None)
     return Abstention(rule.id, missing) if missing else sound_diagnosis(rule.check(window))
 
 

@@ -16,7 +16,7 @@ from itertools import pairwise
 from ..records import StepRecord, WorkerTrial
 from ..records.diagnosis import WorkerAdvice
 from ..records.stats import Reservoir
-from ..window.store import WARMUP_STEPS
+from ..window.steps import WARMUP_STEPS
 
 NOISE = 0.03
 """Differences below this share of a step are never called better: repeated measurements differ by as much."""

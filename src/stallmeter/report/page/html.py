@@ -72,7 +72,7 @@ def _render(history: History, report: Report) -> str:
     charts = _draw(history, report)
     drawn = {c.id: {"data": c.data, "layout": c.layout} for c in charts.all()}
     library, script = get_plotlyjs(), _script(_resource("report.js"))
-    rows = worker_rows(history.window.batches.items)
+    rows = worker_rows(history.window.workers.batches.items)
     page: str = _template().render(
         policy=_policy([library, script]) if drawn else _policy([]),
         style=Markup(_resource("report.css") + _colours()),  # noqa: S704 - our own file
@@ -101,7 +101,7 @@ def _render(history: History, report: Report) -> str:
 
 def _draw(history: History, report: Report) -> _Charts:
     axis = time_axis(report.wall_s or 0.0)
-    steps = (step_times(history, axis), distribution(report, history.window.steady))
+    steps = (step_times(history, axis), distribution(report, history.window.steps.steady))
     return _Charts(
         phases=phases(history, axis),
         steps=[c for c in steps if c is not None],

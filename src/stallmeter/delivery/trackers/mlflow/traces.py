@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....errors import SettingError, TrackerError
-from ....window.store import SLOW_STEPS
+from ....window.steps import SLOW_STEPS
 from .step_traces import ORDER, StepTrace
 from .store import Run
 

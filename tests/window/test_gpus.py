@@ -1,4 +1,4 @@
-"""Signals of the hardware that depend on who else is on the node."""
+"""Which GPUs are this rank's own."""
 
 from __future__ import annotations
 
@@ -7,52 +7,23 @@ from typing import Any
 import pytest
 
 from stallmeter.records import AllocatorSample
-from stallmeter.rules.cpu_saturated import CpuSaturated
 from stallmeter.rules.gpu_memory_growth import GpuMemoryGrowth
 from stallmeter.rules.gpu_memory_near_limit import GpuMemoryNearLimit
 from stallmeter.rules.gpu_throttled import GpuThrottled
-from stallmeter.rules.noisy_neighbour import NoisyNeighbour
 from stallmeter.window import Window
+from stallmeter.window.facts import Facts
+from stallmeter.window.gpus import GpuHistory
+from stallmeter.window.ledger import LedgerSignals
+from stallmeter.window.loader import LoaderSignals
+from stallmeter.window.steps import StepSignals
 
-from ..rules.waiting import waiting
-from ..rules.windows import START_S, fires, gpus, hosts, missing, run, silent
+from ..rules.windows import START_S, fires, gpus, missing, run, silent
 
 GB = 10**9
 
 
 def budget(**known: Any) -> dict[str, Any]:
     return {"budget": {"host_cpus": 8, "affinity_cpus": 8, **known}}
-
-
-# -- the host ----------------------------------------------------------------------------------------------------------
-
-
-def neighbours(ranks_cpus: float | None, **known: Any) -> Window:
-    """A loop whose batches wait for a CPU, beside others that keep 3 of 8 busy."""
-    made = waiting(wait_s=0.05, work_s=0.01, batch_s=0.12, workers=2, cpus=8.0, queue_share=0.6, cpu_share=0.3)
-    for sample in hosts(
-        200, lambda i: {"usable_cpus": 8.0, "job_cpus": 1.0, "others_cpus": 3.0, "ranks_cpus": ranks_cpus}
-    ):
-        made.append(sample)
-    made.facts = budget(**known)
-    return made
-
-
-def test_other_ranks_are_no_noisy_neighbours() -> None:
-    """What others keep busy counts where the ranks are told from them, or are not on these CPUs."""
-    assert fires(NoisyNeighbour(), neighbours(None))
-    assert fires(NoisyNeighbour(), neighbours(4.0, ranks_on_node=4))
-    assert fires(NoisyNeighbour(), neighbours(None, ranks_on_node=4, bound_per_rank=True))
-    assert missing(NoisyNeighbour(), neighbours(None, ranks_on_node=4)) == ("others_cpus",)
-
-
-def test_other_ranks_fill_the_cpus_as_well() -> None:
-    made = neighbours(4.0, ranks_on_node=4)
-    assert made.cpu_busy_pct == 100.0
-    assert fires(CpuSaturated(), made)
-
-
-# -- GPUs --------------------------------------------------------------------------------------------------------------
 
 
 def machine(*records: Any, own: int | None = None, **known: Any) -> Window:
@@ -107,7 +78,7 @@ def allocated(index: int, size: int) -> AllocatorSample:
 )
 def test_own_gpus(made: Window, own: list[int]) -> None:
     """The allocator knows best, then NVML, then the rank's number; among several ranks nothing is guessed beyond it."""
-    assert made.own_gpus == own
+    assert made.gpu.own == own
 
 
 def test_gpu_rules_look_at_the_gpu_of_this_rank() -> None:
@@ -117,12 +88,26 @@ def test_gpu_rules_look_at_the_gpu_of_this_rank() -> None:
     for rule in rules:
         assert silent(rule, theirs)
         assert fires(rule, ours)
-    assert (theirs.busiest_gpu_pct, ours.busiest_gpu_pct) == (20.0, 90.0)
-    assert theirs.gpu_memory is not None
-    assert (theirs.gpu_memory.index, theirs.gpu_trace_pct) == (1, 20.0)
+    assert (theirs.gpu.utilization_pct, ours.gpu.utilization_pct) == (20.0, 90.0)
+    assert theirs.gpu.memory.peak is not None
+    assert (theirs.gpu.memory.peak.index, theirs.gpu.trace_pct) == (1, 20.0)
 
 
 def test_without_a_gpu_of_its_own_nothing_is_said() -> None:
     unknown = machine(ranks_on_node=2)
-    assert missing(GpuMemoryNearLimit(), unknown) == ("gpu_memory",)
-    assert (unknown.busiest_gpu_pct, unknown.gpu_trace_pct, unknown.gpu_throttling) == (None, None, None)
+    assert missing(GpuMemoryNearLimit(), unknown) == ("gpu.memory.peak",)
+    assert (unknown.gpu.utilization_pct, unknown.gpu.trace_pct, unknown.gpu.throttling) == (None, None, None)
+
+
+def test_a_part_alone() -> None:
+    """Every GPU has a bounded history and an exact peak."""
+    made = GpuHistory(Facts(), StepSignals(LoaderSignals(), LedgerSignals()), size=16)
+    assert made.own == []
+    for index in (1, 0):
+        for sample in gpus(100, lambda i: {"memory_used_bytes": 9 if i == 41 else 2}, index=index):
+            made.append(sample)
+    made.append(allocated(1, 6 * GB))
+    assert made.own == [1]
+    assert made.memory_peak_bytes == {0: 9, 1: 9}
+    assert max(len(samples.items) for samples in made.samples.values()) <= 16
+    assert made.newest(0, lambda s: s.memory_used_bytes) == 2
