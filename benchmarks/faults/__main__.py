@@ -2,7 +2,7 @@
 
 python -m benchmarks.faults --seeds 5 --markdown docs/explain/accuracy-faults.md --json faults.json
 python -m benchmarks.faults --only prep-stall no-workers-io --seeds 1 --recordings /tmp/faults
-python -m benchmarks.faults --reevaluate /tmp/faults          # today's rules on the recordings of earlier runs
+python -m benchmarks.faults --rejudge /tmp/faults          # today's rules on the recordings of earlier runs
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--markdown", type=Path, metavar="FILE")
     parser.add_argument("--recordings", type=Path, metavar="DIR", help="keep the recordings here")
-    parser.add_argument("--reevaluate", type=Path, metavar="DIR", help="train nothing; ask the rules about recordings")
+    parser.add_argument("--rejudge", type=Path, metavar="DIR", help="train nothing; ask the rules about recordings")
     parser.add_argument("--patience", type=float, default=20.0, metavar="S", help="longest wait for free CPUs")
     parser.add_argument("--retries", type=int, default=1, help="of a run that other processes disturbed")
     parser.add_argument("--rivals", action="store_true", help="run traceml-ai and gpuprof on the same cases")
@@ -69,9 +69,9 @@ def makers(arguments: argparse.Namespace, **how: Any) -> list[Runner]:
     ]
 
 
-def rejudged(folder: Path, cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
+def reevaluated(folder: Path, cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
     """Ask today's rules about the recordings of earlier runs."""
-    from .ours import rejudged as ask
+    from .ours import reevaluated as ask
 
     ids = {case.id for case in cases}
     for kept in sorted(folder.glob("*/result.json")):
@@ -107,13 +107,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"[{time.monotonic() - started:4.0f} s, {len(results)}] {mark:6s} {line}", file=sys.stderr, flush=True)
         if arguments.json:
             write_json(arguments.json, results)
-        if recordings and not arguments.reevaluate:
+        if recordings and not arguments.rejudge:
             (recordings / f"{result['case']}-{result['level']}-{result['seed']}" / "result.json").write_text(
                 json.dumps(result)
             )
 
-    if arguments.reevaluate:
-        for result in rejudged(arguments.reevaluate, cases):
+    if arguments.rejudge:
+        for result in reevaluated(arguments.rejudge, cases):
             say(result)
     else:
         runs = plan(cases, arguments.seeds, arguments.levels, arguments.first_seed)

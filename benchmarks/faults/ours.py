@@ -39,7 +39,7 @@ class Stallmeter:
         return {**described(monitor.window, monitor.verdict), "recording": str(monitor.folder)}
 
 
-def rejudged(folder: Path) -> dict[str, Any]:
+def reevaluated(folder: Path) -> dict[str, Any]:
     """Return what today's rules say about a recording of an earlier run."""
     window = read_history(folder).window
     return {**described(window, diagnose(window)), "recording": str(folder)}

@@ -415,7 +415,7 @@ class _CpuCounter:
             change = sum(total for _, total in cpu_s.values()) - sum(total for _, total in self.last.values())
             both = cpu_s.keys() & self.last.keys()
             survivors = sum(max(0.0, cpu_s[pid][0] - self.last[pid][0]) for pid in both)
-            # After a burial what children have taken cannot be told from the whole life of the one that was reaped.
+            # What children have taken cannot be told then from the whole life of the one that was reaped.
             self._total_s += survivors if reaped else max(change, survivors)
         self.last = cpu_s
         return self._total_s

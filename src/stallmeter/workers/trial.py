@@ -137,7 +137,7 @@ class WorkerTrials:
         self._persistent = False
         self._tried: set[int] = set()
         self._failed = self._unclear = 0
-        self._here = self._there = StepTimes(persistent=False)
+        self._present = self._previous = StepTimes(persistent=False)
         self._epoch_began = 0
         self._epoch_steps: int | None = None
 
@@ -145,11 +145,11 @@ class WorkerTrials:
         """The loader is known."""
         self.workers, self._persistent = workers, persistent
         self._tried = {workers}
-        self._here = StepTimes(persistent=persistent)
+        self._present = StepTimes(persistent=persistent)
 
     def step(self, step: StepRecord) -> None:
         """A step was taken with the present number."""
-        self._here.add(step)
+        self._present.add(step)
 
     def propose(self, advice: WorkerAdvice | None) -> Proposal | None:
         """Return what to set at the next boundary, as far as can be said now; None to leave it.
@@ -163,7 +163,7 @@ class WorkerTrials:
             return self._take_back(self.trial)
         if advice is None or advice.current != self.workers or advice.recommended in self._tried:
             return None
-        if self._failed >= MAX_REVERTS or self._here.speed(None) is None:
+        if self._failed >= MAX_REVERTS or self._present.speed(None) is None:
             return None
         return Proposal(before=self.workers, workers=advice.recommended, predicted_gain_pct=advice.predicted_gain_pct)
 
@@ -196,7 +196,7 @@ class WorkerTrials:
         self._failed += taken.revert
         self._unclear = 0
         self._tried.add(taken.workers)
-        self._there, self._here = self._here, StepTimes(persistent=self._persistent)
+        self._previous, self._present = self._present, StepTimes(persistent=self._persistent)
         self.workers = taken.workers
         if taken.revert:
             return ended
@@ -222,7 +222,7 @@ class WorkerTrials:
 
     def _speeds(self) -> tuple[StepTimeEstimate, StepTimeEstimate] | None:
         """Before and after the open trial; None when there is none or one of them is not known."""
-        before, after = self._there.speed(self._epoch_steps), self._here.speed(self._epoch_steps)
+        before, after = self._previous.speed(self._epoch_steps), self._present.speed(self._epoch_steps)
         return None if self.trial is None or before is None or after is None else (before, after)
 
     def _settle(self, outcome: str, time_s: float) -> tuple[WorkerTrial, ...]:

@@ -13,11 +13,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
-PATIENCE_S = 60.0
+START_TIMEOUT_S = 60.0
 """Most time for the one process to start; most of it imports torch."""
 
 
-LAST_WORDS_S = 10.0
+STDERR_TIMEOUT_S = 10.0
 """Most time for a process that failed to say why."""
 
 
@@ -47,7 +47,7 @@ def why_no_worker(loader: Any, method: str) -> str | None:
     context = loader.multiprocessing_context or multiprocessing
     answers, answer = context.Pipe(duplex=False)
     sent = (loader.dataset, loader.collate_fn, loader.worker_init_fn)
-    process = context.Process(target=_arrive, args=(answer, *sent), daemon=True)
+    process = context.Process(target=_report_started, args=(answer, *sent), daemon=True)
     began = f"workers would start by {method}, and a first one"
     try:
         process.start()
@@ -56,11 +56,11 @@ def why_no_worker(loader: Any, method: str) -> str | None:
     finally:
         answer.close()
     try:
-        if not answers.poll(PATIENCE_S):
-            return f"{began} took more than {PATIENCE_S:.0f} s"
+        if not answers.poll(START_TIMEOUT_S):
+            return f"{began} took more than {START_TIMEOUT_S:.0f} s"
         answers.recv()
     except (EOFError, OSError):
-        process.join(LAST_WORDS_S)  # the pipe is closed before the error is printed
+        process.join(STDERR_TIMEOUT_S)  # the pipe is closed before the error is printed
         return f"{began} did not take the dataset: it said why on stderr"
     finally:
         answers.close()
@@ -69,7 +69,7 @@ def why_no_worker(loader: Any, method: str) -> str | None:
     return None
 
 
-def _arrive(answer: Any, *_: object) -> None:
+def _report_started(answer: Any, *_: object) -> None:
     """Run in the process, when all that was sent is there."""
     answer.send(None)
 
