@@ -264,8 +264,8 @@ def main() -> None:
                 f"{row['mean_over_noop_high_us']:+6.1f}",
                 flush=True,
             )
-        mean_us = table["everything on"]["mean_us"]
-        print(f"own thread: {own_pct:.2f} % of a CPU, at most {own_pct / 100 * mean_us:.1f} µs of the mean step")
+        most_us = own_pct / 100 * table["everything on"]["median_us"]
+        print(f"own thread: {own_pct:.2f} % of a CPU, at most {most_us:.1f} µs of a step that takes the median")
     if arguments.json:
         with Path(arguments.json).open("w") as file:
             json.dump(results, file, indent=2)
