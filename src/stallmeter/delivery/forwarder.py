@@ -45,6 +45,12 @@ CLOSING_DELAY_S = 1.0
 LOOK_S = 0.05
 """Time between two looks at whether a tracker that is waited for has failed."""
 
+COST_SHARE = 0.003
+"""While a run goes on, a tracker's thread may take this share of a CPU: it holds the GIL, and the training waits."""
+
+LONGEST_PAUSE_S = 5.0
+"""Longest wait for the next points of a tracker that is dear to talk to: one transaction then takes them all."""
+
 BATCHES_PER_TURN = 20
 """Batches that one tracker may send before the next tracker has its turn."""
 
@@ -422,9 +428,12 @@ class Forwarder:
         return tuple(one for one in lost if one.points)
 
     def _run(self, delivery: _Delivery) -> None:
-        busy = False
-        while not self._ending.wait(0.0 if busy else self._interval_s):
+        busy, pause_s, paused_at_s = False, self._interval_s, time.thread_time()
+        while not self._ending.wait(0.0 if busy else pause_s):
             busy = self._turn([delivery])
+            if not busy:
+                cost_s, paused_at_s = time.thread_time() - paused_at_s, time.thread_time()
+                pause_s = max(self._interval_s, min(LONGEST_PAUSE_S, cost_s / COST_SHARE))
         if not self._closing.is_set():
             self._drain([delivery])
         while not self._closing.wait(self._interval_s):  # the last page is being made

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from threading import get_ident
 from typing import Any, Generic, TypeVar
 
+from .batches import fixed_size
 from .clock import DataSpan, StepClock
 from .ledger import DATA_WAIT, FIRST_WAIT, VALIDATION, WORKER_STARTUP, Span, WorkSpan
 
@@ -33,6 +34,10 @@ OTHER_THREAD = (
 
 PATIENCE = 100
 """An iteration that hands out so many batches in one step of another one makes the steps from then on."""
+
+SURE_BATCHES = 16
+LOOK_EVERY = 8
+"""Of a loader that states its batch size so many batches are looked at, then every so-many-th and the last."""
 
 _all: weakref.WeakSet[Turns] = weakref.WeakSet()
 _taking = threading.Lock()
@@ -221,6 +226,29 @@ class Watched(Generic[T]):
 class _Training(Generic[T]):
     """One epoch of a watched loader. When the loop leaves it, early or not, the step in progress is closed."""
 
+    __slots__ = (
+        "__weakref__",
+        "_ahead",
+        "_alone",
+        "_base",
+        "_clock",
+        "_epoch",
+        "_first_step",
+        "_fixed",
+        "_iterator",
+        "_ledger",
+        "_left_at",
+        "_size",
+        "_span",
+        "_step",
+        "_superseded",
+        "_top",
+        "_turns",
+        "_unlooked",
+        "loader",
+        "thread",
+    )
+
     def __init__(
         self,
         loader: Iterable[T],
@@ -235,7 +263,18 @@ class _Training(Generic[T]):
         self._iterator = iterator
         self._turns = turns
         self._clock = turns.clock
+        self._ledger = turns.clock.ledger
         self._size = size
+        self._fixed = fixed_size(loader)
+        self._first_step = turns.clock.index
+        self._unlooked = 0
+        """Batches from now on whose size is taken to be that of the last one."""
+        self._left_at: int | None = None
+        """`Ledger.last` as this left it with a mark that the next one can refer to; None when there is none."""
+        self._base: tuple[Any, ...] = ()
+        """That mark."""
+        self._top = 0
+        """The slot that the ledger was left in."""
         self._span = DataSpan(turns.clock, DATA_WAIT)
         self._epoch = epoch
         """Of the clock, while this makes its steps and its workers are those that were prepared; else -1."""
@@ -249,28 +288,100 @@ class _Training(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        if get_ident() != self.thread:
-            return self._next_elsewhere()
+        # The way of nearly all batches. Steps of 10 ms leave nothing of us in the CPU's caches: what counts is how many
+        # different lines of memory and pieces of the interpreter are needed. Hence no calls, and a mark that is short.
         clock = self._clock
-        span = self._span
-        span.__enter__()
+        ledger = self._ledger
+        if (
+            get_ident() != self.thread
+            or ledger.last is not self._left_at  # a span in the loop's body, another iteration, the end of an epoch
+            or not clock.worked
+            or clock.before_fetch is not None
+            or clock.at_boundary is not None
+            or ledger.device is not None
+        ):
+            return self._next_in_full()
+        acc = ledger.acc
+        stack = ledger.stack
+        top = self._top
+        now = ledger.now  # called as a method it would be looked up as one, for which the interpreter has no short way
+        asked = now()
+        # The time and `last` one straight after the other: `Ledger.peek` of another thread reads both.
+        acc[top] = spent = acc[top] + asked - ledger.last
+        ledger.last = asked
+        stack.append(DATA_WAIT)
+        number = clock.index
+        clock.marks.append((self._base, asked, number, top, spent, acc[DATA_WAIT], clock.samples))
+        clock.index = number + 1
+        clock.worked = False
         try:
             batch = next(self._iterator)
-        except StopIteration:
-            span.leave()
-            self._leave()
+        except BaseException as exc:
+            self._left_at = None
+            self._end_fetch(exc)
             raise
-        except BaseException:
-            span.leave()
+        got = now()
+        if ledger.last is asked:
+            acc[DATA_WAIT] += got - asked
+            ledger.last = self._left_at = got
+            stack.pop()
+        else:  # the loader has spans of its own
+            self._left_at = None
+            self._span.leave()
+        if self._unlooked:
+            self._unlooked -= 1
+        else:
+            self._look(batch)
+        clock.tracker_step = clock.index
+        clock.worked = True
+        return batch
+
+    def _next_in_full(self) -> T:
+        """Whatever there is to do besides: hooks, a device, the first batch of an epoch, spans since the last one."""
+        if get_ident() != self.thread:
+            return self._next_elsewhere()
+        clock, ledger = self._clock, self._ledger
+        span = self._span
+        self._left_at = None
+        before = clock.marked
+        span.__enter__()
+        asked = ledger.last
+        try:
+            batch = next(self._iterator)
+        except BaseException as exc:
+            self._end_fetch(exc)
             raise
+        undisturbed = ledger.last is asked
         if clock.after_fetch is None:
             span.leave()
         else:
             span.__exit__()
-        clock.samples = self._size(batch)
+        self._look(batch)
         clock.tracker_step = clock.index
         clock.worked = True
+        plain = undisturbed and not clock.epoch_start and clock.ready is None and clock.head_ready is None
+        if plain and clock.marked is not before:
+            # Since that mark nothing but this wait was booked: the next ones may refer to it.
+            self._base, self._left_at, self._top = clock.marked, ledger.last, ledger.stack[-1]
         return batch
+
+    def _end_fetch(self, exc: BaseException) -> None:
+        self._span.leave()
+        if isinstance(exc, StopIteration):
+            self._leave()
+
+    def _look(self, batch: T) -> None:
+        """Note the batch's size. Where the loader keeps to the size that it states, not every batch is looked at."""
+        clock = self._clock
+        clock.samples = size = self._size(batch)
+        if self._fixed is None:
+            return
+        if size != self._fixed.size:
+            self._fixed = None
+            return
+        at = clock.index - self._first_step
+        if at >= SURE_BATCHES:
+            self._unlooked = max(0, min(at + LOOK_EVERY, self._fixed.batches - 1) - at - 1)
 
     def follow(self) -> None:
         """Another iteration makes the steps from now on."""
@@ -315,6 +426,8 @@ class _Training(Generic[T]):
 
 class _Following(_Training[T]):
     """An iteration beside another one that makes the steps: its waits are added to them."""
+
+    __slots__ = ()
 
     def __next__(self) -> T:
         if get_ident() != self.thread:
