@@ -17,7 +17,9 @@ from stallmeter.trackers.lightning_logger import LightningLoggerTracker
 from stallmeter.trackers.mlflow import MlflowTracker
 
 from ..servers import FaultServer, MlflowServer
-from .conftest import Bench
+from .conftest import Bench, both_namespaces
+
+pytestmark = pytest.mark.xdist_group("server")
 
 
 @pytest.fixture(autouse=True)
@@ -89,6 +91,7 @@ def test_the_active_run_is_found_and_left_open(unified: Bench, monkeypatch: pyte
         mlflow.set_tracking_uri(None)
 
 
+@both_namespaces
 def test_any_other_logger_gets_the_window_metrics(bench: Bench) -> None:
     logger = bench.pl.loggers.CSVLogger(bench.folder / "csv")
     train(bench, logger)
