@@ -92,7 +92,7 @@ test-upstream: $(UPSTREAM)/.installed
 
 # What needs no torch, on every Python of PYTHONS that this machine has; `make test` runs all of it on one.
 PYTHONS := 3.10 3.11 3.12 3.13 3.14
-NEEDS_TORCH := lightning probing ecosystem ui gpu upstream test_demo.py test_leaks.py test_loop.py test_plain.py \
+NEEDS_TORCH := lightning probing ecosystem ui gpu upstream test_batches.py test_demo.py test_identity.py test_leaks.py test_loop.py test_plain.py \
     test_retune.py test_bench_faults.py test_platforms.py test_safety.py \
     sources/test_loader.py sources/test_loader_queue.py sources/test_loader_resize.py sources/test_loader_ring.py \
     sources/test_loader_worker.py trackers/test_neptune_end_to_end.py
