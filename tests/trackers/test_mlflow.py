@@ -22,7 +22,8 @@ from stallmeter.errors import MissingPackageError, TrackerError, TrackerUnavaila
 from stallmeter.interfaces import Page, Point, Tracker
 from stallmeter.trackers.mlflow import BEGIN, END, NOTE_TAG, SECTION_BYTES, MlflowTracker, merge_note
 
-from ..servers import FaultServer, free_port
+from ..ports import free_port
+from ..servers import FaultServer
 
 mlflow = pytest.importorskip("mlflow")
 
