@@ -23,7 +23,7 @@ from stallmeter.records import Event, StepRecord, WorkerChange, WorkerTrial
 from stallmeter.records.diagnosis import Verdict, WorkerAdvice
 
 from ..children import ProcessesLeft
-from .conftest import Bench
+from .conftest import Bench, both_namespaces
 
 STEPS = 20
 
@@ -102,6 +102,7 @@ def slow(bench: Bench, **options: Any) -> DataLoader:
     return bench.loader(4 * STEPS, 0.002, shuffle=True, **options)
 
 
+@both_namespaces
 def test_a_better_number_is_applied_and_kept(bench: Bench, plant: Any, processes_left: ProcessesLeft) -> None:
     plant({0: 2})
     fit = Fit(bench, slow(bench), on_num_workers="apply")

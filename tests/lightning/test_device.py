@@ -10,7 +10,7 @@ from stallmeter.records import DeviceStep
 from stallmeter.timing.device import DeviceTimeline
 
 from ..simulated_gpu import SimulatedGpu
-from .conftest import Bench
+from .conftest import Bench, both_namespaces
 
 
 def fit(bench: Bench, model: Any, gpu: SimulatedGpu, items: int = 40, **options: Any) -> tuple[Any, list[DeviceStep]]:
@@ -65,6 +65,7 @@ def test_a_wait_that_the_device_hides(bench: Bench) -> None:
         assert s.backward_s == pytest.approx(0.020)
 
 
+@both_namespaces
 def test_a_wait_that_costs(bench: Bench) -> None:
     """The device is done after 3.5 ms and idles for the rest."""
     gpu = SimulatedGpu(bench.time)

@@ -24,7 +24,7 @@ from stallmeter.records import Event, LedgerRecord, StepRecord
 from stallmeter.report.model import Report, read_history
 
 from ..children import PATIENCE_S, children, left
-from .conftest import Bench
+from .conftest import Bench, both_namespaces
 
 
 @pytest.fixture(autouse=True)
@@ -246,6 +246,7 @@ def test_an_exception_in_a_hook_of_the_module(bench: Bench, hook: str) -> None:
     assert found.raised == ("ZeroDivisionError", hook)
 
 
+@both_namespaces
 def test_an_exception_in_on_exception(bench: Bench) -> None:
     def run(trainer: Any, model: Any) -> None:
         members = {"on_exception": failing("on_exception"), "on_train_start": failing("on_train_start")}
@@ -424,6 +425,7 @@ def test_options_of_the_trainer(bench: Bench, options: dict[str, Any]) -> None:
     assert_the_same(bench, fit, bench.model, **options)
 
 
+@both_namespaces
 def test_fit_twice_and_everything_else(bench: Bench) -> None:
     def run(trainer: Any, model: Any) -> Any:
         trainer.fit(model, rows(num_workers=1))
@@ -450,6 +452,7 @@ def test_a_fit_after_one_that_failed(bench: Bench) -> None:
     assert report_of(sm).ended == "end"
 
 
+@both_namespaces
 def test_a_trainer_inside_a_trainer(bench: Bench) -> None:
     def run(trainer: Any, model: Any) -> None:
         def nested(*_: Any) -> None:
@@ -486,6 +489,7 @@ def test_resume(bench: Bench, when: str, workers: int) -> None:
     assert found.steps[0] == 8 + again
 
 
+@both_namespaces
 def test_a_checkpoint_made_with_us_resumes_without_us(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     sm = bench.monitor()
     trainer = bench.trainer(sm)
@@ -699,6 +703,7 @@ def test_what_is_no_source_is_refused_when_the_callback_is_made(bench: Bench) ->
         bench.module.StallMonitor(sources=[object()])
 
 
+@both_namespaces
 def test_a_callback_that_is_called_by_another_one(bench: Bench) -> None:
     """The trainer does not know ours."""
     sm = bench.monitor()

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from stallmeter.records import Event, StepRecord
 
 from ..monitors import bare_monitor
 from ..ports import free_port
+from ..warm import Forks, Program
 
 PROGRAM = Path(__file__).with_name("plain_ranks.py")
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_", "LOCAL_", "GROUP_", "TORCHELASTIC_", "SLURM_", "OMPI_", "PM")
@@ -277,11 +278,17 @@ def clean_environment(**more: str) -> dict[str, str]:
 
 def run_all(commands: list[list[Any]], environs: list[dict[str, str]]) -> str:
     """Run programs at the same time; returns what they said."""
+    return wait_for_all(
+        [
+            subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            for command, environ in zip(commands, environs, strict=True)
+        ]
+    )
+
+
+def wait_for_all(programs: Sequence[subprocess.Popen[str] | Program]) -> str:
+    """Return what they said; all have to end well."""
     said = []
-    programs = [
-        subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for command, environ in zip(commands, environs, strict=True)
-    ]
     try:
         for program in programs:
             said.append(program.communicate(timeout=200)[0])
@@ -303,31 +310,34 @@ def assert_common(directory: Path, fits: int) -> None:
             assert [r.index for r, _ in Reader(folder, rank) if isinstance(r, StepRecord)] in ([0, 1, 2], [])
 
 
-def test_two_nodes_and_two_starts_of_torchrun_on_one_port(tmp_path: Path) -> None:
+TORCHRUN = "from torch.distributed.run import main; main()"
+
+
+def test_two_nodes_and_two_starts_of_torchrun_on_one_port(forks: Forks, tmp_path: Path) -> None:
+    """The launchers are forks; the ranks that they start are interpreters of their own."""
     where = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", free_port()]
     for _ in range(2):
-        commands = [
+        environ = clean_environment(OMP_NUM_THREADS="1")
+        wait_for_all(
             [
-                sys.executable,
-                "-m",
-                "torch.distributed.run",
-                *map(str, where),
-                "--node-rank",
-                node,
-                PROGRAM,
-                tmp_path,
-                "gloo",
+                forks.start(
+                    TORCHRUN,
+                    *(*where, "--node-rank", node, PROGRAM, tmp_path, "gloo"),
+                    cwd=tmp_path,
+                    env=environ,
+                    together=True,
+                )
+                for node in ("0", "1")
             ]
-            for node in ("0", "1")
-        ]
-        run_all(commands, [clean_environment(OMP_NUM_THREADS="1")] * 2)
+        )
     assert_common(tmp_path / "gloo", fits=4)
     assert_common(tmp_path / "gloo-early", fits=2)
 
 
-def test_launchers_without_a_store_of_their_own(tmp_path: Path) -> None:
+def test_launchers_without_a_store_of_their_own(forks: Forks, tmp_path: Path) -> None:
     """Ranks in variables or in arguments, the group's store on one port twice, and in a file: six starts of a loop."""
-    said = run_all([[sys.executable, PROGRAM, tmp_path, str(free_port())]], [clean_environment()])
+    program = forks.start(PROGRAM, tmp_path, free_port(), cwd=tmp_path, env=clean_environment(), together=True)
+    said = wait_for_all([program])
     assert "frame #" not in said
     for name in ("first", "second", "by-file"):
         assert_common(tmp_path / name, fits=2)

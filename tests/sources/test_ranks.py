@@ -14,6 +14,8 @@ from stallmeter.machine import processes
 from stallmeter.recording import Header, Recorder
 from stallmeter.sources.ranks import LONGEST_S, RankSource
 
+from ..warm import NO_PICTURES
+
 
 @pytest.fixture(autouse=True)
 def strangers_all() -> Iterator[None]:
@@ -91,7 +93,7 @@ with stallmeter.Monitor(directory="runs", trackers=None, interval_s=0.1, console
 def test_a_rank_that_was_forked_and_computes(tmp_path: Path) -> None:
     """Seen by its parent, which is the other rank and sleeps: no process of its own, and no stranger."""
     done = subprocess.run(
-        [sys.executable, "-c", TWO_RANKS],
+        [sys.executable, "-c", NO_PICTURES + TWO_RANKS],
         cwd=tmp_path,
         capture_output=True,
         text=True,

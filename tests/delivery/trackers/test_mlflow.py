@@ -23,7 +23,8 @@ from stallmeter.delivery.trackers.mlflow.note import BEGIN, END, NOTE_TAG, SECTI
 from stallmeter.errors import MissingPackageError, TrackerError, TrackerUnavailableError
 from stallmeter.records.interfaces import Page, Point, Tracker
 
-from ...servers import FaultServer, free_port
+from ...ports import free_port
+from ...servers import FaultServer
 
 mlflow = pytest.importorskip("mlflow")
 
