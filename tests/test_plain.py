@@ -71,8 +71,8 @@ def test_a_loader_whose_workers_make_nothing(tmp_path: Path) -> None:
     *_, info = [x for x, _ in Reader(monitor.folder) if isinstance(x, LoaderInfo)]
     assert (info.kind, info.probed, info.num_workers) == ("Hiding", False, None)
     missing = {a.rule: a.missing for a in monitor.verdict.abstained}
-    assert "num_workers" in missing["worker-startup"]
-    assert {"service_s", "num_workers"} <= set(missing["too-few-workers"])
+    assert "loader.num_workers" in missing["worker-startup"]
+    assert {"workers.service_s", "loader.num_workers"} <= set(missing["too-few-workers"])
 
 
 WITHOUT_TORCH = textwrap.dedent(
