@@ -17,7 +17,7 @@ from ..errors import SettingError
 from ..timing.batches import BatchSizes, given_size
 from ..window import Window
 from .rate_meter import RateMeter
-from .training import SAMPLE_EVERY_S
+from .training import options_of
 
 NAMESPACES = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_lightning"}
 """Top-level packages of Lightning, and where each has its Trainer."""
@@ -66,15 +66,8 @@ class LightningTraining:
 
     def run(self, loader: Iterable[Any], meter: RateMeter, folder: Path, *, inside: bool) -> Window:
         """Train; see `Training.run`."""
-        watcher = importlib.import_module(f"..lightning.{ADAPTERS[self._namespace]}", __package__).StallMonitor(
-            directory=folder,
-            trackers=None,
-            rules=(),
-            hardware=inside,
-            workers=inside,
-            interval_s=SAMPLE_EVERY_S,
-            console=False,
-        )
+        adapter = importlib.import_module(f"..lightning.{ADAPTERS[self._namespace]}", __package__)
+        watcher = adapter.StallMonitor(**options_of(folder, inside=inside))
         with _quiet(NAMESPACES[self._namespace]):
             trainer = self._lightning.Trainer(
                 **self._kwargs, **_ours(folder), callbacks=[watcher, self._metering_callback(meter, watcher, loader)]

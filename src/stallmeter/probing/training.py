@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..engine.monitor import Monitor
+from ..engine.options import OptionArguments
 from ..errors import SettingError
 from ..timing.batches import BatchSizes, given_size
 from ..window import Window
@@ -15,6 +16,24 @@ from .rate_meter import RateMeter
 from .state_search import find_stateful
 
 SAMPLE_EVERY_S = 0.25
+
+
+def options_of(folder: Path, *, inside: bool) -> OptionArguments:
+    """Return the options of a probe's monitor: nothing is judged, forwarded or printed.
+
+    Args:
+        folder: For its recording.
+        inside: Whether to look inside the loader's workers and at the hardware.
+    """
+    return {
+        "directory": folder,
+        "trackers": None,
+        "rules": (),
+        "hardware": inside,
+        "workers": inside,
+        "interval_s": SAMPLE_EVERY_S,
+        "console": False,
+    }
 
 
 class Training(Protocol):
@@ -78,15 +97,7 @@ class StepTraining:
 
     def run(self, loader: Iterable[Any], meter: RateMeter, folder: Path, *, inside: bool) -> Window:
         """Train; see `Training.run`."""
-        monitor = Monitor(
-            directory=folder,
-            trackers=None,
-            rules=(),
-            hardware=inside,
-            workers=inside,
-            interval_s=SAMPLE_EVERY_S,
-            console=False,
-        )
+        monitor = Monitor(**options_of(folder, inside=inside))
         monitor.run.ending.skip_reports()
         sizes = BatchSizes(given_size(loader))
         try:
