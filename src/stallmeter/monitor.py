@@ -91,6 +91,7 @@ class Monitor:
         self._pid = os.getpid()
         self._identity = identity or Identity(settings.rank, settings.world_size)
         self._trackers = tuple(trackers)
+        # Any thread appends, the sampler's takes from the other end: no lock, since a deque does either in one piece.
         self._inbox: deque[UserMetrics | Event | BatchContent] = deque(maxlen=10_000)
         self._own_slot = self.ledger.slot(CALLBACKS, OWN_NAME)
         self._pipeline = Pipeline(
