@@ -348,7 +348,7 @@ class Forwarder:
 
     def show(self, page: Page) -> None:
         """Have the run's page brought up to date, after the points that are written by now. The newest page wins."""
-        self._page = page
+        self._page = page  # one reference: a tracker's thread sees the page before or this one, never half of it
 
     def hanging(self, longer_than_s: float) -> tuple[str, ...]:
         """Return the trackers whose call has not come back for so long; they go on when it does."""

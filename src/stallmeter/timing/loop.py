@@ -139,6 +139,8 @@ class Turns:
         return None
 
     def _revoke(self, thread: int) -> None:
+        # Under `_taking`. An iteration of the thread before reads its own `thread` at the next batch, without the lock:
+        # that thread was found between two iterations, or dead, so it is not in the middle of one.
         for iteration in list(self._running):
             iteration.thread = 0
         self._leader = _nobody
@@ -372,16 +374,20 @@ class _Training(Generic[T]):
 
     def _look(self, batch: T) -> None:
         """Note the batch's size. Where the loader keeps to the size that it states, not every batch is looked at."""
-        clock = self._clock
-        clock.samples = size = self._size(batch)
-        if self._fixed is None:
+        clock, fixed = self._clock, self._fixed
+        if self._unlooked and fixed is not None:
+            self._unlooked -= 1
+            clock.samples = fixed.size
             return
-        if size != self._fixed.size:
+        clock.samples = size = self._size(batch)
+        if fixed is None:
+            return
+        if size != fixed.size:
             self._fixed = None
             return
         at = clock.index - self._first_step
         if at >= SURE_BATCHES:
-            self._unlooked = max(0, min(at + LOOK_EVERY, self._fixed.batches - 1) - at - 1)
+            self._unlooked = max(0, min(at + LOOK_EVERY, fixed.batches - 1) - at - 1)
 
     def follow(self) -> None:
         """Another iteration makes the steps from now on."""

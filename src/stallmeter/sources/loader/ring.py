@@ -111,6 +111,9 @@ class Ring:
 
     def _drain(self, i: int) -> list[Fetch]:
         at, first = self._at(i), self._read[i]
+        # No lock and no barrier: a worker must never wait for us. x86 shows stores in order, so that a record is there
+        # before its count is. On ARM a count may be seen early; such a record reads as the one that was there before
+        # it, or as zeros: one batch among many, never an error.
         count = self._words[at + _COUNT]
         if count == first:
             return []
