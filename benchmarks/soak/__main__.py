@@ -23,7 +23,7 @@ from pathlib import Path
 
 import psutil
 
-from stallmeter.delivery.forwarder import points_of
+from stallmeter.delivery.points import points_of
 from stallmeter.engine.context import RunContext
 from stallmeter.engine.monitor import Monitor
 from stallmeter.engine.options import Options

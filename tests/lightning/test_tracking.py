@@ -11,7 +11,7 @@ from typing import Any
 import mlflow
 import pytest
 
-from stallmeter.delivery.forwarder import points_of
+from stallmeter.delivery.points import points_of
 from stallmeter.delivery.trackers.lightning_logger import LightningLoggerTracker
 from stallmeter.delivery.trackers.mlflow import MlflowTracker
 from stallmeter.recording import Reader

@@ -16,7 +16,7 @@ import pytest
 
 from stallmeter import recording
 from stallmeter.cli import main
-from stallmeter.delivery.forwarder import deliver
+from stallmeter.delivery.delivery import deliver
 from stallmeter.errors import RecordingError
 from stallmeter.recording import Header, Position, Reader, Recorder
 from stallmeter.recording.cursor import Cursor, cursor_path, write_cursor

@@ -20,6 +20,7 @@ COMMANDS = (report, sync, diagnose, compare, run, doctor, rules, probe, demo)
 """One module for each, in the order of the help."""
 
 INTERRUPTED = 130
+
 BROKEN_PIPE = 141
 """What a shell reports for a program that died of SIGPIPE."""
 

@@ -20,7 +20,7 @@ from ..report.files import complete_reports
 from ..report.model import Report, read_history
 from ..report.run_page import build_page
 from ..rules.evaluation import diagnose
-from .forwarder import deliver, points_left
+from .delivery import deliver, points_left
 from .trackers.mlflow import MlflowTracker
 from .trackers.neptune import RUN_ID_CHARACTERS, NeptuneScaleTracker, NeptuneTracker
 

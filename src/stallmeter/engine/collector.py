@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..delivery.points import Period, period_s
+from ..delivery.periods import Period, period_s
 from ..recording.pending import pending_deliveries
 from ..records import (
     BUCKETS,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeVar, get_type_hints
 
 from ..delivery.choice import Trackers, check_trackers
-from ..delivery.points import BASE_PERIOD_S
+from ..delivery.periods import BASE_PERIOD_S
 from ..errors import SettingError
 from ..records.interfaces import Source
 from ..rules import ALL_RULES

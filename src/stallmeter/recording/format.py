@@ -15,6 +15,7 @@ from ..records.redaction import redact
 
 SCHEMA = 1
 """Raised when a reader of the older version could misread a newer file."""
+
 _KINDS: dict[str, type[Any]] = {
     "step": records.StepRecord,
     "ledger": records.LedgerRecord,
@@ -39,6 +40,7 @@ _KINDS: dict[str, type[Any]] = {
 _KIND_OF = {cls: kind for kind, cls in _KINDS.items()}
 _FIELD_NAMES: dict[type[Any], frozenset[str]] = {}
 _COLUMNS = {kind: [f.name for f in fields(cls)] for kind, cls in _KINDS.items() if kind in ("step", "batch", "device")}
+
 _VALUES = {kind: attrgetter(*columns) for kind, columns in _COLUMNS.items()}
 """These kinds hold numbers alone."""
 

@@ -15,9 +15,11 @@ from .format import Header, encode, encode_header
 
 PART_BYTES = 16 * 2**20
 """Size at which a new part is begun."""
+
 STEP_BYTES_LIMIT = 16 * 2**20
 """Size of a rank's recording from which full step detail is thinned out; see `Recorder.detail`. All that is kept is
 read again when the run ends."""
+
 KEPT_LINES = 100_000
 """Most lines kept while they cannot be written: 20 MB, and some minutes of the fastest run."""
 

@@ -13,7 +13,7 @@ import mlflow
 import torch
 
 from stallmeter import Monitor
-from stallmeter.delivery.forwarder import points_of
+from stallmeter.delivery.points import points_of
 from stallmeter.delivery.sync import SyncResult, sync
 from stallmeter.delivery.trackers.mlflow import MlflowTracker
 from stallmeter.errors import TrackerUnavailableError

@@ -18,7 +18,7 @@ mlflow = pytest.importorskip("mlflow")
 
 from stallmeter import Monitor  # noqa: E402
 from stallmeter.cli import main  # noqa: E402
-from stallmeter.delivery.forwarder import deliver  # noqa: E402
+from stallmeter.delivery.delivery import deliver  # noqa: E402
 from stallmeter.delivery.sync import sync  # noqa: E402
 from stallmeter.delivery.trackers.mlflow import MlflowTracker  # noqa: E402
 from stallmeter.delivery.trackers.mlflow.note import NOTE_TAG  # noqa: E402

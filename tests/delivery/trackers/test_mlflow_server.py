@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from stallmeter.delivery.forwarder import Forwarder, deliver
+from stallmeter.delivery.delivery import deliver
+from stallmeter.delivery.forwarder import Forwarder
 from stallmeter.delivery.trackers.mlflow import MlflowTracker
 from stallmeter.delivery.trackers.mlflow.note import BEGIN, NOTE_TAG
 from stallmeter.errors import TrackerError

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stallmeter.delivery.points import Period, hardware_metrics, period_s, step_metrics
+from stallmeter.delivery.periods import Period, hardware_metrics, period_s, step_metrics
 from stallmeter.records import GpuSample, HostSample, NetworkSample
 
 from ..rules.windows import device_steps, step
