@@ -86,7 +86,7 @@ INTERNALS = {
     "probing.trainer": "compiled modules",
     "ranks.channels": "torch's process group",
     "sources": "torch's DataLoader, profiler and modules; Python's warnings",
-    "timing.loop": "sys._current_frames",
+    "timing.turns": "sys._current_frames",
 }
 """Rooms and files that look at what is private to somebody else's package, and what it is."""
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from stallmeter.timing.batches import BatchSizes
 from stallmeter.timing.clock import StepClock
 from stallmeter.timing.ledger import COMPUTE, FORWARD, OTHER, VALIDATION, WORKER_STARTUP, Ledger, Span
-from stallmeter.timing.loop import CLOSED, OTHER_THREAD, PATIENCE, SURE_BATCHES, Turns, Watched, _Training
+from stallmeter.timing.loop import PATIENCE, SURE_BATCHES, Watched, _Training
+from stallmeter.timing.turns import CLOSED, OTHER_THREAD, Turns
 
 from ..conftest import FakeTime
 
