@@ -43,6 +43,7 @@ settings.register_profile("stallmeter", derandomize=True, deadline=None)
 settings.load_profile("stallmeter")
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist looks at the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where processes share the tests, those of one file stay together: what they have in common is made once.
 

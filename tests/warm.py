@@ -18,8 +18,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-IMPORTED = ("torch._dynamo", "lightning.pytorch", "pytorch_lightning", "mlflow")
-"""The first optimizer imports the first of them, which takes as long as all the rest of a short training."""
+IMPORTED = ("torch._dynamo", "lightning.pytorch")
+"""The first optimizer imports the first of them, which takes as long as all the rest of a short training.
+
+What is told apart by whether a program has imported it, as MLflow and `pytorch_lightning` are, is left to the programs.
+"""
 
 
 NO_PICTURES = "from stallmeter import defaults; defaults.start_drawing = lambda: None\n"
