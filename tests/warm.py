@@ -25,7 +25,7 @@ What is told apart by whether a program has imported it, as MLflow and `pytorch_
 """
 
 
-NO_PICTURES = "from stallmeter import defaults; defaults.start_drawing = lambda: None\n"
+NO_PICTURES = "from stallmeter.engine import wiring; wiring.start_drawing = lambda: None\n"
 """Put before a program's text where page and pictures are not the subject: they take most of a short run's time."""
 
 

@@ -36,7 +36,7 @@ from lightning.pytorch.profilers import SimpleProfiler
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from mlflow.tracking import MlflowClient
 
-from stallmeter import pipeline
+from stallmeter.engine import collector
 from stallmeter.lightning.unified import StallMonitor
 from stallmeter.records.stats import percentile
 
@@ -183,7 +183,7 @@ def measure(rounds: int, block: int, submodules: int, work_s: float) -> tuple[di
         run = client.create_run(client.create_experiment("overhead")).info.run_id
 
         ours = StallMonitor(directory=folder, trackers=None, console=False)
-        pipeline.VERDICT_EVERY_S = 5.0 * len(CONTENDERS)  # in seconds of all, five of our own
+        collector.VERDICT_EVERY_S = 5.0 * len(CONTENDERS)  # in seconds of all, five of our own
         switch = Switch(ours, block)
         system_metrics = SystemMetricsMonitor(run, sampling_interval=1, samples_before_logging=1, tracking_uri=uri)
         collect, publish = system_metrics.collect_metrics, system_metrics.publish_metrics

@@ -131,8 +131,8 @@ for example in sys.argv[2:]:
         sys.stdout.flush()
         os.dup2(os.open("stdout.txt", os.O_WRONLY | os.O_CREAT), 1)
         os.dup2(os.open("stderr.txt", os.O_WRONLY | os.O_CREAT), 2)
-        from stallmeter import defaults
-        defaults.start_drawing = lambda: None  # pictures take most of a short run's time
+        from stallmeter.engine import wiring
+        wiring.start_drawing = lambda: None  # pictures take most of a short run's time
         sys.argv = [example, "1", "0", sys.argv[1]]
         runpy.run_path(example, run_name="__main__")
         sys.exit()

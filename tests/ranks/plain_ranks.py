@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 import stallmeter
-from stallmeter import defaults
+from stallmeter.engine import wiring
 
-defaults.start_drawing = lambda: None  # pictures take most of a short run's time
+wiring.start_drawing = lambda: None  # pictures take most of a short run's time
 FOLDER, CASE = Path(sys.argv[1]), sys.argv[2]
 QUIET = {"hardware": False, "workers": False, "console": False, "trackers": None, "interval_s": 0.05}
 
