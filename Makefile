@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check lint types imports unit test-ui bench-overhead bench-ledger bench-faults bench-workers bench-gpu soak test-matrix test-ecosystem test-upstream test-pythons docs clean
+.PHONY: demo test check lint types imports unit coverage test-packaging test-ui bench-overhead bench-ledger bench-faults bench-workers bench-gpu soak test-matrix test-ecosystem test-upstream test-pythons docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -29,12 +29,22 @@ types: $(STAMP)
 imports: $(STAMP)
 	$(BIN)/lint-imports
 
-# Real servers, worker processes and signals share a busy machine: a test that fails is tried again, and each retry is
-# printed as RERUN. One that needs it twice in a row fails, and one that needs it often is a defect.
-RERUNS := --reruns 1 --reruns-delay 2 -raR
+# A test process for each CPU, four at most (JOBS=0: all in one). Groups of tests come in the order of tests/conftest.py.
+# Nothing is tried again: a test that fails now and then is a defect.
+JOBS ?= logical
+TEST := -n $(JOBS) --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
+UNIT := not ui and not gpu and not bench and not ecosystem and not packaging
 
 unit: $(STAMP)
-	$(BIN)/python -m pytest $(RERUNS) -m 'not ui and not gpu and not bench and not ecosystem'
+	$(BIN)/python -m pytest $(TEST) -m '$(UNIT)'
+
+# The same tests with the share of lines that they run, in the test processes alone: tests of whole programs add none.
+coverage: $(STAMP)
+	$(BIN)/python -m pytest $(TEST) -m '$(UNIT)' --cov=src/stallmeter --cov-report=term:skip-covered
+
+# Builds the package and installs it where nothing else is. Continuous integration runs it after `make test`.
+test-packaging: $(STAMP)
+	$(BIN)/python -m pytest -m packaging
 
 # Needs Chromium and its driver (Debian: apt-get install chromium chromium-driver). Takes the pictures of the docs.
 test-ui: $(STAMP)
@@ -52,7 +62,7 @@ $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	touch $@
 
 test-matrix: $(OLDEST)/.installed
-	$(OLDEST)/bin/python -m pytest $(RERUNS) -m 'not ui and not gpu and not bench and not ecosystem' --ignore tests/test_packaging.py
+	$(OLDEST)/bin/python -m pytest $(TEST) -m '$(UNIT)'
 
 # Libraries that train with Lightning themselves, unchanged, in an environment of their own.
 ECOSYSTEM := .venv-ecosystem
@@ -82,12 +92,12 @@ test-upstream: $(UPSTREAM)/.installed
 
 # What needs no torch, on every Python of PYTHONS that this machine has; `make test` runs all of it on one.
 PYTHONS := 3.10 3.11 3.12 3.13 3.14
-NEEDS_TORCH := lightning probing ecosystem ui gpu upstream test_demo.py test_leaks.py test_loop.py test_plain.py \
-    test_retune.py test_bench_faults.py test_platforms.py test_safety.py \
+NEEDS_TORCH := lightning probing ecosystem ui gpu upstream cli/test_demo.py ranks/test_run_folder.py timing/test_batches.py \
+    timing/test_loop.py workers/test_apply.py test_bench_faults.py test_leaks.py test_plain.py test_platforms.py test_safety.py \
     sources/test_loader.py sources/test_loader_queue.py sources/test_loader_resize.py sources/test_loader_ring.py \
-    sources/test_loader_worker.py trackers/test_neptune_end_to_end.py
-# These look at the package and its layers, which are the same on each.
-SAME := test_packaging.py test_architecture.py
+    sources/test_loader_worker.py delivery/trackers/test_neptune_end_to_end.py
+# This looks at the layers, which are the same on each.
+SAME := test_architecture.py
 
 test-pythons: $(PYTHONS:%=test-python-%)
 
@@ -97,8 +107,8 @@ test-python-%:
 	if [ -z "$$found" ]; then echo "python$*: not on this machine, not run"; else \
 	    "$$found" -m venv .venv-python-$* && \
 	    .venv-python-$*/bin/python -m pip install --quiet --editable '.[report]' pytest pytest-timeout \
-	        pytest-rerunfailures hypothesis && \
-	    .venv-python-$*/bin/python -m pytest $(RERUNS) -m 'not ui and not gpu and not bench and not ecosystem' \
+	        pytest-xdist hypothesis && \
+	    .venv-python-$*/bin/python -m pytest $(TEST) -m '$(UNIT)' \
 	        $(foreach path,$(NEEDS_TORCH) $(SAME),--ignore tests/$(path)); fi
 
 bench-overhead: $(STAMP)

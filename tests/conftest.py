@@ -9,6 +9,7 @@ import shutil
 import signal
 import sqlite3
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+import stallmeter
 from stallmeter.records.interfaces import Page, Point
 from stallmeter.report.drawing import draw
 from stallmeter.timing.clock import StepClock
@@ -24,6 +26,10 @@ from stallmeter.timing.ledger import COMPUTE, OTHER, START, Ledger
 
 from .children import ProcessesLeft, children, left
 from .servers import MlflowServer
+from .warm import Forks
+
+HERE = Path(__file__).parent
+PACKAGE = Path(stallmeter.__file__).parent
 
 # Before torch is imported, here and in child processes: on few CPUs its threads mostly wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -35,6 +41,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # The same examples each time and no limit on theirs: what fails here fails everywhere, however busy the machine is.
 settings.register_profile("stallmeter", derandomize=True, deadline=None)
 settings.load_profile("stallmeter")
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist looks at the groups in the same hook
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where processes share the tests, those of one file stay together: what they have in common is made once.
+
+    Groups of several files, and files that name themselves one, take longest and are begun first.
+    """
+    named = {item.nodeid for item in items if item.get_closest_marker("xdist_group") is not None}
+    for item in items:
+        if item.nodeid not in named:
+            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(HERE).with_suffix("").as_posix()))
+    items.sort(key=lambda item: item.nodeid not in named)
 
 
 class FakeTime:
@@ -103,6 +122,25 @@ def step_clock(ledger: Ledger) -> StepClock:
 
 
 @pytest.fixture(autouse=True)
+def deprecations(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What our own code does that will not work for ever fails the test, on any thread and where a guard holds errors.
+
+    A warning that is turned into an error would be held there, too.
+    """
+    found: list[str] = []
+    show = warnings.showwarning
+
+    def look(message: Any, category: type[Warning], filename: str, *where: Any, **more: Any) -> None:
+        if issubclass(category, (DeprecationWarning, PendingDeprecationWarning)) and PACKAGE in Path(filename).parents:
+            found.append(f"{filename}: {category.__name__}: {message}")
+        show(message, category, filename, *where, **more)
+
+    monkeypatch.setattr(warnings, "showwarning", look)
+    yield found
+    assert not found
+
+
+@pytest.fixture(autouse=True)
 def _no_drawings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of this process make no page and no pictures: a child process for each would take most of the time."""
     monkeypatch.setattr("stallmeter.engine.wiring.start_drawing", lambda: None)
@@ -135,6 +173,14 @@ def quick_collections() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """Starts programs that import torch."""
+    made = Forks()
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from stallmeter.engine.monitor import Monitor
 from stallmeter.engine.options import Options
 from stallmeter.engine.run import Run
 from stallmeter.engine.wiring import assemble
-from stallmeter.ranks.identity import Identity
+from stallmeter.ranks.run_folder import RunFolder
 
 
 def bare_monitor(directory: Path, **given: Any) -> Monitor:
@@ -26,7 +26,7 @@ def bare_run(
     trackers: Sequence[Any] = (),
     draw: Any = None,
     now: Callable[[], int] = time.perf_counter_ns,
-    identity: Identity | None = None,
+    run_folder: RunFolder | None = None,
     rank: int = 0,
     world_size: int = 1,
     **options: Any,
@@ -37,7 +37,7 @@ def bare_run(
         Options(directory=directory, **{**quiet, **options}),
         RunContext(recordings=directory, rank=rank, world_size=world_size),
         find_trackers=lambda: trackers,
-        identity=identity,
+        run_folder=run_folder,
         draw=draw,
         now=now,
     )

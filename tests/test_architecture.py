@@ -84,9 +84,9 @@ INTERNALS = {
     "lightning": "Lightning's loops",
     "probing.loaders": "torch's DataLoader",
     "probing.trainer": "compiled modules",
-    "ranks.rendezvous": "torch's process group",
+    "ranks.channels": "torch's process group",
     "sources": "torch's DataLoader, profiler and modules; Python's warnings",
-    "timing.loop": "sys._current_frames",
+    "timing.turns": "sys._current_frames",
 }
 """Rooms and files that look at what is private to somebody else's package, and what it is."""
 

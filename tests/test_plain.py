@@ -19,6 +19,8 @@ from stallmeter import Monitor
 from stallmeter.recording import Reader
 from stallmeter.records import Event, LedgerRecord, LoaderInfo, StepRecord, WorkerBatch
 
+from .warm import NO_PICTURES
+
 
 def test_fabric(tmp_path: Path) -> None:
     fabric = pytest.importorskip("lightning.fabric").Fabric(accelerator="cpu", devices=1)
@@ -71,8 +73,8 @@ def test_a_loader_whose_workers_make_nothing(tmp_path: Path) -> None:
     *_, info = [x for x, _ in Reader(monitor.folder) if isinstance(x, LoaderInfo)]
     assert (info.kind, info.probed, info.num_workers) == ("Hiding", False, None)
     missing = {a.rule: a.missing for a in monitor.verdict.abstained}
-    assert "num_workers" in missing["worker-startup"]
-    assert {"service_s", "num_workers"} <= set(missing["too-few-workers"])
+    assert "loader.num_workers" in missing["worker-startup"]
+    assert {"workers.service_s", "loader.num_workers"} <= set(missing["too-few-workers"])
 
 
 WITHOUT_TORCH = textwrap.dedent(
@@ -88,7 +90,9 @@ WITHOUT_TORCH = textwrap.dedent(
 
 def test_without_torch(tmp_path: Path) -> None:
     env = {**os.environ, "STALLMETER_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", NO_PICTURES + WITHOUT_TORCH], env=env, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     assert "switched off" not in done.stderr
     (folder,) = tmp_path.iterdir()
@@ -162,7 +166,7 @@ FORKING = textwrap.dedent(
 def test_processes_and_threads(tmp_path: Path, what: str, steps: list[int], warnings: int) -> None:
     """Each process has a recording of its own, complete with its end; the parent's monitor says that it has none."""
     env = {**os.environ, "STALLMETER_DIR": str(tmp_path)}
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKING, what]
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", NO_PICTURES + FORKING, what]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("passes through untimed") == warnings, done.stderr

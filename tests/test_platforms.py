@@ -9,6 +9,8 @@ from pathlib import Path
 
 import stallmeter
 
+from .warm import Forks
+
 MODULES = sorted(
     path.relative_to(Path(stallmeter.__file__).parents[1]).with_suffix("").as_posix().replace("/", ".")
     for path in Path(stallmeter.__file__).parent.rglob("*.py")
@@ -26,14 +28,12 @@ for name in ("register_at_fork", "sched_getaffinity", "getloadavg", "fork"):
 """
 
 
-def test_every_module_can_be_imported_without_posix() -> None:
+def test_every_module_can_be_imported_without_posix(forks: Forks, tmp_path: Path) -> None:
     assert len(MODULES) > 100
     # Packages of others need POSIX here, where they were installed for it: they come first.
     first = "import lightning.pytorch, pytorch_lightning, mlflow, sklearn.datasets, multiprocessing.popen_spawn_posix\n"
     program = first + WITHOUT + "import importlib\n" + f"for name in {MODULES!r}: importlib.import_module(name)\n"
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=200, check=False
-    )
+    done = forks.run(program, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
@@ -53,8 +53,8 @@ def test_a_loop_is_recorded_without_posix_and_without_proc(tmp_path: Path) -> No
         with stallmeter.Monitor(directory="runs", trackers=None, interval_s=0.05) as monitor:
             for batch in monitor.watch(range(30)):
                 time.sleep(0.01)
-        from stallmeter.report.model import build_report
-        report = build_report(monitor.folder, 0)
+        from stallmeter.report.model import read_history
+        report = read_history(monitor.folder).report()
         assert report.steps == 30, report.steps
         assert report.coverage_pct > 90, report.coverage_pct
         """

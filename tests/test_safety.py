@@ -6,8 +6,6 @@ import json
 import os
 import pickle
 import stat
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,9 @@ import pytest
 
 from stallmeter.recording import Header, Recorder
 from stallmeter.records import LedgerRecord
-from stallmeter.report.model import build_report
+from stallmeter.report.model import read_history
+
+from .warm import Forks
 
 AUDITED = """
 import json, os, sys
@@ -48,6 +48,7 @@ PROGRAM = (
     AUDITED
     + """
 import time
+os.umask(0o027)
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from stallmeter.lightning import StallMonitor
@@ -71,21 +72,13 @@ json.dump(seen, open("seen.json", "w"))
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a program that trained with everything on, its effects on the system in ``seen.json``."""
     folder = tmp_path_factory.mktemp("audited")
     (folder / "train.py").write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, "train.py"],
-        cwd=folder,
-        # matplotlib keeps a list of fonts in a folder of its own; it is told to keep it here.
-        env={**os.environ, "MPLCONFIGDIR": str(folder / "runs")},
-        capture_output=True,
-        text=True,
-        timeout=180,
-        umask=0o027,
-        check=False,
-    )
+    # matplotlib keeps a list of fonts in a folder of its own; it is told to keep it here.
+    environment = {**os.environ, "MPLCONFIGDIR": str(folder / "runs")}
+    done = forks.run(folder / "train.py", cwd=folder, env=environment, timeout=180)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -138,6 +131,6 @@ def test_a_recording_is_data_never_code(tmp_path: Path) -> None:
         file.write(f"__import__('os').mkdir({str(tmp_path / 'ran')!r})\n".encode())
         file.write(pickle.dumps(Bomb()) + b"\n")
         file.write(b'["step",{"__class__":"os.system","args":["true"]}]\n')
-    report = build_report(tmp_path / "run", 0)
+    report = read_history(tmp_path / "run").report()
     assert report.skipped_lines >= 2
     assert not (tmp_path / "ran").exists()

@@ -69,9 +69,9 @@ def makers(arguments: argparse.Namespace, **how: Any) -> list[Runner]:
     ]
 
 
-def rejudged(folder: Path, cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
+def reevaluated(folder: Path, cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
     """Ask today's rules about the recordings of earlier runs."""
-    from .ours import rejudged as ask
+    from .ours import reevaluated as ask
 
     ids = {case.id for case in cases}
     for kept in sorted(folder.glob("*/result.json")):
@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             )
 
     if arguments.rejudge:
-        for result in rejudged(arguments.rejudge, cases):
+        for result in reevaluated(arguments.rejudge, cases):
             say(result)
     else:
         runs = plan(cases, arguments.seeds, arguments.levels, arguments.first_seed)

@@ -39,7 +39,7 @@ class Stallmeter:
         return {**described(monitor.window, monitor.verdict), "recording": str(monitor.folder)}
 
 
-def rejudged(folder: Path) -> dict[str, Any]:
+def reevaluated(folder: Path) -> dict[str, Any]:
     """Return what today's rules say about a recording of an earlier run."""
     window = read_history(folder).window
     return {**described(window, diagnose(window)), "recording": str(folder)}
@@ -47,13 +47,13 @@ def rejudged(folder: Path) -> dict[str, Any]:
 
 def described(window: Window, verdict: Verdict) -> dict[str, Any]:
     """Return a verdict and its window as plain data."""
-    ledger = window.ledger
+    ledger = window.ledger.record
     return {
         "primary": plain(verdict.primary),
         "diagnoses": plain(verdict.diagnoses),
         "abstained": plain(verdict.abstained),
         "num_workers": plain(verdict.num_workers),
-        "coverage_pct": window.coverage_pct,
+        "coverage_pct": window.ledger.coverage_pct,
         "ledger": {} if ledger is None else dict(ledger.buckets),
         "callbacks": {} if ledger is None else dict(ledger.callbacks),
         "logging": {} if ledger is None else dict(ledger.logging),

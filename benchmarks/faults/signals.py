@@ -27,28 +27,32 @@ HOST = (
 
 def read(window: Window) -> dict[str, Any]:
     """Return every signal by name; seconds and percent."""
-    ledger = window.ledger
-    steps = window.steady
+    ledger = window.ledger.record
+    steps = window.steps.steady
     return {
         "steps": 0 if ledger is None else ledger.steps,
         "epochs": 0 if ledger is None else ledger.epochs,
-        "wall_s": window.wall_s,
-        "training_s": window.training_s,
-        "coverage_pct": window.coverage_pct,
-        "data_wait_share_pct": window.data_wait_share_pct,
-        "worker_startup_s": window.bucket_s("worker_startup"),
-        "startup_excess_s": window.startup_excess_s,
-        "step_time_s": _stats(window.step_time_s),
-        "data_wait_s": _stats(window.data_wait_s),
-        "work_s": _stats(window.work_s),
+        "wall_s": window.ledger.wall_s,
+        "training_s": window.ledger.training_s,
+        "coverage_pct": window.ledger.coverage_pct,
+        "data_wait_share_pct": window.spent.data_wait_share_pct,
+        "worker_startup_s": window.spent.bucket_s("worker_startup"),
+        "startup_excess_s": window.steps.startup_excess_s,
+        "step_time_s": _stats(window.steps.step_time_s),
+        "data_wait_s": _stats(window.steps.data_wait_s),
+        "work_s": _stats(window.steps.work_s),
         "queue": _queue(steps),
-        "batch": _batches(window.batches.items),
-        "host": {name: _median(getattr(s, name) for s in window.host.items) for name in HOST},
-        "others_cpus_max": max((s.others_cpus for s in window.host.items if s.others_cpus is not None), default=None),
-        "main_rss": _trend(window.host.items, lambda s: s.main_rss_bytes),
-        "children_rss": _trend(window.host.items, lambda s: s.children_rss_bytes),
-        "job_rss": _trend(window.host.items, lambda s: s.job_rss_bytes),
-        "loader": None if window.loader is None else {n: getattr(window.loader, n) for n in window.loader.__slots__},
+        "batch": _batches(window.workers.batches.items),
+        "host": {name: _median(getattr(s, name) for s in window.host.samples.items) for name in HOST},
+        "others_cpus_max": max(
+            (s.others_cpus for s in window.host.samples.items if s.others_cpus is not None), default=None
+        ),
+        "main_rss": _trend(window.host.samples.items, lambda s: s.main_rss_bytes),
+        "children_rss": _trend(window.host.samples.items, lambda s: s.children_rss_bytes),
+        "job_rss": _trend(window.host.samples.items, lambda s: s.job_rss_bytes),
+        "loader": None
+        if window.loader.info is None
+        else {n: getattr(window.loader.info, n) for n in window.loader.info.__slots__},
         "events": [f"{event.name}: {event.detail}" for event in window.events],
     }
 

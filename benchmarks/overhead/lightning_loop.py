@@ -5,6 +5,11 @@ order, and a contender's cost is the median over rounds of (its block's median -
 Medians of whole runs, or of long blocks, on a shared machine differ by more than what is measured here. The interval
 beside it holds the true median with 95 % confidence, whatever the noise looks like (a sign test).
 
+Beside the median stands the mean, with an interval by bootstrap: in it is what our sampler thread takes from the loop,
+some milliseconds at once, which no median shows. Its ticks are given one second of "everything on" each, its verdicts
+five, and the steps of those seconds alone. The CPU time of that thread in a second of them bounds the mean from above,
+since Python runs one thread at a time, and does so without the noise of others.
+
     python benchmarks/overhead/lightning_loop.py [--rounds 1000] [--block 13] [--work-ms 0 1 10] [--json FILE]
 """
 
@@ -16,11 +21,13 @@ import logging
 import platform
 import random
 import statistics
+import sys
 import tempfile
 import time
 import warnings
 from pathlib import Path
 
+import intervals
 import lightning.pytorch as L
 import torch
 from lightning.pytorch.callbacks import DeviceStatsMonitor
@@ -29,6 +36,7 @@ from lightning.pytorch.profilers import SimpleProfiler
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from mlflow.tracking import MlflowClient
 
+from stallmeter.engine import collector
 from stallmeter.lightning.unified import StallMonitor
 from stallmeter.records.stats import percentile
 
@@ -99,6 +107,8 @@ class Switch(L.Callback):
         self.current = ""
         self.last = 0
         self.seen = 0
+        self.due_s = 1.0
+        self.began_s = 0.0
 
     def on_train_start(self, trainer, pl_module):
         self.queue: list[str] = []
@@ -113,14 +123,28 @@ class Switch(L.Callback):
         self.patches = {k: v for k, v in vars(self.profiler).items() if k in ("profile", "start", "stop")}
         self.others = [cb for cb in trainer.callbacks if cb is not self.ours]
         self.ticking = False
+        self.own_s = self.own_cpu_s = 0.0
         sampler = self.run.collector.sampler
-        tick = sampler._tick
-        sampler._tick = lambda: tick() if self.ticking else None
+        self.tick, sampler._tick = sampler._tick, self.tick_in_time
+        sampler._interval_s = 0.05
+
+    def tick_in_time(self):
+        """Tick once a second of our own blocks."""
+        if self.ticking and self.own_s + time.perf_counter() - self.began_s >= self.due_s:
+            self.due_s += 1.0
+            before_s = time.thread_time()
+            self.tick()
+            self.own_cpu_s += time.thread_time() - before_s
 
     def switch(self, trainer, name: str) -> None:
         for attribute in self.patches:
             vars(self.profiler).pop(attribute, None)
         self.run.clock.pause()
+        if self.current == "everything on":
+            self.own_s += time.perf_counter() - self.began_s
+        if self.current == "ledger alone":
+            self.run.clock.drain(sys.maxsize)
+        self.began_s = time.perf_counter()
         trainer.profiler = self.simple if name == "SimpleProfiler" else self.profiler
         extra = {
             "no-op callback": [self.noop],
@@ -151,7 +175,7 @@ class Switch(L.Callback):
         self.last = now()
 
 
-def measure(rounds: int, block: int, submodules: int, work_s: float) -> dict[str, dict[str, float]]:
+def measure(rounds: int, block: int, submodules: int, work_s: float) -> tuple[dict[str, dict[str, float]], float]:
     steps = rounds * block * len(CONTENDERS)
     with tempfile.TemporaryDirectory() as folder:
         uri = f"sqlite:///{folder}/mlflow.db"
@@ -159,6 +183,7 @@ def measure(rounds: int, block: int, submodules: int, work_s: float) -> dict[str
         run = client.create_run(client.create_experiment("overhead")).info.run_id
 
         ours = StallMonitor(directory=folder, trackers=None, console=False)
+        collector.VERDICT_EVERY_S = 5.0 * len(CONTENDERS)  # in seconds of all, five of our own
         switch = Switch(ours, block)
         system_metrics = SystemMetricsMonitor(run, sampling_interval=1, samples_before_logging=1, tracking_uri=uri)
         collect, publish = system_metrics.collect_metrics, system_metrics.publish_metrics
@@ -180,25 +205,27 @@ def measure(rounds: int, block: int, submodules: int, work_s: float) -> dict[str
         trainer.fit(Model(submodules, work_s), Batches(steps))
         system_metrics.finish()
         ours.monitor.finish()
-    return tabulate(switch.times)
+    return tabulate(switch.times), 100.0 * switch.own_cpu_s / switch.own_s
 
 
 def tabulate(times: dict[str, list[list[int]]]) -> dict[str, dict[str, float]]:
     """Figures of each contender, µs, from its step times by block, ns."""
-    baseline = [statistics.median(b) for b in times["no-op callback"]]
     table = {}
     for name in CONTENDERS:
-        blocks = times[name]
-        every = sorted(t for b in blocks for t in b)
-        over = sorted((statistics.median(b) - base) / 1e3 for b, base in zip(blocks, baseline, strict=True))
-        rank = max(0, int(len(over) / 2 - 0.98 * len(over) ** 0.5))  # 1.96 standard deviations of a fair coin
+        pairs = list(zip(times[name], times["no-op callback"], strict=True))
+        every = sorted(t for b in times[name] for t in b)
+        median = intervals.median([(statistics.median(a) - statistics.median(b)) / 1e3 for a, b in pairs])
+        mean = intervals.mean([(statistics.fmean(a) - statistics.fmean(b)) / 1e3 for a, b in pairs])
         table[name] = {
             "median_us": statistics.median(every) / 1e3,
             "mean_us": statistics.fmean(every) / 1e3,
             "p99_us": percentile(every, 0.99) / 1e3,
-            "over_noop_us": statistics.median(over),
-            "over_noop_low_us": over[rank],
-            "over_noop_high_us": over[-1 - rank],
+            "over_noop_us": median.value,
+            "over_noop_low_us": median.low,
+            "over_noop_high_us": median.high,
+            "mean_over_noop_us": mean.value,
+            "mean_over_noop_low_us": mean.low,
+            "mean_over_noop_high_us": mean.high,
         }
     return table
 
@@ -221,15 +248,23 @@ def main() -> None:
     for submodules, work_ms in plans:
         rounds = round(arguments.rounds / max(1.0, work_ms / 2))  # long steps vary less beside what is measured
         name = f"{submodules} submodules, {work_ms:g} ms of work a step"
-        table = results[name] = measure(rounds, arguments.block, submodules, work_ms / 1e3)
+        table, own_pct = measure(rounds, arguments.block, submodules, work_ms / 1e3)
+        results[name] = {**table, "own thread": {"cpu_pct": own_pct}}
         print(f"\n{name}: {rounds} rounds of {arguments.block} steps each")
-        print(f"{'':22s} {'median µs':>10s} {'mean µs':>10s} {'p99 µs':>10s} {'over no-op µs':>14s} {'95 %':>16s}")
+        print(
+            f"{'':22s} {'median µs':>10s} {'mean µs':>10s} {'p99 µs':>10s} {'over no-op':>11s} {'95 %':>16s} "
+            f"{'mean over it':>13s} {'95 %':>18s}"
+        )
         for contender, row in table.items():
             print(
                 f"{contender:22s} {row['median_us']:10.1f} {row['mean_us']:10.1f} {row['p99_us']:10.1f} "
-                f"{row['over_noop_us']:+14.1f} {row['over_noop_low_us']:+7.1f} to {row['over_noop_high_us']:+5.1f}",
+                f"{row['over_noop_us']:+11.1f} {row['over_noop_low_us']:+7.1f} to {row['over_noop_high_us']:+5.1f} "
+                f"{row['mean_over_noop_us']:+13.1f} {row['mean_over_noop_low_us']:+8.1f} to "
+                f"{row['mean_over_noop_high_us']:+6.1f}",
                 flush=True,
             )
+        most_us = own_pct / 100 * table["everything on"]["median_us"]
+        print(f"own thread: {own_pct:.2f} % of a CPU, at most {most_us:.1f} µs of a step that takes the median")
     if arguments.json:
         with Path(arguments.json).open("w") as file:
             json.dump(results, file, indent=2)

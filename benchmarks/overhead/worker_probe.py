@@ -55,7 +55,7 @@ def fetch_us(rounds: int) -> list[float]:
     """Added to one fetch in the worker's thread, with all its readings and the record written."""
     dataset = Nothing(8)
     plain = fetch._MapDatasetFetcher.fetch
-    timed = _timed(plain, FetchTimer(dataset, _new_ring(1).lane(0)))
+    timed = _timed(plain, FetchTimer(dataset, _new_ring(1).writer(0)))
     off = fetch._MapDatasetFetcher(dataset, True, first, False)
     on = fetch._MapDatasetFetcher(dataset, True, first, False)
     return [

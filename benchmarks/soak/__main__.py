@@ -23,7 +23,7 @@ from pathlib import Path
 
 import psutil
 
-from stallmeter.delivery.forwarder import points_of
+from stallmeter.delivery.points import points_of
 from stallmeter.engine.context import RunContext
 from stallmeter.engine.monitor import Monitor
 from stallmeter.engine.options import Options
@@ -144,7 +144,7 @@ def soak(steps: int, folder: Path) -> dict[str, float]:
     drawn_s = time.monotonic() - began_s
     assert monitor.folder is not None
     expected = sum(len(points_of(record)) for record, _ in Reader(monitor.folder, 0))
-    ledger = monitor.window.ledger
+    ledger = monitor.window.ledger.record
     assert ledger is not None
     gc.collect()
     return {

@@ -82,7 +82,7 @@ FULL = Effort(rounds=5, sweep_s=1.0, start_s=3.0, patience_s=150.0)
 QUICK = Effort(rounds=1, sweep_s=0.6, start_s=1.5, patience_s=20.0)
 
 
-class Patience:
+class TimeBudget:
     """Seconds that may still be spent on waiting for quiet and on repeating what was disturbed."""
 
     def __init__(self, seconds: float) -> None:
@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file to write the results to")
     options = parser.parse_args()
     effort = QUICK if options.quick else FULL
-    patience = Patience(effort.patience_s)
+    patience = TimeBudget(effort.patience_s)
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message="This DataLoader will create")
     began = time.monotonic()
@@ -180,7 +180,7 @@ def main() -> None:
     sys.exit(0 if report["goals_met"] else 1)
 
 
-def result(case: Case, effort: Effort, patience: Patience, folder: Path) -> dict[str, Any]:
+def result(case: Case, effort: Effort, patience: TimeBudget, folder: Path) -> dict[str, Any]:
     """Measure one loader: both starts, then the sweep."""
     answers = [answer(case, start, effort, patience, folder) for start in STARTS]
     most = MOST_WORKERS
@@ -220,7 +220,7 @@ def assess(case: Case, answer: Answer, truth: dict[int, Truth], best: int) -> di
     }
 
 
-def answer(case: Case, start: int, effort: Effort, patience: Patience, folder: Path) -> Answer:
+def answer(case: Case, start: int, effort: Effort, patience: TimeBudget, folder: Path) -> Answer:
     """Run with a number of workers through stallmeter and ask the model; then once more with what it recommends."""
     (costs, limits), others = patience.undisturbed(lambda: observe(case, start, effort, folder))
     advice = advise(costs, limits)
@@ -245,13 +245,22 @@ def observe(case: Case, workers: int, effort: Effort, folder: Path) -> tuple[Loa
                 shape = batch_shape(batch)
             case.device(case.device_s)
         window: Window = monitor.window
-    host = window.host.items[2:]
+    host = window.host.samples.items[2:]
     costs = costs_from(
-        window.batches.items, window.steady, current=workers, loader=window.loader, host=host, batch=shape
+        window.workers.batches.items,
+        window.steps.steady,
+        current=workers,
+        loader=window.loader.info,
+        host=host,
+        batch=shape,
     )
     assert costs is not None, f"{case.name}: too short to measure with {workers} workers"
     limits = limits_from(
-        host, budget=read_budget(), memory=window.worker_memory.items, loader=window.loader, batch_bytes=shape.bytes
+        host,
+        budget=read_budget(),
+        memory=window.workers.memory.items,
+        loader=window.loader.info,
+        batch_bytes=shape.bytes,
     )
     if case.spare_bytes is not None:
         taken = workers * (limits.worker_bytes or 0)
@@ -259,7 +268,7 @@ def observe(case: Case, workers: int, effort: Effort, folder: Path) -> tuple[Loa
     return costs, limits
 
 
-def sweep(case: Case, numbers: Sequence[int], effort: Effort, patience: Patience) -> dict[int, Truth]:
+def sweep(case: Case, numbers: Sequence[int], effort: Effort, patience: TimeBudget) -> dict[int, Truth]:
     """Measure every number of workers in shuffled rounds; the median of the rounds counts."""
     found: dict[int, list[tuple[float, float]]] = {w: [] for w in numbers}
     for round_number in range(effort.rounds):

@@ -1,4 +1,4 @@
-"""Tells you why the accelerator waits, in the run you already track.
+"""Finds why PyTorch training is slow (data loading, callbacks, logging, the step), in the run you already track.
 
 Importing this package loads the standard library only; what needs more is imported when it is first used.
 """

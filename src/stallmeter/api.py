@@ -16,7 +16,8 @@ from .engine.options import Options, takes_options
 from .errors import SettingError
 from .records.diagnosis import WorkerAdvice
 from .rules.evaluation import diagnose
-from .timing.loop import IN_WORKER, Watched
+from .timing.loop import Watched
+from .timing.turns import IN_WORKER
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import json
 import os
 import shlex
@@ -17,16 +19,32 @@ import pytest
 import stallmeter
 from stallmeter import cli
 from stallmeter.cli.arguments import FORMATS
-from stallmeter.engine.witness import NOTHING
+from stallmeter.engine.run_check import NOTHING
 from stallmeter.recording import Reader
 from stallmeter.rules import ALL_RULES
 
 from ..report.recordings import HOSTILE, complete_run, ledger, step, write
+from ..warm import NO_PICTURES
 
 PROGRAM = (sys.executable, "-m", "stallmeter")
 
 
-def call(*arguments: str | os.PathLike[str], **options) -> subprocess.CompletedProcess[str]:
+def call(*arguments: str | os.PathLike[str]) -> subprocess.CompletedProcess[str]:
+    """Run the command in this process, with files as its streams."""
+    streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2)]
+    with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
+        try:
+            status = cli.main([*map(os.fspath, arguments)])
+        except SystemExit as exc:  # of argparse
+            status = int(str(exc.code))
+    said = []
+    for stream in streams:
+        stream.flush()
+        said.append(stream.buffer.getvalue().decode())
+    return subprocess.CompletedProcess(arguments, status, *said)
+
+
+def process(*arguments: str | os.PathLike[str], **options) -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own."""
     command = [*PROGRAM, *map(os.fspath, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
@@ -53,7 +71,7 @@ def recording(tmp_path):
 def test_report_finds_the_recording(recording, level):
     """A recording, the folder of many, or one of its files will do."""
     path = {"folder": recording, "parent": recording.parent, "file": recording / "rank0.0000.jsonl"}[level]
-    done = call("report", path)
+    done = process("report", path)
     assert done.returncode == 0
     assert "CRITICAL  No worker prepares batches beside the loop" in done.stdout
     assert "\x1b" not in done.stdout
@@ -62,7 +80,7 @@ def test_report_finds_the_recording(recording, level):
 
 def test_report_default_path(recording):
     """Without a path it is ./stallmeter, where recordings go by default."""
-    done = call("report", "--format", "json", cwd=recording.parents[1])
+    done = process("report", "--format", "json", cwd=recording.parents[1])
     assert json.loads(done.stdout)["run"]["id"] == "ab12cd"
 
 
@@ -146,7 +164,7 @@ def test_report_mistakes(tmp_path, recording):
     fails(call("report", tmp_path / "two\nlines"), "two")
     fails(call("report", recording, "--output", tmp_path / "nowhere" / "x.txt"), "No such file or directory")
     fails(call("report", write(tmp_path / "header", [])), "is empty")
-    fails(call("report", cwd=tmp_path / "empty"), "'stallmeter'")
+    fails(process("report", cwd=tmp_path / "empty"), "'stallmeter'")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +227,7 @@ def test_broken_pipe(recording):
 def test_ascii_terminal(recording):
     """A terminal without the characters gets question marks, not a traceback."""
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-    done = call("report", recording, env=environment)
+    done = process("report", recording, env=environment)
     assert done.returncode == 0
     assert "########" in done.stdout
 
@@ -229,7 +247,7 @@ def test_hostile_names(tmp_path):
 def run_script(tmp_path: Path, source: str, *arguments: str, options: tuple[str, ...] = (), **more):
     script = tmp_path / "train.py"
     script.write_text(source)
-    return call("run", *options, "--", sys.executable, script, *arguments, **more)
+    return process("run", *options, "--", sys.executable, script, *arguments, **more)
 
 
 def test_run_sets_the_environment(tmp_path):
@@ -262,7 +280,7 @@ def test_run_passes_arguments(tmp_path):
 
 def test_run_without_dashes(tmp_path):
     """The -- may be left out."""
-    done = call("run", sys.executable, "-c", "import sys; print(sys.argv[1:])", "--dir", "x")
+    done = process("run", sys.executable, "-c", "import sys; print(sys.argv[1:])", "--dir", "x")
     assert done.stdout.strip() == "['--dir', 'x']"
 
 
@@ -293,7 +311,7 @@ def test_run_handler_of_the_program(tmp_path):
     assert run_script(tmp_path, source).returncode == 5
 
 
-MEASURES = "import stallmeter; [batch for batch in stallmeter.watch([[1, 2]] * 3)]"
+MEASURES = f"{NO_PICTURES}import stallmeter; [batch for batch in stallmeter.watch([[1, 2]] * 3)]"
 
 
 @pytest.mark.parametrize(
@@ -304,7 +322,7 @@ MEASURES = "import stallmeter; [batch for batch in stallmeter.watch([[1, 2]] * 3
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", False),
         ("import os, sys; os.execv(sys.executable, [sys.executable, '-c', 'pass'])", False),
         (MEASURES, True),
-        ("import stallmeter; stallmeter.Monitor(directory='elsewhere', trackers=None).close()", True),
+        (f"{NO_PICTURES}import stallmeter; stallmeter.Monitor(directory='elsewhere', trackers=None).close()", True),
         (f"import os, sys; os.execv(sys.executable, [sys.executable, '-c', {MEASURES!r}])", True),
         (f"import subprocess, sys; subprocess.run([sys.executable, '-c', {MEASURES!r}])", True),
         ("import os; os.environ.clear(); os.mkdir('stallmeter/of-another-machine')", True),
@@ -340,14 +358,14 @@ def test_run_mistakes(tmp_path):
     (tmp_path / "noshebang").chmod(0o755)
     (tmp_path / "badshebang").write_text("#!/nowhere/python\n")
     (tmp_path / "badshebang").chmod(0o755)
-    fails(call("run"), "say what to run")
-    fails(call("run", "--"), "say what to run")
-    fails(call("run", "--", "pyhton", "train.py"), "there is no program 'pyhton'", status=127)
-    fails(call("run", "--", "train.py", cwd=tmp_path), "write: stallmeter run -- python train.py")
-    fails(call("run", "--", "./train.py", cwd=tmp_path), "write: stallmeter run -- python ./train.py")
-    fails(call("run", "--", "./data", cwd=tmp_path), "cannot be run: Permission denied", status=126)
-    fails(call("run", "--", "./noshebang", cwd=tmp_path), "#!/usr/bin/env python3", status=126)
-    fails(call("run", "--", "./badshebang", cwd=tmp_path), "interpreter is missing", status=127)
+    fails(process("run"), "say what to run")
+    fails(process("run", "--"), "say what to run")
+    fails(process("run", "--", "pyhton", "train.py"), "there is no program 'pyhton'", status=127)
+    fails(process("run", "--", "train.py", cwd=tmp_path), "write: stallmeter run -- python train.py")
+    fails(process("run", "--", "./train.py", cwd=tmp_path), "write: stallmeter run -- python ./train.py")
+    fails(process("run", "--", "./data", cwd=tmp_path), "cannot be run: Permission denied", status=126)
+    fails(process("run", "--", "./noshebang", cwd=tmp_path), "#!/usr/bin/env python3", status=126)
+    fails(process("run", "--", "./badshebang", cwd=tmp_path), "interpreter is missing", status=127)
 
 
 def test_run_of_an_executable_script(tmp_path):
@@ -355,7 +373,7 @@ def test_run_of_an_executable_script(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(f"#!{sys.executable}\nimport os; print(os.environ['STALLMETER'])\n")
     script.chmod(0o755)
-    assert call("run", "--", script).stdout.strip() == "1"
+    assert process("run", "--", script).stdout.strip() == "1"
 
 
 def test_run_imports_no_third_party():
@@ -374,7 +392,7 @@ def test_run_imports_no_third_party():
 
 def test_version():
     """--version names the package and its version."""
-    done = call("--version")
+    done = process("--version")
     assert (done.returncode, done.stdout) == (0, f"stallmeter {stallmeter.__version__}\n")
 
 
@@ -415,7 +433,7 @@ def test_explain_suggests():
 
 def test_doctor():
     """The doctor lists what it found; its status says whether something is to be fixed."""
-    done = call("doctor")
+    done = process("doctor")
     assert "CPUs" in done.stdout
     assert "psutil" in done.stdout
     assert done.stderr == ""

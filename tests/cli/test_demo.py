@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import mlflow
@@ -18,7 +16,7 @@ from stallmeter.demo.crops import CROP_PIXELS, INPUT_PIXELS, Crops, write_crops
 from stallmeter.demo.training import train
 from stallmeter.recording import Header, Recorder, find_recording
 from stallmeter.records import StepRecord
-from stallmeter.report.model import build_report
+from stallmeter.report.model import read_history
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -72,7 +70,7 @@ def test_dataset(files, augment):
 def test_training_is_recorded_and_tracked(files, tmp_path):
     """One epoch leaves a recording with data wait in its ledger, and a run in MLflow."""
     outcome = train(tmp_path, files, epochs=1, num_workers=0)
-    report = build_report(outcome.recording)
+    report = read_history(outcome.recording).report()
     assert report.steps == 2
     assert report.ended == "end"
     spent = {share.name: share.seconds for share in report.ledger}
@@ -122,7 +120,7 @@ LOOPS = ["plain_loop.py", "lightning_callback.py", "apply_workers.py"]
 # Processes of their own that share what takes them longest: the imports of others.
 PROGRAMS = """
 import json, os, runpy, sys
-import lightning.pytorch, sklearn.datasets, torch._dynamo
+import sklearn.datasets
 
 children = {}
 for example in sys.argv[2:]:
@@ -133,6 +131,8 @@ for example in sys.argv[2:]:
         sys.stdout.flush()
         os.dup2(os.open("stdout.txt", os.O_WRONLY | os.O_CREAT), 1)
         os.dup2(os.open("stderr.txt", os.O_WRONLY | os.O_CREAT), 2)
+        from stallmeter.engine import wiring
+        wiring.start_drawing = lambda: None  # pictures take most of a short run's time
         sys.argv = [example, "1", "0", sys.argv[1]]
         runpy.run_path(example, run_name="__main__")
         sys.exit()
@@ -144,15 +144,15 @@ while children:
 
 
 @pytest.fixture(scope="module")
-def examples(files, tmp_path_factory):
+def examples(files, forks, tmp_path_factory):
     """The folder in which the examples ran side by side, each below its name, and their exit statuses."""
     folder = tmp_path_factory.mktemp("examples")
     for example in LOOPS:
         (folder / example).with_suffix("").mkdir()
         if example != "plain_loop.py":  # which writes the images itself
             shutil.copytree(files[0].parents[1], (folder / example).with_suffix("") / "demo-output/crops-160")
-    command = [sys.executable, "-c", PROGRAMS, "160", *(EXAMPLES / example for example in LOOPS)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=True)
+    done = forks.run(PROGRAMS, 160, *(EXAMPLES / example for example in LOOPS), cwd=folder, timeout=240)
+    assert done.returncode == 0, done.stderr
     return folder, dict(map(json.loads, done.stdout.splitlines()))
 
 
@@ -162,7 +162,7 @@ def test_examples_run(example, examples):
     folder = examples[0] / example.removesuffix(".py")
     said = (folder / "stderr.txt").read_text()
     assert examples[1][example] == 0, said
-    report = build_report(find_recording(folder / "stallmeter"))
+    report = read_history(find_recording(folder / "stallmeter")).report()
     assert report.steps == 5
     assert report.samples == 160
     assert "stallmeter: details: stallmeter report stallmeter/" in said

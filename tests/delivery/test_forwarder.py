@@ -15,7 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stallmeter.delivery.forwarder import MAX_DELAY_S, Forwarder, deliver, points_left, points_of
+from stallmeter.delivery.delivery import MAX_DELAY_S, deliver, points_left
+from stallmeter.delivery.forwarder import Forwarder
+from stallmeter.delivery.points import points_of
 from stallmeter.errors import RecordingError, TrackerError, TrackerUnavailableError
 from stallmeter.recording import Header, Reader, Recorder
 from stallmeter.records import Event, HostSample, StepRecord, UserMetrics, WindowRecord

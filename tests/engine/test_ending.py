@@ -112,7 +112,7 @@ def test_the_end_of_a_run_waits_for_the_trackers_points_but_not_for_the_pictures
 
 
 def test_a_client_that_the_program_may_close_gets_all_before_the_run_is_over(bench: Bench) -> None:
-    """Else the page would meet a closed client."""
+    """Else the page would set_known_ranks a closed client."""
     bench.tracker.borrowed = True  # type: ignore[attr-defined]
     monitor = bench.run()
     closing = threading.Thread(target=monitor.close)

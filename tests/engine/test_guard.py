@@ -20,7 +20,7 @@ from stallmeter.records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from stallmeter.records.interfaces import Point
 from stallmeter.report.json import to_json
 from stallmeter.report.markdown import to_markdown
-from stallmeter.report.model import Report, build_report
+from stallmeter.report.model import Report, read_history
 from stallmeter.report.page.facts import events
 from stallmeter.report.text import to_text
 from stallmeter.window import Window
@@ -150,7 +150,7 @@ class Bench:
         assert [r.job_cpus for r in found if isinstance(r, HostSample)] == [1.5]
         assert [r for r in found if isinstance(r, LedgerRecord)][-1].steps == steps
         assert self.source.closed
-        report = build_report(monitor.folder)
+        report = read_history(monitor.folder).report()
         assert report.verdict.primary == self.rule.answer
         assert report.ended == "end"
         assert self.tracker.closed
@@ -426,8 +426,8 @@ def test_what_hangs_in_the_middle_of_a_run(
     name = f"{kind[:-1]} odd"
     wait_for(lambda: name in bench.caplog.text)
     wait_for(lambda: [e for e in monitor.window.events if e.name == f"{name} switched off"] != [])
-    before = monitor.window.ledger
-    wait_for(lambda: monitor.window.ledger is not before)
+    before = monitor.window.ledger.record
+    wait_for(lambda: monitor.window.ledger.record is not before)
     silent.release.set()
     monitor.close()
     bench.is_named_once(bench.check(monitor), name)
@@ -474,7 +474,7 @@ def test_everything_hangs(bench: Bench, silent: Silent, monkeypatch: pytest.Monk
     monitor.close()
     assert not silent.release.is_set()
     assert monitor.folder is not None
-    report = build_report(monitor.folder)
+    report = read_history(monitor.folder).report()
     assert (report.steps, report.recorded_steps) == (5, 5)
     assert report.ended == "end"
     assert 1 <= len(events(report)) < 10
@@ -561,7 +561,7 @@ def test_no_thread_can_be_had(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> 
     monitor.close()
     monkeypatch.undo()
     assert monitor.folder is not None
-    report = build_report(monitor.folder)
+    report = read_history(monitor.folder).report()
     assert (report.steps, report.ended) == (5, "end")
     assert [e.name for e in events(report)] == ["forwarding switched off", "starting to sample switched off"]
 
@@ -583,7 +583,7 @@ def test_a_console_that_is_gone(
     monitor.close()
     monkeypatch.undo()
     assert monitor.folder is not None
-    assert build_report(monitor.folder).ended == "end"
+    assert read_history(monitor.folder).report().ended == "end"
 
 
 def test_what_is_sound_passes() -> None:

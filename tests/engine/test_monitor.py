@@ -236,8 +236,8 @@ def test_batches_and_the_devices_part_are_recorded_as_steps_are(tmp_path: Path, 
     timed = {x.index for x in found if isinstance(x, DeviceStep)}
     assert timed <= steps
     assert len(timed) >= 600
-    assert len(monitor.window.batches) == 10_000
-    assert len(monitor.window.device_steps) > 9_900
+    assert len(monitor.window.workers.batches) == 10_000
+    assert len(monitor.window.device.steps) > 9_900
 
 
 def test_a_long_recording_is_thinned(tmp_path: Path, fake_time: FakeTime, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +260,7 @@ def test_a_long_recording_is_thinned(tmp_path: Path, fake_time: FakeTime, monkey
     assert sizes[9] - sizes[0] > 10 * (sizes[-1] - sizes[-10])
     for kind in (HostSample, LedgerRecord):
         assert 200 / 16 <= sum(isinstance(x, kind) for x in found) < 100
-    assert len(monitor.window.host) == 200
+    assert len(monitor.window.host.samples) == 200
     assert [x for x in found if isinstance(x, LedgerRecord)][-1].steps == 20_000
 
 

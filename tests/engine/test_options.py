@@ -117,8 +117,8 @@ def test_watch_takes_them_with_its_first_call(tmp_path: Path, monkeypatch: pytes
     monitor.close()
     assert monitor.folder is not None
     assert monitor.folder.parent == tmp_path / "first"
-    assert monitor.window.ledger is not None
-    assert monitor.window.ledger.steps == 6
+    assert monitor.window.ledger.record is not None
+    assert monitor.window.ledger.record.steps == 6
     assert tracker.points
 
 

@@ -231,9 +231,9 @@ def test_a_fit_on_the_device(tmp_path: Path) -> None:
         enable_model_summary=False,
     ).fit(Model(), data)
     window = ours.monitor.window
-    assert len(window.device_steps.items) > 20
-    assert window.exposed_share is not None
-    assert window.h2d_share_pct is not None
-    assert window.h2d_share_pct > 0
-    assert window.allocators[0].allocated_peak_bytes
+    assert len(window.device.steps.items) > 20
+    assert window.device.exposed_wait_share is not None
+    assert window.device.h2d_share_pct is not None
+    assert window.device.h2d_share_pct > 0
+    assert window.gpu.allocators[0].allocated_peak_bytes
     assert window.facts["non_blocking"] is True

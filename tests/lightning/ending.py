@@ -1,6 +1,6 @@
 """A program that trains and ends in a way of its own, each time in a process of its own, without us and with us.
 
-    python ending.py NAMESPACE FOLDER
+    python ending.py NAMESPACE FOLDER ENDING ...
 
 The packages are imported once; each ending runs in two forks of this process side by side, which leave their exit
 status, their output, their recording and, where they still can, the weights in FOLDER.
@@ -198,7 +198,7 @@ def main() -> None:
     wiring.start_drawing = lambda: None  # pictures take most of a short run's time
     import_what_training_imports(pl, folder / "first")
     gc.freeze()  # or each process would copy all memory to collect it at its end
-    for name in [*BEFORE, *STEPS, *WORKERS]:
+    for name in sys.argv[3:]:
         running = {}
         for ours in (False, True):
             place = folder / name.replace("/", "") / ("with" if ours else "without")

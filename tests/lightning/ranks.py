@@ -8,10 +8,13 @@ Most fit more than once.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
+import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,7 @@ wiring.start_drawing = lambda: None  # pictures take most of a short run's time
 torch.set_num_threads(1)
 NAMESPACE, FOLDER, *CASES = sys.argv[1:]
 PORTS = dict(zip(CASES, os.environ.get("PORTS", "").split(), strict=False))
-"""For each case one of its own to meet at."""
+"""For each case one of its own to set_known_ranks at."""
 FITS = {"without/ddp_fork": 1, "with/ddp_fork": 2, "with/ddp_spawn": 1, "with/ddp": 3}
 pl = importlib.import_module(NAMESPACE)
 
@@ -64,10 +67,23 @@ def train(case: str) -> None:
     quiet = dict.fromkeys(("enable_progress_bar", "enable_model_summary", "enable_checkpointing", "logger"), False)
     options = {"accelerator": "cpu", "devices": 2, "strategy": strategy, "max_epochs": 2, **quiet}
     workers = int(strategy != "ddp_spawn")  # they would be spawned, too: seconds of imports for each
-    for _ in range(FITS[case]):
+    for fit in range(FITS[case]):
+        if fit and strategy == "ddp_fork":
+            wait_until_free(int(os.environ["MASTER_PORT"]))
         torch.manual_seed(7)
         trainer = pl.Trainer(**options, callbacks=callbacks)
         trainer.fit(Model(place), DataLoader(Rows(), batch_size=2, num_workers=workers, shuffle=True))
+
+
+def wait_until_free(port: int) -> None:
+    """The ranks of the next fit meet at the same port, which what is left of the last one's may hold for a moment."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("", port))
+            return
+        time.sleep(0.05)
 
 
 def main() -> None:

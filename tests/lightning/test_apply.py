@@ -23,7 +23,7 @@ from stallmeter.records import Event, StepRecord, WorkerChange, WorkerTrial
 from stallmeter.records.diagnosis import Verdict, WorkerAdvice
 
 from ..children import ProcessesLeft
-from .conftest import Bench
+from .conftest import Bench, both_namespaces
 
 STEPS = 20
 
@@ -46,7 +46,7 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[int, int]], None]:
 
     def install(table: dict[int, int]) -> None:
         def evaluate(rules: Any, window: Any, guard: Any) -> Verdict:
-            now = window.present().num_workers
+            now = window.present().loader.num_workers
             return Verdict(primary=None, num_workers=None if now is None else advice(now, table.get(now, now)))
 
         monkeypatch.setattr("stallmeter.engine.collector.evaluate", evaluate)
@@ -102,6 +102,7 @@ def slow(bench: Bench, **options: Any) -> DataLoader:
     return bench.loader(4 * STEPS, 0.002, shuffle=True, **options)
 
 
+@both_namespaces
 def test_a_better_number_is_applied_and_kept(bench: Bench, plant: Any, processes_left: ProcessesLeft) -> None:
     plant({0: 2})
     fit = Fit(bench, slow(bench), on_num_workers="apply")

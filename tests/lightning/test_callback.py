@@ -16,12 +16,12 @@ from stallmeter.errors import SettingError
 from stallmeter.recording import Reader
 from stallmeter.records import Event, StepRecord
 
-from .conftest import Bench, Items
+from .conftest import Bench, Items, both_namespaces
 
 
 def buckets(callback: Any) -> dict[str, float]:
     """Seconds per bucket, those without time left out."""
-    ledger = callback.monitor.window.ledger
+    ledger = callback.monitor.window.ledger.record
     assert sum(ledger.buckets.values()) == pytest.approx(ledger.wall_s, abs=1e-6)
     return {k: pytest.approx(v, abs=1e-6) for k, v in ledger.buckets.items() if v}
 
@@ -30,6 +30,7 @@ def steps(callback: Any) -> list[StepRecord]:
     return [r for r, _ in Reader(callback.monitor.folder) if isinstance(r, StepRecord)]
 
 
+@both_namespaces
 def test_every_planted_second_is_found(bench: Bench) -> None:
     sm = bench.monitor()
     model = bench.model(training_step=0.1, backward=0.2, h2d=0.01, validation_step=0.5, on_before_optimizer_step=0.003)
@@ -47,8 +48,8 @@ def test_every_planted_second_is_found(bench: Bench) -> None:
         "validation": 4 * (0.5 + 0.01 + 4 * 0.002),
         "callbacks": 8 * 0.02 + 8 * 0.003 + 2 * 1.0,
     }
-    assert sm.monitor.window.ledger.callbacks["Sleeper"] == pytest.approx(8 * 0.02 + 2 * 1.0)
-    assert sm.monitor.window.ledger.callbacks["Model.on_before_optimizer_step"] == pytest.approx(8 * 0.003)
+    assert sm.monitor.window.ledger.record.callbacks["Sleeper"] == pytest.approx(8 * 0.02 + 2 * 1.0)
+    assert sm.monitor.window.ledger.record.callbacks["Model.on_before_optimizer_step"] == pytest.approx(8 * 0.003)
 
 
 def test_step_records(bench: Bench) -> None:
@@ -63,6 +64,7 @@ def test_step_records(bench: Bench) -> None:
     assert found[1].total_s == pytest.approx(0.14)
 
 
+@both_namespaces
 def test_the_logger_is_named(bench: Bench) -> None:
     base = bench.pl.loggers.CSVLogger
     time = bench.time
@@ -74,7 +76,7 @@ def test_the_logger_is_named(bench: Bench) -> None:
 
     sm = bench.monitor(trackers=None)
     bench.trainer(sm, logger=SlowLogger(bench.folder), log_every_n_steps=2).fit(bench.model(), bench.loader(32))
-    assert sm.monitor.window.ledger.logging == {"SlowLogger": pytest.approx(4 * 0.25)}
+    assert sm.monitor.window.ledger.record.logging == {"SlowLogger": pytest.approx(4 * 0.25)}
 
 
 def test_a_checkpoint_is_told_from_the_callback_that_makes_it(unified: Bench) -> None:
@@ -118,6 +120,7 @@ class _Manual:
         return [torch.optim.SGD(self.parameters(), lr=1e-3) for _ in range(2)]  # type: ignore[attr-defined]
 
 
+@both_namespaces
 def test_manual_optimization_with_several_optimizers(bench: Bench) -> None:
     sm = bench.monitor()
     model = bench.model()
@@ -201,7 +204,7 @@ def test_iterable_dataset(bench: Bench) -> None:
     assert len(steps(sm)) == 8
     found = buckets(sm)
     assert found["forward"] == 0.8
-    everything = sum(sm.monitor.window.ledger.buckets[b] for b in ("start", "worker_startup", "data_wait"))
+    everything = sum(sm.monitor.window.ledger.record.buckets[b] for b in ("start", "worker_startup", "data_wait"))
     assert everything == pytest.approx(32 * 0.01)
 
 
@@ -252,6 +255,7 @@ def test_other_entry_points_are_left_alone(bench: Bench) -> None:
     assert sm.monitor is None
 
 
+@both_namespaces
 def test_resume_in_mid_epoch(bench: Bench) -> None:
     saver = bench.pl.callbacks.ModelCheckpoint(dirpath=bench.folder / "c", every_n_train_steps=2, save_top_k=-1)
     bench.trainer(saver, enable_checkpointing=True).fit(bench.model(), bench.loader())
@@ -307,6 +311,7 @@ def test_an_exception_in_any_hook_passes_and_the_recording_is_readable(unified: 
     buckets(sm)
 
 
+@both_namespaces
 def test_keyboard_interrupt(bench: Bench) -> None:
     def stop(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
@@ -350,6 +355,7 @@ def test_a_loader_that_yields_none(bench: Bench) -> None:
     assert [s.samples for s in steps(sm)] == count.samples
 
 
+@both_namespaces
 def test_the_users_profiler_goes_on_working(bench: Bench) -> None:
     profiler = bench.pl.profilers.SimpleProfiler()
     sm = bench.monitor()
@@ -359,6 +365,7 @@ def test_the_users_profiler_goes_on_working(bench: Bench) -> None:
     assert not {"profile", "start", "stop"} & set(vars(profiler))
 
 
+@both_namespaces
 def test_every_patch_is_undone(bench: Bench) -> None:
     sm = bench.monitor()
     logger = bench.pl.loggers.CSVLogger(bench.folder)
@@ -373,6 +380,7 @@ def test_every_patch_is_undone(bench: Bench) -> None:
     assert not {"log_metrics", "save"} & (after[3] - before[3])
 
 
+@both_namespaces
 def test_pickle_and_deepcopy_during_fit(bench: Bench) -> None:
     sm = bench.module.StallMonitor(directory=bench.folder, trackers=None, hardware=False, console=False)
     done = []
@@ -393,6 +401,7 @@ def test_pickle_and_deepcopy_during_fit(bench: Bench) -> None:
     assert done == [1]
 
 
+@both_namespaces
 def test_a_second_callback_steps_aside(bench: Bench) -> None:
     first, second = bench.monitor(), bench.monitor()
     bench.trainer(first, second).fit(bench.model(training_step=0.1), bench.loader())
@@ -400,6 +409,7 @@ def test_a_second_callback_steps_aside(bench: Bench) -> None:
     assert buckets(first)["forward"] == pytest.approx(0.4)
 
 
+@both_namespaces
 def test_tuning_before_training_is_start(bench: Bench) -> None:
     sm = bench.monitor()
     finder = bench.pl.callbacks.LearningRateFinder(num_training_steps=3, early_stop_threshold=None)

@@ -10,7 +10,7 @@ from stallmeter.records import DeviceStep
 from stallmeter.timing.device import DeviceTimeline
 
 from ..simulated_gpu import SimulatedGpu
-from .conftest import Bench
+from .conftest import Bench, both_namespaces
 
 
 def fit(bench: Bench, model: Any, gpu: SimulatedGpu, items: int = 40, **options: Any) -> tuple[Any, list[DeviceStep]]:
@@ -65,6 +65,7 @@ def test_a_wait_that_the_device_hides(bench: Bench) -> None:
         assert s.backward_s == pytest.approx(0.020)
 
 
+@both_namespaces
 def test_a_wait_that_costs(bench: Bench) -> None:
     """The device is done after 3.5 ms and idles for the rest."""
     gpu = SimulatedGpu(bench.time)
@@ -144,7 +145,7 @@ def test_a_profile_of_a_fit(unified: Bench, monkeypatch: pytest.MonkeyPatch) -> 
 
         hook = type("Ask", (unified.pl.Callback,), {"on_train_start": ask})()
         unified.trainer(ours, hook, profiler=profiler).fit(unified.model(), unified.loader(40))
-        profile = ours.monitor.window.profile
+        profile = ours.monitor.window.device.profile
         assert bool(asked) is made
         assert (profile is not None) is made
         if profile is not None:

@@ -21,10 +21,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from stallmeter.errors import SettingError
 from stallmeter.recording import Reader
 from stallmeter.records import Event, LedgerRecord, StepRecord
-from stallmeter.report.model import Report, build_report
+from stallmeter.report.model import Report, read_history
 
 from ..children import PATIENCE_S, children, left
-from .conftest import Bench
+from .conftest import Bench, both_namespaces
 
 
 @pytest.fixture(autouse=True)
@@ -113,7 +113,7 @@ def assert_the_same(
         assert not thread.is_alive(), thread.name
     if recorded:
         assert sm.monitor.closed
-        report = build_report(sm.monitor.folder)
+        report = read_history(sm.monitor.folder).report()
         assert report.ended is not None
         assert sum(share.seconds for share in report.ledger) == pytest.approx(report.wall_s, abs=1e-5)
     else:
@@ -122,7 +122,7 @@ def assert_the_same(
 
 
 def report_of(sm: Any) -> Report:
-    return build_report(sm.monitor.folder)
+    return read_history(sm.monitor.folder).report()
 
 
 def fit(trainer: Any, model: Any) -> None:
@@ -246,6 +246,7 @@ def test_an_exception_in_a_hook_of_the_module(bench: Bench, hook: str) -> None:
     assert found.raised == ("ZeroDivisionError", hook)
 
 
+@both_namespaces
 def test_an_exception_in_on_exception(bench: Bench) -> None:
     def run(trainer: Any, model: Any) -> None:
         members = {"on_exception": failing("on_exception"), "on_train_start": failing("on_train_start")}
@@ -424,6 +425,7 @@ def test_options_of_the_trainer(bench: Bench, options: dict[str, Any]) -> None:
     assert_the_same(bench, fit, bench.model, **options)
 
 
+@both_namespaces
 def test_fit_twice_and_everything_else(bench: Bench) -> None:
     def run(trainer: Any, model: Any) -> Any:
         trainer.fit(model, rows(num_workers=1))
@@ -450,6 +452,7 @@ def test_a_fit_after_one_that_failed(bench: Bench) -> None:
     assert report_of(sm).ended == "end"
 
 
+@both_namespaces
 def test_a_trainer_inside_a_trainer(bench: Bench) -> None:
     def run(trainer: Any, model: Any) -> None:
         def nested(*_: Any) -> None:
@@ -464,7 +467,7 @@ def test_a_trainer_inside_a_trainer(bench: Bench) -> None:
     sm, _ = assert_the_same(bench, run, bench.model)
     assert report_of(sm).steps == 4
     [nested] = (bench.folder / "nested").iterdir()
-    assert build_report(nested).steps == 4
+    assert read_history(nested).report().steps == 4
 
 
 @pytest.mark.parametrize("when", ["step", "epoch"])
@@ -486,6 +489,7 @@ def test_resume(bench: Bench, when: str, workers: int) -> None:
     assert found.steps[0] == 8 + again
 
 
+@both_namespaces
 def test_a_checkpoint_made_with_us_resumes_without_us(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     sm = bench.monitor()
     trainer = bench.trainer(sm)
@@ -515,7 +519,7 @@ def tunable(bench: Bench) -> Any:
 
 def test_the_tuner(bench: Bench) -> None:
     def run(trainer: Any, model: Any) -> Any:
-        tuner = bench.pl.tuner.Tuner(trainer)
+        tuner = bench.pl.tuner.WorkerTrials(trainer)
         size = tuner.scale_batch_size(model, mode="binsearch", init_val=2, max_trials=2, steps_per_trial=1)
         found = tuner.lr_find(model, num_training=6, early_stop_threshold=None)
         trainer.fit(model)
@@ -610,7 +614,7 @@ def test_a_recording_that_is_deleted_in_mid_run(bench: Bench) -> None:
     without = outcome(bench, [], run, bench.model, {})
     sm = bench.module.StallMonitor(directory=bench.folder / "rec", hardware=False, console=False)
     assert outcome(bench, [sm], run, bench.model, {}) == without
-    assert sm.monitor.window.ledger.steps == 4
+    assert sm.monitor.window.ledger.record.steps == 4
     assert not (bench.folder / "rec").exists()
 
 
@@ -620,7 +624,7 @@ def test_a_place_where_no_folder_can_be_made(bench: Bench, caplog: pytest.LogCap
     sm = bench.module.StallMonitor(directory="/proc/recordings", hardware=False, console=False)
     assert outcome(bench, [sm], fit, bench.model, {}) == without
     assert sm.monitor.folder is None
-    assert sm.monitor.window.ledger.steps == 4
+    assert sm.monitor.window.ledger.record.steps == 4
     assert caplog.text.count("opening the recording failed") == 1
 
 
@@ -699,6 +703,7 @@ def test_what_is_no_source_is_refused_when_the_callback_is_made(bench: Bench) ->
         bench.module.StallMonitor(sources=[object()])
 
 
+@both_namespaces
 def test_a_callback_that_is_called_by_another_one(bench: Bench) -> None:
     """The trainer does not know ours."""
     sm = bench.monitor()

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from stallmeter.report.model import build_report
+from stallmeter.report.model import read_history
 
 from ..servers import FaultServer
+from ..warm import NO_PICTURES, Forks
 
 pytest.importorskip("lightning.pytorch")
 
@@ -64,19 +62,17 @@ PROGRAM = """
 
 
 @pytest.mark.parametrize("what", ["ValueError", "SIGTERM"])
-def test_the_emergency_checkpoint_comes_before_reports_and_trackers(tmp_path: Path, what: str) -> None:
+def test_the_emergency_checkpoint_comes_before_reports_and_trackers(forks: Forks, tmp_path: Path, what: str) -> None:
     """A tracker that never answers does not hold it up; the recording is complete by then, and nothing else is made."""
     with FaultServer(500, silent=True) as faulty:
-        program = [sys.executable, "-c", textwrap.dedent(PROGRAM), "lightning.pytorch", "unified"]
-        done: Any = subprocess.run(
-            [*program, f"http://{faulty.address}", what], cwd=tmp_path, capture_output=True, text=True, timeout=120
-        )
+        arguments = ("lightning.pytorch", "unified", f"http://{faulty.address}", what)
+        done = forks.run(NO_PICTURES + textwrap.dedent(PROGRAM), *arguments, cwd=tmp_path)
     assert (tmp_path / "on_exception.ckpt").is_file(), done.stderr
     seen = json.loads((tmp_path / "seen.json").read_text())
     assert (seen["end"], seen["reports"]) == (True, [])
     assert seen["steps"] >= 3
     (folder,) = (tmp_path / "rec").iterdir()
     ended = "SIGTERMException" if what == "SIGTERM" else "ValueError"
-    assert build_report(folder).ended == f"exception: {ended}"
+    assert read_history(folder).report().ended == f"exception: {ended}"
     assert (folder / "report.md").exists() is (what == "ValueError")
     assert not json.loads((folder / "cursor-mlflow.json").read_text())["complete"]

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from stallmeter.report.model import build_report
+from stallmeter.report.model import read_history
 
 from ..children import PATIENCE_S
-from .conftest import Bench
+from .conftest import Bench, both_namespaces
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def assert_ended(sm: Any, trainer: Any, reason: str) -> None:
     assert not ours()
     assert not {"_run", "_teardown", "save_checkpoint"} & set(vars(trainer))
     assert not {"on_exception", "process_dataloader"} & set(vars(trainer.strategy))
-    assert build_report(sm.monitor.folder).ended == reason
+    assert read_history(sm.monitor.folder).report().ended == reason
 
 
 def hook(bench: Bench, **hooks: Any) -> Any:
@@ -77,6 +77,7 @@ def test_an_error_inside_a_tuner(bench: Bench, finder: str, error: type[BaseExce
     assert_ended(sm, trainer, f"exception: {error.__name__}")
 
 
+@both_namespaces
 def test_a_tuner_that_ends_the_fit(bench: Bench) -> None:
     sm = bench.monitor()
     finder = bench.pl.callbacks.LearningRateFinder(num_training_steps=3, early_stop_threshold=None)
@@ -123,6 +124,7 @@ def test_the_callback_is_taken_out(bench: Bench, fails: bool) -> None:
     assert_ended(sm, trainer, "exception: ZeroDivisionError" if fails else "end")
 
 
+@both_namespaces
 def test_another_callback_fails_when_told_of_an_exception(bench: Bench) -> None:
     """Lightning tells nobody else and cleans nothing up: the next fit, or the program's end, is the first we hear."""
     sm, following = bench.monitor(), bench.monitor()
@@ -132,9 +134,10 @@ def test_another_callback_fails_when_told_of_an_exception(bench: Bench) -> None:
     assert not sm.monitor.closed
     bench.trainer(following).fit(bench.model(), bench.loader())
     assert_ended(sm, trainer, "exception")
-    assert build_report(following.monitor.folder).ended == "end"
+    assert read_history(following.monitor.folder).report().ended == "end"
 
 
+@both_namespaces
 def test_a_fit_inside_a_fit_of_another_trainer(bench: Bench) -> None:
     outer, inner = bench.monitor(), bench.monitor()
 
@@ -162,4 +165,4 @@ def test_a_fit_in_a_forked_process(unified: Bench, fails: bool) -> None:
     else:
         trainer.fit(unified.model(), unified.loader())
     [folder] = (unified.folder / "rec").iterdir()
-    assert build_report(folder).ended == ("interpreter exit" if fails else "end")
+    assert read_history(folder).report().ended == ("interpreter exit" if fails else "end")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
-import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +15,9 @@ import pytest
 from stallmeter.errors import RecordingError
 from stallmeter.recording import Reader
 from stallmeter.report.json import to_json
-from stallmeter.report.model import Report, build_report
+from stallmeter.report.model import Report, read_history
 
-from .conftest import NAMESPACES
+from ..warm import Forks
 from .ending import BEFORE, STEPS, WORKERS
 
 HERE = Path(__file__).parent
@@ -53,24 +53,44 @@ class Ending:
     @property
     def report(self) -> Report:
         [recording] = (self.folder / "rec").iterdir()
-        return build_report(recording)
+        return read_history(recording).report()
 
 
 def ending(endings: Path, name: str, which: str) -> Ending:
     return Ending(endings / name.replace("/", "") / which)
 
 
-@pytest.fixture(scope="module", params=list(NAMESPACES))
-def endings(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("endings")
-    done = subprocess.run(
-        [sys.executable, HERE / "ending.py", request.param, folder], capture_output=True, text=True, timeout=280
-    )
-    assert done.returncode == 0, done.stderr
+ALL = [*BEFORE, *STEPS, *WORKERS]
+IN_BOTH = ["no /proc", "end", "exception", "SIGTERM", "fork and raise", "fork and sys.exit", "worker killed"]
+"""What the other package is tried with."""
+CASES = {"lightning.pytorch": ALL, "pytorch_lightning": IN_BOTH}
+each_ending = pytest.mark.parametrize(
+    ("package", "name"), [(package, name) for package, names in CASES.items() for name in names]
+)
+each_package = pytest.mark.parametrize("package", CASES)
+
+
+@pytest.fixture(scope="module")
+def all_endings(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    @functools.cache
+    def run(package: str) -> Path:
+        folder = tmp_path_factory.mktemp("endings")
+        done = forks.run(HERE / "ending.py", package, folder, *CASES[package], cwd=folder, timeout=280)
+        (folder / "failed.txt").write_text("" if done.returncode == 0 else done.stderr)
+        return folder
+
+    return run
+
+
+@pytest.fixture
+def endings(all_endings: Callable[[str], Path], package: str) -> Path:
+    """The folder of what programs left that train with this package."""
+    folder = all_endings(package)
+    assert not (failed := (folder / "failed.txt").read_text()), failed
     return folder
 
 
-@pytest.mark.parametrize("name", [*BEFORE, *STEPS, *WORKERS])
+@each_ending
 def test_the_end_is_the_same(endings: Path, name: str) -> None:
     without, ours = ending(endings, name, "without"), ending(endings, name, "with")
     assert ours.status == without.status != "None"
@@ -89,7 +109,7 @@ STATUS = {"sys.exit": "3", "sys.exit with words": "1", "os._exit": "5", "os.abor
 NO_CHANCE = ("os._exit", "os.abort", "exec", "SIGKILL")
 
 
-@pytest.mark.parametrize("name", [*BEFORE, *STEPS, *WORKERS])
+@each_ending
 def test_what_was_recorded_can_be_read(endings: Path, name: str) -> None:
     ours = ending(endings, name, "with")
     assert ours.status == STATUS.get(name, ours.status)
@@ -123,6 +143,7 @@ def test_what_was_recorded_can_be_read(endings: Path, name: str) -> None:
         assert report.steps == 8
 
 
+@each_package
 def test_a_fork_adds_nothing_to_its_parents_recording(endings: Path) -> None:
     """A child that unwinds through the trainer finds our callback in it."""
     for name in ("fork and raise", "fork and sys.exit"):
@@ -131,6 +152,7 @@ def test_a_fork_adds_nothing_to_its_parents_recording(endings: Path) -> None:
         assert report.steps == 8
 
 
+@each_package
 def test_without_proc_the_workers_are_measured_all_the_same(endings: Path) -> None:
     report = ending(endings, "no /proc", "with").report
     assert report.loader is not None

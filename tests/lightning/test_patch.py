@@ -9,7 +9,7 @@ import pytest
 
 from stallmeter.lightning.patch import Patches
 
-from .conftest import Bench
+from .conftest import Bench, both_namespaces
 
 
 class Plain:
@@ -129,6 +129,7 @@ def test_what_takes_no_attribute_says_so() -> None:
         Patches().set(Plain(), "load", lambda: "timed")
 
 
+@both_namespaces
 def test_a_logger_that_makes_its_attributes_up(bench: Bench) -> None:
     """A mock whose attribute is deleted never has it again."""
     logger = MagicMock(spec=bench.pl.loggers.Logger, save_dir=None, log_dir=None)

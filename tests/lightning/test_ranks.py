@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,9 +11,10 @@ import pytest
 from stallmeter.recording import Reader, ranks
 from stallmeter.records import HostSample, StepRecord
 from stallmeter.report.json import to_json
-from stallmeter.report.model import build_report
+from stallmeter.report.model import read_history
 
 from ..ports import free_port
+from ..warm import Forks
 
 HERE = Path(__file__).parent
 
@@ -27,16 +26,16 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What each case left, below a folder for each package: both train at the same time."""
     folder = tmp_path_factory.mktemp("ranks")
     programs = {
-        namespace: subprocess.Popen(
-            [sys.executable, HERE / "ranks.py", namespace, folder / namespace, *cases],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+        namespace: forks.start(
+            HERE / "ranks.py",
+            *(namespace, folder / namespace, *cases),
+            cwd=folder,
             env={**os.environ, "PORTS": " ".join(str(free_port()) for _ in cases)},
+            together=True,
         )
         for namespace, cases in CASES.items()
     }
@@ -77,7 +76,7 @@ def assert_recorded(recording: Path) -> None:
     for rank in (0, 1):
         steps = [r for r, _ in Reader(recording, rank) if isinstance(r, StepRecord)]
         assert [step.index for step in steps] == list(range(8))
-        report = build_report(recording, rank)
+        report = read_history(recording, rank).report()
         assert report.ended == "end"
         assert report.header is not None
         assert (report.header.rank, report.header.world_size) == (rank, 2)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import mlflow
 import pytest
 
-from stallmeter.delivery.forwarder import points_of
+from stallmeter.delivery.points import points_of
 from stallmeter.delivery.trackers.lightning_logger import LightningLoggerTracker
 from stallmeter.delivery.trackers.mlflow import MlflowTracker
 from stallmeter.recording import Reader
@@ -17,7 +19,9 @@ from stallmeter.recording.cursor import cursors
 from stallmeter.records import StepRecord, WindowRecord
 
 from ..servers import FaultServer, MlflowServer
-from .conftest import Bench
+from .conftest import Bench, both_namespaces
+
+pytestmark = pytest.mark.xdist_group("server")
 
 
 @pytest.fixture(autouse=True)
@@ -76,9 +80,11 @@ def test_the_run_holds_what_the_recording_holds(bench: Bench, server: MlflowServ
     assert run.info.status == "FINISHED"
 
 
-def test_the_active_run_is_found_and_left_open(unified: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_active_run_is_found_and_left_open(
+    unified: Bench, new_database: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(unified.folder)
-    mlflow.set_tracking_uri(f"sqlite:///{unified.folder / 'mlflow.db'}")
+    mlflow.set_tracking_uri(new_database(unified.folder / "mlflow.db"))
     try:
         with mlflow.start_run() as run:
             train(unified, logger=False)
@@ -89,6 +95,7 @@ def test_the_active_run_is_found_and_left_open(unified: Bench, monkeypatch: pyte
         mlflow.set_tracking_uri(None)
 
 
+@both_namespaces
 def test_any_other_logger_gets_the_window_metrics(bench: Bench) -> None:
     logger = bench.pl.loggers.CSVLogger(bench.folder / "csv")
     train(bench, logger)
@@ -162,7 +169,7 @@ def test_a_tracker_that_does_not_answer_costs_the_training_nothing(unified: Benc
     assert sm.monitor.finish()
     (left,) = sm.monitor.undelivered
     assert left.points > 0
-    assert sm.monitor.window.ledger.buckets["callbacks"] == pytest.approx(0, abs=1e-9)
+    assert sm.monitor.window.ledger.record.buckets["callbacks"] == pytest.approx(0, abs=1e-9)
 
 
 def _steps(sm: Any) -> list[StepRecord]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +11,12 @@ from typing import Any
 
 import pytest
 
+from stallmeter import cli
 from stallmeter.lightning import entry_points
 from stallmeter.recording import Reader, ranks
 from stallmeter.records import Event, LedgerRecord, StepRecord
+
+from ..warm import Forks, Program
 
 PROGRAM = textwrap.dedent(
     """
@@ -55,26 +56,20 @@ class Done:
     recordings: Path
 
 
-def start(folder: Path, namespace: str, options: str, env: dict[str, str]) -> subprocess.Popen[str]:
+def start(forks: Forks, folder: Path, namespace: str, options: str, env: dict[str, str]) -> Program:
     folder.mkdir()
     program = folder / "train.py"
     program.write_text(PROGRAM.format(namespace=namespace, options=options))
     clean = {k: v for k, v in os.environ.items() if not k.startswith("STALLMETER")}
-    return subprocess.Popen(
-        [sys.executable, str(program)],
-        env={**clean, "STALLMETER_DIR": str(folder / "rec"), "OMP_NUM_THREADS": "1", **env},
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    env = {**clean, "STALLMETER_DIR": str(folder / "rec"), "OMP_NUM_THREADS": "1", **env}
+    return forks.start(program, cwd=folder, env=env)
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Done]:
-    """All programs run at the same time: most of what they do is to import."""
+def done(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Done]:
+    """All programs run at the same time. Lightning starts a second rank as an interpreter of its own."""
     folder = tmp_path_factory.mktemp("programs")
-    running = {name: start(folder / name, *options) for name, options in PROGRAMS.items()}
+    running = {name: start(forks, folder / name, *options) for name, options in PROGRAMS.items()}
     found = {}
     try:
         for name, program in running.items():
@@ -98,7 +93,9 @@ def test_an_unchanged_program(done: dict[str, Done], namespace: str) -> None:
     assert sum(isinstance(x, StepRecord) for x, _ in Reader(folder)) == 6
 
 
-def test_each_rank_records_and_the_ranks_meet_in_one_folder(done: dict[str, Done]) -> None:
+def test_each_rank_records_and_the_ranks_meet_in_one_folder(
+    done: dict[str, Done], capsys: pytest.CaptureFixture[str]
+) -> None:
     recordings = done["lightning.pytorch ddp"].recordings
     folders = list(recordings.iterdir())
     assert len(folders) == 1
@@ -111,13 +108,8 @@ def test_each_rank_records_and_the_ranks_meet_in_one_folder(done: dict[str, Done
         assert [x.name for x in found if isinstance(x, Event)][-1] == "end"
         ledger = [x for x in found if isinstance(x, LedgerRecord)][-1]
         assert sum(ledger.buckets.values()) == pytest.approx(ledger.wall_s, abs=1e-5)
-    report = subprocess.run(
-        [sys.executable, "-m", "stallmeter", "report", str(recordings), "--format", "json"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(report.stdout)["steps"] == 6
+    assert cli.main(["report", str(recordings), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 6
 
 
 def test_nothing_happens_without_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:

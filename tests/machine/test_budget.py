@@ -13,7 +13,7 @@ from stallmeter.machine.budget import (
     Budget,
     CgroupFiles,
     MemoryUse,
-    Throttling,
+    ThrottleCounters,
     count_ranks_on_node,
     cpu_affinity,
     read_budget,
@@ -50,15 +50,15 @@ def test_budget_of_recorded_machines(tree, version, quota_cpus, memory_limit_byt
 @pytest.mark.parametrize(
     ("tree", "throttling", "memory"),
     [
-        ("cgroup1_docker", Throttling(5120, 312, 45_678_901_234), MemoryUse(8 * GIB, 2147483648 - 805306368)),
+        ("cgroup1_docker", ThrottleCounters(5120, 312, 45_678_901_234), MemoryUse(8 * GIB, 2147483648 - 805306368)),
         # The job's limit binds, not the equal one of the step below it.
         ("cgroup1_slurm", None, MemoryUse(32 * GIB, 20 * GIB - GIB)),
         # The pod's limits are tighter than the container's, and its counters include the siblings.
-        ("cgroup2_kubernetes", Throttling(1000, 250, 12_500_000_000), MemoryUse(16 * GIB, 4_000_000_000)),
+        ("cgroup2_kubernetes", ThrottleCounters(1000, 250, 12_500_000_000), MemoryUse(16 * GIB, 4_000_000_000)),
         # More reclaimable cache than use: the two files are not read at the same moment.
-        ("cgroup2_namespaced", Throttling(40, 39, 1_900_000_000), MemoryUse(GIB, 0)),
+        ("cgroup2_namespaced", ThrottleCounters(40, 39, 1_900_000_000), MemoryUse(GIB, 0)),
         ("cgroup2_unlimited", None, None),
-        ("cgroup_hybrid", Throttling(10, 0, 0), None),
+        ("cgroup_hybrid", ThrottleCounters(10, 0, 0), None),
     ],
 )
 def test_counters_of_the_tightest_level(tree, throttling, memory):
@@ -72,7 +72,7 @@ def test_counters_are_read_anew_each_time(tmp_path):
     files = CgroupFiles.find(root)
     (root / "sys/fs/cgroup/cpu.stat").write_text("nr_periods 41\nnr_throttled 40\nthrottled_usec 2000000\n")
     (root / "sys/fs/cgroup/memory.current").write_text("1000000000\n")
-    assert files.read_throttling() == Throttling(41, 40, 2_000_000_000)
+    assert files.read_throttling() == ThrottleCounters(41, 40, 2_000_000_000)
     assert files.read_memory() == MemoryUse(GIB, 100_000_000)
 
 

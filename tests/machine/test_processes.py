@@ -40,7 +40,7 @@ posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="it forks")
 @pytest.fixture(autouse=True)
 def strangers_all() -> Iterator[None]:
     yield
-    processes.meet({})
+    processes.set_known_ranks({})
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_own_processes(start: Callable[..., subprocess.Popen[str]], monkeypatch:
     assert {worker.pid, of_worker} <= {process.pid for process in tree.processes}
     assert not {rank.pid, of_rank} & {process.pid for process in tree.processes}
     assert tree.other_ranks == 1
-    processes.meet({worker.pid: time.time()})
+    processes.set_known_ranks({worker.pid: time.time()})
     assert [is_own(pid) for pid in (worker.pid, of_worker)] == [False, False]
     tree.refresh(1e9)
     assert not {worker.pid, of_worker} & {process.pid for process in tree.processes}
@@ -167,11 +167,11 @@ def test_a_rank_that_was_forked_is_known_once_it_records(tmp_path: Path) -> None
         tree = JobTree(psutil.Process())
         tree.refresh(0.0)
         assert child in [process.pid for process in tree.processes]
-        processes.meet({child: long_ago(), os.getpid(): time.time()})
+        processes.set_known_ranks({child: long_ago(), os.getpid(): time.time()})
         tree.refresh(1e9)
         assert (child in [process.pid for process in tree.processes], tree.other_ranks) == (True, 0)
         assert is_own(child)
-        processes.meet({child: time.time(), os.getpid(): time.time()})
+        processes.set_known_ranks({child: time.time(), os.getpid(): time.time()})
         tree.refresh(2e9)
         assert (child in [process.pid for process in tree.processes], tree.other_ranks) == (False, 1)
     finally:
@@ -184,7 +184,7 @@ def test_the_rank_that_started_this_one(start: Callable[..., subprocess.Popen[st
     rank0 = start(FAMILY)
     assert rank0.stdout is not None
     rank1 = int(rank0.stdout.readline())
-    processes.meet({rank0.pid: time.time()})
+    processes.set_known_ranks({rank0.pid: time.time()})
     tree = JobTree(psutil.Process(rank1))
     tree.refresh(0.0)
     assert ([process.pid for process in tree.processes], tree.other_ranks) == ([rank1], 1)

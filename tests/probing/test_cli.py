@@ -15,7 +15,9 @@ import pytest
 
 from stallmeter import cli
 from stallmeter.errors import SettingError
-from stallmeter.probing.target import load_target
+from stallmeter.probing.target import import_target
+
+from ..warm import Forks
 
 FACTORY = textwrap.dedent(
     """
@@ -90,12 +92,15 @@ def imported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(name, None)
 
 
-def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "stallmeter", "probe", *arguments]
-    environment = {**os.environ, "COLUMNS": "80"}
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=120, check=False, env=environment
+PROGRAM = "import sys; from stallmeter import cli; sys.exit(cli.main(['probe', *sys.argv[1:]]))"
+
+
+def call(forks: Forks, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own, which has imported torch."""
+    done: subprocess.CompletedProcess[str] = forks.run(
+        PROGRAM, *arguments, cwd=folder, env={**os.environ, "COLUMNS": "80"}
     )
+    return done
 
 
 PLAIN = ("--seconds", "0.05", "--sweep-workers", "0,1", "--sweep-batch-size", "4")
@@ -107,8 +112,8 @@ def check_plain(folder: Path, out: str) -> None:
     assert list(folder.glob("stallmeter*")) == []
 
 
-def test_plain(folder: Path) -> None:
-    done = call(folder, "factory_of_a_test:plain", *PLAIN)
+def test_plain(forks: Forks, folder: Path) -> None:
+    done = call(forks, folder, "factory_of_a_test:plain", *PLAIN)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     check_plain(folder, done.stdout)
@@ -121,11 +126,11 @@ def test_a_file_and_a_pair_that_is_made_already(imported: Path, capfd: pytest.Ca
     check_plain(imported, out)
 
 
-def test_lightning(imported: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_lightning(forks: Forks, imported: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Lightning's own talk is left out, so that stdout is JSON and nothing else."""
     out = imported / "out.json"
     arguments = ("factory_of_a_test.py:lightning", "--seconds", "0.05", "--format", "json")
-    done = call(imported, *arguments)
+    done = call(forks, imported, *arguments)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     document = json.loads(done.stdout)
@@ -167,25 +172,25 @@ def test_wrong_numbers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "'two' is no number from 0 up" in capsys.readouterr().err
 
 
-def test_a_failing_factory_shows_its_traceback(tmp_path: Path) -> None:
+def test_a_failing_factory_shows_its_traceback(forks: Forks, tmp_path: Path) -> None:
     """It is the user's code: one line would not be enough to mend it."""
     (tmp_path / "failing_factory.py").write_text("def fails():\n    raise ZeroDivisionError('in the factory')\n")
-    done = call(tmp_path, "failing_factory.py:fails")
+    done = call(forks, tmp_path, "failing_factory.py:fails")
     assert done.returncode == 1
     assert "ZeroDivisionError: in the factory" in done.stderr
     assert 'failing_factory.py", line' in done.stderr
 
 
 def test_names_inside_names(imported: Path) -> None:
-    assert load_target("factory_of_a_test:Namespace.inner").keys() == {"step", "loader"}
+    assert import_target("factory_of_a_test:Namespace.inner").keys() == {"step", "loader"}
     with pytest.raises(SettingError, match="rename the file"):
-        load_target("factory_of_a_test.py:pair")
+        import_target("factory_of_a_test.py:pair")
 
 
 def test_a_missing_import_of_the_module_is_no_missing_module(imported: Path) -> None:
     (imported / "imports_too_much.py").write_text("import surely_not_installed\n")
     with pytest.raises(ModuleNotFoundError, match="surely_not_installed"):
-        load_target("imports_too_much:x")
+        import_target("imports_too_much:x")
 
 
 def test_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

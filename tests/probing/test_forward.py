@@ -15,7 +15,7 @@ import stallmeter
 from stallmeter.delivery.trackers.mlflow import MlflowTracker
 from stallmeter.errors import TrackerError, TrackerUnavailableError
 from stallmeter.probing import forward as forwarding
-from stallmeter.probing.forward import forward, held, points
+from stallmeter.probing.forward import closing, forward, points
 from stallmeter.records.interfaces import Page, Point
 
 from ..conftest import ListTracker
@@ -111,7 +111,7 @@ def test_a_tracker_that_fails_is_named(
     """The others get the result all the same, and so does the user."""
     monkeypatch.setattr(forwarding, "WAIT_S", 0.0)
     other = ListTracker()
-    with caplog.at_level(logging.WARNING), held(Failing(error, 99)) as tracker:
+    with caplog.at_level(logging.WARNING), closing(Failing(error, 99)) as tracker:
         forward(RESULT, [tracker, other])
     assert f"did not reach memory: {error}" in caplog.text
     assert f"memory could not be closed: {error}" in caplog.text

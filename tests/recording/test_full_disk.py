@@ -16,13 +16,13 @@ import pytest
 
 from stallmeter import recording
 from stallmeter.cli import main
-from stallmeter.delivery.forwarder import deliver
+from stallmeter.delivery.delivery import deliver
 from stallmeter.errors import RecordingError
 from stallmeter.recording import Header, Position, Reader, Recorder
 from stallmeter.recording.cursor import Cursor, cursor_path, write_cursor
 from stallmeter.recording.pending import is_written
 from stallmeter.records import Event, LedgerRecord, UserMetrics
-from stallmeter.report.model import build_report
+from stallmeter.report.model import read_history
 from stallmeter.report.text import to_text
 
 from ..conftest import FakeTime, ListTracker
@@ -132,7 +132,7 @@ def test_a_run_whose_disk_is_full_for_a_while(
         tick()
     monitor.close()
     assert monitor.folder is not None
-    report = build_report(monitor.folder)
+    report = read_history(monitor.folder).report()
     assert (report.steps, report.recorded_steps, report.ended) == (18, 18, "end")
     assert [e.name for e in report.events] == ["end"]
     logged = [x.metrics["loss"] for x, _ in Reader(monitor.folder) if isinstance(x, UserMetrics)]
@@ -183,7 +183,7 @@ def test_what_is_kept_for_a_retry_is_bounded_and_what_is_dropped_is_told(
     assert logged[-40:] == list(range(460, 500))
     assert logged == sorted(set(logged))
     assert len(logged) < 100
-    (told,) = [e for e in build_report(monitor.folder).events if e.name == "the recording is not complete"]
+    (told,) = [e for e in read_history(monitor.folder).report().events if e.name == "the recording is not complete"]
     dropped = int(told.detail.split()[0])
     assert 500 - len(logged) <= dropped <= 520
     assert caplog.text.count("the recording is not complete") == 1
@@ -280,7 +280,7 @@ def test_the_first_part_may_be_the_one(crashed: Path) -> None:
 
 
 def test_the_report_has_what_comes_after_and_names_the_part(crashed: Path) -> None:
-    report = build_report(crashed)
+    report = read_history(crashed).report()
     assert report.steps == 2
     assert [e.name for e in report.events][-2:] == [f"{name} was passed over" for name in BAD]
     assert "rank0.0001.jsonl was passed over" in to_text(report, width=200)

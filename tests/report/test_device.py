@@ -10,7 +10,7 @@ from stallmeter.records import DeviceStep
 from stallmeter.report.device import device_lines, device_view
 from stallmeter.report.json import to_json
 from stallmeter.report.markdown import to_markdown
-from stallmeter.report.model import build_report
+from stallmeter.report.model import read_history
 from stallmeter.report.steps_csv import write_steps_csv
 from stallmeter.report.text import to_text
 from stallmeter.window import Window
@@ -20,7 +20,7 @@ from .recordings import complete_run, device, ledger, step, write
 
 
 def test_every_line(tmp_path):
-    report = build_report(write(tmp_path, complete_run()))
+    report = read_history(write(tmp_path, complete_run())).report()
     assert dict(device_lines(report.device)) == {
         "exposed wait": "the host waited 60 ms a step for data; it cost 30 ms: the device idled for 52.9 % of the wait",
         "device": "copy 2 ms, forward 20 ms, backward 20 ms, optimizer 1 ms; 16 of 17 steps timed",
@@ -45,7 +45,7 @@ def test_a_hidden_wait_costs_nothing():
 def test_nothing_is_said_without_a_device(tmp_path):
     assert device_view(Window()) is None
     assert list(device_lines(None)) == []
-    report = build_report(write(tmp_path, [step(0), ledger()]))
+    report = read_history(write(tmp_path, [step(0), ledger()])).report()
     assert to_json(report)["device"] is None
     assert "exposed" not in to_text(report)
 

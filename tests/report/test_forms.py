@@ -14,7 +14,7 @@ import pytest
 from stallmeter.records import Event, GpuSample, LoaderInfo, WorkerTrial
 from stallmeter.records.diagnosis import Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
 from stallmeter.report import markdown, text, wording
-from stallmeter.report.model import build_report, summarize
+from stallmeter.report.model import read_history, summarize
 from stallmeter.report.run_page import build_page
 from stallmeter.report.steps_csv import write_steps_csv
 from stallmeter.window import Window
@@ -24,7 +24,7 @@ from .recordings import COMPUTE_BOUND, HOSTILE, PRIMARY, START_S, VERDICT, compl
 
 @pytest.fixture
 def report(tmp_path):
-    return build_report(write(tmp_path / "run", complete_run()))
+    return read_history(write(tmp_path / "run", complete_run())).report()
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def hostile(tmp_path):
         ledger(callbacks={HOSTILE: 10.0}, logging={HOSTILE: 10.0}),
         Verdict(primary=primary, diagnoses=(primary, second), num_workers=workers),
     ]
-    return build_report(write(tmp_path / "hostile", records, framework=HOSTILE, host=HOSTILE, version=HOSTILE))
+    return read_history(write(tmp_path / "hostile", records, framework=HOSTILE, host=HOSTILE, version=HOSTILE)).report()
 
 
 def test_text_leads_with_the_verdict(report):
@@ -117,7 +117,7 @@ def test_text_fits_the_width(report, hostile):
 def test_named_callbacks_above_one_percent(tmp_path):
     """A callback is named from 1 % of the wall time on."""
     records = [step(0), ledger(callbacks={"ImageLogger": 1.01, "Small": 0.99}), VERDICT]
-    shown = text.to_text(build_report(write(tmp_path, records)))
+    shown = text.to_text(read_history(write(tmp_path, records)).report())
     assert re.search(r"^ +ImageLogger +1\.01 s +1\.0 %$", shown, re.MULTILINE)
     assert "Small" not in shown
 
@@ -175,7 +175,7 @@ def test_hostile_names_in_text(hostile):
 )
 def test_no_verdict(tmp_path, count, expected):
     """Too short to judge and judged without a finding are told apart; both forms say that the run has no end."""
-    report = build_report(write(tmp_path, [*(step(i) for i in range(count)), ledger()]))
+    report = read_history(write(tmp_path, [*(step(i) for i in range(count)), ledger()])).report()
     shown = " ".join(text.to_text(report).split())
     assert expected in shown
     assert "the run goes on, or it was killed" in shown
@@ -186,7 +186,7 @@ def test_other_ranks_in_text(tmp_path):
     """The report of one rank says that there are others."""
     for rank in range(3):
         write(tmp_path, [step(0), ledger()], rank=rank, world_size=3)
-    shown = text.to_text(build_report(tmp_path, rank=1))
+    shown = text.to_text(read_history(tmp_path, 1).report())
     assert "rank 1 of 3" in shown
     assert "other ranks" in shown
     assert "0, 2 (see them with --rank)" in shown
@@ -284,7 +284,7 @@ def test_note_of_the_longest_strings(tmp_path):
     )
     verdict = Verdict(primary=primary, diagnoses=(primary,) * 20)
     records = [step(0), ledger(callbacks={f"{long}{i}": 5.0 for i in range(50)}), verdict]
-    note = markdown.note(build_report(write(tmp_path, records)))
+    note = markdown.note(read_history(write(tmp_path, records)).report())
     assert len(note.encode()) <= markdown.NOTE_BYTES
     assert note.startswith("**🔥")
 
@@ -362,7 +362,7 @@ def test_three_short_lines(tmp_path):
         "or Make c cheaper.",
         "limit It costs d.",
     ]
-    made = build_report(write(tmp_path, [*complete_run()[:-1], verdict]))
+    made = read_history(write(tmp_path, [*complete_run()[:-1], verdict])).report()
     shown = [" ".join(line.split()) for line in text.to_text(made).splitlines()]
     assert shown[shown.index(lines[0]) :][:5] == lines
     said = [" ".join(line.split()) for line in wording.console_lines(verdict)]
@@ -388,7 +388,7 @@ def test_what_was_tried(tmp_path):
             time_s=3.0, before=6, workers=8, predicted_gain_pct=5.0, achieved_gain_pct=-3.1, outcome="reverted"
         ),
     ]
-    report = build_report(write(tmp_path, [*complete_run(), *trials]))
+    report = read_history(write(tmp_path, [*complete_run(), *trials])).report()
     kept, reverted = (
         "num_workers 2 → 6: predicted 1.9x, achieved 1.8x, kept",
         "num_workers 6 → 8: predicted 1.1x, achieved 0.97x, not better beyond the noise, taken back",
@@ -446,7 +446,7 @@ def test_steps_csv_leaves_nothing_half_written(tmp_path):
 def test_primary_without_advice(tmp_path):
     """A diagnosis without advice is shown without a fix."""
     bare = Verdict(primary=COMPUTE_BOUND, diagnoses=(COMPUTE_BOUND,))
-    shown = text.to_text(build_report(write(tmp_path, [step(0), ledger(), bare])))
+    shown = text.to_text(read_history(write(tmp_path, [step(0), ledger(), bare])).report())
     assert "INFO" in shown
     assert not re.search(r"^ *(do|or|expect|limit) ", shown, re.MULTILINE)
     assert PRIMARY.title not in shown

@@ -16,7 +16,7 @@ from stallmeter.records import BUCKETS
 from stallmeter.records.diagnosis import Abstention, Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
 from stallmeter.report.json import to_json
 from stallmeter.report.markdown import NOTE_BYTES, headline, note, tags, to_markdown
-from stallmeter.report.model import build_report, summarize
+from stallmeter.report.model import read_history, summarize
 from stallmeter.report.text import to_text
 from stallmeter.window import Window
 
@@ -52,7 +52,7 @@ def documented_as(path: str) -> str:
 
 def test_document_of_a_complete_run(tmp_path):
     """Values of a complete run."""
-    document = to_json(build_report(write(tmp_path, complete_run())))
+    document = to_json(read_history(write(tmp_path, complete_run())).report())
     assert set(document) == TOP
     assert document["schema"] == 1
     assert document["wall_s"] == 100.0
@@ -97,7 +97,7 @@ def test_document_of_a_complete_run(tmp_path):
 def test_every_key_is_documented(tmp_path):
     """The page lists every key that a complete report has, and no other."""
     trial = records.WorkerTrial(time_s=1.0, before=0, workers=2, outcome="kept")
-    document = to_json(build_report(write(tmp_path, [*complete_run(), trial])))
+    document = to_json(read_history(write(tmp_path, [*complete_run(), trial])).report())
     documented = re.findall(r"^\| `([^`]+)` \|", DOC.read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(documented) == sorted({documented_as(path) for path in paths(document)})
 
@@ -121,7 +121,7 @@ def test_not_finite_is_null(tmp_path):
         evidence=(Evidence("e", float("-inf"), "s"),),
     )
     run = write(tmp_path, [ledger(wall_s=float("nan")), Verdict(primary=primary, diagnoses=(primary,))])
-    document = to_json(build_report(run))
+    document = to_json(read_history(run).report())
     assert document["wall_s"] is None
     assert document["primary"]["time_lost_s"] is None
     assert document["primary"]["share_pct"] is None

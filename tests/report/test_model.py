@@ -10,7 +10,7 @@ from stallmeter.errors import RecordingError
 from stallmeter.recording import Recorder
 from stallmeter.records import BUCKETS, Event
 from stallmeter.records.diagnosis import Verdict
-from stallmeter.report.model import HOST_SIGNALS, build_report, read_history, summarize
+from stallmeter.report.model import HOST_SIGNALS, read_history, summarize
 from stallmeter.window import Window
 
 from .recordings import COMPUTE_BOUND, START_S, VERDICT, complete_run, ledger, step, write
@@ -18,7 +18,7 @@ from .recordings import COMPUTE_BOUND, START_S, VERDICT, complete_run, ledger, s
 
 def test_complete_recording(tmp_path):
     """Ledger, verdict, statistics and costs come from the records."""
-    report = build_report(write(tmp_path, complete_run()))
+    report = read_history(write(tmp_path, complete_run())).report()
     assert report.verdict == VERDICT
     assert report.settled
     assert report.ended == "end"
@@ -40,7 +40,7 @@ def test_complete_recording(tmp_path):
 
 def test_ledger_keeps_order_and_adds_up(tmp_path):
     """All buckets are there, in their order, and sum to the wall time."""
-    report = build_report(write(tmp_path, complete_run()))
+    report = read_history(write(tmp_path, complete_run())).report()
     assert tuple(share.name for share in report.ledger) == BUCKETS
     assert sum(share.seconds for share in report.ledger) == pytest.approx(report.wall_s)
     assert sum(share.share_pct or 0 for share in report.ledger) == pytest.approx(100)
@@ -51,7 +51,7 @@ def test_ledger_keeps_order_and_adds_up(tmp_path):
 
 def test_batch_cost_and_hardware(tmp_path):
     """Samples are summarised by median, least and most; what nobody measured is None."""
-    report = build_report(write(tmp_path, complete_run()))
+    report = read_history(write(tmp_path, complete_run())).report()
     cost = report.batch_cost
     assert cost is not None
     assert (cost.batches, cost.cpu_s, cost.run_queue_s, cost.collate_s) == (3, 0.04, 0.005, 0.002)
@@ -73,7 +73,7 @@ def test_batch_cost_and_hardware(tmp_path):
 
 def test_overhead_counts_hooks_and_threads(tmp_path):
     """The cost is what the hooks took plus the CPU of the threads."""
-    overhead = build_report(write(tmp_path, complete_run())).overhead
+    overhead = read_history(write(tmp_path, complete_run())).report().overhead
     assert overhead is not None
     assert overhead.per_step_us == pytest.approx(104)
     assert overhead.share_pct == pytest.approx(0.104)
@@ -82,13 +82,13 @@ def test_overhead_counts_hooks_and_threads(tmp_path):
 def test_passed_verdict_wins(tmp_path):
     """A verdict of today's rules replaces the recorded one."""
     today = Verdict(primary=COMPUTE_BOUND, diagnoses=(COMPUTE_BOUND,))
-    assert build_report(write(tmp_path, complete_run()), verdict=today).verdict == today
+    assert read_history(write(tmp_path, complete_run())).report(today).verdict == today
 
 
 def test_last_verdict_and_ledger_win(tmp_path):
     """Earlier ones are history."""
     early = Verdict(primary=COMPUTE_BOUND, diagnoses=(COMPUTE_BOUND,))
-    report = build_report(write(tmp_path, [ledger(wall_s=1.0, steps=1), early, *complete_run()]))
+    report = read_history(write(tmp_path, [ledger(wall_s=1.0, steps=1), early, *complete_run()])).report()
     assert report.wall_s == 100.0
     assert report.verdict == VERDICT
 
@@ -98,7 +98,7 @@ def test_growing_recording(tmp_path):
     folder = write(tmp_path, [step(0), ledger(steps=1)])
     recorder = Recorder(folder, read_history(folder).header)
     recorder.flush()
-    before = build_report(folder)
+    before = read_history(folder).report()
     assert (before.steps, before.settled, before.ended) == (1, False, None)
     assert before.verdict == Verdict(primary=None)
     recorder.write(VERDICT)
@@ -121,7 +121,7 @@ def test_torn_last_line(tmp_path):
     folder = write(tmp_path, [*(step(i) for i in range(20)), ledger(), VERDICT])
     with (folder / "rank0.0000.jsonl").open("ab") as file:
         file.write(b'["ledger",{"time_s":17000')
-    report = build_report(folder)
+    report = read_history(folder).report()
     assert report.steps == 1000
     assert report.skipped_lines == 0
     assert not report.settled
@@ -132,13 +132,13 @@ def test_killed_while_beginning_a_part(tmp_path):
     """A part without its header ends the history, it does not end the report."""
     folder = write(tmp_path, [step(0), ledger(), VERDICT])
     (folder / "rank0.0001.jsonl").write_bytes(b'["hea')
-    assert build_report(folder).steps == 1000
+    assert read_history(folder).report().steps == 1000
 
 
 def test_exception_is_named(tmp_path):
     """A run that raised says so."""
     end = Event(time_s=START_S, name="end", detail="exception: ValueError")
-    assert "exception: ValueError" in build_report(write(tmp_path, [end, ledger(), VERDICT])).how_it_ended
+    assert "exception: ValueError" in read_history(write(tmp_path, [end, ledger(), VERDICT])).report().how_it_ended
 
 
 @pytest.mark.parametrize("records", [[], [step(0)]])
@@ -146,7 +146,7 @@ def test_empty_recording(tmp_path, records):
     """Header only, or killed before the first ledger: the error says that nothing was measured."""
     folder = write(tmp_path, records)
     with pytest.raises(RecordingError, match="is empty: nothing was measured yet"):
-        build_report(folder)
+        read_history(folder).report()
 
 
 @pytest.mark.parametrize(
@@ -156,14 +156,14 @@ def test_no_header(tmp_path, content):
     """A file that is no recording is named."""
     (tmp_path / "rank0.0000.jsonl").write_bytes(content)
     with pytest.raises(RecordingError, match=r"rank0\.0000\.jsonl"):
-        build_report(tmp_path)
+        read_history(tmp_path).report()
 
 
 def test_newer_schema(tmp_path):
     """A recording of a newer version asks for an upgrade instead of being misread."""
     folder = write(tmp_path, complete_run(), schema=99)
     with pytest.raises(RecordingError, match="upgrade"):
-        build_report(folder)
+        read_history(folder).report()
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_wrong_types(tmp_path, line):
     with (folder / "rank0.0000.jsonl").open("a") as file:
         file.write(json.dumps(line) + "\n")
     with pytest.raises(RecordingError, match="damaged"):
-        build_report(folder)
+        read_history(folder).report()
 
 
 def test_broken_lines_are_counted(tmp_path):
@@ -190,19 +190,19 @@ def test_broken_lines_are_counted(tmp_path):
     with (folder / "rank0.0000.jsonl").open("ab") as file:
         file.write(b'nonsense\n["ledger",{"a":1}]\n[1]\n')
     write(folder, [ledger(), VERDICT])
-    assert build_report(folder).skipped_lines == 3
+    assert read_history(folder).report().skipped_lines == 3
 
 
 def test_ranks(tmp_path):
     """Each rank has a report of its own and names the others."""
     write(tmp_path, [ledger(steps=10), VERDICT], rank=0, world_size=2)
     write(tmp_path, [ledger(steps=11)], rank=1, world_size=2)
-    assert build_report(tmp_path).steps == 10
-    other = build_report(tmp_path, rank=1)
+    assert read_history(tmp_path).report().steps == 10
+    other = read_history(tmp_path, 1).report()
     assert other.steps == 11
     assert other.ranks == (0, 1)
     with pytest.raises(RecordingError, match="no recording of rank 2: it holds rank 0, 1"):
-        build_report(tmp_path, rank=2)
+        read_history(tmp_path, 2).report()
 
 
 def test_live_window_without_anything():
@@ -222,6 +222,6 @@ def test_live_window_equals_replay(tmp_path):
         if not isinstance(record, Verdict):
             window.append(record)
     folder = write(tmp_path, complete_run())
-    replayed = build_report(folder)
+    replayed = read_history(folder).report()
     live = summarize(window, VERDICT, header=replayed.header, path=folder, ranks=(0,), settled=True)
     assert live == replayed

@@ -53,8 +53,8 @@ def test_a_few_steps():
 
 def test_abstains():
     """Without a GPU, or when its use is unknown, there is nothing to judge."""
-    assert missing(AcceleratorUnused(), run(facts=CPU)) == ("gpu_count", "gpu_trace_pct")
-    assert missing(AcceleratorUnused(), run(*used(None))) == ("gpu_trace_pct",)
+    assert missing(AcceleratorUnused(), run(facts=CPU)) == ("gpu.count", "gpu.trace_pct")
+    assert missing(AcceleratorUnused(), run(*used(None))) == ("gpu.trace_pct",)
 
 
 def test_user_threshold():

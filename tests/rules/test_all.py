@@ -204,11 +204,15 @@ def _some(kind: type[Any]) -> st.SearchStrategy[list[Any]]:
     return st.lists(one.map(_consistent) if kind is records.StepRecord else one, min_size=1, max_size=3)
 
 
+LISTS = {kind: _some(kind) for kind in KINDS}
+"""Made once: to make them in every example would take most of the time."""
+
+
 @st.composite
 def _records(draw: st.DrawFn) -> list[Any]:
     """Some records of most kinds, so that most signals are there."""
     left_out = draw(st.sets(st.sampled_from(KINDS), max_size=2))
-    return [record for kind in KINDS if kind not in left_out for record in draw(_some(kind))]
+    return [record for kind in KINDS if kind not in left_out for record in draw(LISTS[kind])]
 
 
 RECORDS = _records()

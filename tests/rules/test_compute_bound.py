@@ -75,7 +75,7 @@ def test_never_beside_low_utilization():
 
 def test_abstains():
     """Without steps there is nothing to judge."""
-    assert missing(ComputeBound(), window(ledger())) == ("step_time_s",)
+    assert missing(ComputeBound(), window(ledger())) == ("steps.step_time_s",)
 
 
 def test_user_threshold():

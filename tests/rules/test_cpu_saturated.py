@@ -40,7 +40,7 @@ def test_the_hosts_cpus_do_not_count():
 
 def test_abstains():
     """Without the load of others it is not known whether the CPUs are full."""
-    assert missing(CpuSaturated(), busy(4.0, None)) == ("cpu_busy_pct",)
+    assert missing(CpuSaturated(), busy(4.0, None)) == ("host.cpu_busy_pct",)
 
 
 def test_user_threshold():

@@ -92,16 +92,16 @@ def test_one_of_a_family():
 
 def test_one_who_abstains_leaves_the_family_open():
     """A rule that cannot judge explains nothing."""
-    rules = [Says(id="a", family="input", needs=("wall_s",)), Says(id="b", family="input")]
+    rules = [Says(id="a", family="input", needs=("ledger.wall_s",)), Says(id="b", family="input")]
     assert said(*rules) == ["b"]
 
 
 def test_abstentions():
     """Who could not judge is listed with all that was missing, and was not asked."""
     asked = []
-    rule = Says(id="a", needs=("wall_s", "epochs"), asked=lambda: asked.append("a"))
-    verdict = evaluate([rule, Says(id="b", needs=("startup_excess_s",))], Window())
-    assert [(a.rule, a.missing) for a in verdict.abstained] == [("a", ("wall_s", "epochs"))]
+    rule = Says(id="a", needs=("ledger.wall_s", "ledger.epochs"), asked=lambda: asked.append("a"))
+    verdict = evaluate([rule, Says(id="b", needs=("steps.startup_excess_s",))], Window())
+    assert [(a.rule, a.missing) for a in verdict.abstained] == [("a", ("ledger.wall_s", "ledger.epochs"))]
     assert [d.rule for d in verdict.diagnoses] == ["b"]  # 0 s is measured, and not missing
     assert asked == []
 
@@ -114,10 +114,10 @@ def test_guard():
     """The guard is told whose call it is, and what it keeps away costs only that rule."""
     calls = []
 
-    def guard(name: str, call: Callable[[], Diagnosis | None]) -> Diagnosis | None:
+    def guard(name: str, call: Callable[..., Diagnosis | None], *args: object) -> Diagnosis | None:
         calls.append(name)
         try:
-            return call()
+            return call(*args)
         except ValueError:
             return None
 
@@ -129,7 +129,7 @@ def test_guard():
 
 def test_a_model_that_fails():
     """Where the model of the workers fails, the rules have their say and only its advice is missing."""
-    verdict = evaluate([Says(id="a")], Window(), lambda name, call: None if "model" in name else call())
+    verdict = evaluate([Says(id="a")], Window(), lambda name, call, *args: None if "model" in name else call(*args))
     assert [d.rule for d in verdict.diagnoses] == ["a"]
     assert verdict.num_workers is None
 

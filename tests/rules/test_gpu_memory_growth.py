@@ -95,7 +95,7 @@ def test_the_gpu_that_grows_most_is_named():
 
 def test_abstains():
     """Too few samples have no trend."""
-    assert missing(GpuMemoryGrowth(), grown(lambda i: 50.0 * i, count=14)) == ("gpu_memory_trends",)
+    assert missing(GpuMemoryGrowth(), grown(lambda i: 50.0 * i, count=14)) == ("gpu.memory.trends",)
     assert fires(GpuMemoryGrowth(), grown(lambda i: 50.0 * i, count=15))
 
 

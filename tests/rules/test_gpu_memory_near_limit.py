@@ -84,8 +84,8 @@ def test_the_fullest_gpu_is_named():
 
 def test_abstains():
     """Without use or size of the memory there is nothing to compare."""
-    assert missing(GpuMemoryNearLimit(), filled(15.0, None)) == ("gpu_memory",)
-    assert missing(GpuMemoryNearLimit(), run()) == ("gpu_memory",)
+    assert missing(GpuMemoryNearLimit(), filled(15.0, None)) == ("gpu.memory.peak",)
+    assert missing(GpuMemoryNearLimit(), run()) == ("gpu.memory.peak",)
 
 
 def test_user_threshold():

@@ -102,8 +102,8 @@ def test_before_the_first_step_does_not_count():
 
 def test_abstains():
     """Without reasons, or with too few samples, nothing is known."""
-    assert missing(GpuThrottled(), run(*gpus(20, lambda i: {"utilization_pct": 50.0}))) == ("gpu_throttling",)
-    assert missing(GpuThrottled(), run(*gpus(4, lambda i: {"throttle_reasons": ()}))) == ("gpu_throttling",)
+    assert missing(GpuThrottled(), run(*gpus(20, lambda i: {"utilization_pct": 50.0}))) == ("gpu.throttling",)
+    assert missing(GpuThrottled(), run(*gpus(4, lambda i: {"throttle_reasons": ()}))) == ("gpu.throttling",)
 
 
 def test_user_threshold():

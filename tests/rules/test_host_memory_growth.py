@@ -123,7 +123,7 @@ def test_pages_of_a_mapped_file():
 
 def test_abstains():
     """Too few samples have no trend."""
-    assert missing(HostMemoryGrowth(), grown(lambda i: 50.0 * i, count=14)) == ("rss_trend",)
+    assert missing(HostMemoryGrowth(), grown(lambda i: 50.0 * i, count=14)) == ("host.rss_trend",)
     assert fires(HostMemoryGrowth(), grown(lambda i: 50.0 * i, count=15))
 
 

@@ -45,7 +45,7 @@ def test_it_comes_before_launch_bound():
 
 def test_abstains():
     """Where no step was probed nothing is known."""
-    assert missing(HostSync(), launching()) == ("syncs",)
+    assert missing(HostSync(), launching()) == ("device.syncs",)
 
 
 def test_user_threshold():

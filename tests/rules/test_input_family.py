@@ -91,7 +91,7 @@ def test_each_rule_fires_alone_and_keeps_its_form(truth: str) -> None:
     made = waiting(**CASES[truth])
     found = fires(RULES[truth], made)
     assert found.severity in (Severity.WARNING, Severity.CRITICAL)
-    assert 0 < found.time_lost_s <= (made.bucket_s("data_wait") or 0.0) + 1e-9
+    assert 0 < found.time_lost_s <= (made.spent.bucket_s("data_wait") or 0.0) + 1e-9
 
 
 @pytest.mark.parametrize("truth", CASES)
@@ -102,7 +102,7 @@ def test_a_small_wait_is_no_matter(truth: str) -> None:
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=lambda r: r.id)
 def test_missing_signals(rule: Rule) -> None:
-    assert "data_wait_share_pct" in missing(rule, Window())
+    assert "spent.data_wait_share_pct" in missing(rule, Window())
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_threshold():
 
 def test_abstains():
     """Where the system does not tell, there is nothing to judge."""
-    assert missing(IoWaitHigh(), iowait(None)) == ("iowait_pct",)
+    assert missing(IoWaitHigh(), iowait(None)) == ("host.iowait_pct",)
 
 
 def test_user_threshold():

@@ -56,10 +56,12 @@ def test_it_explains_low_utilization():
 
 def test_abstains():
     """Without events or without utilization there is nothing to judge."""
-    assert missing(LaunchBound(), run(*gpus(20, lambda i: {"utilization_pct": 50.0}))) == ("caught_up_share",)
-    assert missing(LaunchBound(), run(*device_steps())) == ("busiest_gpu_pct", "idle_in_steps_s")
+    assert missing(LaunchBound(), run(*gpus(20, lambda i: {"utilization_pct": 50.0}))) == ("device.caught_up_share",)
+    assert missing(LaunchBound(), run(*device_steps())) == ("gpu.utilization_pct", "spent.idle_in_steps_s")
     fleeting = device_steps(wait_s=5e-6, beside_s=5e-6)
-    assert "caught_up_share" in missing(LaunchBound(), run(*fleeting, *gpus(20, lambda i: {"utilization_pct": 50.0})))
+    assert "device.caught_up_share" in missing(
+        LaunchBound(), run(*fleeting, *gpus(20, lambda i: {"utilization_pct": 50.0}))
+    )
 
 
 def test_user_threshold():

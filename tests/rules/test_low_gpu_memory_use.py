@@ -93,8 +93,8 @@ def test_what_is_recommended_fits():
 
 def test_abstains():
     """Without memory or load there is nothing to judge."""
-    assert missing(LowGpuMemoryUse(), free(busy=None)) == ("busiest_gpu_pct",)
-    assert missing(LowGpuMemoryUse(), run(*gpus(20, lambda i: {"utilization_pct": 50.0}))) == ("gpu_memory",)
+    assert missing(LowGpuMemoryUse(), free(busy=None)) == ("gpu.utilization_pct",)
+    assert missing(LowGpuMemoryUse(), run(*gpus(20, lambda i: {"utilization_pct": 50.0}))) == ("gpu.memory.peak",)
 
 
 def test_user_threshold():

@@ -94,7 +94,7 @@ def test_dips_threshold():
 def test_abstains():
     """Without a GPU there is nothing to judge."""
     made = run(*hosts(20, lambda i: {"usable_cpus": 8.0, "job_cpus": 1.0}))
-    assert missing(LowUtilization(), made) == ("busiest_gpu_pct",)
+    assert missing(LowUtilization(), made) == ("gpu.utilization_pct",)
 
 
 def test_user_threshold():

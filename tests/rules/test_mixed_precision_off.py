@@ -66,7 +66,7 @@ def test_a_plain_loop(precision):
     """Nobody knows the setting: what GPM sees decides, and without it there is nothing to judge."""
     assert fires(MixedPrecisionOff(), computing(0.2, precision))
     assert silent(MixedPrecisionOff(), computing(30.0, precision))
-    assert missing(MixedPrecisionOff(), computing(None, precision)) == ("tensor_cores",)
+    assert missing(MixedPrecisionOff(), computing(None, precision)) == ("gpu.tensor_cores",)
 
 
 def test_tf32_or_autocast_in_the_model():
@@ -94,8 +94,8 @@ def test_threshold():
 
 def test_abstains():
     """Without the capability nobody knows whether there are Tensor Cores."""
-    assert missing(MixedPrecisionOff(), computing(capability=None)) == ("tensor_cores",)
-    assert missing(MixedPrecisionOff(), run()) == ("tensor_cores", "busiest_gpu_pct")
+    assert missing(MixedPrecisionOff(), computing(capability=None)) == ("gpu.tensor_cores",)
+    assert missing(MixedPrecisionOff(), run()) == ("gpu.tensor_cores", "gpu.utilization_pct")
 
 
 def test_user_threshold():

@@ -76,9 +76,9 @@ def test_ordinary_uploads(sent):
 
 def test_abstains():
     """Without an interface there is nothing to judge."""
-    assert missing(NetworkSaturated(), run(*hosts(20, lambda i: {}))) == ("links",)
+    assert missing(NetworkSaturated(), run(*hosts(20, lambda i: {}))) == ("host.links",)
 
 
 def test_user_threshold():
     """The user's threshold counts, not ours."""
-    assert silent(NetworkSaturated(load_pct=90.0), run(*traffic(FULL, QUIET)))
+    assert silent(NetworkSaturated(use_pct=90.0), run(*traffic(FULL, QUIET)))

@@ -84,7 +84,7 @@ def test_progress_bar():
 
 def test_abstains():
     """Without a ledger there is nothing to judge."""
-    assert "callbacks_by_name_s" in missing(SlowCallback(), Window())
+    assert "ledger.callbacks_by_name_s" in missing(SlowCallback(), Window())
 
 
 def test_user_threshold():

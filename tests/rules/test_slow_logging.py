@@ -48,7 +48,7 @@ def test_short_runs():
 
 def test_abstains():
     """Without a ledger there is nothing to judge."""
-    assert "logging_by_name_s" in missing(SlowLogging(), Window())
+    assert "ledger.logging_by_name_s" in missing(SlowLogging(), Window())
 
 
 def test_user_threshold():

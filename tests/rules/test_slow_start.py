@@ -45,7 +45,7 @@ def test_always():
 
 def test_abstains():
     """Without a ledger there is nothing to judge."""
-    assert missing(SlowStart(), Window()) == ("start_s", "wall_s")
+    assert missing(SlowStart(), Window()) == ("ledger.start_s", "ledger.wall_s")
 
 
 def test_user_threshold():

@@ -47,7 +47,7 @@ def test_critical():
 def test_threshold():
     """The excess counts from the threshold on."""
     made = pauses(100, pause_s=0.5)
-    share = made.training_share_pct(5.0)
+    share = made.ledger.training_share_pct(5.0)
     assert share is not None
     assert silent(StepOutliers(warn_pct=share + 0.01), made)
     assert fires(StepOutliers(warn_pct=share - 0.01), made)
@@ -78,15 +78,15 @@ def test_little_jitter():
 def test_scaled():
     """In a long run only a sample of the steps is kept; the loss is that of all of them."""
     made = pauses(53, steps=20_000)
-    assert made._steady.stride > 1
+    assert made.steps.count > 2 * len(made.steps.steady)
     assert fires(StepOutliers(), made).time_lost_s == pytest.approx(20_000 / 53 * 0.5, rel=0.15)
 
 
 def test_never_more_than_the_ledger():
     """A sample that happens to hold all the long steps does not multiply them."""
     made = pauses(64, steps=20_000)
-    made._steady.items = [s for s in made._steady.items if s.total_s > 0.2] * 4 + made._steady.items
-    found = made.outliers(3.0)
+    made.steps.steady.extend([s for s in made.steps.steady if s.total_s > 0.2] * 4)  # type: ignore[attr-defined]
+    found = made.steps.outliers(3.0)
     assert found is not None
     assert found.excess_s <= 20_000 / 64 * 0.5 * 1.01
 
@@ -100,7 +100,7 @@ def test_few_steps():
 
 def test_abstains():
     """Without steps there is nothing to judge."""
-    assert missing(StepOutliers(), window(ledger())) == ("body_s",)
+    assert missing(StepOutliers(), window(ledger())) == ("steps.body_s",)
 
 
 def test_user_threshold():

@@ -44,10 +44,10 @@ def test_primary():
 
 def test_abstains():
     """By the host's clock a copy cannot be told from the work that it waits for."""
-    assert missing(TransferBound(), run()) == ("h2d_share_pct",)
+    assert missing(TransferBound(), run()) == ("device.h2d_share_pct",)
     unread = device_steps(exposed_wait_s=None, total_s=None, h2d_s=None)
-    assert missing(TransferBound(), run(*unread)) == ("h2d_share_pct",)
-    assert missing(TransferBound(), run(*device_steps(h2d_s=None))) == ("h2d_share_pct",)
+    assert missing(TransferBound(), run(*unread)) == ("device.h2d_share_pct",)
+    assert missing(TransferBound(), run(*device_steps(h2d_s=None))) == ("device.h2d_share_pct",)
 
 
 def test_user_threshold():

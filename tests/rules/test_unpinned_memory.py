@@ -39,9 +39,9 @@ def test_never_beside_transfer_bound():
 
 def test_abstains():
     """Without device time, or without a loader that says, nothing is judged."""
-    assert missing(UnpinnedMemory(), copying(0.02, pinned=None)) == ("pin_memory",)
-    assert missing(UnpinnedMemory(), run()) == ("h2d_share_pct", "pin_memory")
-    assert missing(UnpinnedMemory(), run(*device_steps())) == ("pin_memory",)
+    assert missing(UnpinnedMemory(), copying(0.02, pinned=None)) == ("loader.pin_memory",)
+    assert missing(UnpinnedMemory(), run()) == ("device.h2d_share_pct", "loader.pin_memory")
+    assert missing(UnpinnedMemory(), run(*device_steps())) == ("loader.pin_memory",)
 
 
 def test_user_threshold():

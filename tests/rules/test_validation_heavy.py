@@ -47,7 +47,7 @@ def test_short_runs():
 
 def test_abstains():
     """Without a ledger there is nothing to judge."""
-    assert missing(ValidationHeavy(), Window()) == ("training_s", "wall_s")
+    assert missing(ValidationHeavy(), Window()) == ("ledger.training_s", "ledger.wall_s")
 
 
 def test_user_thresholds():

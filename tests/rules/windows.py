@@ -87,7 +87,7 @@ def window(*records: Any, facts: Mapping[str, Any] | None = None) -> Window:
     made = Window()
     for record in records:
         made.append(record)
-    made.facts = dict(facts or {})
+    made.facts.update(facts or {})
     return made
 
 
@@ -168,7 +168,7 @@ def fires(rule: Rule, made: Window) -> Diagnosis:
     assert not found.abstained, found.abstained
     assert found.primary is not None, f"{rule.id} is silent"
     check_form(rule, found.primary, made)
-    assert found.primary.time_lost_s <= (made.wall_s or 0.0)
+    assert found.primary.time_lost_s <= (made.ledger.wall_s or 0.0)
     return found.primary
 
 
@@ -192,7 +192,7 @@ def check_form(rule: Rule, found: Diagnosis, made: Window) -> None:
         assert evidence.threshold is None or evidence.source
     assert 0 < found.confidence <= 1
     assert not found.time_lost_s < 0
-    assert found.share_pct == pytest.approx(made.share_pct(found.time_lost_s) or 0.0, nan_ok=True)
+    assert found.share_pct == pytest.approx(made.ledger.share_pct(found.time_lost_s) or 0.0, nan_ok=True)
 
 
 IMPERATIVES = """

@@ -484,8 +484,8 @@ def test_others_are_never_negative_and_unknown_when_cpus_cannot_be_matched(tmp_p
 @pytest.fixture
 def met():
     """Takes processes for ranks that record, until the test ends."""
-    yield lambda *pids: processes.meet(dict.fromkeys(pids, 1.7e9))
-    processes.meet({})
+    yield lambda *pids: processes.set_known_ranks(dict.fromkeys(pids, 1.7e9))
+    processes.set_known_ranks({})
 
 
 def test_other_ranks_are_neither_the_jobs_own_nor_strangers(tmp_path, met):

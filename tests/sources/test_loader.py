@@ -22,6 +22,7 @@ from stallmeter.records import LoaderInfo, WorkerBatch
 from stallmeter.records.interfaces import Source
 from stallmeter.sources.loader import SILENT_BATCHES, LoaderProbe
 
+from ..warm import Forks
 from . import loader_datasets as data
 
 ROOT = str(Path(__file__).parents[2])
@@ -216,7 +217,7 @@ def test_the_info_says_how_the_loader_is_set_up(probe: LoaderProbe) -> None:
     assert third.why_not == "it is no torch.utils.data.DataLoader"
 
 
-def test_asking_for_the_start_method_does_not_settle_it() -> None:
+def test_asking_for_the_start_method_does_not_settle_it(forks: Forks, tmp_path: Path) -> None:
     code = (
         "import torch.multiprocessing as m; from torch.utils.data import DataLoader;"
         "from stallmeter.sources.loader import SILENT_BATCHES, LoaderProbe;"
@@ -224,7 +225,7 @@ def test_asking_for_the_start_method_does_not_settle_it() -> None:
         "assert m.get_start_method(allow_none=True) is None, 'settled';"
         "assert info.start_method == m.get_all_start_methods()[0], info"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert forks.run(code, cwd=tmp_path).returncode == 0
 
 
 def test_importing_it_loads_no_torch() -> None:

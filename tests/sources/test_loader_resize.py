@@ -186,7 +186,7 @@ def test_what_a_new_process_cannot_have_is_left_alone(started_anew, monkeypatch,
 
 
 PROGRAM = """
-from stallmeter.sources.loader.rehearsal import why_no_new_process
+from stallmeter.sources.loader.spawn_check import why_no_new_process
 
 def train():
     print(why_no_new_process("forkserver"))

@@ -25,7 +25,7 @@ def record(number: int) -> Fetch:
 @given(st.lists(st.integers(0, 2 * CAPACITY), max_size=8))
 def test_what_was_written_is_read_or_lost(bursts: list[int]) -> None:
     ring = make()
-    lane = ring.lane(0)
+    lane = ring.writer(0)
     written, got = 0, []
     for burst in bursts:
         for _ in range(burst):
@@ -43,7 +43,7 @@ def test_what_was_written_is_read_or_lost(bursts: list[int]) -> None:
 
 def test_workers_do_not_mix() -> None:
     ring = make(3)
-    lanes = [ring.lane(worker) for worker in range(3)]
+    lanes = [ring.writer(worker) for worker in range(3)]
     for number in range(9):
         lanes[number % 3].write(*record(number))
     assert [(worker, fetch.end_ns // 10 % 3) for worker, fetch in ring.drain()] == [
@@ -53,12 +53,12 @@ def test_workers_do_not_mix() -> None:
 
 def test_a_ring_for_fewer_workers() -> None:
     with pytest.raises(IndexError):
-        make(2).lane(2)
+        make(2).writer(2)
 
 
 def test_a_record_overwritten_while_it_is_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     ring = make()
-    lane = ring.lane(0)
+    lane = ring.writer(0)
     for number in range(10):
         lane.write(*record(number))
     unpack = ring_module._RECORD.unpack_from
@@ -94,9 +94,9 @@ def as_pid(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 def test_two_iterators_have_lanes_of_their_own(as_pid: Callable[[int], None]) -> None:
     ring = make()
     as_pid(101)
-    first = ring.lane(0)
+    first = ring.writer(0)
     as_pid(102)
-    second = ring.lane(0)
+    second = ring.writer(0)
     for number in range(4):
         first.write(*record(number))
         second.write(*record(100 + number))
@@ -108,7 +108,7 @@ def test_lanes_are_used_again(as_pid: Callable[[int], None]) -> None:
     ring = make()
     for epoch in range(3 * LANES):
         as_pid(200 + epoch)
-        ring.lane(0).write(*record(epoch))
+        ring.writer(0).write(*record(epoch))
         assert [fetch for _, fetch in ring.drain()] == [record(epoch)]
     assert len(ring.seen()) == LANES
 
@@ -116,11 +116,11 @@ def test_lanes_are_used_again(as_pid: Callable[[int], None]) -> None:
 def test_a_writer_that_lost_its_lane_moves_on(as_pid: Callable[[int], None]) -> None:
     ring = make()
     as_pid(101)
-    first = ring.lane(0)
+    first = ring.writer(0)
     # Both workers read the count of starts at the same moment, and took the same lane.
     first._words[0] = 0
     as_pid(102)
-    second = ring.lane(0)
+    second = ring.writer(0)
     first.write(*record(1))
     second.write(*record(2))
     first.write(*record(3))
@@ -132,7 +132,7 @@ def test_more_iterators_than_lanes(as_pid: Callable[[int], None]) -> None:
     lanes = []
     for number in range(2 * LANES):
         as_pid(300 + number)
-        lanes.append(ring.lane(0))
+        lanes.append(ring.writer(0))
     for _ in range(20):
         for number, lane in enumerate(lanes):
             lane.write(*record(number))

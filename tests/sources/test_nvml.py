@@ -376,7 +376,7 @@ def test_only_the_sampler_thread_asks_nvml(tmp_path):
     run = bare_run(tmp_path, interval_s=0.02, sources=[NvmlSource(nvml, {})])
     assert nvml.calls == []
     with Monitor.of(run.start()) as monitor:
-        wait_until(lambda: monitor.window.gpus)
+        wait_until(lambda: monitor.window.gpu.samples)
         assert nvml.threads == {"stallmeter-sampler"}
     assert nvml.users == 0
 

@@ -489,8 +489,8 @@ with Monitor(directory=Path(sys.argv[1]), interval_s=0.02, sources=[NvmlSource()
         if time.monotonic() > deadline or (named and done > 300):
             break
 off = [event.name for event in monitor.window.events if "switched off" in event.name]
-print(json.dumps({"steps": done, "recorded": monitor.window.ledger.steps, "off": off,
-                  "samples": sum(len(gpu.items) for gpu in monitor.window.gpus.values())}))
+print(json.dumps({"steps": done, "recorded": monitor.window.ledger.record.steps, "off": off,
+                  "samples": sum(len(gpu.items) for gpu in monitor.window.gpu.samples.values())}))
 """
 
 

@@ -14,11 +14,13 @@ from stallmeter.machine import processes
 from stallmeter.recording import Header, Recorder
 from stallmeter.sources.ranks import LONGEST_S, RankSource
 
+from ..warm import NO_PICTURES
+
 
 @pytest.fixture(autouse=True)
 def strangers_all() -> Iterator[None]:
     yield
-    processes.meet({})
+    processes.set_known_ranks({})
 
 
 def begin(folder: Path, rank: int, host: str = "here") -> None:
@@ -76,7 +78,7 @@ deadline = time.monotonic() + 60
 with stallmeter.Monitor(directory="runs", trackers=None, interval_s=0.1, console=False) as monitor:
     for _ in monitor.watch(iter(int, 1)):
         time.sleep(0.01 if child else 0.0)
-        last = monitor.window.host.items[-1:]
+        last = monitor.window.host.samples.items[-1:]
         known = last and last[0].ranks_cpus is not None and last[0].job_cpus is not None
         if time.monotonic() > deadline or (os.path.exists("done") if not child else known):
             break
@@ -91,7 +93,7 @@ with stallmeter.Monitor(directory="runs", trackers=None, interval_s=0.1, console
 def test_a_rank_that_was_forked_and_computes(tmp_path: Path) -> None:
     """Seen by its parent, which is the other rank and sleeps: no process of its own, and no stranger."""
     done = subprocess.run(
-        [sys.executable, "-c", TWO_RANKS],
+        [sys.executable, "-c", NO_PICTURES + TWO_RANKS],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stallmeter.rules.host_sync import HostSync
-from stallmeter.sources.syncs import FIRST_STEP, SURE_POLLS, SyncProbe, place
+from stallmeter.sources.syncs import FIRST_STEP, SURE_POLLS, SyncProbe, call_site
 from stallmeter.timing.clock import StepClock
 from stallmeter.timing.ledger import Ledger
 from stallmeter.window import Window
@@ -338,4 +338,4 @@ def frames(*modules: str) -> Any:
 )
 def test_whose_line_it_is(stack, expected):
     """The program's own line; the framework's where the framework waits by itself, never the line that calls fit."""
-    assert place(frames(*stack)) == expected
+    assert call_site(frames(*stack)) == expected

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stallmeter.timing.batches import BatchSizes
 from stallmeter.timing.clock import StepClock
-from stallmeter.timing.ledger import COMPUTE, OTHER, VALIDATION, WORKER_STARTUP
-from stallmeter.timing.loop import CLOSED, OTHER_THREAD, PATIENCE, Turns, Watched
+from stallmeter.timing.ledger import COMPUTE, FORWARD, OTHER, VALIDATION, WORKER_STARTUP, Ledger, Span
+from stallmeter.timing.loop import PATIENCE, SURE_BATCHES, Watched, _Training
+from stallmeter.timing.turns import CLOSED, OTHER_THREAD, Turns
 
 from ..conftest import FakeTime
 
@@ -311,3 +315,94 @@ def test_a_closed_monitor_says_so(step_clock: StepClock, fake_time: FakeTime) ->
     assert len(list(watched(step_clock, Slow(fake_time)))) == 3
     assert step_clock.drain().count == 0
     assert _told == [CLOSED]
+
+
+# -- the short way ----------------------------------------------------------------------------------------------------
+
+bodies = st.lists(
+    st.tuples(st.integers(0, 3), st.sampled_from(["", "span", "loader", "hook", "log", "loader fails"])), max_size=20
+)
+
+
+def train(bodies: list[tuple[int, str]], *, short: bool) -> tuple[list[Any], list[int]]:
+    """Train with a loop's body, or a fetch, of every kind; return the steps and the ledger."""
+    time = FakeTime()
+    clock = StepClock(Ledger(OTHER, time), loop=COMPUTE, idle=OTHER, unix_ns=lambda: 0)
+    span = Span(clock.ledger, FORWARD)
+
+    def batches() -> Iterator[list[int]]:
+        for wait, kind in bodies:
+            time.sleep(wait + 1)
+            if kind == "loader":
+                with span:
+                    time.sleep(1)
+            if kind == "loader fails":
+                raise KeyError
+            yield [0] * (wait + 1)
+
+    with pytest.MonkeyPatch.context() as patch:
+        if not short:
+            patch.setattr(_Training, "__next__", _Training._next_in_full)
+        with suppress(KeyError):
+            for (wait, kind), _ in zip(bodies, watched(clock, batches()), strict=False):
+                clock.before_fetch = None
+                time.sleep(wait + 2)
+                if kind == "span":
+                    with span:
+                        time.sleep(3)
+                elif kind == "hook":
+                    clock.before_fetch = lambda: (1, True)
+                assert booked_is_wall(clock)
+    clock.pause()
+    _turns.clear()
+    return list(clock.drain().steps), clock.ledger.acc
+
+
+@given(bodies)
+def test_the_short_way_books_what_the_long_one_does(bodies: list[tuple[int, str]]) -> None:
+    assert train(bodies, short=True) == train(bodies, short=False)
+
+
+class Sized:
+    """A loader that states its batch size."""
+
+    batch_size = 4
+
+    def __init__(self, sizes: list[int], length: int | None = None) -> None:
+        self.sizes = sizes
+        self.length = length or len(sizes)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return ([0] * size for size in self.sizes)
+
+
+@pytest.mark.parametrize("last", [4, 3])
+def test_not_every_batch_of_a_stated_size_is_looked_at(step_clock: StepClock, last: int) -> None:
+    """The last one always is: it may be smaller."""
+    looks: list[int] = []
+
+    def size(batch: object) -> int:
+        looks.append(step_clock.index)
+        return len(batch)  # type: ignore[arg-type]
+
+    sizes = [4] * 50 + [last]
+    loader = Watched(
+        Sized(sizes), turns_of(step_clock), stage="train", prepare=lambda _: None, started=lambda _: None, size=size
+    )
+    for _ in range(2):
+        for _ in loader:
+            pass
+    assert [s.samples for s in step_clock.drain().steps] == 2 * sizes
+    assert len(looks) < len(sizes)
+    assert looks[:SURE_BATCHES] == [*range(SURE_BATCHES)]
+    assert 50 in looks
+
+
+def test_a_loader_that_does_not_keep_to_its_size_is_looked_at(step_clock: StepClock) -> None:
+    sizes = [4, 4, 3] + [4, 2] * 40
+    for _ in watched(step_clock, Sized(sizes)):
+        pass
+    assert [s.samples for s in step_clock.drain().steps] == sizes

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stallmeter.delivery.forwarder import deliver
+from stallmeter.delivery.delivery import deliver
 from stallmeter.delivery.trackers.mlflow import MlflowTracker
 from stallmeter.recording import Header, Recorder
 from stallmeter.records import StepRecord, WindowRecord

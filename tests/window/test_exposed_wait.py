@@ -50,9 +50,9 @@ def test_a_hidden_wait_costs_nothing():
     steps = [step(i, total_s=0.1, data_wait_s=0.05, **work) for i in range(50)]
     spent = {"data_wait": 50.0, "forward": 47.0, "backward": 0.0, "optimizer": 0.0}
     hidden = run(*steps, *device_steps(wait_s=0.05, exposed=0.0), **spent)
-    assert hidden.host_wait_share_pct == pytest.approx(100 * 50 / 99)
-    assert hidden.data_wait_share_pct == 0.0
-    assert hidden.bucket_s("data_wait") == 0.0
+    assert hidden.ledger.host_wait_share_pct == pytest.approx(100 * 50 / 99)
+    assert hidden.spent.data_wait_share_pct == 0.0
+    assert hidden.spent.bucket_s("data_wait") == 0.0
     assert fires(ComputeBound(), hidden)
     assert [d.rule for d in evaluate(ALL_RULES, hidden).diagnoses] == ["compute-bound"]
 
@@ -61,13 +61,13 @@ def test_an_exposed_wait_is_lost():
     """What the device idled is the time that the input rules claim."""
     half = run(*device_steps(wait_s=0.05, exposed=0.5), data_wait=50.0)
     assert fires(InputBound(), half).time_lost_s == pytest.approx(25.0)
-    assert half.bucket_s("compute") == pytest.approx(25.0)
+    assert half.spent.bucket_s("compute") == pytest.approx(25.0)
     assert fires(InputBound(), run(data_wait=50.0)).time_lost_s == 50.0
-    assert missing(InputBound(), Window()) == ("data_wait_share_pct", "data_wait_s", "wall_s")
+    assert missing(InputBound(), Window()) == ("spent.data_wait_share_pct", "steps.data_wait_s", "ledger.wall_s")
 
 
 def test_the_model_hears_of_the_device():
     """A loop that only launches looks faster than its device while it waits for data."""
     made = run(*device_steps(wait_s=0.05, exposed=0.0, total_s=0.1))
-    assert made.device_pace_s == pytest.approx(0.1)
-    assert run().device_pace_s is None
+    assert made.device.pace_s == pytest.approx(0.1)
+    assert run().device.pace_s is None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stallmeter.records import AllocatorSample, GpuSample
+from stallmeter.records import GpuSample
 from stallmeter.window import gpu_samples as gpu
 
 REASONS = (*gpu.THERMAL, *gpu.HARDWARE, *gpu.POWER, "gpu_idle", "sync_boost")
@@ -74,15 +74,6 @@ def test_throttling_is_bounded(made):
         assert found.thermal_pct + found.hardware_pct + found.power_pct <= 100 + 1e-9
         assert found.forced_pct <= 100 + 1e-9
         assert found.slowed_pct is None or 0 <= found.slowed_pct <= 100
-
-
-@given(st.integers(0, 100), st.integers(1, 100), st.none() | st.integers(0, 120), st.none() | st.integers(0, 120))
-def test_memory_is_bounded(used, total, reserved, allocated):
-    """What is needed is never more than what was in use, and never negative."""
-    allocator = AllocatorSample(time_s=0.0, index=0, reserved_peak_bytes=reserved, allocated_peak_bytes=allocated)
-    found = gpu.memory(0, used, total, allocator)
-    assert 0 <= found.needed_bytes <= found.used_bytes
-    assert found.used_bytes >= used
 
 
 def test_the_newest_of_what_is_sampled_rarely():

@@ -11,7 +11,7 @@ from stallmeter.workers import (
     Limits,
     OperatingPoint,
     advise,
-    deeper_queue,
+    advise_prefetch,
     predict_step_time_s,
     worker_cap,
 )
@@ -176,7 +176,7 @@ def test_guesses_and_neighbours_lower_the_confidence():
 def test_a_deeper_queue_bridges_slow_batches():
     """Two workers can keep up with the loop on average; four batches ahead of a slow one do not last, sixteen do."""
     costs = loader(current=2, work_s=0.05, service_s=0.058, handover_s=0.0, profile=UNEVEN)
-    found = deeper_queue(costs, Limits(prefetch_factor=2), 2)
+    found = advise_prefetch(costs, Limits(prefetch_factor=2), 2)
     assert found is not None
     assert found.prefetch_factor in (4, 8, 16)
     assert found.gain_pct > 3

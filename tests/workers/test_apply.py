@@ -27,7 +27,7 @@ from stallmeter.records.diagnosis import Verdict, WorkerAdvice
 from stallmeter.timing.clock import StepClock
 from stallmeter.timing.ledger import COMPUTE, OTHER, START, Ledger
 from stallmeter.window import Window
-from stallmeter.workers.apply import Retuner
+from stallmeter.workers.apply import WorkerTuner
 
 from ..children import ProcessesLeft
 from ..conftest import FakeTime
@@ -66,7 +66,7 @@ class Plain:
 
     def __init__(self, folder: Path, time: FakeTime, monkeypatch: pytest.MonkeyPatch, table: dict[int, int]) -> None:
         def evaluate(rules: Any, window: Any, guard: Any) -> Verdict:
-            now = window.present().num_workers
+            now = window.present().loader.num_workers
             return Verdict(primary=None, num_workers=None if now is None else advice(now, table.get(now, now)))
 
         monkeypatch.setattr("stallmeter.engine.collector.evaluate", evaluate)
@@ -239,17 +239,17 @@ def changed() -> Window:
 def test_two_numbers_of_workers_are_not_mixed(changed: Window) -> None:
     """Rules and model see the time since the change; the report sees the whole run."""
     present = changed.present()
-    assert present.num_workers == 2
-    assert {s.index for s in present.steady} == set(range(41, 80))
-    assert len(present.batches.items) == 40
-    assert present.wall_s == 40.0
-    assert present.bucket_s("data_wait") == pytest.approx(1.0)
+    assert present.loader.num_workers == 2
+    assert {s.index for s in present.steps.steady} == set(range(41, 80))
+    assert len(present.workers.batches.items) == 40
+    assert present.ledger.wall_s == 40.0
+    assert present.spent.bucket_s("data_wait") == pytest.approx(1.0)
     assert present.before is not None
-    assert present.before.num_workers == 0
-    assert {b.worker for b in present.before.batches.items} == {-1}
-    assert changed.wall_s == 80.0
-    assert changed.bucket_s("data_wait") == 33.0
-    assert len(changed.steady) > 70
+    assert present.before.loader.num_workers == 0
+    assert {b.worker for b in present.before.workers.batches.items} == {-1}
+    assert changed.ledger.wall_s == 80.0
+    assert changed.spent.bucket_s("data_wait") == 33.0
+    assert len(changed.steps.steady) > 70
 
 
 def test_until_enough_is_known_the_time_before_counts() -> None:
@@ -260,8 +260,8 @@ def test_until_enough_is_known_the_time_before_counts() -> None:
     assert window.present() is window
     window.append(WorkerChange(time_s=40.0, step=40, before=0, workers=2))
     window.append(ledger(41.0, 32.0))
-    assert window.num_workers == 0
-    assert window.present().num_workers == 0
+    assert window.loader.num_workers == 0
+    assert window.present().loader.num_workers == 0
     assert window.present() is not window
 
 
@@ -270,10 +270,10 @@ def test_a_second_change_forgets_the_first(changed: Window) -> None:
     fill(changed, first=80, epoch=2, step_s=0.5, wait_s=0.1, service_s=0.9, workers=3)
     changed.append(ledger(120.0, 37.0))
     present = changed.present()
-    assert present.num_workers == 3
-    assert present.wall_s == 40.0
+    assert present.loader.num_workers == 3
+    assert present.ledger.wall_s == 40.0
     assert present.before is not None
-    assert present.before.num_workers == 2
+    assert present.before.loader.num_workers == 2
     assert present.before.before is None
 
 
@@ -282,15 +282,15 @@ def test_trials_are_kept_as_they_stand(changed: Window) -> None:
     kept = WorkerTrial(time_s=80.0, before=0, workers=2, outcome="kept")
     for trial in (open_trial, kept, open_trial):
         changed.append(trial)
-    assert changed.trials == [kept, open_trial]
-    assert changed.present().trials == changed.trials
+    assert changed.loader.trials == [kept, open_trial]
+    assert changed.present().loader.trials == changed.loader.trials
 
 
 # -- two threads -------------------------------------------------------------------------------------------------------
 
 
 class Hands:
-    """What a Retuner is given."""
+    """What a WorkerTuner is given."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -303,8 +303,8 @@ class Hands:
         loader.num_workers = workers
         self.sizes.append(workers)
 
-    def retuner(self) -> Retuner:
-        return Retuner(
+    def worker_tuner(self) -> WorkerTuner:
+        return WorkerTuner(
             "apply",
             resize=self.resize,
             why_fixed=lambda loader, workers: None,
@@ -317,10 +317,10 @@ def make_clock(time: FakeTime) -> StepClock:
     return StepClock(Ledger(START, now=time), loop=COMPUTE, idle=OTHER, unix_ns=lambda: 0)
 
 
-def run_epoch(retuner: Retuner, clock: StepClock, seconds: float = 0.1) -> None:
+def run_epoch(worker_tuner: WorkerTuner, clock: StepClock, seconds: float = 0.1) -> None:
     for i in range(STEPS):
         clock.index += 1
-        retuner.step(
+        worker_tuner.step(
             StepRecord(
                 index=clock.index, epoch=0, optimizer_step=None, tracker_step=0, samples=1,
                 time_s=0.0, total_s=seconds, data_wait_s=0.0, epoch_start=i == 0,
@@ -331,45 +331,45 @@ def run_epoch(retuner: Retuner, clock: StepClock, seconds: float = 0.1) -> None:
 def test_a_decision_is_used_once(fake_time: FakeTime) -> None:
     """What was decided before a boundary that has been passed meanwhile is not carried out at the next one."""
     hands, loader, clock = Hands(), DataLoader(Items(fake_time)), make_clock(fake_time)
-    retuner = hands.retuner()
-    retuner.meet(loader)
-    run_epoch(retuner, clock)
-    retuner.consider(advice(0, 2), fresh=True)
-    assert retuner.boundary(clock)
-    retuner.consider(advice(0, 4), fresh=True)  # the sampler has not seen the boundary yet
-    assert not retuner.boundary(clock)
-    for boundary in retuner.crossed():
-        retuner.passed(boundary)
+    worker_tuner = hands.worker_tuner()
+    worker_tuner.attach(loader)
+    run_epoch(worker_tuner, clock)
+    worker_tuner.decide(advice(0, 2), fresh=True)
+    assert worker_tuner.boundary(clock)
+    worker_tuner.decide(advice(0, 4), fresh=True)  # the sampler has not seen the boundary yet
+    assert not worker_tuner.boundary(clock)
+    for boundary in worker_tuner.take_boundaries():
+        worker_tuner.on_boundary(boundary)
     assert hands.sizes == [2]
-    assert retuner.crossed() == []
+    assert worker_tuner.take_boundaries() == []
 
 
 def test_a_boundary_without_advice_asks_for_one(fake_time: FakeTime) -> None:
     """A short epoch may end before the first verdict: then one is made at once, and only one."""
     hands, clock = Hands(), make_clock(fake_time)
-    retuner = hands.retuner()
-    retuner.meet(DataLoader(Items(fake_time)))
-    assert not retuner.behind
-    run_epoch(retuner, clock)
-    retuner.boundary(clock)
-    for boundary in retuner.crossed():
-        retuner.passed(boundary)
-    assert retuner.behind
-    retuner.consider(None, fresh=True)
-    assert not retuner.behind
-    retuner.consider(advice(0, 2), fresh=True)
-    assert retuner.boundary(clock)
+    worker_tuner = hands.worker_tuner()
+    worker_tuner.attach(DataLoader(Items(fake_time)))
+    assert not worker_tuner.needs_advice
+    run_epoch(worker_tuner, clock)
+    worker_tuner.boundary(clock)
+    for boundary in worker_tuner.take_boundaries():
+        worker_tuner.on_boundary(boundary)
+    assert worker_tuner.needs_advice
+    worker_tuner.decide(None, fresh=True)
+    assert not worker_tuner.needs_advice
+    worker_tuner.decide(advice(0, 2), fresh=True)
+    assert worker_tuner.boundary(clock)
 
 
 def test_a_loader_that_refuses_is_named_once(fake_time: FakeTime) -> None:
     hands, clock = Hands(), make_clock(fake_time)
     hands.fixed = "its dataset holds CUDA tensors"
-    retuner = hands.retuner()
-    retuner.meet(DataLoader(Items(fake_time)))
+    worker_tuner = hands.worker_tuner()
+    worker_tuner.attach(DataLoader(Items(fake_time)))
     for _ in range(3):
-        run_epoch(retuner, clock)
-        retuner.consider(advice(0, 2), fresh=True)
-        assert not retuner.boundary(clock)
-        for boundary in retuner.crossed():
-            retuner.passed(boundary)
+        run_epoch(worker_tuner, clock)
+        worker_tuner.decide(advice(0, 2), fresh=True)
+        assert not worker_tuner.boundary(clock)
+        for boundary in worker_tuner.take_boundaries():
+            worker_tuner.on_boundary(boundary)
     assert [e.detail for e in hands.events] == ["its dataset holds CUDA tensors"]

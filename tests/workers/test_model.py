@@ -17,8 +17,8 @@ from stallmeter.workers import (
     NEAR_BEST,
     Limits,
     OperatingPoint,
+    advise_prefetch,
     best_workers,
-    deeper_queue,
     predict_step_time_s,
     worker_cap,
 )
@@ -198,12 +198,12 @@ def test_neighbours_slow_the_workers_that_have_to_share():
 )
 def test_where_a_deeper_queue_does_not_help(changes, limits, workers):
     costs = loader(current=2, **{"work_s": 0.05, "service_s": 0.058, "handover_s": 0.0, **changes})
-    assert deeper_queue(costs, limits, workers) is None
+    assert advise_prefetch(costs, limits, workers) is None
 
 
 @given(costs=costs_, limits=limits_, workers=st.integers(0, 6))
 def test_a_deeper_queue_is_deeper_and_better(costs, limits, workers):
-    found = deeper_queue(costs, limits, workers)
+    found = advise_prefetch(costs, limits, workers)
     if found is not None:
         assert found.prefetch_factor > limits.prefetch_factor
         assert found.gain_pct >= 3 - 1e-9

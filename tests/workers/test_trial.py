@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from stallmeter.records import StepRecord, WorkerTrial
 from stallmeter.records.diagnosis import WorkerAdvice
-from stallmeter.workers.trial import MAX_REVERTS, MIN_STEPS, Proposal, Speed, Speedometer, Tuner, gain, is_better
+from stallmeter.workers.trial import (
+    MAX_REVERTS,
+    MIN_STEPS,
+    Proposal,
+    StepTimeEstimate,
+    StepTimes,
+    WorkerTrials,
+    gain,
+    is_better,
+)
 
 EPOCH = 30
 
@@ -45,7 +54,7 @@ class Loop:
 
     def __init__(self, time_of: Callable[[int], float], *, workers: int = 0, reverts: bool = True) -> None:
         self.time_of = time_of
-        self.tuner = Tuner(reverts=reverts)
+        self.tuner = WorkerTrials(reverts=reverts)
         self.tuner.begin(workers, persistent=False)
         self.workers = workers
         self.index = 0
@@ -138,7 +147,7 @@ def test_epochs_too_short_to_measure_are_added_up():
 
 
 def test_advice_on_another_number_is_ignored():
-    tuner = Tuner()
+    tuner = WorkerTrials()
     tuner.begin(0, persistent=False)
     for i in range(EPOCH):
         tuner.step(step(i, 0.1))
@@ -149,7 +158,7 @@ def test_advice_on_another_number_is_ignored():
 
 
 def test_before_the_loader_is_known_nothing_is_proposed():
-    assert Tuner().propose(advice(0, 4)) is None
+    assert WorkerTrials().propose(advice(0, 4)) is None
 
 
 def test_the_end_of_the_run():
@@ -169,7 +178,7 @@ def test_the_end_of_the_run():
 
 def test_numbers_that_somebody_else_chose():
     """They are measured and never taken back, and any may come again."""
-    tuner = Tuner(reverts=False)
+    tuner = WorkerTrials(reverts=False)
     tuner.begin(0, persistent=False)
     found: list[WorkerTrial] = []
     for epoch, chosen in enumerate((3, 0, 3)):
@@ -190,7 +199,7 @@ def test_numbers_that_somebody_else_chose():
 
 def test_speed_leaves_out_what_disturbs():
     """First steps, validation, checkpoints, the step behind them, and steps kept because they are odd."""
-    meter = Speedometer(persistent=False)
+    meter = StepTimes(persistent=False)
     for i in range(1, 60):
         meter.add(step(i + 100, 0.1, epoch_start=False))
     for odd in ({"epoch_start": True}, {"validation_s": 3.0}, {}, {"checkpoint_s": 4.0}, {}, {"outlier": True}):
@@ -204,7 +213,7 @@ def test_speed_leaves_out_what_disturbs():
 def test_the_start_of_workers_is_spread_over_the_epoch():
     """Workers that start each epoch anew cost what the loop waits for their first batch."""
     for persistent, expected in ((False, 0.1 + 2.0 / 50), (True, 0.1)):
-        meter = Speedometer(persistent=persistent)
+        meter = StepTimes(persistent=persistent)
         for i in range(100):
             meter.add(step(i, 0.1, epoch_start=i % 50 == 0, data_wait_s=2.0 if i % 50 == 0 else 0.0))
         found = meter.speed(50)
@@ -213,18 +222,18 @@ def test_the_start_of_workers_is_spread_over_the_epoch():
 
 
 def test_too_few_steps_have_no_speed():
-    meter = Speedometer(persistent=False)
+    meter = StepTimes(persistent=False)
     for i in range(MIN_STEPS - 1):
         meter.add(step(i + 100, 0.1, epoch_start=False))
     assert meter.speed(None) is None
 
 
 def test_noise_decides():
-    assert is_better(Speed(0.1, 0.001), Speed(0.09, 0.001))
-    assert not is_better(Speed(0.1, 0.01), Speed(0.09, 0.01))
-    assert not is_better(Speed(0.1, 0.0), Speed(0.098, 0.0))
-    assert gain(Speed(0.2, 0.0), Speed(0.1, 0.0)) == pytest.approx(1.0)
-    assert gain(Speed(0.2, 0.0), Speed(0.0, 0.0)) == 0.0
+    assert is_better(StepTimeEstimate(0.1, 0.001), StepTimeEstimate(0.09, 0.001))
+    assert not is_better(StepTimeEstimate(0.1, 0.01), StepTimeEstimate(0.09, 0.01))
+    assert not is_better(StepTimeEstimate(0.1, 0.0), StepTimeEstimate(0.098, 0.0))
+    assert gain(StepTimeEstimate(0.2, 0.0), StepTimeEstimate(0.1, 0.0)) == pytest.approx(1.0)
+    assert gain(StepTimeEstimate(0.2, 0.0), StepTimeEstimate(0.0, 0.0)) == 0.0
 
 
 @given(

@@ -20,6 +20,7 @@ COMMANDS = (report, sync, diagnose, compare, run, doctor, rules, probe, demo)
 """One module for each, in the order of the help."""
 
 INTERRUPTED = 130
+
 BROKEN_PIPE = 141
 """What a shell reports for a program that died of SIGPIPE."""
 
@@ -52,7 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="stallmeter", description="Tells you why the accelerator waits.")
+    parser = argparse.ArgumentParser(
+        prog="stallmeter", description="Finds why PyTorch training is slow: data loading, callbacks, logging, the step."
+    )
     parser.add_argument("--version", action="version", version=f"stallmeter {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for command in COMMANDS:

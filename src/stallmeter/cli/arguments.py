@@ -9,6 +9,7 @@ import sys
 USAGE_ERROR = 2
 FORMATS = ("text", "markdown", "json", "html")
 SHEET_FORMATS = ("text", "markdown", "json")
+
 WIDTH = 80
 """Of what is written to the terminal."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import SettingError
 from .arguments import SHEET_FORMATS, percentage
-from .show import show_json, show_sheet
+from .show import show_json, show_overview
 
 if TYPE_CHECKING:
     from ..report.compare.comparison import Comparison, Metric, Side
@@ -41,7 +41,7 @@ def add(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from ..report.compare.forms import comparison_sheet, comparison_to_json
+    from ..report.compare.forms import comparison_overview, comparison_to_json
 
     found = compare(
         arguments.before,
@@ -53,7 +53,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.format == "json":
         show_json(comparison_to_json(found))
     else:
-        show_sheet(comparison_sheet(found), arguments.format)
+        show_overview(comparison_overview(found), arguments.format)
     return REGRESSION if found.regressed else 0
 
 

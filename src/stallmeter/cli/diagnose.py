@@ -9,7 +9,7 @@ from typing import Any
 
 from .arguments import SHEET_FORMATS
 from .rules import rule_named
-from .show import read, show, show_json, show_sheet
+from .show import read, show, show_json, show_overview
 
 
 def add(commands: Any) -> None:
@@ -27,7 +27,7 @@ def add(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from ..report.rejudged import rejudge, rejudged_sheet, rejudged_to_json
+    from ..report.reevaluation import reevaluate, reevaluation_overview, reevaluation_to_json
     from ..rules.evaluation import diagnose
 
     rules = [rule_named(rule) for rule in dict.fromkeys(arguments.rule)]
@@ -36,14 +36,14 @@ def _run(arguments: argparse.Namespace) -> int:
     if rules:
         # What cures the run is known to all rules together only.
         verdict = dataclasses.replace(verdict, num_workers=None)
-    changes = rejudge(history.verdict, verdict, history.header.version, [rule.id for rule in rules])
+    changes = reevaluate(history.verdict, verdict, history.header.version, [rule.id for rule in rules])
     report = dataclasses.replace(history.report(verdict), settled=False)
     if arguments.format == "json":
         from ..report.json import to_json
 
-        show_json({**history.guarded(lambda _: to_json(report)), **rejudged_to_json(changes)})
+        show_json({**history.guarded(lambda _: to_json(report)), **reevaluation_to_json(changes)})
         return 0
     history.guarded(lambda _: show(history, arguments.format, None, report))
     print()
-    show_sheet(rejudged_sheet(changes), arguments.format)
+    show_overview(reevaluation_overview(changes), arguments.format)
     return 0

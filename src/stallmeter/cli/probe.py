@@ -46,12 +46,12 @@ def _sizes(text: str) -> tuple[int, ...]:
 def _run(arguments: argparse.Namespace) -> int:
     from ..probing import probe
     from ..probing.show import render
-    from ..probing.target import load_target
+    from ..probing.target import import_target
 
     if arguments.run_id is not None:
         os.environ["MLFLOW_RUN_ID"] = arguments.run_id
     result = probe(
-        **load_target(arguments.target),
+        **import_target(arguments.target),
         sweep_workers=arguments.sweep_workers,
         sweep_batch_size=arguments.sweep_batch_size,
         seconds=arguments.seconds,

@@ -12,7 +12,7 @@ from ..errors import SettingError
 if TYPE_CHECKING:
     from ..records.diagnosis import Verdict
     from ..report.model import History, Report
-    from ..report.sheet import Sheet
+    from ..report.overview import Overview
 
 
 def read(path: Path, rank: int | None) -> History:
@@ -88,13 +88,13 @@ def show_json(document: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
 
 
-def show_sheet(sheet: Sheet, form: str) -> None:
+def show_overview(overview: Overview, form: str) -> None:
     """Show a table on stdout, as text or Markdown."""
     if form == "markdown":
-        from ..report.sheet import sheet_to_markdown
+        from ..report.overview import overview_to_markdown
 
-        sys.stdout.write(sheet_to_markdown(sheet))
+        sys.stdout.write(overview_to_markdown(overview))
     else:
-        from ..report.text import print_sheet
+        from ..report.text import print_overview
 
-        print_sheet(sheet, sys.stdout)
+        print_overview(overview, sys.stdout)

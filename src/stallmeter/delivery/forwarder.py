@@ -6,38 +6,17 @@ where to go on: in the next second, after an outage, or in another process with 
 
 from __future__ import annotations
 
-import contextlib
 import math
-import re
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 from ..errors import RecordingError, TrackerError, TrackerUnavailableError
-from ..recording import Position, Reader
-from ..recording.cursor import Cursor, cursor_path, read_cursor, write_cursor
-from ..records import Record, StepRecord, UserMetrics, WindowRecord
-from ..records.diagnosis import Verdict
-from ..records.interfaces import Page, Point, Tracker
-
-T = TypeVar("T")
-
-FIRST_STEPS = 200
-"""Steps from the start of a run that trackers get one by one: there a slow start can be seen as it happened."""
-
-KEY_CHARACTERS = 230
-"""Longest key: MLflow takes 250 characters with the prefix that the tracker adds."""
-
-FIRST_DELAY_S = 1.0
-"""Wait after the first failure; it doubles with each further one."""
-
-MAX_DELAY_S = 15.0
-"""Longest wait between two tries."""
+from ..records.interfaces import GuardedCall, Page, Tracker
+from .delivery import MAX_DELAY_S, Delivery
 
 CLOSING_DELAY_S = 1.0
 """Longest wait between two tries while closing, when the time left is short."""
@@ -45,19 +24,14 @@ CLOSING_DELAY_S = 1.0
 LOOK_S = 0.05
 """Time between two looks at whether a tracker that is waited for has failed."""
 
+COST_SHARE = 0.003
+"""While a run goes on, a tracker's thread may take this share of a CPU: it holds the GIL, and the training waits."""
+
+LONGEST_PAUSE_S = 5.0
+"""Longest wait for the next points of a tracker that is dear to talk to: one transaction then takes them all."""
+
 BATCHES_PER_TURN = 20
 """Batches that one tracker may send before the next tracker has its turn."""
-
-_HAS_POINTS = re.compile(rb'\["(?:window"|log"|step",1?\d?\d,)')
-_NOT_IN_KEY = re.compile(r"[^A-Za-z0-9_./ -]+")
-
-
-class GuardedCall(Protocol):
-    """Runs a function, catches and reports whatever it raises, and then returns None."""
-
-    def __call__(self, name: str, fn: Callable[[], T], /) -> T | None:
-        """Return what ``fn`` returns; None when it raised."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,214 +45,6 @@ class Undelivered:
     """Points left; a lower bound when there was no time to count them all."""
     page: bool
     """True when the newest page (tags, note, files) is missing too."""
-
-
-def points_of(record: Record | Verdict) -> list[Point]:
-    """Return what trackers get of a record: finite values under keys that all of them take.
-
-    Windows give their step and hardware metrics, the first 200 steps give step time and data wait in ms, both with 4
-    significant digits, and the user's own metrics go below ``user/`` as they are. All other records stay in the
-    recording.
-    """
-    match record:
-        case WindowRecord():
-            return [
-                *_points("steps", record.metrics.items(), record.tracker_step, record.time_s),
-                *_points("hardware", record.hardware.items(), record.tracker_step, record.time_s),
-            ]
-        case StepRecord() if record.index < FIRST_STEPS:
-            times = {
-                "first_steps/step_time_ms": record.step_time_s * 1e3,
-                "first_steps/data_wait_ms": record.data_wait_s * 1e3,
-            }
-            return _points("steps", times.items(), record.tracker_step, record.time_s)
-        case UserMetrics():
-            own = ((f"user/{key}", value) for key, value in record.metrics.items())
-            return _points("steps", own, record.tracker_step, record.time_s, _exact)
-        case _:
-            return []
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.4g}")
-
-
-def _exact(value: float) -> float:
-    return float(value)
-
-
-def _points(
-    group: str,
-    metrics: Iterable[tuple[str, float]],
-    step: int,
-    time_s: float,
-    number: Callable[[float], float] = _rounded,
-) -> list[Point]:
-    return [
-        Point(group, clean, sent, step, time_s)
-        for key, value in metrics
-        if (sent := _finite(value, number)) is not None and (clean := _clean_key(key))
-    ]
-
-
-def _finite(value: float, number: Callable[[float], float]) -> float | None:
-    if not isinstance(value, (int, float)):
-        return None
-    try:
-        found = number(value)
-    except OverflowError:  # an int beyond the range of float
-        return None
-    return found if math.isfinite(found) else None
-
-
-def _clean_key(key: str) -> str:
-    text = re.sub(r"\.{2,}", ".", _NOT_IN_KEY.sub("_", key))
-    parts = (part.strip() for part in text.split("/"))
-    return "/".join(part for part in parts if part.strip("."))[:KEY_CHARACTERS].rstrip("/ ")
-
-
-class _Delivery:
-    """How far one tracker is: the cursor, and when to try again."""
-
-    def __init__(self, folder: Path, rank: int, tracker: Tracker, label: str = "") -> None:
-        self.tracker = tracker
-        self.label = label or tracker.name
-        self.stopped = False
-        self.waiting = False
-        """True after a failure, until something was delivered again."""
-        self.next_try = 0.0
-        self.asked_at: float | None = None
-        """When the call in progress began; None while there is none."""
-        self.caught_up = threading.Event()
-        """Set when the tracker had got all that was written as the run ended, or there was no time left for it."""
-        self._folder = folder
-        self._rank = rank
-        self._failures = 0
-        self._shown: Page | None = None
-        self._abandoned = False
-        self._path = cursor_path(folder, self.label, rank)
-        known = read_cursor(self._path)
-        same = known is not None and (known.destination, known.rank) == (tracker.destination, rank)
-        cursor = known if known is not None and same else Cursor(tracker.destination, rank)
-        self._position, self._taken, self._complete = cursor.position, cursor.points, cursor.complete
-        self._delivered = (self._taken, self._position)
-        """Points that were handed over, and where the next ones begin."""
-        self._held: deque[tuple[int, Position]] = deque()
-        """The same for what `Tracker.send` took but holds still."""
-
-    def send_next(self) -> int:
-        """Send the next batch and move the cursor behind what was handed over.
-
-        Returns:
-            Number of points sent; 0 when the tracker has got all that is written.
-
-        Raises:
-            TrackerUnavailableError, TrackerError: From the tracker; the cursor has not moved.
-            RecordingError: The recording cannot be read.
-        """
-        points, position = self._next_batch()
-        size = max(1, self.tracker.batch_size)
-        for start in range(0, len(points), size):
-            self.tracker.send(points[start : start + size])
-        self._position = position
-        self._taken += len(points)
-        self._complete = self._complete and not points
-        if self._settle():
-            self.save()
-        return len(points)
-
-    def _settle(self) -> bool:
-        """Move on to what was handed over by now; returns whether points were."""
-        if self._held and self._held[-1][0] == self._taken:
-            self._held.pop()
-        self._held.append((self._taken, self._position))
-        handed_over = self._taken - getattr(self.tracker, "held_points", 0)
-        before = self._delivered
-        while self._held and self._held[0][0] <= handed_over:
-            self._delivered = self._held.popleft()
-        return self._delivered[0] != before[0]
-
-    def show(self, page: Page | None) -> None:
-        """Bring the run's page up to date. Raises as `Tracker.show` does."""
-        if self.behind(page) and page is not None:
-            self.tracker.show(page)
-            self._shown = page
-            if page.final:
-                self._complete = True
-                self.save()
-
-    def behind(self, page: Page | None) -> bool:
-        """True when this page has not been shown."""
-        return page is not None and page != self._shown
-
-    def postpone(self, now: float, longest_s: float) -> None:
-        """Note a failure: the next try comes later, the later the more have failed in a row."""
-        self.waiting = True
-        self.next_try = now + min(longest_s, FIRST_DELAY_S * 2.0 ** min(self._failures, 10))
-        self._failures += 1
-
-    def recover(self) -> None:
-        """Note a success."""
-        self.waiting = False
-        self._failures = 0
-
-    def left(self, in_time: Callable[[], bool]) -> int:
-        """Count the points behind what the tracker took for as long as ``in_time`` says."""
-        return self._count(self._position, in_time)
-
-    def lost(self) -> int:
-        """Count the points that were not handed over."""
-        self.save()
-        return self._count(self._delivered[1], lambda: True)
-
-    def _count(self, position: Position, in_time: Callable[[], bool]) -> int:
-        count = 0
-        with contextlib.suppress(RecordingError, OSError):
-            for record, _ in Reader(self._folder, self._rank, position, lines=_HAS_POINTS):
-                count += len(points_of(record))
-                if not in_time():
-                    break
-        return count
-
-    def save(self) -> None:
-        """Keep the cursor for another process."""
-        self._settle()
-        if self._abandoned and self._is_behind(read_cursor(self._path)):
-            return
-        ours = bool(getattr(self.tracker, "owns_run", False))
-        points, position = self._delivered
-        complete = self._complete and not self._held
-        write_cursor(self._path, Cursor(self.tracker.destination, self._rank, position, points, complete, ours))
-
-    def _is_behind(self, other: Cursor | None) -> bool:
-        position = self._delivered[1]
-        here = (position.part, position.offset)
-        return other is not None and (other.position.part, other.position.offset) >= here
-
-    def close(self) -> None:
-        """Let go of the tracker."""
-        self.save()
-        self.tracker.close()
-        self.save()
-
-    def abandon(self) -> None:
-        """From now on others may move the cursor on; a thread that comes back from a tracker must not undo that."""
-        self._abandoned = True
-
-    def _next_batch(self) -> tuple[list[Point], Position]:
-        reader = Reader(self._folder, self._rank, self._position, lines=_HAS_POINTS)
-        points: list[Point] = []
-        position = self._position
-        try:
-            for record, behind in reader:
-                more = points_of(record)
-                if points and len(points) + len(more) > self.tracker.batch_size:
-                    return points, position
-                points += more
-                position = behind
-        except OSError as exc:
-            raise RecordingError(f"the recording in {self._folder} cannot be read: {exc}") from exc
-        return points, reader.position
 
 
 class Forwarder:
@@ -321,7 +87,7 @@ class Forwarder:
         twins = (names[:i].count(name) for i, name in enumerate(names))
         labels = [f"{name}-{1 + twin}" if twin else name for name, twin in zip(names, twins, strict=True)]
         opened = (
-            guard(f"tracker {label}", partial(_Delivery, folder, rank, tracker, label))
+            guard(f"tracker {label}", partial(Delivery, folder, rank, tracker, label))
             for tracker, label in zip(trackers, labels, strict=True)
         )
         self._deliveries = [delivery for delivery in opened if delivery is not None]
@@ -331,6 +97,7 @@ class Forwarder:
         self._interval_s = interval_s
         self._monotonic = monotonic
         self._sleep = sleep
+        # Replaced whole by the sampler thread and read by each tracker's: no lock, the newest page wins.
         self._page: Page | None = None
         self._ending = threading.Event()
         self._closing = threading.Event()
@@ -347,7 +114,7 @@ class Forwarder:
 
     def show(self, page: Page) -> None:
         """Have the run's page brought up to date, after the points that are written by now. The newest page wins."""
-        self._page = page
+        self._page = page  # one reference: a tracker's thread sees the page before or this one, never half of it
 
     def hanging(self, longer_than_s: float) -> tuple[str, ...]:
         """Return the trackers whose call has not come back for so long; they go on when it does."""
@@ -426,17 +193,20 @@ class Forwarder:
         lost = (Undelivered(d.label, d.tracker.destination, d.lost(), False) for d in holding)
         return tuple(one for one in lost if one.points)
 
-    def _run(self, delivery: _Delivery) -> None:
-        busy = False
-        while not self._ending.wait(0.0 if busy else self._interval_s):
+    def _run(self, delivery: Delivery) -> None:
+        busy, pause_s, paused_at_s = False, self._interval_s, time.thread_time()
+        while not self._ending.wait(0.0 if busy else pause_s):
             busy = self._turn([delivery])
+            if not busy:
+                cost_s, paused_at_s = time.thread_time() - paused_at_s, time.thread_time()
+                pause_s = max(self._interval_s, min(LONGEST_PAUSE_S, cost_s / COST_SHARE))
         if not self._closing.is_set():
             self._drain([delivery])
         while not self._closing.wait(self._interval_s):  # the last page is being made
             self._turn([delivery])
         self._finish([delivery])
 
-    def _turn(self, deliveries: Sequence[_Delivery]) -> bool:
+    def _turn(self, deliveries: Sequence[Delivery]) -> bool:
         busy = False
         for delivery in deliveries:
             if delivery.stopped or self._monotonic() < delivery.next_try:
@@ -447,7 +217,7 @@ class Forwarder:
             busy = busy or bool(more)
         return busy
 
-    def _drain(self, deliveries: Sequence[_Delivery]) -> None:
+    def _drain(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
             delivery.next_try = 0.0
         while self._in_time():
@@ -462,7 +232,7 @@ class Forwarder:
             if not delivery.waiting:
                 delivery.caught_up.set()
 
-    def _finish(self, deliveries: Sequence[_Delivery]) -> None:
+    def _finish(self, deliveries: Sequence[Delivery]) -> None:
         self._drain(deliveries)
         for delivery in deliveries:
             delivery.asked_at = self._monotonic()
@@ -475,7 +245,7 @@ class Forwarder:
     def _in_time(self) -> bool:
         return self._monotonic() < self._deadline
 
-    def _advance(self, delivery: _Delivery) -> bool:
+    def _advance(self, delivery: Delivery) -> bool:
         page = self._page  # read first: the points before it are then sent before it
         try:
             for _ in range(BATCHES_PER_TURN):
@@ -498,50 +268,3 @@ class Forwarder:
             return False
         delivery.recover()
         return False
-
-
-def deliver(
-    folder: Path,
-    rank: int,
-    tracker: Tracker,
-    *,
-    page: Page | None = None,
-    label: str = "",
-    progress: Callable[[int], None] | None = None,
-) -> int:
-    """Send everything that a tracker has not got yet, in the caller's thread.
-
-    Args:
-        folder: The recording's folder.
-        rank: Whose files.
-        tracker: Where to send.
-        page: Shown behind the points; then the tracker is let go.
-        label: Name of the cursor; the tracker's by default.
-        progress: Called after each batch with the number of points sent so far.
-
-    Returns:
-        Number of points sent.
-
-    Raises:
-        RecordingError: There is nothing to read.
-        TrackerUnavailableError: The tracker does not answer; call again later, it goes on where it stopped.
-        TrackerError: The tracker refuses for good.
-    """
-    Reader(folder, rank).header()
-    delivery = _Delivery(folder, rank, tracker, label)
-    delivery.save()  # says where it was going, should it be interrupted at once
-    total = 0
-    while sent := delivery.send_next():
-        total += sent
-        if progress is not None:
-            progress(total)
-    if page is not None:
-        delivery.show(page)
-        delivery.close()
-    delivery.save()
-    return total
-
-
-def points_left(folder: Path, rank: int, tracker: Tracker, label: str = "") -> int:
-    """Return how many points `deliver` would send now."""
-    return _Delivery(folder, rank, tracker, label).left(lambda: True)

@@ -20,7 +20,7 @@ from ..report.files import complete_reports
 from ..report.model import Report, read_history
 from ..report.run_page import build_page
 from ..rules.evaluation import diagnose
-from .forwarder import deliver, points_left
+from .delivery import deliver, points_left
 from .trackers.mlflow import MlflowTracker
 from .trackers.neptune import RUN_ID_CHARACTERS, NeptuneScaleTracker, NeptuneTracker
 
@@ -30,7 +30,7 @@ NEPTUNE_PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Synced:
+class SyncResult:
     """What `sync` did."""
 
     destination: str
@@ -52,7 +52,7 @@ def sync(
     run_id: str | None = None,
     label: str = "mlflow",
     progress: Callable[[int, int], None] | None = None,
-) -> Synced:
+) -> SyncResult:
     """Deliver a recording to its tracker. Safe to repeat, also after it was interrupted.
 
     Args:
@@ -95,7 +95,7 @@ def sync(
                 raise
             cursor = cursor_path(folder, label, rank)
             raise TrackerError(f"{exc}. To have another run made, delete {str(cursor)!r}") from exc
-    return Synced(tracker.destination, sent, history.skipped_parts)
+    return SyncResult(tracker.destination, sent, history.skipped_parts)
 
 
 @contextmanager

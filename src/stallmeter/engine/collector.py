@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..delivery.points import Period, period_s
+from ..delivery.periods import Period, period_s
 from ..recording.pending import pending_deliveries
 from ..records import (
     BUCKETS,
@@ -39,7 +39,7 @@ from ..rules.evaluation import evaluate
 from ..timing.clock import StepClock
 from ..timing.ledger import CALLBACKS, LOGGING
 from ..window import Window
-from ..workers.apply import Boundary, Retuner
+from ..workers.apply import EpochBoundary, WorkerTuner
 from .context import RunContext
 from .guard import Guard
 from .options import Options
@@ -96,7 +96,7 @@ class Collector:
         own_slot: Of the ledger: stallmeter's own time.
         sources: What is measured besides the loop.
         output: Where the records go.
-        retuner: Decides about the number of workers; None where that was not wanted.
+        worker_tuner: Decides about the number of workers; None where that was not wanted.
         profiler: Asked when a verdict lies inside the step, and one of the sources; None where that was not wanted.
         after: What a thread beside the training does once the run was asked to end, with `end` for a beginning.
         cut_short: Makes ``after`` come back soon.
@@ -114,7 +114,7 @@ class Collector:
         own_slot: int,
         sources: Sequence[Source],
         output: Output,
-        retuner: Retuner | None = None,
+        worker_tuner: WorkerTuner | None = None,
         profiler: Profiler | None = None,
         after: Callable[[], None] = lambda: None,
         cut_short: Callable[[], None] = lambda: None,
@@ -128,7 +128,7 @@ class Collector:
         self._inbox = inbox
         self._own_slot = own_slot
         self._output = output
-        self._retuner = retuner
+        self._worker_tuner = worker_tuner
         self._profiler = profiler
         self.sources = {source.name: source for source in sources}
         self.sampler = Sampler(
@@ -232,7 +232,7 @@ class Collector:
         for name, source in list(self.sources.items()):  # a copy: should this thread be abandoned, another empties it
             if not self._due(name, source):
                 continue
-            for sample in self._guard.ask(f"source {name}", lambda s=source: self._samples_of(s, now_s)) or ():  # type: ignore[misc]
+            for sample in self._guard.ask(f"source {name}", self._samples_of, source, now_s) or ():
                 self._guard.attempt("keeping a sample", self._keep, sample)
 
     def _samples_of(self, source: Source, now_s: float) -> Sequence[Any]:
@@ -260,12 +260,16 @@ class Collector:
 
     def _evaluate_when_due(self) -> None:
         now_s = self._clock.unix_s(self._ledger.now())
-        retuner = self._retuner
-        due = now_s >= self._next_verdict_s or self._final_tick or (retuner is not None and retuner.behind)
+        worker_tuner = self._worker_tuner
+        due = (
+            now_s >= self._next_verdict_s
+            or self._final_tick
+            or (worker_tuner is not None and worker_tuner.needs_advice)
+        )
         if due and not self._guard.out_of_time:
             self._evaluate(now_s)
-        if retuner is not None:
-            self._guard("num_workers", self._retune, retuner, due)
+        if worker_tuner is not None:
+            self._guard("num_workers", self._tune_workers, worker_tuner, due)
         self.name_hanging_trackers(TRACKER_HANG_S)
 
     def _due(self, name: str, source: Source) -> bool:
@@ -283,10 +287,10 @@ class Collector:
             name = f"sampling every {self._limiter.level * self._options.interval_s:g} s"
             self._keep(Event(time_s=time.time(), name=name, detail=detail))
 
-    def _retune(self, retuner: Retuner, fresh: bool) -> None:
-        retuner.consider(self.verdict.num_workers, fresh=fresh)
+    def _tune_workers(self, worker_tuner: WorkerTuner, fresh: bool) -> None:
+        worker_tuner.decide(self.verdict.num_workers, fresh=fresh)
         if self._final_tick:
-            for trial in retuner.finish(self.verdict.num_workers):
+            for trial in worker_tuner.finish(self.verdict.num_workers):
                 self._keep(trial)
 
     def _report_pending_deliveries(self) -> None:
@@ -326,7 +330,7 @@ class Collector:
 
     def _take_steps(self) -> None:
         if not self._median_step_s or self._ticks % MEDIAN_TICKS == 0:
-            known = self._window.step_time_s
+            known = self._window.steps.step_time_s
             self._median_step_s = known.median if known else 0.0
         now_ns = self._ledger.now()
         room = DETAIL_STEPS_PER_S / self._limiter.level * max(1.0, (now_ns - self._taken_ns) / 1e9)
@@ -336,7 +340,7 @@ class Collector:
             every *= self._output.recorder.detail
         self._every = every
         # Asked before the steps are: those before a boundary are then among them.
-        boundaries = self._retuner.crossed() if self._retuner is not None else []
+        boundaries = self._worker_tuner.take_boundaries() if self._worker_tuner is not None else []
         drained = self._clock.drain(every, OUTLIER_FACTOR * self._median_step_s or math.inf)
         self._lost_steps += drained.lost
         self._recorded_steps += len(drained.steps)
@@ -348,16 +352,16 @@ class Collector:
             while boundaries and boundaries[0].step <= step.index:
                 self._cross(boundaries.pop(0))
             self._keep(step)
-            if self._retuner is not None:
-                self._retuner.step(step)
+            if self._worker_tuner is not None:
+                self._worker_tuner.step(step)
         for boundary in boundaries:
             self._cross(boundary)
         while len(self._awaited) > HELD_ROWS:
             del self._awaited[next(iter(self._awaited))]
 
-    def _cross(self, boundary: Boundary) -> None:
-        assert self._retuner is not None
-        records = self._guard("num_workers", self._retuner.passed, boundary)
+    def _cross(self, boundary: EpochBoundary) -> None:
+        assert self._worker_tuner is not None
+        records = self._guard("num_workers", self._worker_tuner.on_boundary, boundary)
         if boundary.taken is not None:
             self._keep(self._read_ledger(boundary.step, boundary.epochs, boundary.at_ns, boundary.acc))
         for record in records or ():
@@ -398,7 +402,7 @@ class Collector:
             if name is not None and ns and bucket in parts:
                 parts[bucket][name] = ns / 1e9
         buckets = {name: spent[i] / 1e9 for i, name in enumerate(BUCKETS)}
-        startup = min(self._window.startup_excess_s, buckets["data_wait"])
+        startup = min(self._window.steps.startup_excess_s, buckets["data_wait"])
         buckets["data_wait"] -= startup
         buckets["worker_startup"] += startup
         return LedgerRecord(

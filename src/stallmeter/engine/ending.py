@@ -297,7 +297,7 @@ class Ending:
     def _say_verdict(self) -> None:
         if not self._speaks:
             return
-        lines = self._guard("the headline", lambda: console_lines(self._collector.verdict, self._window.trials))
+        lines = self._guard("the headline", lambda: console_lines(self._collector.verdict, self._window.loader.trials))
         if self._output.folder is not None and lines:
             lines.append(f"details: stallmeter report {self._output.folder}")
             sys.stderr.write("".join(f"stallmeter: {line}\n" for line in lines))

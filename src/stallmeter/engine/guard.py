@@ -118,7 +118,7 @@ class Guard:
 
     # -- what may hang -------------------------------------------------------------------------------------------------
 
-    def ask(self, name: str, call: Callable[[], T], *, again: bool = False) -> T | None:
+    def ask(self, name: str, call: Callable[..., T], /, *args: Any, again: bool = False) -> T | None:
         """Guard a call to a source or a rule, which may hang: the sampler thread is then abandoned with it.
 
         One that fails is tried again, see `retry`; one that hangs is not.
@@ -126,6 +126,7 @@ class Guard:
         Args:
             name: What it is.
             call: What to call.
+            args: What to call it with.
             again: Now, even if it was switched off, unless it hung.
 
         Raises:
@@ -134,7 +135,7 @@ class Guard:
 
         def ask() -> T:
             try:
-                return call()
+                return call(*args)
             except BaseException as exc:
                 if isinstance(exc, (Exception, KeyboardInterrupt)):
                     raise

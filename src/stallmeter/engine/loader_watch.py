@@ -11,7 +11,7 @@ from ..records import BatchContent, LoaderInfo
 from ..timing.batches import BatchSizes
 from ..timing.clock import StepClock
 from ..workers import batch_shape
-from ..workers.apply import Retuner
+from ..workers.apply import WorkerTuner
 from .guard import Guard
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class LoaderWatch:
         guard: Keeps errors away.
         tell: Takes the content of a batch for the recording.
         probe: Looks into the loader's workers; None where that was not wanted.
-        retuner: Changes the loader's number of workers between epochs; None where that was not wanted.
+        worker_tuner: Changes the loader's number of workers between epochs; None where that was not wanted.
     """
 
     def __init__(
@@ -35,13 +35,13 @@ class LoaderWatch:
         guard: Guard,
         tell: Callable[[BatchContent], None],
         probe: LoaderProbe | None = None,
-        retuner: Retuner | None = None,
+        worker_tuner: WorkerTuner | None = None,
     ) -> None:
         self._clock = clock
         self._guard = guard
         self._tell = tell
         self._probe = probe
-        self._retuner = retuner
+        self._worker_tuner = worker_tuner
         self.sizes = BatchSizes()
         """Of the training's batches."""
         self.content_noted = False
@@ -83,14 +83,14 @@ class LoaderWatch:
             loader: The loader.
             why_not: Why its number of workers must stay as it is.
         """
-        if self._retuner is not None:
-            self._guard("num_workers", self._retuner.meet, loader, why_not)
+        if self._worker_tuner is not None:
+            self._guard("num_workers", self._worker_tuner.attach, loader, why_not)
 
     def between_epochs(self) -> bool:
         """The loop stands between two epochs, before `StepClock.new_epoch`. Returns whether the loader has changed."""
-        if self._retuner is None or not self._clock.index:
+        if self._worker_tuner is None or not self._clock.index:
             return False
-        return bool(self._guard("num_workers", self._retuner.boundary, self._clock))
+        return bool(self._guard("num_workers", self._worker_tuner.boundary, self._clock))
 
     def probe_workers(self, loader: object, default_init: Callable[[int], None] | None = None) -> LoaderInfo | None:
         """Attach the worker probe to a loader that is about to be iterated.

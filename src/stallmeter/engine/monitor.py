@@ -13,7 +13,8 @@ from ..errors import SettingError
 from ..records import BUCKETS, UserMetrics
 from ..records.diagnosis import Verdict
 from ..timing.ledger import Span, WorkSpan
-from ..timing.loop import Turns, Watched
+from ..timing.loop import Watched
+from ..timing.turns import Turns
 from ..window import Window
 from . import wiring
 from .options import Options, takes_options

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeVar, get_type_hints
 
 from ..delivery.choice import Trackers, check_trackers
-from ..delivery.points import BASE_PERIOD_S
+from ..delivery.periods import BASE_PERIOD_S
 from ..errors import SettingError
 from ..records.interfaces import Source
 from ..rules import ALL_RULES
-from ..rules.rule import Rule
+from ..rules.rule import Rule, check_rules
 from ..workers.apply import OnNumWorkers, check_mode
 
 CLOSE_BUDGET_S = 10.0
@@ -106,9 +106,7 @@ class Options:
         check_trackers(self.trackers)
         object.__setattr__(self, "rules", tuple(self.rules))
         object.__setattr__(self, "sources", tuple(self.sources))
-        for rule in self.rules:
-            if not callable(getattr(rule, "check", None)):
-                raise SettingError(f"rules holds {rule!r}, which has no check(window)")
+        check_rules(self.rules)
         for source in self.sources:
             if not isinstance(source, Source):
                 raise SettingError(f"sources holds {source!r}, which has no name, sample(time_s) and close()")

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ..delivery.forwarder import Forwarder
-from ..ranks.identity import Identity, new_name
-from ..ranks.late import LateRecorder
+from ..ranks.deferred import DeferredRecorder
+from ..ranks.run_folder import RunFolder, new_name
 from ..recording import Header, Recorder, has_recording
 from ..records import Event
 from ..records.interfaces import Tracker
@@ -23,7 +23,7 @@ from ..version import VERSION
 from .context import RunContext
 from .guard import Guard
 
-AnyRecorder = Recorder | LateRecorder
+AnyRecorder = Recorder | DeferredRecorder
 _log = logging.getLogger("stallmeter")
 
 
@@ -32,7 +32,7 @@ class Output:
 
     Args:
         context: Of the run.
-        identity: Names the run's folder, the same on all ranks.
+        run_folder: Names the run's folder, the same on all ranks.
         trackers: Where the recording is forwarded; only rank 0 has any.
         guard: Keeps errors away.
         tell: Takes events for the recording; from any thread.
@@ -41,13 +41,13 @@ class Output:
     def __init__(
         self,
         context: RunContext,
-        identity: Identity,
+        run_folder: RunFolder,
         trackers: Sequence[Tracker],
         guard: Guard,
         tell: Callable[[Event], None],
     ) -> None:
         self._context = context
-        self._identity = identity
+        self._run_folder = run_folder
         self._guard = guard
         self._tell = tell
         self._ended = False
@@ -74,15 +74,15 @@ class Output:
     def expect_end(self) -> None:
         """The run ends: there is little time left to agree with the other ranks on a folder."""
         self._ended = True
-        self._identity.hurry()
+        self._run_folder.shorten_wait()
 
     def give_up(self) -> None:
         """The folder does not answer. The thread that hangs in it finds no recorder any more when it comes back."""
         self.recorder, self.given_up = None, True
 
     def _open_recorder(self, started_s: float, facts: Mapping[str, Any]) -> AnyRecorder:
-        context, identity = self._context, self._identity
-        identity.begin(
+        context, run_folder = self._context, self._run_folder
+        run_folder.begin(
             context.framework,
             lambda: new_name(context.recordings, started_s),
             attempt=self._guard.attempt,
@@ -99,21 +99,30 @@ class Output:
             framework=context.framework,
             settings=facts,
         )
-        name = identity.name()
-        return LateRecorder(identity, partial(self._open_at, header)) if name is None else self._open_at(header, name)
+        name = run_folder.name()
+        return (
+            DeferredRecorder(run_folder, partial(self._open_at, header))
+            if name is None
+            else self._open_at(header, name)
+        )
 
     def _open_at(self, header: Header, name: str) -> Recorder:
         """Open the recording in a folder of this name: on the sampler thread where rank 0 has named it late."""
-        identity, folder = self._identity, self._context.recordings / name
+        run_folder, folder = self._run_folder, self._context.recordings / name
         if has_recording(folder, header.rank):
-            name = identity.leave(f"{name} has a recording of rank {header.rank}: two processes have the same rank")
+            name = run_folder.use_other_folder(
+                f"{name} has a recording of rank {header.rank}: two processes have the same rank"
+            )
             folder = folder.with_name(name)
         recorder = Recorder(folder, replace(header, run_id=name.rpartition("-")[2]))
         self.folder = folder
-        if identity.why_alone:
-            self._tell(Event(time_s=time.time(), name="a folder of its own", detail=identity.why_alone))
+        if run_folder.why_own_folder:
+            self._tell(Event(time_s=time.time(), name="a folder of its own", detail=run_folder.why_own_folder))
             _log.warning(
-                "stallmeter: rank %d records into %s, apart from rank 0: %s", header.rank, folder, identity.why_alone
+                "stallmeter: rank %d records into %s, apart from rank 0: %s",
+                header.rank,
+                folder,
+                run_folder.why_own_folder,
             )
         return recorder
 

@@ -24,7 +24,7 @@ from .loader_watch import LoaderWatch
 from .options import Options
 from .output import Output
 from .program_end import INTERPRETER_EXIT, await_at_exit, forget
-from .witness import mark
+from .run_check import mark_measured
 
 
 class Run:
@@ -81,7 +81,7 @@ class Run:
 
     def start(self) -> Run:
         """Open the recording and start the threads."""
-        mark()
+        mark_measured()
         self.output.open(self.clock.unix_s(self.clock.ledger.origin), self.window.facts)
         await_at_exit(self)
         self.guard("starting to sample", self.collector.start)

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 from ..delivery.choice import choose_trackers
 from ..machine.budget import read_budget
-from ..ranks.identity import Identity
 from ..ranks.launcher import rank_from_environment
+from ..ranks.run_folder import RunFolder
 from ..records import BatchContent, Event, UserMetrics
 from ..records.interfaces import Source, Tracker
 from ..rules.host_sync import HostSync
 from ..timing.clock import StepClock
 from ..timing.ledger import CALLBACKS, COMPUTE, LOOP, OTHER, START, Ledger
 from ..window import Window
-from ..workers.apply import Retuner
+from ..workers.apply import WorkerTuner
 from .between_steps import BetweenSteps
 from .collector import Collector, Profiler
 from .context import RunContext
@@ -61,7 +61,7 @@ def assemble(
     *,
     find_trackers: Callable[[], Sequence[Tracker]] = lambda: (),
     facts: Mapping[str, Callable[[], object]] | None = None,
-    identity: Identity | None = None,
+    run_folder: RunFolder | None = None,
     draw: Draw | None = None,
     now: Callable[[], int] = time.perf_counter_ns,
 ) -> Run:
@@ -72,7 +72,7 @@ def assemble(
         context: What the adapter found.
         find_trackers: Returns where the recording is forwarded.
         facts: Of the adapter: each finds what the recording's header keeps under its name, None for nothing.
-        identity: Names the run's folder; by default all ranks agree through what their launcher provides.
+        run_folder: Names the run's folder; by default all ranks agree through what their launcher provides.
         draw: Starts what makes the page and the pictures; by default a child process.
         now: Monotonic nanoseconds.
     """
@@ -85,14 +85,14 @@ def assemble(
 
     _find_facts({**(facts or {}), **_usual_facts(options, context)}, window, guard)
     trackers = guard("finding the tracker", find_trackers) or ()
-    output = Output(context, identity or find_identity(context), trackers, guard, inbox.append)
+    output = Output(context, run_folder or find_run_folder(context), trackers, guard, inbox.append)
     sources = list(options.sources)
     for name, make in _usual_sources(options, context, clock, window, output, between_steps).items():
         sources += guard(name, make) or ()
     probe = guard("worker probe", _loader_probe, clock) if options.workers else None
     profiler = guard("the profiler", _profiler, options, context, output, window, between_steps)
     sources += [source for source in (probe, profiler) if source is not None]
-    retuner = guard("num_workers", _retuner, options, guard, inbox.append)
+    worker_tuner = guard("num_workers", _worker_tuner, options, guard, inbox.append)
 
     collector = Collector(
         options,
@@ -104,7 +104,7 @@ def assemble(
         own_slot=own_slot,
         sources=sources,
         output=output,
-        retuner=retuner,
+        worker_tuner=worker_tuner,
         profiler=profiler,
         # The thread that carries out the ending is made with the collector, so that there is one when a run ends while
         # the interpreter does, and can be started no more.
@@ -120,7 +120,7 @@ def assemble(
         window=window,
         guard=guard,
         inbox=inbox,
-        loaders=LoaderWatch(clock, guard, inbox.append, probe, retuner),
+        loaders=LoaderWatch(clock, guard, inbox.append, probe, worker_tuner),
         output=output,
         collector=collector,
         ending=ending,
@@ -135,17 +135,17 @@ def _new_clock(context: RunContext, now: Callable[[], int]) -> StepClock:
 
 def this_rank() -> tuple[int, int]:
     """Return rank and world size: the launcher's, else those of torch's process group, else (0, 1)."""
-    from ..ranks.rendezvous import group_rank
+    from ..ranks.channels import group_rank
 
     launched = rank_from_environment()
     return launched if launched[1] > 1 else group_rank() or launched
 
 
-def find_identity(context: RunContext) -> Identity:
+def find_run_folder(context: RunContext) -> RunFolder:
     """Return what names a run's folder: its ranks agree through what their launcher provides."""
-    from ..ranks import rendezvous
+    from ..ranks import channels
 
-    return Identity(context.rank, context.world_size, partial(rendezvous.lines, directory=context.recordings))
+    return RunFolder(context.rank, context.world_size, partial(channels.find_channels, directory=context.recordings))
 
 
 def start_drawing() -> Draw | None:
@@ -204,7 +204,7 @@ def _numeric_facts() -> object:
 def _rank_source(context: RunContext, output: Output, window: Window) -> Source:
     from ..sources.ranks import RankSource
 
-    budget = window.budget
+    budget = window.facts.budget
     here = budget.ranks_on_node if budget is not None and budget.ranks_on_node > 1 else context.world_size
     return RankSource(lambda: output.folder, context.rank, min(here, context.world_size) - 1)
 
@@ -212,7 +212,7 @@ def _rank_source(context: RunContext, output: Output, window: Window) -> Source:
 def _host_source(window: Window) -> Source:
     from ..sources.host import HostSource
 
-    return HostSource(budget=window.budget)
+    return HostSource(budget=window.facts.budget)
 
 
 def _nvml_source() -> Source:
@@ -258,17 +258,17 @@ def _profiler(
     from ..sources.deep import DeepProfiler
 
     def median_s() -> float | None:
-        known = window.step_time_s
+        known = window.steps.step_time_s
         return None if known is None else known.median
 
     suffix = f"-rank{context.rank}" if context.rank else ""
     return DeepProfiler(options.deep_steps, between_steps.add, lambda: output.folder, median_s, suffix=suffix)
 
 
-def _retuner(options: Options, guard: Guard, tell: Callable[[Event], None]) -> Retuner | None:
+def _worker_tuner(options: Options, guard: Guard, tell: Callable[[Event], None]) -> WorkerTuner | None:
     """Return what changes the training loader's number of workers, where that was asked for."""
     if options.on_num_workers == "report":
         return None
     from ..sources.loader.resize import resize, why_fixed
 
-    return Retuner(options.on_num_workers, resize=resize, why_fixed=why_fixed, guard=guard, tell=tell)
+    return WorkerTuner(options.on_num_workers, resize=resize, why_fixed=why_fixed, guard=guard, tell=tell)

@@ -1,9 +1,14 @@
 """The end of a fit, also where Lightning calls no hook of ours.
 
-Lightning calls neither ``teardown`` nor ``on_exception`` of a callback when the list of callbacks was exchanged (the
-learning rate finder leaves its own there when it fails; a program may change the list, too), when a hook has run
-``trainer.validate`` (the teardown is then told that stage), when ``on_exception`` of a callback before it raises, and
-after an exception in a process of ``ddp_spawn`` or ``ddp_fork``. Read in Lightning 2.2 to 2.6.
+Lightning calls neither ``teardown`` nor ``on_exception`` of a callback
+
+- when the list of callbacks was exchanged: the learning rate finder leaves its own there when it fails, and a program
+  may change the list, too;
+- when a hook has run ``trainer.validate``: the teardown is then told that stage;
+- when ``on_exception`` of a callback before it raises;
+- after an exception in a process of ``ddp_spawn`` or ``ddp_fork``.
+
+Read in Lightning 2.2 to 2.6.
 """
 
 from __future__ import annotations

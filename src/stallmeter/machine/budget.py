@@ -67,7 +67,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Throttling:
+class ThrottleCounters:
     """Counters of the CPU quota since the cgroup was made."""
 
     periods: int
@@ -131,13 +131,13 @@ class CgroupFiles:
             inactive_key="total_inactive_file" if memory_version == 1 else "inactive_file",
         )
 
-    def read_throttling(self) -> Throttling | None:
+    def read_throttling(self) -> ThrottleCounters | None:
         """Return the counters of the level with the tightest quota; None without a quota or when unreadable."""
         stat = _key_values(self.cpu_stat)
         if "throttled_usec" in stat:
             stat["throttled_time"] = stat["throttled_usec"] * 1000
         try:
-            return Throttling(stat["nr_periods"], stat["nr_throttled"], stat["throttled_time"])
+            return ThrottleCounters(stat["nr_periods"], stat["nr_throttled"], stat["throttled_time"])
         except KeyError:
             return None
 

@@ -50,10 +50,10 @@ _MAX_MEMBERS = 512
 
 known_ranks: Mapping[int, float] = {}
 """Processes on this host that record other ranks of the job: number, and Unix time at which each ran already. Replaced
-whole, by `meet`: who else trains here is one fact for the whole process."""
+whole, by `set_known_ranks`: who else trains here is one fact for the whole process."""
 
 
-def meet(ranks: Mapping[int, float]) -> None:
+def set_known_ranks(ranks: Mapping[int, float]) -> None:
     """Take other ranks of this job on this host for what they are.
 
     Args:
@@ -64,7 +64,7 @@ def meet(ranks: Mapping[int, float]) -> None:
 
 
 def find(pid: int, since_s: float, system: Any = SYSTEM) -> Any | None:
-    """Return a running process; None when it has ended, waits to be buried, or a later one has its number.
+    """Return a running process; None when it has ended, waits to be reaped, or a later one has its number.
 
     Args:
         pid: Its number.
@@ -213,7 +213,7 @@ class JobTree:
         self._scan_due_s = float("-inf")
         self._own = _CpuCounter()
         self._theirs = _CpuCounter()
-        self._buried = False
+        self._reaped = False
         """Whether another rank that this one's processes had started is gone, and its time may be theirs now."""
 
     @property
@@ -241,7 +241,7 @@ class JobTree:
             self._take(self.main.children(recursive=True))
         else:
             gone = self._members.keys() - pids - {self.main.pid}
-            self._buried |= not gone.isdisjoint(self._strangers_children())
+            self._reaped |= not gone.isdisjoint(self._ranks_started_here())
             for pid in gone:
                 self._forget(pid)
             # Only numbers that are new are opened: psutil's children() would read every process of the host each time.
@@ -263,14 +263,14 @@ class JobTree:
         own = self.main.pid
         while True:
             cpu_s = self._read_all(lambda rank: rank == own)
-            dead = [pid for pid, process in self._strangers_children().items() if not process.is_running()]
+            dead = [pid for pid, process in self._ranks_started_here().items() if not process.is_running()]
             if not dead:
                 break
             # It was waited for meanwhile: its time may have moved after its parent was read.
-            self._buried = True
+            self._reaped = True
             for pid in dead:
                 self._forget(pid)
-        total_s, self._buried = self._own.count(cpu_s, self._buried), False
+        total_s, self._reaped = self._own.count(cpu_s, self._reaped), False
         return cpu_s[own][0], total_s
 
     def read_ranks_cpu(self) -> float | None:
@@ -314,7 +314,7 @@ class JobTree:
         own = times.user + times.system
         return own, own + times.children_user + times.children_system
 
-    def _strangers_children(self) -> dict[int, Any]:
+    def _ranks_started_here(self) -> dict[int, Any]:
         """Other ranks that this one's processes started: once these wait for them, their time is in ``children_*``."""
         found = {}
         for pid in self._ranks.keys() - {self.main.pid}:
@@ -404,18 +404,18 @@ class _CpuCounter:
         self.last: dict[int, _CpuSeconds] = {}
         self._total_s = 0.0
 
-    def count(self, cpu_s: dict[int, _CpuSeconds], buried: bool = False) -> float:
+    def count(self, cpu_s: dict[int, _CpuSeconds], reaped: bool = False) -> float:
         """Return CPU seconds since the first call.
 
         Args:
             cpu_s: What was read, by the process's number.
-            buried: Whether the time of a process that is not counted may have moved into one that is.
+            reaped: Whether the time of a process that is not counted may have moved into one that is.
         """
         if self.last:
             change = sum(total for _, total in cpu_s.values()) - sum(total for _, total in self.last.values())
             both = cpu_s.keys() & self.last.keys()
             survivors = sum(max(0.0, cpu_s[pid][0] - self.last[pid][0]) for pid in both)
-            # After a burial what children have taken cannot be told from the whole life of the one that was buried.
-            self._total_s += survivors if buried else max(change, survivors)
+            # What children have taken cannot be told then from the whole life of the one that was reaped.
+            self._total_s += survivors if reaped else max(change, survivors)
         self.last = cpu_s
         return self._total_s

@@ -24,7 +24,7 @@ _log = logging.getLogger("stallmeter")
 
 
 @contextmanager
-def held(tracker: Tracker) -> Iterator[Tracker]:
+def closing(tracker: Tracker) -> Iterator[Tracker]:
     """Close a tracker at the end, with a warning where it cannot be."""
     try:
         yield tracker

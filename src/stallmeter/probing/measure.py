@@ -69,11 +69,11 @@ def probe(
     """
     from ..delivery.choice import choose_trackers
     from ..engine.wiring import this_rank
-    from .bench import Bench, Plan
-    from .forward import forward, held
+    from .forward import closing, forward
+    from .phases import ProbePlan, ProbeRun
     from .progress import Progress
 
-    plan = Plan(
+    plan = ProbePlan(
         sweep_workers=_workers(sweep_workers),
         sweep_batch_size=_numbers("sweep_batch_size", sweep_batch_size or (), 1),
         seconds=_seconds("seconds", seconds),
@@ -88,11 +88,11 @@ def probe(
     subject = _Subject(module, data, step, loader, restore, trainer_kwargs)
     # Found before minutes are spent: what is missing for it should be said now.
     with ExitStack() as stack:
-        chosen = [stack.enter_context(held(tracker)) for tracker in choose_trackers(trackers, (), 0)]
+        chosen = [stack.enter_context(closing(tracker)) for tracker in choose_trackers(trackers, (), 0)]
         bar = Progress(progress)
         with subject:
             try:
-                result = Bench(subject.training, subject.loader, plan, bar, recorded).run()
+                result = ProbeRun(subject.training, subject.loader, plan, bar, recorded).run()
             finally:
                 bar.clear()
         forward(result, chosen)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..report import wording
 from ..report.markdown import escape
-from ..report.sheet import Table, table_to_markdown
+from ..report.overview import Table, table_to_markdown
 from ..version import VERSION
 from .result import BatchSizeRow, ProbeResult, Rate, WorkersRow, gain_pct
 

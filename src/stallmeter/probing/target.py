@@ -15,7 +15,7 @@ from .trainer import lightning_namespace
 WANTED = "(module, data) for Lightning, with a dict of Trainer arguments behind them if need be, or (step, loader)"
 
 
-def load_target(target: str) -> dict[str, Any]:
+def import_target(target: str) -> dict[str, Any]:
     """Import a module or a file, call the factory in it, and return arguments for `probe`.
 
     Args:

@@ -16,8 +16,8 @@ from typing import Any
 from ..errors import SettingError
 from ..timing.batches import BatchSizes, given_size
 from ..window import Window
-from .pace import Pace
-from .training import SAMPLE_EVERY_S
+from .rate_meter import RateMeter
+from .training import options_of
 
 NAMESPACES = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_lightning"}
 """Top-level packages of Lightning, and where each has its Trainer."""
@@ -64,20 +64,13 @@ class LightningTraining:
         """Return the module."""
         return [self._module]
 
-    def run(self, loader: Iterable[Any], pace: Pace, folder: Path, *, inside: bool) -> Window:
+    def run(self, loader: Iterable[Any], meter: RateMeter, folder: Path, *, inside: bool) -> Window:
         """Train; see `Training.run`."""
-        watcher = importlib.import_module(f"..lightning.{ADAPTERS[self._namespace]}", __package__).StallMonitor(
-            directory=folder,
-            trackers=None,
-            rules=(),
-            hardware=inside,
-            workers=inside,
-            interval_s=SAMPLE_EVERY_S,
-            console=False,
-        )
+        adapter = importlib.import_module(f"..lightning.{ADAPTERS[self._namespace]}", __package__)
+        watcher = adapter.StallMonitor(**options_of(folder, inside=inside))
         with _quiet(NAMESPACES[self._namespace]):
             trainer = self._lightning.Trainer(
-                **self._kwargs, **_ours(folder), callbacks=[watcher, self._pacer(pace, watcher, loader)]
+                **self._kwargs, **_ours(folder), callbacks=[watcher, self._metering_callback(meter, watcher, loader)]
             )
             self.device = str(trainer.strategy.root_device.type)
             try:
@@ -89,17 +82,17 @@ class LightningTraining:
         window: Window = watcher.monitor.window
         return window
 
-    def _pacer(self, pace: Pace, watcher: Any, loader: object) -> Any:
+    def _metering_callback(self, meter: RateMeter, watcher: Any, loader: object) -> Any:
         sizes = BatchSizes(given_size(loader))
 
         def on_train_batch_end(trainer: Any, _module: Any, _outputs: Any, batch: Any, _batch_idx: int) -> None:
-            if pace.tick(sizes(batch)):
+            if meter.tick(sizes(batch)):
                 trainer.should_stop = True
                 watcher.monitor.run.ending.skip_reports()
 
-        pacer = self._lightning.Callback()
-        pacer.on_train_batch_end = on_train_batch_end
-        return pacer
+        metering = self._lightning.Callback()
+        metering.on_train_batch_end = on_train_batch_end
+        return metering
 
     def _data(self, loader: Iterable[Any]) -> dict[str, Any]:
         """Put the loader where the Trainer looks for it. All this is undone with the snapshot of module and data."""

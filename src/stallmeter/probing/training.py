@@ -7,14 +7,33 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..engine.monitor import Monitor
+from ..engine.options import OptionArguments
 from ..errors import SettingError
 from ..timing.batches import BatchSizes, given_size
 from ..window import Window
 from .loaders import endless
-from .pace import Pace
-from .reach import stateful_behind
+from .rate_meter import RateMeter
+from .state_search import find_stateful
 
 SAMPLE_EVERY_S = 0.25
+
+
+def options_of(folder: Path, *, inside: bool) -> OptionArguments:
+    """Return the options of a probe's monitor: nothing is judged, forwarded or printed.
+
+    Args:
+        folder: For its recording.
+        inside: Whether to look inside the loader's workers and at the hardware.
+    """
+    return {
+        "directory": folder,
+        "trackers": None,
+        "rules": (),
+        "hardware": inside,
+        "workers": inside,
+        "interval_s": SAMPLE_EVERY_S,
+        "console": False,
+    }
 
 
 class Training(Protocol):
@@ -31,12 +50,12 @@ class Training(Protocol):
         """Return what its steps change."""
         ...
 
-    def run(self, loader: Iterable[Any], pace: Pace, folder: Path, *, inside: bool) -> Window:
-        """Train until the pace has seen enough.
+    def run(self, loader: Iterable[Any], meter: RateMeter, folder: Path, *, inside: bool) -> Window:
+        """Train until the meter has seen enough.
 
         Args:
             loader: Gives the batches, epoch after epoch.
-            pace: Told of each step.
+            meter: Told of each step.
             folder: For what a recording leaves behind.
             inside: Whether to look inside the loader's workers and at the hardware.
         """
@@ -60,7 +79,7 @@ class StepTraining:
         if not callable(step):
             raise SettingError(f"step is {step!r}; give a function that takes a batch and trains on it")
         self._step = step
-        self._roots = list(stateful_behind(step) if restore is None else restore)
+        self._roots = list(find_stateful(step) if restore is None else restore)
         if not self._roots and restore is None:
             raise SettingError(
                 "no model or optimizer was found behind the step function, so they could not be put back: "
@@ -76,23 +95,15 @@ class StepTraining:
         """Return what the function was found to change."""
         return self._roots
 
-    def run(self, loader: Iterable[Any], pace: Pace, folder: Path, *, inside: bool) -> Window:
+    def run(self, loader: Iterable[Any], meter: RateMeter, folder: Path, *, inside: bool) -> Window:
         """Train; see `Training.run`."""
-        monitor = Monitor(
-            directory=folder,
-            trackers=None,
-            rules=(),
-            hardware=inside,
-            workers=inside,
-            interval_s=SAMPLE_EVERY_S,
-            console=False,
-        )
+        monitor = Monitor(**options_of(folder, inside=inside))
         monitor.run.ending.skip_reports()
         sizes = BatchSizes(given_size(loader))
         try:
             for batch in endless(monitor.watch(loader)):
                 self._step(batch)
-                if pace.tick(sizes(batch)):
+                if meter.tick(sizes(batch)):
                     break
         finally:
             monitor.close()

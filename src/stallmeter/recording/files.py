@@ -50,6 +50,7 @@ def ranks(folder: Path) -> tuple[int, ...]:
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace a small file so that a reader sees the old text or the new, never half of it."""
+    # Beside it, for a rename is atomic within a file system only; with the pid, for ranks write into one folder.
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)

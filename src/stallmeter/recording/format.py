@@ -15,6 +15,7 @@ from ..records.redaction import redact
 
 SCHEMA = 1
 """Raised when a reader of the older version could misread a newer file."""
+
 _KINDS: dict[str, type[Any]] = {
     "step": records.StepRecord,
     "ledger": records.LedgerRecord,
@@ -39,6 +40,7 @@ _KINDS: dict[str, type[Any]] = {
 _KIND_OF = {cls: kind for kind, cls in _KINDS.items()}
 _FIELD_NAMES: dict[type[Any], frozenset[str]] = {}
 _COLUMNS = {kind: [f.name for f in fields(cls)] for kind, cls in _KINDS.items() if kind in ("step", "batch", "device")}
+
 _VALUES = {kind: attrgetter(*columns) for kind, columns in _COLUMNS.items()}
 """These kinds hold numbers alone."""
 
@@ -112,7 +114,9 @@ def encode(record: records.Record | Verdict) -> str:
     """Return one line for a record, without the newline."""
     kind = _KIND_OF[type(record)]
     if kind in _VALUES:
-        return f'["{kind}",{",".join(map(_text, _VALUES[kind](record)))}]'
+        # What most values of a step are is written here: a call for each would take as long as all the rest.
+        texts = ["null" if v is None else repr(v) if type(v) is int else _text(v) for v in _VALUES[kind](record)]
+        return f'["{kind}",{",".join(texts)}]'
     if isinstance(record, records.UserMetrics):  # numbers that are not ours to round
         whole = {"time_s": record.time_s, "tracker_step": record.tracker_step, "metrics": dict(record.metrics)}
         return _JSON.encode([kind, whole])

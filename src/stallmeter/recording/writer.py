@@ -15,9 +15,11 @@ from .format import Header, encode, encode_header
 
 PART_BYTES = 16 * 2**20
 """Size at which a new part is begun."""
+
 STEP_BYTES_LIMIT = 16 * 2**20
 """Size of a rank's recording from which full step detail is thinned out; see `Recorder.detail`. All that is kept is
 read again when the run ends."""
+
 KEPT_LINES = 100_000
 """Most lines kept while they cannot be written: 20 MB, and some minutes of the fastest run."""
 
@@ -108,6 +110,8 @@ class Recorder:
 
     def _append(self, data: bytes) -> None:
         """Write lines and forget them; those that did not fit remain, the one that was torn with its rest."""
+        # The file is unbuffered: what tell() says is what it holds, also after a write that raised. A reader in another
+        # process, or after a crash, may see any number of these bytes; it ignores a line without its end.
         start = self._file.tell()
         try:
             written = 0
@@ -123,10 +127,12 @@ class Recorder:
                 self._lines.clear()
                 self._torn = False
             elif end > start:
+                # The encoder writes ASCII: a cut never falls into a character.
                 self._lines = deque(data[end - start : -1].decode().split("\n"))
                 self._torn = data[end - start - 1 : end - start] != b"\n"
 
     def _drop_oldest(self) -> None:
+        # The rest of a torn line must stay in front: the file would otherwise hold half a line and then another one.
         rest = self._lines.popleft() if self._torn else None
         while len(self._lines) > KEPT_LINES:
             self._lines.popleft()
@@ -136,7 +142,7 @@ class Recorder:
 
     def _begin_part_when_due(self) -> None:
         if self._torn or self._file.tell() <= self._part_bytes:
-            return
+            return  # a line is never spread over two files
         try:
             part, file = self._new_part(self._part + 1)
         except OSError:
@@ -170,7 +176,7 @@ class Recorder:
 def _name(temporary: Path, path: Path) -> None:
     """Give a file its name. Raises FileExistsError where another has it."""
     try:
-        os.link(temporary, path)
+        os.link(temporary, path)  # unlike a rename, it never replaces a file that another process has just made
     except FileExistsError:
         raise
     except (OSError, AttributeError):  # there are file systems without links, and machines

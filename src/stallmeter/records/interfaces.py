@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from . import Sample, StepRecord
+
+T = TypeVar("T")
 
 
 @runtime_checkable
@@ -108,3 +110,22 @@ class Tracker(Protocol):
     def close(self) -> None:
         """Let go of the client. Never ends a run that somebody else started."""
         ...
+
+
+class GuardedCall(Protocol):
+    """Calls what may fail, so that its failure costs nothing else: it is caught, told once, and None returned."""
+
+    def __call__(self, name: str, call: Callable[..., T], /, *args: Any) -> T | None:
+        """Return what ``call`` returns; None when it raised.
+
+        Args:
+            name: What fails, in a message.
+            call: What to call.
+            args: What to call it with.
+        """
+        ...
+
+
+def unguarded(name: str, call: Callable[..., T], /, *args: Any) -> T | None:  # noqa: ARG001 - a GuardedCall's signature
+    """A `GuardedCall` that lets errors rise."""
+    return call(*args)

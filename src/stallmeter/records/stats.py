@@ -103,7 +103,8 @@ class Reservoir(Generic[T]):
     def __len__(self) -> int:
         return self._seen
 
-    def __copy__(self) -> Reservoir[T]:
+    def __deepcopy__(self, copied: dict[int, object]) -> Reservoir[T]:
+        """Return a copy that shares the items: they are never changed."""
         twin: Reservoir[T] = Reservoir(self._size)
         twin._seen, twin.stride, twin.items = self._seen, self.stride, self.items[:]
         return twin

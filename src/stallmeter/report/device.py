@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..records import AllocatorSample, DeepProfile, SyncCalls
-from ..window import Window
-from ..window import exposed_wait as exposure
+from ..window import Window, exposed_wait
 from . import wording
 
 SHOWN_OPERATORS = 5
@@ -42,27 +41,27 @@ class DeviceView:
 
 def device_view(window: Window) -> DeviceView | None:
     """Return what is known of the device; None when nothing of it was measured."""
-    steps = window.device_steps.items
-    if not steps and not window.allocators and window.syncs is None and window.profile is None:
+    steps = window.device.steps.items
+    if not steps and not window.gpu.allocators and window.device.syncs is None and window.device.profile is None:
         return None
-    timed = exposure.timed(steps)
-    share, caught_up = window.exposed_share, window.caught_up_share
+    timed = exposed_wait.timed(steps)
+    share, caught_up = window.device.exposed_wait_share, window.device.caught_up_share
     return DeviceView(
         timed_steps=len(timed),
         host_clock_steps=len(steps) - len(timed),
-        host_wait_s=exposure.mean_s(steps, lambda s: s.host_wait_s),
-        exposed_wait_s=exposure.mean_s(steps, lambda s: s.exposed_wait_s),
+        host_wait_s=exposed_wait.mean_s(steps, lambda s: s.host_wait_s),
+        exposed_wait_s=exposed_wait.mean_s(steps, lambda s: s.exposed_wait_s),
         exposed_share_pct=None if share is None else 100.0 * share,
-        h2d_s=exposure.mean_s(steps, lambda s: s.h2d_s),
-        forward_s=exposure.mean_s(steps, lambda s: s.forward_s),
-        backward_s=exposure.mean_s(steps, lambda s: s.backward_s),
-        optimizer_s=exposure.mean_s(steps, lambda s: s.optimizer_s),
-        compute_s=exposure.mean_s(steps, lambda s: s.compute_s),
-        idle_s=exposure.mean_s(steps, lambda s: s.idle_s),
+        h2d_s=exposed_wait.mean_s(steps, lambda s: s.h2d_s),
+        forward_s=exposed_wait.mean_s(steps, lambda s: s.forward_s),
+        backward_s=exposed_wait.mean_s(steps, lambda s: s.backward_s),
+        optimizer_s=exposed_wait.mean_s(steps, lambda s: s.optimizer_s),
+        compute_s=exposed_wait.mean_s(steps, lambda s: s.compute_s),
+        idle_s=exposed_wait.mean_s(steps, lambda s: s.idle_s),
         caught_up_pct=None if caught_up is None else 100.0 * caught_up,
-        allocators=tuple(sample for _, sample in sorted(window.allocators.items())),
-        syncs=window.syncs,
-        profile=window.profile,
+        allocators=tuple(sample for _, sample in sorted(window.gpu.allocators.items())),
+        syncs=window.device.syncs,
+        profile=window.device.profile,
     )
 
 

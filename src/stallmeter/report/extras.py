@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from ..errors import MissingPackageError
 from ..recording import write_atomically
+from ..records.interfaces import GuardedCall
 from .model import History
 
 _log = logging.getLogger("stallmeter")
@@ -30,7 +30,7 @@ MAKERS: Mapping[str, Callable[[History], str | bytes | None]] = {"report.html": 
 """File name to what makes it."""
 
 
-def write_extras(history: History, files: Mapping[str, Path], guard: Callable[..., Any]) -> None:
+def write_extras(history: History, files: Mapping[str, Path], guard: GuardedCall) -> None:
     """Write the HTML report and the phase chart.
 
     Args:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ..recording import write_atomically
+from ..records.interfaces import GuardedCall, unguarded
 from ..records.redaction import redact
 from . import markdown
 from .extras import write_extras
@@ -51,7 +51,7 @@ def _redacted(value: Any) -> Any:
     return [_redacted(item) for item in value] if isinstance(value, list) else value
 
 
-def write_drawn(folder: Path, rank: int, history: History, guard: Callable[..., Any]) -> None:
+def write_drawn(folder: Path, rank: int, history: History, guard: GuardedCall) -> None:
     """Write what takes long: the table of steps, and for rank 0 page and picture, where their packages are installed.
 
     Args:
@@ -87,9 +87,5 @@ def complete_reports(folder: Path, rank: int, history: History, report: Report) 
         write_summaries(folder, rank, report)
     drawn = ("steps.csv", "report.html") if rank == 0 else ("steps.csv",)
     if not all(files[name].is_file() for name in drawn):
-        write_drawn(folder, rank, history, _unguarded)
+        write_drawn(folder, rank, history, unguarded)
     return files
-
-
-def _unguarded(_: str, call: Callable[..., Any], *args: Any) -> Any:
-    return call(*args)

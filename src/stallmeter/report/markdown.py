@@ -96,7 +96,7 @@ def _version(report: Report) -> str:
 
 def _sections(report: Report, *, full: bool) -> Iterator[str]:
     verdict = report.verdict
-    yield f"**{escape(headline(report.judged, report.trials), wording.HEADLINE_LIMIT)}**"
+    yield f"**{escape(headline(report.known_verdict, report.trials), wording.HEADLINE_LIMIT)}**"
     if verdict.primary is not None:
         yield from _primary(verdict.primary, full=full)
     if report.ledger:

@@ -66,7 +66,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class NetworkInterface:
     """One network interface over the run."""
 
     name: str
@@ -94,7 +94,7 @@ class Hardware:
 
     host: Mapping[str, Level | None]
     """By name of the signal in `HostSample`; None when it was never measured."""
-    network: tuple[Network, ...]
+    network: tuple[NetworkInterface, ...]
     gpus: tuple[Gpu, ...]
     workers_rss_bytes: Level | None
     """Resident memory of all workers together."""
@@ -175,7 +175,7 @@ class Report:
     verdict: Verdict
 
     @property
-    def judged(self) -> Verdict | None:
+    def known_verdict(self) -> Verdict | None:
         """The verdict; None when no step was measured that it could be about."""
         return None if self.verdict.primary is None and self.step_time_s is None else self.verdict
 
@@ -255,13 +255,13 @@ def read_history(folder: Path, rank: int = 0) -> History:
         raise RecordingError(f"{str(folder)!r} holds no recording of rank {rank}: {there}")
     reader, window, timeline = Reader(folder, rank), Window(), Timeline()
     verdict: Verdict | None = None
-    judged: LedgerRecord | None = None
+    evaluated: LedgerRecord | None = None
     try:
         header = reader.header()
         window.facts.update(header.settings)
         for record, _ in reader:
             if isinstance(record, Verdict):
-                verdict, judged = record, window.ledger
+                verdict, evaluated = record, window.ledger.record
             else:
                 window.append(record)
                 timeline.append(record)
@@ -270,7 +270,7 @@ def read_history(folder: Path, rank: int = 0) -> History:
             window.append(Event(time_s=header.started_s, name=f"{name} was passed over", detail=detail))
     except WRONG_VALUES as exc:
         raise _damaged(folder, exc) from exc
-    if window.ledger is None:
+    if window.ledger.record is None:
         raise RecordingError(
             f"the recording {str(folder)!r} is empty: nothing was measured yet, or the run ended before its first step"
         )
@@ -280,25 +280,10 @@ def read_history(folder: Path, rank: int = 0) -> History:
         window=window,
         timeline=timeline,
         verdict=verdict,
-        settled=judged is window.ledger and any(event.name == END for event in window.events),
+        settled=evaluated is window.ledger.record and any(event.name == END for event in window.events),
         skipped_lines=reader.skipped,
         skipped_parts=tuple(reader.skipped_parts),
     )
-
-
-def build_report(folder: Path, rank: int = 0, verdict: Verdict | None = None) -> Report:
-    """Return the report of a recording.
-
-    Args:
-        folder: The recording's folder.
-        rank: Whose part of it.
-        verdict: Shown in place of the last one recorded.
-
-    Raises:
-        RecordingError: No such rank, no recording, nothing measured yet, or the files are damaged.
-        OSError: The files cannot be read.
-    """
-    return read_history(folder, rank).report(verdict)
 
 
 def summarize(
@@ -322,34 +307,34 @@ def summarize(
         settled: Whether the run ended and the verdict saw all of the window.
         skipped_lines: Damaged lines of the recording.
     """
-    ledger = window.ledger
+    ledger = window.ledger.record
     return Report(
         header=header,
         path=path,
         ranks=ranks,
         settled=settled,
         skipped_lines=skipped_lines,
-        wall_s=window.wall_s,
+        wall_s=window.ledger.wall_s,
         steps=0 if ledger is None else ledger.steps,
         epochs=0 if ledger is None else ledger.epochs,
         samples=None if ledger is None else ledger.samples,
         recorded_steps=0 if ledger is None else ledger.recorded_steps,
         lost_steps=0 if ledger is None else ledger.lost_steps,
-        coverage_pct=window.coverage_pct,
+        coverage_pct=window.ledger.coverage_pct,
         ledger=() if ledger is None else _shares(ledger),
-        step_time_s=window.step_time_s,
-        data_wait_s=window.data_wait_s,
-        data_wait_share_pct=window.host_wait_share_pct,
-        samples_per_s=window.samples_per_s,
-        steps_per_s=window.steps_per_s,
-        loader=window.loader,
-        batch_cost=_batch_cost(window.present().batches.items),
+        step_time_s=window.steps.step_time_s,
+        data_wait_s=window.steps.data_wait_s,
+        data_wait_share_pct=window.ledger.host_wait_share_pct,
+        samples_per_s=window.ledger.samples_per_s,
+        steps_per_s=window.ledger.steps_per_s,
+        loader=window.loader.info,
+        batch_cost=_batch_cost(window.present().workers.batches.items),
         hardware=_hardware(window),
         device=device_view(window),
         overhead=None if ledger is None else _overhead(ledger),
         events=tuple(window.events),
-        slow_steps=tuple(window.slow_steps),
-        trials=tuple(window.trials),
+        slow_steps=tuple(window.steps.slowest),
+        trials=tuple(window.loader.trials),
         verdict=verdict or Verdict(primary=None),
     )
 
@@ -400,17 +385,17 @@ def _level(items: Iterable[Any], name: str) -> Level | None:
 
 
 def _hardware(window: Window) -> Hardware:
-    memory = window.worker_memory.items
+    memory = window.workers.memory.items
     return Hardware(
-        host={name: _level(window.host.items, name) for name in HOST_SIGNALS},
-        network=_network(window.host.items),
-        gpus=tuple(_gpu(index, window.gpus[index].items) for index in sorted(window.gpus)),
+        host={name: _level(window.host.samples.items, name) for name in HOST_SIGNALS},
+        network=_network(window.host.samples.items),
+        gpus=tuple(_gpu(index, window.gpu.samples[index].items) for index in sorted(window.gpu.samples)),
         workers_rss_bytes=_level(memory, "rss_bytes"),
         workers_uss_bytes=_level(memory, "uss_bytes"),
     )
 
 
-def _network(host: Iterable[HostSample]) -> tuple[Network, ...]:
+def _network(host: Iterable[HostSample]) -> tuple[NetworkInterface, ...]:
     by_name: dict[str, list[Any]] = {}
     for sample in host:
         for interface in sample.network:
@@ -419,7 +404,7 @@ def _network(host: Iterable[HostSample]) -> tuple[Network, ...]:
     for name, items in sorted(by_name.items()):
         received, sent = _level(items, "received_bytes_per_s"), _level(items, "sent_bytes_per_s")
         if received is not None and sent is not None:
-            found.append(Network(name, received, sent, items[-1].speed_bytes_per_s))
+            found.append(NetworkInterface(name, received, sent, items[-1].speed_bytes_per_s))
     return tuple(found)
 
 

@@ -22,7 +22,7 @@ def build_page(report: Report, files: Mapping[str, Path], *, final: bool) -> Pag
     """
     return Page(
         tags=markdown.tags(report, VERSION),
-        headline=headline(report.judged, report.trials),
+        headline=headline(report.known_verdict, report.trials),
         note=markdown.note(report),
         files={name: path for name, path in files.items() if path.is_file()},
         final=final,

@@ -14,7 +14,7 @@ from ..records.stats import Stats
 from . import wording
 from .device import device_lines
 from .model import END, Gpu, Level, Report, Share
-from .sheet import Sheet
+from .overview import Overview
 
 try:
     from rich.console import Console, RenderableType
@@ -76,19 +76,19 @@ def print_text(report: Report, file: TextIO) -> None:
         file.write(to_text(report, blocks=blocks))
 
 
-def print_sheet(sheet: Sheet, file: TextIO) -> None:
+def print_overview(overview: Overview, file: TextIO) -> None:
     """Write headline, tables and remarks to a terminal, or to a file or pipe without colour."""
     console = Console(file=file, highlight=False)
     console.width = min(console.width, WIDEST) if console.is_terminal else WIDEST
     with console.capture() as capture:
-        for block in _sheet(sheet):
+        for block in _overview(overview):
             console.print(block, markup=False, highlight=False, emoji=False)
     file.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
 
 
-def _sheet(sheet: Sheet) -> Iterator[RenderableType]:
-    yield _plain(sheet.headline, style="bold")
-    for table in sheet.tables:
+def _overview(overview: Overview) -> Iterator[RenderableType]:
+    yield _plain(overview.headline, style="bold")
+    for table in overview.tables:
         yield ""
         grid = Table.grid(padding=(0, 2))
         for column in range(len(table.head)):
@@ -97,9 +97,9 @@ def _sheet(sheet: Sheet) -> Iterator[RenderableType]:
         for row in table.rows:
             grid.add_row(*(_plain(cell) for cell in row))
         yield grid
-    if sheet.remarks:
+    if overview.remarks:
         yield ""
-        yield from (_plain(f"{remark}.") for remark in sheet.remarks)
+        yield from (_plain(f"{remark}.") for remark in overview.remarks)
 
 
 def _draw(report: Report, console: Console, *, blocks: bool) -> None:
@@ -146,7 +146,7 @@ def _when(unix_s: float) -> list[str]:
 def _verdict(report: Report) -> RenderableType:
     primary = report.verdict.primary
     if primary is None:
-        return Text(wording.headline(report.judged, report.trials), style="bold")
+        return Text(wording.headline(report.known_verdict, report.trials), style="bold")
     table = Table.grid(padding=(0, 2), expand=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")

@@ -25,7 +25,7 @@ from .network_saturated import NetworkSaturated
 from .no_workers import NoWorkers
 from .noisy_neighbour import NoisyNeighbour
 from .prep_stall import PrepStall
-from .rule import Rule
+from .rule import Rule, check_rules
 from .slow_batches import SlowBatches
 from .slow_callback import SlowCallback
 from .slow_logging import SlowLogging
@@ -75,3 +75,5 @@ ALL_RULES: tuple[Rule, ...] = (
     ComputeBound(),
 )
 """Every rule with its default thresholds."""
+
+check_rules(ALL_RULES)

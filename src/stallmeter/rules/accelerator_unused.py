@@ -3,9 +3,9 @@
 **What it means.** The job may see at least one GPU, but the steps run on the CPU. Usually `accelerator="cpu"` is left
 over from a test, or the installed PyTorch is a build without CUDA.
 
-**Evidence.** `gpu_count`: GPUs that the job may see (NVML, cut down to `CUDA_VISIBLE_DEVICES`). `accelerator`: what the
-Trainer chose. `gpu_trace_pct`: highest utilization, and highest share of memory in use, that any of them ever showed,
-in percent; with several ranks on the node, the one that is this rank's.
+**Evidence.** `gpu.count`: GPUs that the job may see (NVML, cut down to `CUDA_VISIBLE_DEVICES`). `facts.accelerator`:
+what the Trainer chose. `gpu.trace_pct`: highest GPU utilization, and highest share of memory in use, that any of them
+ever showed, in percent. With several ranks on the node only this rank's GPU counts.
 
 **Advice.** Let the Trainer choose (`accelerator="auto"`), or move model and batches to the GPU. If it is not found,
 install a build of PyTorch with CUDA that fits the driver. A model so small that a GPU would not help needs none: hide
@@ -35,17 +35,17 @@ class AcceleratorUnused:
     id: ClassVar[str] = "accelerator-unused"
     title: ClassVar[str] = "A GPU is there, and training does not use it"
     family: ClassVar[str] = "compute"
-    needs: ClassVar[tuple[str, ...]] = ("gpu_count", "gpu_trace_pct", "ledger")
+    needs: ClassVar[tuple[str, ...]] = ("gpu.count", "gpu.trace_pct", "ledger.record")
 
     trace_pct: float = threshold(3.0, "%", "our choice: a driver alone holds 2 % of a small GPU's memory")
     min_steps: float = threshold(20.0, "steps", "our choice: enough for the device to have been used")
 
     def check(self, window: Window) -> Diagnosis | None:
         """Look at the Trainer's choice and at any trace of use."""
-        count, trace, ledger = window.gpu_count, window.gpu_trace_pct, window.ledger
+        count, trace, ledger = window.gpu.count, window.gpu.trace_pct, window.ledger.record
         if count is None or trace is None or ledger is None or ledger.steps < self.min_steps:
             return None
-        on_cpu = window.accelerator == "CPUAccelerator"
+        on_cpu = window.facts.accelerator == "CPUAccelerator"
         if not on_cpu and trace > self.trace_pct:
             return None
         why = "the Trainer runs on the CPU" if on_cpu else f"none was ever used more than {trace:.0f} %"

@@ -1,11 +1,11 @@
 """Handing batches over from the workers costs the time.
 
-**What it means.** The batch was ready when the loop asked for it, and still the loop waited: receiving, unpickling
-and mapping a batch from another process happens in the loop's own thread. Each tensor of a batch costs a handshake of
-its own, so many small tensors are expensive however fast the workers are. More workers cannot help.
+**What it means.** The batch was ready when the loop asked for it, and still the loop was waiting for data. Receiving,
+unpickling and mapping a batch from another process happens in the loop's own thread. Each tensor of a batch costs a
+handshake of its own, so many small tensors are expensive however fast the workers are. More workers cannot help.
 
-**Evidence.** `ready_wait_share`: share of the data wait in steps whose batch was ready, 0 to 1. `handover_s`: median
-wait for a batch that was ready, seconds.
+**Evidence.** `queue.ready_wait_share`: share of the data wait in steps whose batch was ready, 0 to 1.
+`queue.handover_s`: median wait for a batch that was ready, seconds.
 
 **Advice.** Collate into few large tensors. Use `torch.multiprocessing.set_sharing_strategy("file_system")`. Where a
 batch takes less time to make than to hand over, use `num_workers=0`.
@@ -32,7 +32,12 @@ class BatchHandoff:
 
     id: ClassVar[str] = "batch-handoff"
     title: ClassVar[str] = "Handing batches over from the workers costs the time"
-    needs: ClassVar[tuple[str, ...]] = ("data_wait_share_pct", "ready_wait_share", "handover_s", "num_workers")
+    needs: ClassVar[tuple[str, ...]] = (
+        "spent.data_wait_share_pct",
+        "queue.ready_wait_share",
+        "queue.handover_s",
+        "loader.num_workers",
+    )
     family: ClassVar[str] = "input"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
@@ -41,13 +46,13 @@ class BatchHandoff:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the wait for ready batches with the thresholds."""
-        share, ready = window.data_wait_share_pct or 0.0, window.ready_wait_share or 0.0
-        handover = window.handover_s
-        if handover is None or not window.num_workers or share < self.warn_pct:
+        share, ready = window.spent.data_wait_share_pct or 0.0, window.queue.ready_wait_share or 0.0
+        handover = window.queue.handover_s
+        if handover is None or not window.loader.num_workers or share < self.warn_pct:
             return None
         if ready < self.ready_share or handover < self.slow_handover_s:
             return None
-        lost = (window.bucket_s("data_wait") or 0.0) * ready
+        lost = (window.spent.bucket_s("data_wait") or 0.0) * ready
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING,
@@ -55,7 +60,7 @@ class BatchHandoff:
             summary=f"{100 * ready:.0f} % of the data wait was for batches that were ready: handing one over took "
             f"{handover * 1e3:.1f} ms.",
             time_lost_s=lost,
-            share_pct=window.share_pct(lost) or 0.0,
+            share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=0.85,
             evidence=(
                 Evidence("data wait, share of training time", share, "%", self.warn_pct, "MLPerf Storage"),

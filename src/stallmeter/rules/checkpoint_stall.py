@@ -3,8 +3,8 @@
 **What it means.** Saving a checkpoint copies all weights, and usually the optimizer's state, to storage. The loop waits
 until that is done, so training stalls periodically, each time for as long as the storage takes.
 
-**Evidence.** `checkpoint` bucket of the wall-clock ledger in seconds, as a share of training time in percent. `save_s`:
-how long steps with a checkpoint in them were held by it, in seconds, median.
+**Evidence.** `checkpoint` bucket of the wall-clock ledger in seconds, as a share of training time in percent.
+`steps.save_s`: how long steps with a checkpoint in them were held by it, in seconds, median.
 
 **Advice.** Save less often, as long as losing the work since the last checkpoint stays bearable. Leave the optimizer's
 state out (`save_weights_only=True`) when no run has to resume from the file. Write to a local disk first and copy
@@ -32,7 +32,7 @@ class CheckpointStall:
 
     id: ClassVar[str] = "checkpoint-stall"
     title: ClassVar[str] = "Training stands still while checkpoints are written"
-    needs: ClassVar[tuple[str, ...]] = ("training_s", "wall_s")
+    needs: ClassVar[tuple[str, ...]] = ("ledger.training_s", "ledger.wall_s")
 
     warn_pct: float = threshold(5.0, "%", "above the 3.5 % to which CheckFreq (FAST '21) bounds checkpoints")
     critical_pct: float = threshold(20.0, "%", "as for input wait, which XProf calls high from 20 %")
@@ -40,8 +40,8 @@ class CheckpointStall:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the share of checkpoints with the thresholds."""
-        lost_s, save = window.bucket_s("checkpoint"), window.save_s
-        share = None if lost_s is None else window.training_share_pct(lost_s)
+        lost_s, save = window.spent.bucket_s("checkpoint"), window.steps.save_s
+        share = None if lost_s is None else window.ledger.training_share_pct(lost_s)
         if lost_s is None or share is None or share < self.warn_pct or lost_s < self.min_lost_s:
             return None
         each = f", {save.median:.2f} s at a time" if save is not None else ""
@@ -51,7 +51,7 @@ class CheckpointStall:
             title=self.title,
             summary=f"Saving checkpoints took {lost_s:.1f} s, {share:.0f} % of the training time{each}.",
             time_lost_s=lost_s,
-            share_pct=window.share_pct(lost_s) or 0.0,
+            share_pct=window.ledger.share_pct(lost_s) or 0.0,
             confidence=0.9,
             evidence=(
                 Evidence(

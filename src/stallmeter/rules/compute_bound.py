@@ -3,9 +3,9 @@
 **What it means.** Most of the time goes into the steps, and nothing beside them costs much. That is how it should be:
 to go faster, the step itself has to become cheaper or do more at once.
 
-**Evidence.** `step_share_pct`: copy, forward, backward, optimizer, the loop's body and the framework's own code, as a
-share of training time without validation, in percent, from the wall-clock ledger. Every other bucket takes less than
-`loss_pct`. `busiest_gpu_pct`: mean utilization of this rank's busiest GPU, in percent, if any.
+**Evidence.** `spent.step_share_pct`: copy, forward, backward, optimizer, the loop's body and the framework's own code,
+as a share of training time without validation, in percent, from the wall-clock ledger. Every other bucket takes less
+than `loss_pct`. `gpu.utilization_pct`: mean utilization of this rank's busiest GPU, in percent, if any.
 
 **Advice.** Use mixed precision on a GPU with Tensor Cores. Raise the batch size while memory allows and the results
 stay as good. Compile the model (`torch.compile`) when steps are many and shapes fixed. Where the framework's own code
@@ -35,7 +35,7 @@ class ComputeBound:
     id: ClassVar[str] = "compute-bound"
     title: ClassVar[str] = "The training step itself sets the pace"
     family: ClassVar[str] = "compute"
-    needs: ClassVar[tuple[str, ...]] = ("step_share_pct", "largest_loss_pct", "step_time_s")
+    needs: ClassVar[tuple[str, ...]] = ("spent.step_share_pct", "spent.largest_loss_pct", "steps.step_time_s")
 
     step_pct: float = threshold(70.0, "%", "our choice; TraceML asks for 90 %, without the framework's own code")
     loss_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
@@ -45,10 +45,10 @@ class ComputeBound:
     def check(self, window: Window) -> Diagnosis | None:
         """Look at the share of the steps, and at what is beside them."""
         share, loss, step, gpu = (
-            window.step_share_pct,
-            window.largest_loss_pct,
-            window.step_time_s,
-            window.busiest_gpu_pct,
+            window.spent.step_share_pct,
+            window.spent.largest_loss_pct,
+            window.steps.step_time_s,
+            window.gpu.utilization_pct,
         )
         if share is None or loss is None or step is None or share < self.step_pct or loss >= self.loss_pct:
             return None

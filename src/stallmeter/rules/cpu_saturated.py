@@ -3,15 +3,15 @@
 **What it means.** The CPUs that this job may use have nothing left to give, and the loop waits for data. More workers
 would only share the same CPUs. This is a remark beside the verdict on the wait; it claims no time of its own.
 
-**Evidence.** `cpu_busy_pct`: CPUs kept busy by the job and by others on the CPUs that the job may use (affinity and
-cgroup quota, not the host's count), in percent, median of the samples. `data_wait_share_pct`: data wait as a share of
-training time in percent.
+**Evidence.** `host.cpu_busy_pct`: CPU use by the job and by others on the CPUs that the job may use, in percent, median
+of the samples. Affinity and cgroup quota count, not the host's number of CPUs. `spent.data_wait_share_pct`: data wait
+as a share of training time in percent.
 
 **Advice.** Make a batch cheaper before anything else: simpler or batched transforms, decoded or resized data on disk.
 Move transforms to the GPU (Kornia, DALI) when it has time to spare. Ask for more CPUs.
 
-**When it is wrong.** Under a CPU quota the load of other jobs, which run on CPUs of the same host, is counted although
-it takes nothing from this job.
+**When it is wrong.** Under a CPU quota the CPU use of other jobs on the same host is counted, although it takes
+nothing from this job.
 
 **References.** SageMaker CPUBottleneck: CPUs above 90 % while the GPU is below 10 %. Its advice, more data loaders, is
 the one thing that does not help here.
@@ -33,14 +33,14 @@ class CpuSaturated:
 
     id: ClassVar[str] = "cpu-saturated"
     title: ClassVar[str] = "All CPUs of the job are busy while it waits for data"
-    needs: ClassVar[tuple[str, ...]] = ("cpu_busy_pct", "data_wait_share_pct")
+    needs: ClassVar[tuple[str, ...]] = ("host.cpu_busy_pct", "spent.data_wait_share_pct")
 
     busy_pct: float = threshold(95.0, "%", "stricter than SageMaker CPUBottleneck (90 %): a median, not a peak")
     wait_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
 
     def check(self, window: Window) -> Diagnosis | None:
         """Look at CPUs and data wait together."""
-        busy, wait, usable = window.cpu_busy_pct, window.data_wait_share_pct, window.usable_cpus
+        busy, wait, usable = window.host.cpu_busy_pct, window.spent.data_wait_share_pct, window.host.usable_cpus
         if busy is None or wait is None or usable is None or busy < self.busy_pct or wait < self.wait_pct:
             return None
         return Diagnosis(

@@ -1,10 +1,10 @@
 """The container's CPU quota stops the loader.
 
-**What it means.** The kernel lets a container with a CPU quota use so much CPU time in each period (usually 100 ms)
-and then stops all its processes until the next one. The loader's workers and the loop are stopped together.
+**What it means.** A container with a CPU quota may use so much CPU time in each period (usually 100 ms). Then the
+kernel stops all its processes until the next one. The loader's workers and the loop are stopped together.
 
 **Evidence.** Share of quota periods in which the job was throttled, percent, median over the run.
-`data_wait_share_pct`: data wait as a share of training time, percent.
+`spent.data_wait_share_pct`: data wait as a share of training time, percent.
 
 **Advice.** Raise the quota (`resources.limits.cpu` in Kubernetes, `docker run --cpus`), or make one batch cheaper.
 More workers use the quota up sooner.
@@ -31,7 +31,7 @@ class CpuThrottled:
 
     id: ClassVar[str] = "cpu-throttled"
     title: ClassVar[str] = "The container's CPU quota stops the loader"
-    needs: ClassVar[tuple[str, ...]] = ("data_wait_share_pct", "cpu_throttled_pct", "usable_cpus")
+    needs: ClassVar[tuple[str, ...]] = ("spent.data_wait_share_pct", "host.cpu_throttled_pct", "host.usable_cpus")
     family: ClassVar[str] = "input"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
@@ -39,11 +39,11 @@ class CpuThrottled:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the wait and the throttled periods with the thresholds."""
-        share, throttled = window.data_wait_share_pct or 0.0, window.cpu_throttled_pct
-        usable = window.usable_cpus
+        share, throttled = window.spent.data_wait_share_pct or 0.0, window.host.cpu_throttled_pct
+        usable = window.host.usable_cpus
         if throttled is None or usable is None or share < self.warn_pct or throttled < self.throttled_pct:
             return None
-        lost = window.bucket_s("data_wait") or 0.0
+        lost = window.spent.bucket_s("data_wait") or 0.0
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING,
@@ -51,7 +51,7 @@ class CpuThrottled:
             summary=f"The job was throttled in {throttled:.0f} % of the quota's periods (quota {usable:.1f} CPUs), and "
             f"{share:.0f} % of the training time was spent waiting for data.",
             time_lost_s=lost,
-            share_pct=window.share_pct(lost) or 0.0,
+            share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=0.8,
             evidence=(
                 Evidence("data wait, share of training time", share, "%", self.warn_pct, "MLPerf Storage"),

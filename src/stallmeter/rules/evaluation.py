@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol, TypeVar
 
 from ..records.checks import sound_diagnosis
 from ..records.diagnosis import Abstention, Diagnosis, Severity, Verdict, WorkerAdvice
+from ..records.interfaces import GuardedCall, unguarded
 from ..window import Window
+from ..window.signals import read_signal
 from ..workers.forecast import Outlook, forecast
 from . import ALL_RULES
 from .rule import Rule
 
-T = TypeVar("T")
 
-
-class GuardedCall(Protocol):
-    """Calls something that may fail; None when it failed."""
-
-    def __call__(self, name: str, call: Callable[[], T], /) -> T | None:
-        """Return what ``call`` returns."""
-
-
-def _unguarded(_: str, call: Callable[[], T], /) -> T | None:
-    return call()
-
-
-def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = _unguarded) -> Verdict:
+def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguarded) -> Verdict:
     """Ask every rule.
 
     The primary cause is the largest avoidable loss among the warnings; without one it is the informative diagnosis
@@ -49,7 +37,7 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = _unguar
         family = getattr(rule, "family", None)
         if family in explained:
             continue
-        found = guard(f"rule {name_of(rule)}", lambda rule=rule: _ask(rule, window))  # type: ignore[misc]
+        found = guard(f"rule {name_of(rule)}", _ask, rule, window)
         if isinstance(found, Abstention):
             abstained.append(found)
         elif found is not None:
@@ -74,7 +62,7 @@ def name_of(rule: object) -> str:
 
 
 def _ask(rule: Rule, window: Window) -> Diagnosis | Abstention | None:
-    missing = tuple(name for name in rule.needs if getattr(window, name) is None)
+    missing = tuple(name for name in rule.needs if read_signal(window, name) is None)
     return Abstention(rule.id, missing) if missing else sound_diagnosis(rule.check(window))
 
 

@@ -3,8 +3,8 @@
 **What it means.** Most of a worker's time for a batch it neither computes nor queues for a CPU: it waits for bytes.
 The loop waits with it.
 
-**Evidence.** `data_wait_share_pct`: data wait as a share of training time, percent. `blocked_share`: share of a
-worker's time for a batch in which it was blocked, 0 to 1. `service_s`: that time, seconds.
+**Evidence.** `spent.data_wait_share_pct`: data wait as a share of training time, percent. `workers.blocked_share`:
+share of a worker's time for a batch in which it was blocked, 0 to 1. `workers.service_s`: that time, seconds.
 
 **Advice.** Read more in parallel: waiting workers need no CPU, so there may be more of them than CPUs. Then read less
 or nearer: cache on a local SSD, larger files (shards) instead of many small ones, uncompressed or array formats,
@@ -34,7 +34,12 @@ class FetchStall:
 
     id: ClassVar[str] = "fetch-stall"
     title: ClassVar[str] = "The workers wait for storage or the network"
-    needs: ClassVar[tuple[str, ...]] = ("data_wait_share_pct", "blocked_share", "service_s", "num_workers")
+    needs: ClassVar[tuple[str, ...]] = (
+        "spent.data_wait_share_pct",
+        "workers.blocked_share",
+        "workers.service_s",
+        "loader.num_workers",
+    )
     family: ClassVar[str] = "input"
     cure: ClassVar[str] = "more workers"
 
@@ -43,11 +48,11 @@ class FetchStall:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the wait and the blocked share with the thresholds."""
-        share, service = window.data_wait_share_pct or 0.0, window.service_s
-        blocked = window.blocked_share or 0.0
+        share, service = window.spent.data_wait_share_pct or 0.0, window.workers.service_s
+        blocked = window.workers.blocked_share or 0.0
         if service is None or share < self.warn_pct or blocked < self.blocked:
             return None
-        lost = window.bucket_s("data_wait") or 0.0
+        lost = window.spent.bucket_s("data_wait") or 0.0
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if share >= 2 * self.warn_pct else Severity.WARNING,
@@ -55,7 +60,7 @@ class FetchStall:
             summary=f"{share:.0f} % of the training time was spent waiting for data; the workers were blocked for "
             f"{100 * blocked:.0f} % of the {service.mean * 1e3:.0f} ms that a batch takes.",
             time_lost_s=lost,
-            share_pct=window.share_pct(lost) or 0.0,
+            share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=0.85,
             evidence=(
                 Evidence("data wait, share of training time", share, "%", self.warn_pct, "MLPerf Storage"),
@@ -67,7 +72,7 @@ class FetchStall:
 
     def _more_readers(self, window: Window) -> tuple[Advice, ...]:
         predicted = forecast(window)
-        if predicted is None or predicted.recommended <= (window.num_workers or 0):
+        if predicted is None or predicted.recommended <= (window.loader.num_workers or 0):
             return ()
         return (
             Advice.of(

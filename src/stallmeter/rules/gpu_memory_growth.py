@@ -3,9 +3,9 @@
 **What it means.** After the warm-up the memory in use on a GPU should stay level. Here it rises steadily and still
 does. If it goes on, training ends with an out-of-memory error, often after hours.
 
-**Evidence.** `gpu_memory_trends`: for each GPU of this rank a robust straight line (Theil-Sen) through the memory in
-use, in bytes, from the first steps on and without the first quarter. The growth must be large against the scatter
-around the line, and go on at no less than half the pace in the second half.
+**Evidence.** `gpu.memory.trends`: for each GPU of this rank a robust straight line (Theil-Sen) through the memory in
+use, in bytes. It begins with the first steps and leaves out the first quarter. The growth must be large against the
+scatter around the line, and go on at no less than half the pace in the second half.
 
 **Advice.** Keep no tensors with their graph: sum `loss.detach()` or `.item()`, not `loss`. Clear lists of outputs after
 each epoch, and move what must be kept to the CPU. `torch.cuda.memory._record_memory_history` shows which line allocated
@@ -34,7 +34,7 @@ class GpuMemoryGrowth:
 
     id: ClassVar[str] = "gpu-memory-growth"
     title: ClassVar[str] = "The memory in use on the GPU keeps growing"
-    needs: ClassVar[tuple[str, ...]] = ("gpu_memory_trends",)
+    needs: ClassVar[tuple[str, ...]] = ("gpu.memory.trends",)
 
     min_growth_mb: float = threshold(268.0, "MB", "TraceML compares memory from 256 MiB on")
     min_growth_pct: float = threshold(5.0, "%", "SageMaker GPUMemoryIncrease: 5 points; here of the value at the start")
@@ -44,18 +44,18 @@ class GpuMemoryGrowth:
     def check(self, window: Window) -> Diagnosis | None:
         """Look for the steadiest large rise."""
         found = None
-        for index, trend in sorted((window.gpu_memory_trends or {}).items()):
+        for index, trend in sorted((window.gpu.memory.trends or {}).items()):
             large = max(
                 self.min_growth_mb * 1e6, self.min_growth_pct / 100.0 * trend.start, self.min_signal * trend.noise
             )
-            own = window.gpu_trend(index, "job_memory_bytes")
+            own = window.gpu.memory.trend(index, "job_memory_bytes")
             foreign = own is not None and own.growth < trend.growth / 2
             if trend.lasts and trend.growth >= large and not foreign and (not found or trend.growth > found[1].growth):
                 found = index, trend
         if found is None:
             return None
         index, grown = found
-        left = window.gpu_memory_left_bytes(index)
+        left = window.gpu.memory.left_bytes(index)
         until_s = None if left is None else left / grown.per_s
         when = "" if until_s is None else f"; at this pace it is full in {until_s / 60:.0f} min"
         return Diagnosis(

@@ -4,16 +4,16 @@
 fragmentation is then enough for an out-of-memory error. Shortly before, PyTorch empties its cache and tries again: each
 such retry waits for the device.
 
-**Evidence.** `gpu_memory`: highest memory in use on this rank's fullest GPU, in percent of its memory. What PyTorch's
-allocator only kept cached at its peak is taken off where the allocator was measured. `alloc_retries` and `ooms`: how
-often PyTorch had to empty its cache, and how often even that did not help.
+**Evidence.** `gpu.memory.peak`: highest memory in use on this rank's fullest GPU, in percent of its memory. What
+PyTorch's allocator only kept cached at its peak is taken off where the allocator was measured. `alloc_retries` and
+`ooms`: how often PyTorch had to empty its cache, and how often even that did not help.
 
 **Advice.** A smaller batch with gradient accumulation, mixed precision, or gradient checkpointing, which pays with
 time. `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` against fragmentation. Optimizer states can be sharded over
 several GPUs.
 
 **When it is wrong.** Without the allocator's numbers PyTorch's cache counts as used, and it grows until the memory is
-full; TensorFlow and JAX take all memory at once unless told otherwise. Memory of other jobs on the same GPU counts.
+full. TensorFlow and JAX take all memory at once unless told otherwise. Memory of other jobs on the same GPU counts.
 
 **References.** PyTorch Profiler's TensorBoard plugin: 90 % of the device's memory. TraceML: 92 % and 97 % of a step's
 peak. gpuprof: 90 % and 97 %.
@@ -35,7 +35,7 @@ class GpuMemoryNearLimit:
 
     id: ClassVar[str] = "gpu-memory-near-limit"
     title: ClassVar[str] = "The GPU's memory is nearly used up"
-    needs: ClassVar[tuple[str, ...]] = ("gpu_memory",)
+    needs: ClassVar[tuple[str, ...]] = ("gpu.memory.peak",)
 
     warn_pct: float = threshold(90.0, "%", "PyTorch Profiler's TensorBoard plugin and gpuprof: 90 %")
     critical_pct: float = threshold(97.0, "%", "TraceML and gpuprof: 97 % is critical")
@@ -43,7 +43,7 @@ class GpuMemoryNearLimit:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the peak with the thresholds, and look at the allocator's retries."""
-        seen = window.gpu_memory
+        seen = window.gpu.memory.peak
         if seen is None or (seen.needed_pct < self.warn_pct and not seen.retries >= max(1.0, self.retries)):
             return None
         measured = seen.allocator is not None

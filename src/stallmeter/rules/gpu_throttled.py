@@ -2,12 +2,12 @@
 
 **What it means.** The driver or the board lowered the clocks while training ran. Heat and the board's own protection
 (power brake, hardware slowdown) are faults of cooling or power supply, and cost speed. The power limit alone is how a
-fully loaded GPU usually runs: it is told as information.
+fully used GPU usually runs: it is told as information.
 
-**Evidence.** `gpu_throttling`: the clocks-event reasons that NVML gives with each sample, as shares of the samples
-while steps ran, in percent: thermal (software or hardware), hardware (slowdown or power brake), power limit.
-`slowed_pct`: by how much the median SM clock was lower under heat or hardware than without, in percent. Time lost: that
-part of the steps' own time.
+**Evidence.** `gpu.throttling`: the clocks-event reasons that NVML gives with each sample, as shares of the samples
+while steps ran, in percent. They are thermal (software or hardware), hardware (slowdown or power brake) and power
+limit. `slowed_pct`: by how much the median SM clock was lower under heat or hardware than without, in percent. Time
+lost: that part of the steps' own time.
 
 **Advice.** Heat: look at fans, dust, air flow and the neighbours in the rack; raise the fan's speed. Hardware: look at
 the power supply and its cables, and ask the operator. Power limit: raise it if the board allows and you may
@@ -36,7 +36,7 @@ class GpuThrottled:
 
     id: ClassVar[str] = "gpu-throttled"
     title: ClassVar[str] = "Something holds the GPU's clocks down"
-    needs: ClassVar[tuple[str, ...]] = ("gpu_throttling", "step_work_s")
+    needs: ClassVar[tuple[str, ...]] = ("gpu.throttling", "spent.step_work_s")
 
     forced_pct: float = threshold(5.0, "%", "our choice: heat or hardware in every twentieth sample is no accident")
     critical_pct: float = threshold(50.0, "%", "our choice: half of the time")
@@ -44,7 +44,7 @@ class GpuThrottled:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Look at the shares of heat, hardware and power limit."""
-        seen, work = window.gpu_throttling, window.step_work_s
+        seen, work = window.gpu.throttling, window.spent.step_work_s
         if seen is None or work is None:
             return None
         forced = seen.forced_pct >= self.forced_pct and seen.forced_pct > 0
@@ -64,7 +64,7 @@ class GpuThrottled:
             + ("" if slowed is None else f", at clocks {slowed:.0f} % lower")
             + ("." if seen.temperature_c is None or not forced else f"; it reached {seen.temperature_c:.0f} °C."),
             time_lost_s=lost,
-            share_pct=window.share_pct(lost) or 0.0,
+            share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=0.8,
             culprit=f"GPU {seen.index}",
             evidence=(

@@ -3,8 +3,8 @@
 **What it means.** After the warm-up the memory of the training process or its workers should stay level. Here it rises
 steadily and still does. If it goes on, the job meets its memory limit and is killed, often after hours.
 
-**Evidence.** `rss_trend`: a robust straight line (Theil-Sen) through the resident memory of the job's processes, in
-bytes, from the first steps on and without the first quarter. The growth must be large against the scatter around the
+**Evidence.** `host.rss_trend`: a robust straight line (Theil-Sen) through the resident memory of the job's processes,
+in bytes, from the first steps on and without the first quarter. The growth must be large against the scatter around the
 line, and go on at no less than half the pace in the second half. `uss`, memory held by one process alone, is looked at
 as well: it shows workers whose shared pages become copies.
 
@@ -36,7 +36,7 @@ class HostMemoryGrowth:
 
     id: ClassVar[str] = "host-memory-growth"
     title: ClassVar[str] = "The job's memory keeps growing"
-    needs: ClassVar[tuple[str, ...]] = ("rss_trend",)
+    needs: ClassVar[tuple[str, ...]] = ("host.rss_trend",)
 
     min_growth_mb: float = threshold(100.0, "MB", "TraceML's first scale for growing memory is 100 MiB")
     min_growth_pct: float = threshold(5.0, "%", "near the 6 % of TraceML's strict mode; SageMaker: 5 points")
@@ -45,9 +45,9 @@ class HostMemoryGrowth:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Look for a steady rise of resident memory, else of private memory."""
-        rss, used = window.rss_trend, window.host_trend("memory_limit_used_bytes")
+        rss, used = window.host.rss_trend, window.host.trend("memory_limit_used_bytes")
         found = None
-        for kind, trend in (("resident memory", rss), ("private memory", window.host_trend("job_uss_bytes"))):
+        for kind, trend in (("resident memory", rss), ("private memory", window.host.trend("job_uss_bytes"))):
             if found is None and trend is not None and trend.lasts:
                 large = max(self.min_growth_mb * 1e6, self.min_growth_pct / 100.0 * trend.start)
                 if trend.growth >= max(large, self.min_signal * trend.noise):
@@ -57,10 +57,10 @@ class HostMemoryGrowth:
         kind, grown = found
         if used is not None and used.growth + self.min_signal * used.noise < grown.growth / 2:
             return None
-        main = window.host_trend("main_rss_bytes")
+        main = window.host.trend("main_rss_bytes")
         in_main = main is not None and main.growth >= grown.growth / 2
         place = "training process" if in_main else "workers"
-        left = window.memory_left_bytes
+        left = window.host.memory_left_bytes
         until_s = None if left is None else left / grown.per_s
         when = "" if until_s is None else f"; at this pace the limit is met in {until_s / 60:.0f} min"
         copied = Advice.of(

@@ -4,10 +4,10 @@
 not computed yet. The host waits, and then has to launch the next work while the device idles. Once a step this can
 cost as much as the whole launch of a step.
 
-**Evidence.** `syncs`: calls that made the host wait, by source line; looked for in two steps with PyTorch's
-`set_sync_debug_mode`, once, and only where the other two ask for it. `caught_up_share`: share, 0 to 1, of the time
-between two steps' work in which the device had nothing left to do. `idle_in_steps_s`: seconds in which the GPU idled
-and no other bucket explains it.
+**Evidence.** `device.syncs`: calls that made the host wait, by source line. They are looked for in two steps with
+PyTorch's `set_sync_debug_mode`, once, and only where the other two signals ask for it. `device.caught_up_share`: share,
+0 to 1, of the time between two steps' work in which the device had nothing left to do. `spent.idle_in_steps_s`: seconds
+in which the GPU idled and no other bucket explains it.
 
 **Advice.** Keep values on the device (`loss.detach()`), and read them every hundredth step or at the end of the epoch.
 `self.log` in Lightning takes tensors. Replace boolean masks by `torch.where`. Copy with `non_blocking=True`.
@@ -35,7 +35,12 @@ class HostSync:
 
     id: ClassVar[str] = "host-sync"
     title: ClassVar[str] = "The step waits for results of the device"
-    needs: ClassVar[tuple[str, ...]] = ("syncs", "caught_up_share", "idle_in_steps_s", "training_s")
+    needs: ClassVar[tuple[str, ...]] = (
+        "device.syncs",
+        "device.caught_up_share",
+        "spent.idle_in_steps_s",
+        "ledger.training_s",
+    )
     family: ClassVar[str] = "compute"
 
     calls: float = threshold(1.0, "calls", "our choice: once a step is enough to keep the host from running ahead")
@@ -44,16 +49,16 @@ class HostSync:
 
     def suspects(self, window: Window) -> bool:
         """Whether calls that wait for the device would explain what is seen: only then are they looked for."""
-        caught_up, lost = window.caught_up_share, window.idle_in_steps_s
-        idle = None if lost is None else window.training_share_pct(lost)
+        caught_up, lost = window.device.caught_up_share, window.spent.idle_in_steps_s
+        idle = None if lost is None else window.ledger.training_share_pct(lost)
         if caught_up is None or idle is None:
             return False
         return caught_up >= self.caught_up and idle >= self.idle_pct
 
     def check(self, window: Window) -> Diagnosis | None:
         """Look at the calls that were found and at what they can have cost."""
-        found, caught_up, lost = window.syncs, window.caught_up_share, window.idle_in_steps_s
-        idle = None if lost is None else window.training_share_pct(lost)
+        found, caught_up, lost = window.device.syncs, window.device.caught_up_share, window.spent.idle_in_steps_s
+        idle = None if lost is None else window.ledger.training_share_pct(lost)
         if found is None or not found.calls or caught_up is None or lost is None or idle is None:
             return None
         rate = sum(found.calls.values()) / max(1, found.steps)
@@ -67,7 +72,7 @@ class HostSync:
             summary=f"Each step waited for the device {rate:.0f} times, most often at {places[0]}, and the GPU idled "
             f"{idle:.0f} % of the training time inside the steps.",
             time_lost_s=lost,
-            share_pct=window.share_pct(lost) or 0.0,
+            share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=0.7,
             culprit=places[0],
             evidence=(

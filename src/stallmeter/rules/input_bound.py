@@ -3,9 +3,9 @@
 **What it means.** The loop asks for the next batch and it is not there yet, so the accelerator idles. The cause of
 the wait could not be told from what was measured; other rules of the input family name it when they can.
 
-**Evidence.** `data_wait_share_pct`: data wait as a share of training time, in percent, from the wall-clock ledger.
-`data_wait_s`: wait per step in seconds, median over steady steps. The first wait of each epoch counts as worker
-start-up as far as it exceeds the steady wait.
+**Evidence.** `spent.data_wait_share_pct`: data wait as a share of training time, in percent, from the wall-clock
+ledger. `steps.data_wait_s`: wait per step in seconds, median over steady steps. The first wait of each epoch counts as
+worker start-up as far as it exceeds the steady wait.
 
 **Advice.** Let workers prepare batches beside the loop (`num_workers`), unless the loader's work is tiny: then the
 hand-over between processes costs more than it saves. Then make the preparation of one batch cheaper.
@@ -14,7 +14,7 @@ hand-over between processes costs more than it saves. Then make the preparation 
 nothing. Very short runs consist of warm-up.
 
 **References.** XProf calls a program moderately input-bound from 5 % and highly from 20 % of step time
-(`op_stats_to_input_pipeline_analysis.cc`); MLPerf Storage demands an accelerator utilisation of 90 % or more.
+(`op_stats_to_input_pipeline_analysis.cc`). MLPerf Storage demands an accelerator utilisation of 90 % or more.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class InputBound:
 
     id: ClassVar[str] = "input-bound"
     title: ClassVar[str] = "The training loop waits for data"
-    needs: ClassVar[tuple[str, ...]] = ("data_wait_share_pct", "data_wait_s", "wall_s")
+    needs: ClassVar[tuple[str, ...]] = ("spent.data_wait_share_pct", "steps.data_wait_s", "ledger.wall_s")
     family: ClassVar[str] = "input"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
@@ -42,11 +42,11 @@ class InputBound:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the data-wait share with the thresholds."""
-        share, wait, wall = window.data_wait_share_pct, window.data_wait_s, window.wall_s
-        lost = window.bucket_s("data_wait")
+        share, wait, wall = window.spent.data_wait_share_pct, window.steps.data_wait_s, window.ledger.wall_s
+        lost = window.spent.bucket_s("data_wait")
         if share is None or wait is None or not wall or lost is None or share < self.warn_pct:
             return None
-        if window.num_workers == 0 and wait.median < self.quick_s:
+        if window.loader.num_workers == 0 and wait.median < self.quick_s:
             return None
         return Diagnosis(
             rule=self.id,

@@ -4,9 +4,9 @@
 system. When the loop waits for data as well, slow storage is a likely reason. It is a remark beside the verdict on the
 wait; it claims no time of its own.
 
-**Evidence.** `iowait_pct`: share of the host's CPU time that was idle with storage requests open, in percent, median of
-the samples. `data_wait_share_pct`: data wait as a share of training time in percent. `blocked_share`: share of the
-workers' time spent neither computing nor waiting for a CPU.
+**Evidence.** `host.iowait_pct`: share of the host's CPU time that was idle with storage requests open, in percent,
+median of the samples. `spent.data_wait_share_pct`: data wait as a share of training time in percent.
+`workers.blocked_share`: share of the workers' time spent neither computing nor waiting for a CPU.
 
 **Advice.** Copy the data to a local SSD. Read fewer, larger files (shards, HDF5, LMDB) in place of many small ones.
 Cache what is read again. Use more parallel reads only when the storage is remote and answers slowly, not when a disk is
@@ -35,7 +35,7 @@ class IoWaitHigh:
 
     id: ClassVar[str] = "io-wait-high"
     title: ClassVar[str] = "The host waits for storage"
-    needs: ClassVar[tuple[str, ...]] = ("iowait_pct", "data_wait_share_pct")
+    needs: ClassVar[tuple[str, ...]] = ("host.iowait_pct", "spent.data_wait_share_pct")
 
     iowait_pct: float = threshold(20.0, "%", "our choice; SageMaker IOBottleneck asks for 50 %, of far smaller hosts")
     wait_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
@@ -43,7 +43,7 @@ class IoWaitHigh:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Look at I/O wait, data wait and the workers together."""
-        iowait, wait, blocked = window.iowait_pct, window.data_wait_share_pct, window.blocked_share
+        iowait, wait, blocked = window.host.iowait_pct, window.spent.data_wait_share_pct, window.workers.blocked_share
         if iowait is None or wait is None or iowait < self.iowait_pct:
             return None
         felt = wait >= self.wait_pct and (blocked is None or blocked >= self.blocked)

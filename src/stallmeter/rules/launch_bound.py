@@ -4,10 +4,10 @@
 between steps, and a faster GPU would change nothing: the Python thread sets the pace. Usually the batch is small, or
 the model consists of many small operations.
 
-**Evidence.** `caught_up_share`: the share, 0 to 1, of the time between two steps' work in which the device had nothing
-left to do, from CUDA events: near 1 it always catches up with the host. `busiest_gpu_pct`: mean utilization of this
-rank's busiest GPU, in percent. `idle_in_steps_s`: seconds in which the GPU idled and neither data wait nor callbacks,
-loggers, checkpoints, validation or copies explain it.
+**Evidence.** `device.caught_up_share`: the share, 0 to 1, of the time between two steps' work in which the device had
+nothing left to do, from CUDA events. Near 1 the device always catches up with the host. `gpu.utilization_pct`: mean
+utilization of this rank's busiest GPU, in percent. `spent.idle_in_steps_s`: seconds in which the GPU idled and neither
+data wait nor callbacks, loggers, checkpoints, validation or copies explain it.
 
 **Advice.** A larger batch, if memory allows and the learning rate is adapted. `torch.compile` fuses small operations;
 with `mode="reduce-overhead"` it replays the step as a CUDA graph where shapes are fixed. Fused or foreach optimizers.
@@ -35,7 +35,12 @@ class LaunchBound:
 
     id: ClassVar[str] = "launch-bound"
     title: ClassVar[str] = "The device waits for the host to launch its kernels"
-    needs: ClassVar[tuple[str, ...]] = ("caught_up_share", "busiest_gpu_pct", "idle_in_steps_s", "training_s")
+    needs: ClassVar[tuple[str, ...]] = (
+        "device.caught_up_share",
+        "gpu.utilization_pct",
+        "spent.idle_in_steps_s",
+        "ledger.training_s",
+    )
     family: ClassVar[str] = "compute"
 
     caught_up: float = threshold(
@@ -46,8 +51,8 @@ class LaunchBound:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Look at who sets the pace and at the device's idle time inside the steps."""
-        caught_up, busy, lost = window.caught_up_share, window.busiest_gpu_pct, window.idle_in_steps_s
-        idle = None if lost is None else window.training_share_pct(lost)
+        caught_up, busy, lost = window.device.caught_up_share, window.gpu.utilization_pct, window.spent.idle_in_steps_s
+        idle = None if lost is None else window.ledger.training_share_pct(lost)
         if caught_up is None or busy is None or lost is None or idle is None:
             return None
         if caught_up < self.caught_up or busy >= self.good_gpu_pct or idle < self.idle_pct:
@@ -59,7 +64,7 @@ class LaunchBound:
             summary=f"The GPU idled {idle:.0f} % of the training time inside the steps' own work, and was done with "
             f"everything at {100 * caught_up:.0f} % of their ends.",
             time_lost_s=lost,
-            share_pct=window.share_pct(lost) or 0.0,
+            share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=0.7,
             evidence=(
                 Evidence("time beside the work with nothing queued", caught_up, "1", self.caught_up, "our choice"),

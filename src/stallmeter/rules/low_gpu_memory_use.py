@@ -3,9 +3,9 @@
 **What it means.** Training needs less than half of the GPU's memory, and the GPU is not busy all the time. A larger
 batch gives each step more work, so that less of the time goes into starting it.
 
-**Evidence.** `gpu_memory`: highest memory in use on this rank's fullest GPU, in percent of its memory, without what
-PyTorch only kept cached where its allocator was measured. `sm_active_pct`, else `busiest_gpu_pct`: how busy the GPU
-was, in percent. `data_wait_share_pct`: data wait as a share of training time in percent.
+**Evidence.** `gpu.memory.peak`: highest memory in use on this rank's fullest GPU, in percent of its memory, without
+what PyTorch only kept cached where its allocator was measured. `gpu.sm_active_pct`, else `gpu.utilization_pct`: how
+busy the GPU was, in percent. `spent.data_wait_share_pct`: data wait as a share of training time in percent.
 
 **Advice.** Raise the batch size step by step, and adapt the learning rate. The factor told is a lower bound: it treats
 all memory as if it grew with the batch, though weights and optimizer states do not. It keeps a tenth of the memory
@@ -34,7 +34,7 @@ class LowGpuMemoryUse:
 
     id: ClassVar[str] = "low-gpu-memory-use"
     title: ClassVar[str] = "Most of the GPU's memory is free: a larger batch would fit"
-    needs: ClassVar[tuple[str, ...]] = ("gpu_memory", "busiest_gpu_pct", "data_wait_share_pct")
+    needs: ClassVar[tuple[str, ...]] = ("gpu.memory.peak", "gpu.utilization_pct", "spent.data_wait_share_pct")
 
     memory_pct: float = threshold(45.0, "%", "our choice: twice the batch still leaves a tenth free; SageMaker: 70 %")
     fill_pct: float = threshold(90.0, "%", "PyTorch Profiler's TensorBoard plugin: above 90 % is at the limit")
@@ -43,15 +43,15 @@ class LowGpuMemoryUse:
     wait_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
 
     def check(self, window: Window) -> Diagnosis | None:
-        """Look at the peak of memory, the GPU's load and the data wait."""
-        seen, used, wait = window.gpu_memory, window.busiest_gpu_pct, window.data_wait_share_pct
+        """Look at the peak of memory, GPU utilization and the data wait."""
+        seen, used, wait = window.gpu.memory.peak, window.gpu.utilization_pct, window.spent.data_wait_share_pct
         if seen is None or used is None or wait is None or seen.needed_bytes <= 0 or used < self.used_pct:
             return None
-        busy = used if window.sm_active_pct is None else window.sm_active_pct
+        busy = used if window.gpu.sm_active_pct is None else window.gpu.sm_active_pct
         if seen.needed_pct >= self.memory_pct or busy >= self.busy_pct or wait >= self.wait_pct:
             return None
         factor = self.fill_pct / seen.needed_pct
-        size = window.batch_size
+        size = window.loader.batch_size
         room = (
             f"at least {factor:.1f} times the batch"
             if size is None
@@ -70,7 +70,7 @@ class LowGpuMemoryUse:
                 Evidence("needed memory, highest share", seen.needed_pct, "%", self.memory_pct, "our choice"),
                 Evidence("batch that fits, lower bound", factor, "x"),
                 Evidence(
-                    "busy multiprocessors, mean" if window.sm_active_pct is not None else "utilization, mean",
+                    "busy multiprocessors, mean" if window.gpu.sm_active_pct is not None else "utilization, mean",
                     busy,
                     "%",
                     self.busy_pct,

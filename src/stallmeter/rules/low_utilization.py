@@ -4,12 +4,12 @@
 Nothing in the machine is at its limit: the program does one small thing after the other. Usually each step gives the
 GPU so little work that the Python thread which starts it sets the pace.
 
-**Evidence.** `busiest_gpu_pct`: mean utilization of this rank's busiest GPU, while steps ran, in percent: the share of
-time with at least one kernel running. `job_cpus` and `cpus_per_rank`: CPUs kept busy by this rank's own processes and
-CPUs that it may use, which is its part of the node's where several ranks share one. `data_wait_share_pct`: data wait as
-a share of training time in percent. `gpu_idleness`: share of that GPU's samples that were idle, and the longest stretch
-of them in a row, in seconds: a GPU that is busy in between and then has nothing to do at all is looked at as well, when
-nothing beside the steps explains it.
+**Evidence.** `gpu.utilization_pct`: mean utilization of this rank's busiest GPU, while steps ran, in percent: the share
+of time with at least one kernel running. `host.job_cpus` and `host.cpus_per_rank`: CPUs kept busy by this rank's own
+processes and CPUs that it may use, which is its part of the node's where several ranks share one.
+`spent.data_wait_share_pct`: data wait as a share of training time in percent. `gpu.idleness`: share of that GPU's
+samples that were idle, and the longest stretch of them in a row, in seconds. A GPU that is busy in between and then has
+nothing to do is looked at as well, when nothing beside the steps explains it.
 
 **Advice.** Give each step more work: a larger batch, if memory allows and the learning rate is adapted. Let the GPU run
 ahead: no `.item()`, `.cpu()` or print in each step. Start fewer, larger kernels: `torch.compile`, fused optimizers. Run
@@ -40,7 +40,12 @@ class LowUtilization:
     id: ClassVar[str] = "low-utilization"
     title: ClassVar[str] = "Neither the GPU nor the CPUs are busy"
     family: ClassVar[str] = "compute"
-    needs: ClassVar[tuple[str, ...]] = ("busiest_gpu_pct", "job_cpus", "cpus_per_rank", "data_wait_share_pct")
+    needs: ClassVar[tuple[str, ...]] = (
+        "gpu.utilization_pct",
+        "host.job_cpus",
+        "host.cpus_per_rank",
+        "spent.data_wait_share_pct",
+    )
 
     gpu_pct: float = threshold(50.0, "%", "PyTorch Profiler's TensorBoard plugin: below 50 % is low")
     cpu_pct: float = threshold(50.0, "%", "our choice, as for the GPU; SageMaker BatchSize asks for 70 % of peaks")
@@ -53,14 +58,14 @@ class LowUtilization:
     def check(self, window: Window) -> Diagnosis | None:
         """Look at GPU, CPUs and data wait together."""
         gpu, job, usable, wait = (
-            window.busiest_gpu_pct,
-            window.job_cpus,
-            window.cpus_per_rank,
-            window.data_wait_share_pct,
+            window.gpu.utilization_pct,
+            window.host.job_cpus,
+            window.host.cpus_per_rank,
+            window.spent.data_wait_share_pct,
         )
         if gpu is None or job is None or not usable or wait is None:
             return None
-        cpu, idle = 100.0 * job / usable, window.gpu_idleness
+        cpu, idle = 100.0 * job / usable, window.gpu.idleness
         low, dips = gpu < self.gpu_pct, self._dips(window)
         if not (low or dips) or cpu >= self.cpu_pct or wait >= self.wait_pct:
             return None
@@ -106,8 +111,8 @@ class LowUtilization:
 
     def _dips(self, window: Window) -> bool:
         """Whether the GPU is busy in between and then idle, with nothing beside the steps that explains it."""
-        idle, loss = window.gpu_idleness, window.largest_loss_pct
-        aside = window.training_share_pct(window.bucket_s("validation") or 0.0)
+        idle, loss = window.gpu.idleness, window.spent.largest_loss_pct
+        aside = window.ledger.training_share_pct(window.spent.bucket_s("validation") or 0.0)
         if idle is None or loss is None or aside is None or max(loss, aside) >= self.wait_pct:
             return False
         return idle.share_pct >= self.idle_pct and idle.p95_pct >= self.peak_pct

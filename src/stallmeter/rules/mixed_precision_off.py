@@ -1,11 +1,13 @@
 """The Tensor Cores have nothing to do: training computes in full precision.
 
-**What it means.** From compute capability 7.0 on (Volta), NVIDIA's GPUs have Tensor Cores, which multiply matrices of
-16-bit numbers, on newer ones of TF32 too, several times faster than the ordinary cores do with 32 bits. Here they idle.
+**What it means.** From compute capability 7.0 on (Volta), NVIDIA's GPUs have Tensor Cores. They multiply matrices of
+16-bit numbers, on newer GPUs of TF32 too. That is several times faster than the ordinary cores are with 32 bits. Here
+they idle.
 
-**Evidence.** `tensor_cores`: CUDA compute capability; the Trainer's precision; on Hopper and later the share of time in
-percent in which Tensor Cores worked, from NVML's GPM counters. `busiest_gpu_pct`: mean utilization of the GPU used
-most, in percent. `largest_loss_pct`: what else holds the steps up, as a share of training time in percent.
+**Evidence.** `gpu.tensor_cores`: CUDA compute capability; the Trainer's precision; on Hopper and later the share of
+time in percent in which Tensor Cores worked, from NVML's GPM counters. `gpu.utilization_pct`: mean utilization of the
+GPU used most, in percent. `spent.largest_loss_pct`: what else holds the steps up, as a share of training time in
+percent.
 
 **Advice.** `Trainer(precision="bf16-mixed")` from Ampere (8.0) on, `"16-mixed"` on Volta and Turing; in a plain loop
 `torch.autocast`. Where all must stay in 32 bits, `torch.set_float32_matmul_precision("high")` allows TF32 from 8.0 on.
@@ -35,7 +37,7 @@ class MixedPrecisionOff:
 
     id: ClassVar[str] = "mixed-precision-off"
     title: ClassVar[str] = "The Tensor Cores have nothing to do: training computes in full precision"
-    needs: ClassVar[tuple[str, ...]] = ("tensor_cores", "busiest_gpu_pct", "largest_loss_pct")
+    needs: ClassVar[tuple[str, ...]] = ("gpu.tensor_cores", "gpu.utilization_pct", "spent.largest_loss_pct")
 
     capability: float = threshold(7.0, "1", "NVIDIA: Tensor Cores came with Volta, compute capability 7.0")
     tf32_capability: float = threshold(8.0, "1", "NVIDIA: bfloat16 and TF32 came with Ampere, compute capability 8.0")
@@ -47,7 +49,7 @@ class MixedPrecisionOff:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Look at the hardware, the setting and, where it can be seen, the use."""
-        cores, busy, loss = window.tensor_cores, window.busiest_gpu_pct, window.largest_loss_pct
+        cores, busy, loss = window.gpu.tensor_cores, window.gpu.utilization_pct, window.spent.largest_loss_pct
         if cores is None or busy is None or loss is None or cores.full_precision is False:
             return None
         if cores.capability < self.capability or busy < self.busy_pct or loss >= self.loss_pct:

@@ -4,9 +4,9 @@
 remote store, gradients, checkpoints, arrives late. Or the job sends more and more as it goes on: typically a log or an
 artifact that grows and is uploaded as a whole each time.
 
-**Evidence.** `links`: for each interface the busier direction as a share of the link's speed in percent, median of the
-samples; and the mean rate sent in the first, second and last third of the run in bytes per second.
-`data_wait_share_pct`: data wait as a share of training time in percent.
+**Evidence.** `host.links`: for each interface the busier direction as a share of the link's speed in percent, median of
+the samples. Beside it the mean rate sent in the first, second and last third of the run, in bytes per second.
+`spent.data_wait_share_pct`: data wait as a share of training time in percent.
 
 **Advice.** For a full link: read compressed data, cache it locally, upload checkpoints when training pauses. For
 growing uploads: start a new file from time to time and send only the new part.
@@ -34,9 +34,9 @@ class NetworkSaturated:
 
     id: ClassVar[str] = "network-saturated"
     title: ClassVar[str] = "The network is used to its limit, or ever more is sent"
-    needs: ClassVar[tuple[str, ...]] = ("links", "data_wait_share_pct")
+    needs: ClassVar[tuple[str, ...]] = ("host.links", "spent.data_wait_share_pct")
 
-    load_pct: float = threshold(80.0, "%", "our choice: protocols leave little above this of a link's speed")
+    use_pct: float = threshold(80.0, "%", "our choice: protocols leave little above this of a link's speed")
     wait_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
     blocked: float = threshold(0.3, "of a worker's time", "our choice: below it workers compute, the net is not it")
     growth: float = threshold(3.0, "x", "our choice: a file that grows steadily, sent whole, makes it 5")
@@ -49,24 +49,28 @@ class NetworkSaturated:
         return self._full_link(window) or self._growing_uploads(window)
 
     def _full_link(self, window: Window) -> Diagnosis | None:
-        links, wait, blocked = window.links or {}, window.data_wait_share_pct or 0.0, window.blocked_share
-        loads = [(link.load_pct, name) for name, link in links.items() if link.load_pct is not None]
-        load, name = max(loads, default=(0.0, ""))
-        if not loads or load < self.load_pct:
+        links, wait, blocked = (
+            window.host.links or {},
+            window.spent.data_wait_share_pct or 0.0,
+            window.workers.blocked_share,
+        )
+        used = [(link.use_pct, name) for name, link in links.items() if link.use_pct is not None]
+        share, name = max(used, default=(0.0, ""))
+        if not used or share < self.use_pct:
             return None
         felt = wait >= self.wait_pct and (blocked is None or blocked >= self.blocked)
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING if felt else Severity.INFO,
             title=f"The network interface {name} is used to its limit",
-            summary=f"{name} carried {load:.0f} % of its link's speed in a typical second; "
+            summary=f"{name} carried {share:.0f} % of its link's speed in a typical second; "
             f"data wait took {wait:.0f} % of the training time.",
             time_lost_s=0.0,
             share_pct=0.0,
             confidence=0.5,
             culprit=name,
             evidence=(
-                Evidence(f"use of {name}, median", load, "%", self.load_pct, "our choice: little is left above it"),
+                Evidence(f"use of {name}, median", share, "%", self.use_pct, "our choice: little is left above it"),
                 Evidence("data wait, share of training time", wait, "%", self.wait_pct, "MLPerf Storage"),
             ),
             advice=(
@@ -81,7 +85,7 @@ class NetworkSaturated:
         )
 
     def _growing_uploads(self, window: Window) -> Diagnosis | None:
-        for name, link in (window.links or {}).items():
+        for name, link in (window.host.links or {}).items():
             first, middle, last = link.sent_bytes_per_s or (0.0, 0.0, 0.0)
             early = middle >= self.middle_growth * first and middle * self.growth >= last
             late = last >= max(self.late_growth * middle, self.growth * first, self.min_mb_per_s * 1e6)

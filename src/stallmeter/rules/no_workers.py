@@ -3,8 +3,8 @@
 **What it means.** With `num_workers=0` the loop makes each batch itself, and the accelerator idles meanwhile. Worker
 processes would make the next batches while the current one is computed.
 
-**Evidence.** `data_wait_share_pct`: data wait as a share of training time, percent. `service_s`: time to make a
-batch, seconds. The predicted gain comes from the num_workers model with the CPUs that are left.
+**Evidence.** `spent.data_wait_share_pct`: data wait as a share of training time, percent. `workers.service_s`: time to
+make a batch, seconds. The predicted gain comes from the num_workers model with the CPUs that are left.
 
 **Advice.** The number of workers that the model predicts to be best here, with its gain. Not for data that are made
 faster than a batch can be handed over (about 1.5 ms): then 0 is right, and this rule is silent.
@@ -31,7 +31,12 @@ class NoWorkers:
 
     id: ClassVar[str] = "no-workers"
     title: ClassVar[str] = "Batches are made in the loop's own thread"
-    needs: ClassVar[tuple[str, ...]] = ("data_wait_share_pct", "service_s", "num_workers", "work_s")
+    needs: ClassVar[tuple[str, ...]] = (
+        "spent.data_wait_share_pct",
+        "workers.service_s",
+        "loader.num_workers",
+        "steps.work_s",
+    )
     family: ClassVar[str] = "input"
     cure: ClassVar[str] = "more workers"
 
@@ -40,13 +45,13 @@ class NoWorkers:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the wait and the predicted gain with the thresholds."""
-        share, service = window.data_wait_share_pct or 0.0, window.service_s
-        if window.num_workers != 0 or service is None or share < self.warn_pct:
+        share, service = window.spent.data_wait_share_pct or 0.0, window.workers.service_s
+        if window.loader.num_workers != 0 or service is None or share < self.warn_pct:
             return None
         predicted = forecast(window)
         if predicted is None or predicted.gain_pct < self.gain_pct or predicted.recommended == 0:
             return None
-        lost = window.bucket_s("data_wait") or 0.0
+        lost = window.spent.bucket_s("data_wait") or 0.0
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if share >= 2 * self.warn_pct else Severity.WARNING,
@@ -54,7 +59,7 @@ class NoWorkers:
             summary=f"{share:.0f} % of the training time was spent making batches in the loop, "
             f"{service.mean * 1e3:.1f} ms each, while nothing was computed.",
             time_lost_s=lost,
-            share_pct=window.share_pct(lost) or 0.0,
+            share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=predicted.confidence,
             evidence=(
                 Evidence("data wait, share of training time", share, "%", self.warn_pct, "MLPerf Storage"),

@@ -1,16 +1,16 @@
 """Other processes on the host take the CPUs that the loader needs.
 
-**What it means.** Making a batch waits for a CPU, not because of the job's own workers but because processes outside
-the job keep the CPUs busy that it may use.
+**What it means.** Making a batch waits for a CPU. The job's own workers are not to blame: processes outside the job
+use the CPUs that it may use.
 
-**Evidence.** `queue_share`: share of a worker's time spent waiting for a CPU, 0 to 1. `others_cpus`: CPUs that
-processes outside the job keep busy, its other ranks not among them, median. `usable_cpus`: CPUs after affinity and
-quota. The loss is the wait for a CPU per batch, shared by the workers, at most the data wait.
+**Evidence.** `workers.cpu_wait_share`: share of a worker's time spent waiting for a CPU, 0 to 1. `host.others_cpus`:
+CPUs that processes outside the job keep busy, its other ranks not among them, median. `host.usable_cpus`: CPUs after
+affinity and quota. The loss is the wait for a CPU per batch, shared by the workers, at most the data wait.
 
 **Advice.** Reserve CPUs: an exclusive node or cpuset, a higher CPU request in Kubernetes, another host. The number of
 workers is not the cause.
 
-**When it is wrong.** Other ranks of the same job are no neighbours, however busy they are: with several ranks on the
+**When it is wrong.** Other ranks of the same job are no neighbours, however busy they are. With several ranks on the
 node this rule is silent unless all of them were found (each records into the same folder). Another training of your
 own is a neighbour like any other.
 
@@ -34,11 +34,11 @@ class NoisyNeighbour:
     id: ClassVar[str] = "noisy-neighbour"
     title: ClassVar[str] = "Other processes take the CPUs that the loader needs"
     needs: ClassVar[tuple[str, ...]] = (
-        "data_wait_share_pct",
-        "queue_share",
-        "others_cpus",
-        "usable_cpus",
-        "num_workers",
+        "spent.data_wait_share_pct",
+        "workers.cpu_wait_share",
+        "host.others_cpus",
+        "host.usable_cpus",
+        "loader.num_workers",
     )
     family: ClassVar[str] = "input"
 
@@ -48,15 +48,17 @@ class NoisyNeighbour:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the wait for a CPU and the others' use of CPUs with the thresholds."""
-        share, queue = window.data_wait_share_pct or 0.0, window.queue_share or 0.0
-        others, usable, waited = window.others_cpus, window.usable_cpus, window.batch_queue_s
+        share, queue = window.spent.data_wait_share_pct or 0.0, window.workers.cpu_wait_share or 0.0
+        others, usable, waited = window.host.others_cpus, window.host.usable_cpus, window.workers.cpu_wait_s
         if others is None or not usable or waited is None or share < self.warn_pct:
             return None
         lost = min(
-            window.bucket_s("data_wait") or 0.0,
-            waited.mean / max(1, window.num_workers or 0) * (window.ledger.steps if window.ledger else 0),
+            window.spent.bucket_s("data_wait") or 0.0,
+            waited.mean
+            / max(1, window.loader.num_workers or 0)
+            * (window.ledger.record.steps if window.ledger.record else 0),
         )
-        lost_pct = window.training_share_pct(lost) or 0.0
+        lost_pct = window.ledger.training_share_pct(lost) or 0.0
         if queue < self.queue or others < self.others_share * usable or lost_pct < self.warn_pct:
             return None
         return Diagnosis(
@@ -66,7 +68,7 @@ class NoisyNeighbour:
             summary=f"Batches waited for a CPU during {100 * queue:.0f} % of their making while processes outside "
             f"the job kept {others:.1f} of {usable:.1f} CPUs busy.",
             time_lost_s=lost,
-            share_pct=window.share_pct(lost) or 0.0,
+            share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=0.8,
             evidence=(
                 Evidence("data wait, share of training time", share, "%", self.warn_pct, "MLPerf Storage"),

@@ -3,9 +3,9 @@
 **What it means.** The loop waits for workers that compute, decode and transform, and the CPUs that this job may use
 are spent. More workers only share the same CPUs.
 
-**Evidence.** `data_wait_share_pct`: data wait as a share of training time, percent. `batch_cpu_s`: CPU time of a
-batch, seconds. `usable_cpus`: CPUs after affinity and quota. Cores needed for the full speed: CPU time of a batch
-over the loop's own time for a step.
+**Evidence.** `spent.data_wait_share_pct`: data wait as a share of training time, percent. `workers.batch_cpu_s`: CPU
+time of a batch, seconds. `host.usable_cpus`: CPUs after affinity and quota. Cores needed for the full speed: CPU time
+of a batch over the loop's own time for a step.
 
 **Advice.** Spend less CPU on a batch: simpler or batched transforms, transforms on the GPU (Kornia, DALI), decoding
 at reduced size, preprocessing once offline, uncompressed or array formats. Or give the job more CPUs.
@@ -32,7 +32,13 @@ class PrepStall:
 
     id: ClassVar[str] = "prep-stall"
     title: ClassVar[str] = "Preparing batches uses up the CPUs"
-    needs: ClassVar[tuple[str, ...]] = ("data_wait_share_pct", "batch_cpu_s", "service_s", "num_workers", "work_s")
+    needs: ClassVar[tuple[str, ...]] = (
+        "spent.data_wait_share_pct",
+        "workers.batch_cpu_s",
+        "workers.service_s",
+        "loader.num_workers",
+        "steps.work_s",
+    )
     family: ClassVar[str] = "input"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
@@ -41,15 +47,19 @@ class PrepStall:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the wait and the CPU share of a batch with the thresholds."""
-        share, cpu, service = window.data_wait_share_pct or 0.0, window.batch_cpu_s, window.service_s
-        work = window.work_s
+        share, cpu, service = (
+            window.spent.data_wait_share_pct or 0.0,
+            window.workers.batch_cpu_s,
+            window.workers.service_s,
+        )
+        work = window.steps.work_s
         if cpu is None or service is None or work is None or share < self.warn_pct or cpu.mean < self.min_cpu_s:
             return None
         part = min(1.0, cpu.trimmed_mean / service.trimmed_mean) if service.trimmed_mean > 0 else 0.0
         predicted = forecast(window)
         if part < self.cpu_share or predicted is None:
             return None
-        lost = window.bucket_s("data_wait") or 0.0
+        lost = window.spent.bucket_s("data_wait") or 0.0
         needed = cpu.mean / work.mean if work.mean > 0 else 0.0
         return Diagnosis(
             rule=self.id,
@@ -59,7 +69,7 @@ class PrepStall:
             f"{cpu.mean * 1e3:.0f} ms of CPU each; the full speed needs {needed:.1f} CPUs for them, "
             f"{predicted.available_cpus:.1f} are left.",
             time_lost_s=lost,
-            share_pct=window.share_pct(lost) or 0.0,
+            share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=predicted.confidence,
             evidence=(
                 Evidence("data wait, share of training time", share, "%", self.warn_pct, "MLPerf Storage"),

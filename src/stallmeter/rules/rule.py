@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
+from collections.abc import Iterable
 from typing import Any, ClassVar, Protocol
 
+from ..errors import SettingError
 from ..records.diagnosis import Diagnosis
 from ..window import Window
+from ..window.signals import signals
 
 
 class Rule(Protocol):
@@ -17,7 +21,7 @@ class Rule(Protocol):
     title: ClassVar[str]
     """The problem as a statement."""
     needs: ClassVar[tuple[str, ...]]
-    """Signals of the window without which the rule abstains."""
+    """Signals of the window without which the rule abstains, for example ``gpu.utilization_pct``."""
 
     def check(self, window: Window) -> Diagnosis | None:
         """Return a diagnosis when the window shows the problem, else None."""
@@ -33,3 +37,33 @@ def threshold(default: float, unit: str, source: str) -> Any:
         source: A sentence that says who uses this value or what it was calibrated on.
     """
     return dataclasses.field(default=default, metadata={"unit": unit, "source": source})
+
+
+def check_rules(rules: Iterable[object]) -> None:
+    """Refuse what cannot be asked, before a run rather than in it.
+
+    Raises:
+        SettingError: One is no rule, or needs a signal that no window has: it would abstain in every run.
+    """
+    for rule in rules:
+        if not callable(getattr(rule, "check", None)):
+            raise SettingError(f"rules holds {rule!r}, which has no check(window)")
+        needs = getattr(rule, "needs", ())
+        if not isinstance(needs, (tuple, list)):
+            raise SettingError(f"{_name(rule)}: needs is {needs!r}; give a tuple of signals")
+        for name in needs:
+            if name not in signals():
+                raise SettingError(f"{_name(rule)} needs {name!r}, which is no signal of the window; {_hint(name)}")
+
+
+def _name(rule: object) -> str:
+    return f"rule {getattr(rule, 'id', type(rule).__name__)}"
+
+
+def _hint(name: object) -> str:
+    """Name the nearest signal: the same one of another part first."""
+    asked = str(name)
+    leaf = asked.rpartition(".")[2]
+    same = [signal for signal in signals() if signal.rpartition(".")[2] == leaf]
+    close = same or difflib.get_close_matches(asked, signals(), n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else "docs/reference/signals.md lists them"

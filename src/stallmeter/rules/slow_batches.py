@@ -1,11 +1,11 @@
 """A few slow batches hold up those that are ready.
 
 **What it means.** Batches are handed out in order. When one takes much longer than the others, the loop waits for it
-although later ones are ready, and once the prefetch queue is full the other workers stop as well.
+although later ones are ready. Once the prefetch queue is full the other workers stop as well.
 
-**Evidence.** `blocked_wait_share`: share of the data wait in steps whose batch was late while others were ready, 0 to
-1. `top_wait_share`: share of the wait in the tenth of the steps that waited longest. `service_s`: time a worker needs
-for a batch, seconds, median and maximum.
+**Evidence.** `queue.blocked_wait_share`: share of the data wait in steps whose batch was late while others were ready,
+0 to 1. `queue.top_wait_share`: share of the wait in the tenth of the steps that waited longest. `workers.service_s`:
+time a worker needs for a batch, seconds, median and maximum.
 
 **Advice.** Find out what makes these batches slow: large files, retries, a rebuilt cache. Let the queue bridge the
 gap with a larger `prefetch_factor`; how large comes from playing the loader through with the measured batches. Where
@@ -34,11 +34,11 @@ class SlowBatches:
     id: ClassVar[str] = "slow-batches"
     title: ClassVar[str] = "A few slow batches hold up those that are ready"
     needs: ClassVar[tuple[str, ...]] = (
-        "data_wait_share_pct",
-        "blocked_wait_share",
-        "top_wait_share",
-        "service_s",
-        "num_workers",
+        "spent.data_wait_share_pct",
+        "queue.blocked_wait_share",
+        "queue.top_wait_share",
+        "workers.service_s",
+        "loader.num_workers",
     )
     family: ClassVar[str] = "input"
 
@@ -49,10 +49,10 @@ class SlowBatches:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare where the wait is with the thresholds."""
-        share, service = window.data_wait_share_pct or 0.0, window.service_s
-        blocked, top = window.blocked_wait_share or 0.0, window.top_wait_share or 0.0
-        lost = (window.bucket_s("data_wait") or 0.0) * blocked
-        if service is None or (window.num_workers or 0) < 2 or share < self.warn_pct:
+        share, service = window.spent.data_wait_share_pct or 0.0, window.workers.service_s
+        blocked, top = window.queue.blocked_wait_share or 0.0, window.queue.top_wait_share or 0.0
+        lost = (window.spent.bucket_s("data_wait") or 0.0) * blocked
+        if service is None or (window.loader.num_workers or 0) < 2 or share < self.warn_pct:
             return None
         tail = service.max / service.median if service.median > 0 else 0.0
         if blocked < self.blocked_share or top < self.top_share or tail < self.tail_factor:
@@ -64,7 +64,7 @@ class SlowBatches:
             summary=f"{100 * blocked:.0f} % of the data wait was for a late batch while others were ready; the slowest "
             f"took {service.max * 1e3:.0f} ms, a typical one {service.median * 1e3:.0f} ms.",
             time_lost_s=lost,
-            share_pct=window.share_pct(lost) or 0.0,
+            share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=0.85,
             evidence=(
                 Evidence("data wait, share of training time", share, "%", self.warn_pct, "MLPerf Storage"),

@@ -3,9 +3,9 @@
 **What it means.** Callbacks and the module's own hooks run in the training loop, between the steps. While one of them
 works, no batch is computed. This one takes more of the training time than a helper should.
 
-**Evidence.** `callbacks_by_name_s`: seconds in each callback, from the wall-clock ledger, as a share of training time
-in percent. A callback is named by its class, a hook of the module as `Model.on_train_batch_end`. Checkpoints, loggers
-and validation that a callback starts are booked under their own names, and stallmeter's own hooks are left out.
+**Evidence.** `ledger.callbacks_by_name_s`: seconds in each callback, from the wall-clock ledger, as a share of training
+time in percent. A callback is named by its class, a hook of the module as `Model.on_train_batch_end`. Checkpoints,
+loggers and validation that a callback starts are booked under their own names, and stallmeter's own hooks are left out.
 
 **Advice.** Run it less often: every N steps, or once an epoch. Merge callbacks that read the same tensors. Do not read
 values off the device in each step (`.item()`, `.cpu()`, printing a tensor). Work that needs no current weights, such
@@ -16,7 +16,7 @@ as writing images, can go to a thread; what must see the weights of this very st
 few seconds, what a callback does once at the start weighs too much.
 
 **References.** XProf calls other host work in a step moderate from 3 % and high from 15 %, debug printing from 5 %
-(`op_stats_to_input_pipeline_analysis.cc`, `smart_suggestion/constants.h`); Keras warns of a callback that is slow
+(`op_stats_to_input_pipeline_analysis.cc`, `smart_suggestion/constants.h`). Keras warns of a callback that is slow
 compared to the batch.
 """
 
@@ -39,7 +39,7 @@ class SlowCallback:
 
     id: ClassVar[str] = "slow-callback"
     title: ClassVar[str] = "A callback holds up training"
-    needs: ClassVar[tuple[str, ...]] = ("callbacks_by_name_s", "training_s", "wall_s")
+    needs: ClassVar[tuple[str, ...]] = ("ledger.callbacks_by_name_s", "ledger.training_s", "ledger.wall_s")
 
     warn_pct: float = threshold(5.0, "%", "XProf reports debug printing in the step from 5 %")
     together_pct: float = threshold(10.0, "%", "our choice: twice the share from which a single callback is reported")
@@ -48,15 +48,15 @@ class SlowCallback:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the largest callback, then all of them together, with the thresholds."""
-        named, bucket_s = window.callbacks_by_name_s, window.bucket_s("callbacks")
+        named, bucket_s = window.ledger.callbacks_by_name_s, window.spent.bucket_s("callbacks")
         if named is None or bucket_s is None:
             return None
         ranked = sorted(((s, name) for name, s in named.items() if name != _OWN), reverse=True)
         total_s = max(0.0, bucket_s - named.get(_OWN, 0.0))
         largest_s, name = ranked[0] if ranked else (0.0, "")
-        alone = (window.training_share_pct(largest_s) or 0.0) >= self.warn_pct
+        alone = (window.ledger.training_share_pct(largest_s) or 0.0) >= self.warn_pct
         lost_s = min(largest_s, total_s) if alone else total_s
-        share, limit = window.training_share_pct(lost_s), self.warn_pct if alone else self.together_pct
+        share, limit = window.ledger.training_share_pct(lost_s), self.warn_pct if alone else self.together_pct
         if share is None or share < limit or lost_s < self.min_lost_s:
             return None
         top = ", ".join(f"{n} {s:.1f} s" for s, n in ranked[:3]) or "none of them named"
@@ -70,7 +70,7 @@ class SlowCallback:
             if alone
             else f"{len(ranked)} callbacks took {share:.0f} % of the training time, none much alone: {top}.",
             time_lost_s=lost_s,
-            share_pct=window.share_pct(lost_s) or 0.0,
+            share_pct=window.ledger.share_pct(lost_s) or 0.0,
             confidence=0.9,
             culprit=name if alone else None,
             evidence=(

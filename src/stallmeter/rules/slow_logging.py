@@ -3,8 +3,8 @@
 **What it means.** The loop hands its metrics to a logger and waits until they are written or sent. That happens on the
 training thread, so a slow disk, database or tracking server stands directly between two steps.
 
-**Evidence.** `logging_by_name_s`: seconds in each logger's `log_metrics` and `save`, from the wall-clock ledger, as a
-share of training time in percent. What a logger does on threads of its own is not counted.
+**Evidence.** `ledger.logging_by_name_s`: seconds in each logger's `log_metrics` and `save`, from the wall-clock ledger,
+as a share of training time in percent. What a logger does on threads of its own is not counted.
 
 **Advice.** Log less often (`Trainer(log_every_n_steps=…)`). Log fewer metrics: each is sent by itself in some trackers.
 Let the client send in the background where it can. Leave the logger alone when it is slow only while a server is down:
@@ -33,7 +33,7 @@ class SlowLogging:
 
     id: ClassVar[str] = "slow-logging"
     title: ClassVar[str] = "A logger holds up training"
-    needs: ClassVar[tuple[str, ...]] = ("logging_by_name_s", "training_s", "wall_s")
+    needs: ClassVar[tuple[str, ...]] = ("ledger.logging_by_name_s", "ledger.training_s", "ledger.wall_s")
 
     warn_pct: float = threshold(5.0, "%", "XProf reports debug printing in the step from 5 %")
     critical_pct: float = threshold(20.0, "%", "as for input wait, which XProf calls high from 20 %")
@@ -41,8 +41,8 @@ class SlowLogging:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the share of logging with the thresholds."""
-        named, lost_s = window.logging_by_name_s, window.bucket_s("logging")
-        share = None if lost_s is None else window.training_share_pct(lost_s)
+        named, lost_s = window.ledger.logging_by_name_s, window.spent.bucket_s("logging")
+        share = None if lost_s is None else window.ledger.training_share_pct(lost_s)
         if named is None or lost_s is None or share is None or share < self.warn_pct or lost_s < self.min_lost_s:
             return None
         ranked = sorted(((s, name) for name, s in named.items()), reverse=True)
@@ -54,7 +54,7 @@ class SlowLogging:
             summary=f"Writing metrics{f' to {name}' if name else ''} took {lost_s:.1f} s, "
             f"{share:.0f} % of the training time.",
             time_lost_s=lost_s,
-            share_pct=window.share_pct(lost_s) or 0.0,
+            share_pct=window.ledger.share_pct(lost_s) or 0.0,
             confidence=0.9,
             culprit=name,
             evidence=(

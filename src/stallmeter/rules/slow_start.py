@@ -1,12 +1,13 @@
 """The run takes long to start.
 
-**What it means.** Before the first step come set-up, data preparation, the building or download of the model, a sanity
-check and the first start of the device. In a long run that hardly matters. In a short one, or one that is repeated in a
-search, it is time in which nothing is learnt; and a start of many minutes holds an expensive machine for nothing.
+**What it means.** Before the first step come set-up, data preparation, the building or download of the model, a
+sanity check and the first start of the device. In a long run that hardly matters. In a short one, or one that is
+repeated in a search, it is time in which nothing is learnt. A start of many minutes holds an expensive machine for
+nothing.
 
-**Evidence.** `start_s`: wall time from the moment stallmeter was attached to the first request for a batch, in seconds,
-and as a share of the whole run in percent. Imports before that are not seen. As lost counts only what exceeds a usual
-start (`usual_s`).
+**Evidence.** `ledger.start_s`: wall time from the moment stallmeter was attached to the first request for a batch, in
+seconds, and as a share of the whole run in percent. Imports before that are not seen. As lost counts only what exceeds
+a usual start (`usual_s`).
 
 **Advice.** Save what is prepared anew in each run. Download data and weights once, to local storage. Skip the sanity
 check (`num_sanity_val_steps=0`) once the code works. When a compiler takes the time, keep its cache between runs.
@@ -34,7 +35,7 @@ class SlowStart:
 
     id: ClassVar[str] = "slow-start"
     title: ClassVar[str] = "The run takes long to start"
-    needs: ClassVar[tuple[str, ...]] = ("start_s", "wall_s")
+    needs: ClassVar[tuple[str, ...]] = ("ledger.start_s", "ledger.wall_s")
 
     warn_pct: float = threshold(25.0, "%", "our choice: a quarter of the run is over before it learns anything")
     usual_s: float = threshold(2.0, "s", "our choice: a start of this length is nobody's problem")
@@ -43,7 +44,7 @@ class SlowStart:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the start with the run and with the clock."""
-        start_s, wall_s = window.start_s, window.wall_s
+        start_s, wall_s = window.ledger.start_s, window.ledger.wall_s
         if start_s is None or not wall_s or start_s < self.usual_s:
             return None
         share, lost_s = 100.0 * start_s / wall_s, start_s - self.usual_s
@@ -55,7 +56,7 @@ class SlowStart:
             title=self.title,
             summary=f"The first step began after {start_s:.1f} s, {share:.0f} % of the run.",
             time_lost_s=lost_s,
-            share_pct=window.share_pct(lost_s) or 0.0,
+            share_pct=window.ledger.share_pct(lost_s) or 0.0,
             confidence=0.8,
             evidence=(
                 Evidence(

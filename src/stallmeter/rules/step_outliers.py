@@ -1,14 +1,14 @@
 """Rare steps take many times longer than the others.
 
-**What it means.** Most steps take about the same time, but now and then one hangs: in its own work, not in a wait for
-data, a callback, a logger, a checkpoint or validation, which have rules of their own. Python's garbage collector, a new
-input shape that is compiled or autotuned, an allocator that returns memory, a slowed-down clock and a neighbour on the
-same device do that.
+**What it means.** Most steps take about the same time, but now and then one hangs in its own work. It is not waiting
+for data, a callback, a logger, a checkpoint or validation: those have rules of their own. Python's garbage collector,
+a new input shape that is compiled or autotuned, an allocator that returns memory, a slowed-down clock and a neighbour
+on the same device do that.
 
-**Evidence.** `body_s`: time of a step in copy, forward, backward and the loop's own body, in seconds. An outlier takes
-`factor` times the median or more. The excess over the median of all outliers, in seconds, scaled from the sample of
-steps to the whole run and never more than the ledger holds, as a share of training time in percent. The optimizer is
-left out, because with accumulated gradients it has work in some steps only. So are the first steps.
+**Evidence.** `steps.body_s`: time of a step in copy, forward, backward and the loop's own body, in seconds. An outlier
+takes `factor` times the median or more. The excess over the median of all outliers, in seconds and as a share of
+training time in percent. It is scaled from the sample of steps to the whole run, and never more than the ledger holds.
+The optimizer is left out, because with accumulated gradients it has work in some steps only. So are the first steps.
 
 **Advice.** Collect garbage at a time of your choice. Keep input shapes fixed, or pad to a few sizes. Look at what else
 runs on the machine, and at the clock of the GPU, when pauses come at odd times.
@@ -36,7 +36,7 @@ class StepOutliers:
 
     id: ClassVar[str] = "step-outliers"
     title: ClassVar[str] = "Rare steps take many times longer than the others"
-    needs: ClassVar[tuple[str, ...]] = ("body_s", "training_s", "wall_s")
+    needs: ClassVar[tuple[str, ...]] = ("steps.body_s", "ledger.training_s", "ledger.wall_s")
 
     warn_pct: float = threshold(5.0, "%", "our choice: as for a callback that takes this much")
     critical_pct: float = threshold(20.0, "%", "as for input wait, which XProf calls high from 20 %")
@@ -47,10 +47,10 @@ class StepOutliers:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Weigh the excess of outliers against the training time."""
-        body, found, ledger = window.body_s, window.outliers(self.factor), window.ledger
+        body, found, ledger = window.steps.body_s, window.steps.outliers(self.factor), window.ledger.record
         if body is None or found is None or ledger is None or body.count < self.min_steps:
             return None
-        share = window.training_share_pct(found.excess_s)
+        share = window.ledger.training_share_pct(found.excess_s)
         rare = found.count <= self.rare_pct / 100.0 * max(ledger.steps, body.count)
         if share is None or share < self.warn_pct or found.count < self.min_outliers or not rare:
             return None
@@ -62,7 +62,7 @@ class StepOutliers:
             f"({body.median * 1e3:.1f} ms) would, {share:.0f} % of the training time; "
             f"the longest took {found.longest_s * 1e3:.0f} ms.",
             time_lost_s=found.excess_s,
-            share_pct=window.share_pct(found.excess_s) or 0.0,
+            share_pct=window.ledger.share_pct(found.excess_s) or 0.0,
             confidence=0.7,
             evidence=(
                 Evidence(

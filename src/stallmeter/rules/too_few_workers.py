@@ -1,11 +1,11 @@
 """The workers cannot keep up, and there is room for more.
 
-**What it means.** The loop waits because the workers together make batches more slowly than it uses them, and neither
-the CPU budget nor memory is used up: more workers raise the rate.
+**What it means.** The DataLoader is the bottleneck: the loop is waiting for data because the workers together make
+batches more slowly than it uses them. Neither the CPUs nor the memory are used up, so more workers raise the rate.
 
-**Evidence.** `data_wait_share_pct`: data wait as a share of training time, percent. `service_s`: a worker's time for
-a batch, seconds. `batch_cpu_s`: CPU time of a batch, seconds. The predicted gain comes from the num_workers model
-with the CPUs that are left to this job, not those of the host.
+**Evidence.** `spent.data_wait_share_pct`: data wait as a share of training time, percent. `workers.service_s`: a
+worker's time for a batch, seconds. `workers.batch_cpu_s`: CPU time of a batch, seconds. The predicted gain comes from
+the num_workers model with the CPUs that are left to this job, not those of the host.
 
 **Advice.** The predicted number of workers with its gain. Low use of host memory is room for workers.
 
@@ -32,7 +32,13 @@ class TooFewWorkers:
 
     id: ClassVar[str] = "too-few-workers"
     title: ClassVar[str] = "The workers cannot keep up, and there is room for more"
-    needs: ClassVar[tuple[str, ...]] = ("data_wait_share_pct", "service_s", "batch_cpu_s", "num_workers", "work_s")
+    needs: ClassVar[tuple[str, ...]] = (
+        "spent.data_wait_share_pct",
+        "workers.service_s",
+        "workers.batch_cpu_s",
+        "loader.num_workers",
+        "steps.work_s",
+    )
     family: ClassVar[str] = "input"
     cure: ClassVar[str] = "more workers"
 
@@ -41,14 +47,18 @@ class TooFewWorkers:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the wait and the predicted gain with the thresholds."""
-        share, service, cpu = window.data_wait_share_pct or 0.0, window.service_s, window.batch_cpu_s
-        current = window.num_workers
+        share, service, cpu = (
+            window.spent.data_wait_share_pct or 0.0,
+            window.workers.service_s,
+            window.workers.batch_cpu_s,
+        )
+        current = window.loader.num_workers
         if not current or service is None or cpu is None or share < self.warn_pct:
             return None
         predicted = forecast(window)
         if predicted is None or predicted.recommended <= current or predicted.gain_pct < self.gain_pct:
             return None
-        lost = window.bucket_s("data_wait") or 0.0
+        lost = window.spent.bucket_s("data_wait") or 0.0
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if share >= 2 * self.warn_pct else Severity.WARNING,
@@ -56,7 +66,7 @@ class TooFewWorkers:
             summary=f"{share:.0f} % of the training time was spent waiting for {current} worker"
             f"{'s' if current > 1 else ''} that need {service.mean * 1e3:.0f} ms for a batch.",
             time_lost_s=lost,
-            share_pct=window.share_pct(lost) or 0.0,
+            share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=predicted.confidence,
             evidence=(
                 Evidence("data wait, share of training time", share, "%", self.warn_pct, "MLPerf Storage"),

@@ -3,8 +3,9 @@
 **What it means.** A batch is made faster than it can be handed over between processes, so the loop waits for the
 hand-over alone. The workers cost memory and CPU and give nothing back.
 
-**Evidence.** `ready_wait_share`: share of the data wait in steps whose batch was ready, 0 to 1. `handover_s`: median
-wait for such a batch, seconds. `service_s`: time to make a batch, seconds. The gain comes from the num_workers model.
+**Evidence.** `queue.ready_wait_share`: share of the data wait in steps whose batch was ready, 0 to 1.
+`queue.handover_s`: median wait for such a batch, seconds. `workers.service_s`: time to make a batch, seconds. The gain
+comes from the num_workers model.
 
 **Advice.** The predicted number, often 0.
 
@@ -30,7 +31,13 @@ class TooManyWorkers:
 
     id: ClassVar[str] = "too-many-workers"
     title: ClassVar[str] = "Fewer workers would be faster"
-    needs: ClassVar[tuple[str, ...]] = ("data_wait_share_pct", "handover_s", "service_s", "num_workers", "work_s")
+    needs: ClassVar[tuple[str, ...]] = (
+        "spent.data_wait_share_pct",
+        "queue.handover_s",
+        "workers.service_s",
+        "loader.num_workers",
+        "steps.work_s",
+    )
     family: ClassVar[str] = "input"
     cure: ClassVar[str] = "fewer workers"
 
@@ -40,14 +47,18 @@ class TooManyWorkers:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the wait for ready batches and the predicted gain with the thresholds."""
-        share, current, handover = window.data_wait_share_pct or 0.0, window.num_workers, window.handover_s
-        ready, service = window.ready_wait_share or 0.0, window.service_s
+        share, current, handover = (
+            window.spent.data_wait_share_pct or 0.0,
+            window.loader.num_workers,
+            window.queue.handover_s,
+        )
+        ready, service = window.queue.ready_wait_share or 0.0, window.workers.service_s
         if not current or handover is None or service is None or share < self.warn_pct or ready < self.ready_share:
             return None
         predicted = forecast(window)
         if predicted is None or predicted.recommended >= current or predicted.gain_pct < self.gain_pct:
             return None
-        lost = (window.bucket_s("data_wait") or 0.0) * ready
+        lost = (window.spent.bucket_s("data_wait") or 0.0) * ready
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING,
@@ -55,7 +66,7 @@ class TooManyWorkers:
             summary=f"A batch takes {service.mean * 1e3:.1f} ms to make and {handover * 1e3:.1f} ms to hand over "
             f"from one of {current} workers; {share:.0f} % of the training time went into that.",
             time_lost_s=lost,
-            share_pct=window.share_pct(lost) or 0.0,
+            share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=predicted.confidence,
             evidence=(
                 Evidence("data wait, share of training time", share, "%", self.warn_pct, "MLPerf Storage"),

@@ -1,11 +1,11 @@
 """Copying batches to the device takes a large part of the step.
 
-**What it means.** Between two batches the device waits while the next one is copied into its memory: on the training's
-stream a copy and the computation that needs it run one after the other. Often more is copied than needed: images as
-32-bit floats, masks as one-hot vectors, whole frames of which a part is used.
+**What it means.** Between two batches the device waits while the next one is copied into its memory. On the
+training's stream a copy and the computation that needs it run one after the other. Often more is copied than needed:
+images as 32-bit floats, masks as one-hot vectors, whole frames of which a part is used.
 
-**Evidence.** `h2d_share_pct`: host-to-device copies as a share of the steps' device time in percent, between CUDA
-events before and after the copy. In Lightning this includes the batch-transfer hooks.
+**Evidence.** `device.h2d_share_pct`: host-to-device copies as a share of the steps' device time in percent, between
+CUDA events before and after the copy. In Lightning this includes the batch-transfer hooks.
 
 **Advice.** Copy what came off the disk (8-bit images, class indices) and convert on the device. Copy the next batch on
 a stream of its own while this one is computed. Keep what never changes on the device. More workers do not help.
@@ -33,7 +33,7 @@ class TransferBound:
 
     id: ClassVar[str] = "transfer-bound"
     title: ClassVar[str] = "Copying batches to the device takes a large part of the step"
-    needs: ClassVar[tuple[str, ...]] = ("h2d_share_pct", "training_s", "wall_s")
+    needs: ClassVar[tuple[str, ...]] = ("device.h2d_share_pct", "ledger.training_s", "ledger.wall_s")
     family: ClassVar[str] = "transfer"
 
     warn_pct: float = threshold(10.0, "%", "TraceML warns from 10 % of a step; XProf calls 5 % moderate")
@@ -41,17 +41,17 @@ class TransferBound:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the share of the copies with the thresholds."""
-        share, training = window.h2d_share_pct, window.training_s
+        share, training = window.device.h2d_share_pct, window.ledger.training_s
         if share is None or training is None or share < self.warn_pct:
             return None
-        lost = min(share / 100.0 * training, window.wall_s or 0.0)
+        lost = min(share / 100.0 * training, window.ledger.wall_s or 0.0)
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,
             title=self.title,
             summary=f"{share:.0f} % of the steps' device time went into copying batches from the host.",
             time_lost_s=lost,
-            share_pct=window.share_pct(lost) or 0.0,
+            share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=0.8,
             evidence=(Evidence("host-to-device copy, share of device time", share, "%", self.warn_pct, "TraceML"),),
             advice=(

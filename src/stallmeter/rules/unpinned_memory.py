@@ -4,8 +4,8 @@
 copies it into a buffer of its own, and the host waits meanwhile, also with `non_blocking=True`: the loop cannot run
 ahead of the device.
 
-**Evidence.** `pin_memory` of the training loader. `h2d_share_pct`: host-to-device copies as a share of the steps'
-device time in percent, between CUDA events before and after the copy.
+**Evidence.** `loader.pin_memory` of the training loader. `device.h2d_share_pct`: host-to-device copies as a share of
+the steps' device time in percent, between CUDA events before and after the copy.
 
 **Advice.** `DataLoader(pin_memory=True)`, and `.to(device, non_blocking=True)` in a plain loop; Lightning copies so by
 itself. Not where memory is short: pinned memory cannot be swapped out. Batches of a class of your own need a
@@ -34,7 +34,12 @@ class UnpinnedMemory:
 
     id: ClassVar[str] = "unpinned-memory"
     title: ClassVar[str] = "Batches are copied to the device from memory that is not pinned"
-    needs: ClassVar[tuple[str, ...]] = ("h2d_share_pct", "pin_memory", "training_s", "wall_s")
+    needs: ClassVar[tuple[str, ...]] = (
+        "device.h2d_share_pct",
+        "loader.pin_memory",
+        "ledger.training_s",
+        "ledger.wall_s",
+    )
     family: ClassVar[str] = "transfer"
 
     warn_pct: float = threshold(5.0, "%", "XProf: input, copies included, is moderate from 5 % of a step")
@@ -42,17 +47,17 @@ class UnpinnedMemory:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Look at the loader's setting and at the share of the copies."""
-        share, pinned, training = window.h2d_share_pct, window.pin_memory, window.training_s
+        share, pinned, training = window.device.h2d_share_pct, window.loader.pin_memory, window.ledger.training_s
         if share is None or training is None or pinned is not False or share < self.warn_pct:
             return None
-        lost = min(self.saved_share * share / 100.0 * training, window.wall_s or 0.0)
+        lost = min(self.saved_share * share / 100.0 * training, window.ledger.wall_s or 0.0)
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING,
             title=self.title,
             summary=f"{share:.0f} % of the steps' device time went into copying batches out of ordinary memory.",
             time_lost_s=lost,
-            share_pct=window.share_pct(lost) or 0.0,
+            share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=0.7,
             evidence=(
                 Evidence("host-to-device copy, share of device time", share, "%", self.warn_pct, "XProf: 5 %"),

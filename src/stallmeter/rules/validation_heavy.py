@@ -32,7 +32,7 @@ class ValidationHeavy:
 
     id: ClassVar[str] = "validation-heavy"
     title: ClassVar[str] = "Validation takes a large part of the run"
-    needs: ClassVar[tuple[str, ...]] = ("training_s", "wall_s")
+    needs: ClassVar[tuple[str, ...]] = ("ledger.training_s", "ledger.wall_s")
 
     warn_pct: float = threshold(25.0, "%", "our choice: a quarter of the time teaches the model nothing")
     critical_pct: float = threshold(50.0, "%", "our choice: more time goes into validation than into training")
@@ -41,8 +41,8 @@ class ValidationHeavy:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the share of validation with the thresholds."""
-        spent_s = window.bucket_s("validation")
-        share = None if spent_s is None else window.training_share_pct(spent_s)
+        spent_s = window.spent.bucket_s("validation")
+        share = None if spent_s is None else window.ledger.training_share_pct(spent_s)
         if spent_s is None or not share or share < self.warn_pct:
             return None
         lost_s = spent_s * max(0.0, 1.0 - self.usual_pct / share)
@@ -55,7 +55,7 @@ class ValidationHeavy:
             summary=f"Validation took {spent_s:.1f} s, {share:.0f} % of the training time; "
             f"{self.usual_pct:.0f} % would be usual.",
             time_lost_s=lost_s,
-            share_pct=window.share_pct(lost_s) or 0.0,
+            share_pct=window.ledger.share_pct(lost_s) or 0.0,
             confidence=0.8,
             evidence=(
                 Evidence(

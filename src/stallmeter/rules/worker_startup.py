@@ -1,12 +1,12 @@
 """Workers start again each epoch, and the loop waits for them.
 
-**What it means.** At the beginning of an epoch the loader starts its worker processes, which import packages, copy
+**What it means.** At the beginning of an epoch the DataLoader starts its worker processes. They import packages, copy
 the dataset and make their first batch while the loop waits. With short epochs, with processes that are spawned rather
 than forked, or with a slow `worker_init_fn` this is the largest part of the wait.
 
 **Evidence.** `worker_startup`: seconds of wall time in making iterators, and the part of each epoch's first wait that
-exceeds the steady wait, from the ledger. `fork_s`: seconds in which forks held the training thread, with what other
-packages do around a fork.
+exceeds the steady wait, from the ledger. `workers.fork_s`: seconds in which forks held the training thread, with what
+other packages do around a fork.
 
 **Advice.** Keep the workers (`persistent_workers=True`); not where the dataset's state has to be read anew each
 epoch. Then fork instead of spawn, where no thread or CUDA context forbids it; then lighten what a worker imports and
@@ -35,16 +35,16 @@ class WorkerStartup:
 
     id: ClassVar[str] = "worker-startup"
     title: ClassVar[str] = "Workers start again each epoch"
-    needs: ClassVar[tuple[str, ...]] = ("ledger", "num_workers", "training_s")
+    needs: ClassVar[tuple[str, ...]] = ("ledger.record", "loader.num_workers", "ledger.training_s")
 
     warn_pct: float = threshold(10.0, "%", "Our measurement, benchmarks/faults: healthy forked runs stay below 7 %")
     fork_wait_s: float = threshold(0.1, "s", "A fork of a large training process takes some 10 ms; 0.1 s is a wait")
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the start-up's share of training with the threshold."""
-        lost, epochs = window.bucket_s("worker_startup") or 0.0, window.epochs or 0
-        share = window.training_share_pct(lost) or 0.0
-        if not window.num_workers or epochs < 2 or share < self.warn_pct:
+        lost, epochs = window.spent.bucket_s("worker_startup") or 0.0, window.ledger.epochs or 0
+        share = window.ledger.training_share_pct(lost) or 0.0
+        if not window.loader.num_workers or epochs < 2 or share < self.warn_pct:
             return None
         held = self._held_by_forks(window, lost)
         return Diagnosis(
@@ -52,27 +52,27 @@ class WorkerStartup:
             severity=Severity.WARNING,
             title="Starting workers waits for another package's fork handler" if held else self.title,
             summary=f"{share:.0f} % of the training time went into starting workers, {lost / epochs:.2f} s an epoch."
-            + (f" Forks held the training thread for {window.fork_s or 0.0:.1f} s of it." if held else ""),
+            + (f" Forks held the training thread for {window.workers.fork_s or 0.0:.1f} s of it." if held else ""),
             time_lost_s=lost,
-            share_pct=window.share_pct(lost) or 0.0,
+            share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=0.9,
             evidence=(
                 Evidence("worker start-up, share of training time", share, "%", self.warn_pct, "benchmarks/faults"),
                 Evidence("worker start-up per epoch", lost / epochs, "s"),
-                Evidence("forks held the training thread", window.fork_s or 0.0, "s"),
+                Evidence("forks held the training thread", window.workers.fork_s or 0.0, "s"),
             ),
             advice=self._advice(window, held=held),
             culprit="a fork handler of another package" if held else None,
         )
 
     def _held_by_forks(self, window: Window, lost: float) -> bool:
-        if not window.forks:
+        if not window.workers.forks:
             return False
-        typical = statistics.median(f.wall_s for f in window.forks)
-        return typical >= self.fork_wait_s and (window.fork_s or 0.0) >= 0.5 * lost
+        typical = statistics.median(f.wall_s for f in window.workers.forks)
+        return typical >= self.fork_wait_s and (window.workers.fork_s or 0.0) >= 0.5 * lost
 
     def _advice(self, window: Window, *, held: bool) -> tuple[Advice, ...]:
-        loader = window.loader
+        loader = window.loader.info
         advice = []
         if held:
             advice.append(

@@ -98,7 +98,7 @@ class CudaSource:
         self._timeline: DeviceTimeline | None = None
         self._exchange: Any = None
         self._device_of: Any = None
-        self._asleep = False
+        self._off = False
         self._last: tuple[int, float] | None = None
         self._begin(0.0)
 
@@ -108,11 +108,11 @@ class CudaSource:
         Args:
             time_s: Unix time of this poll.
         """
-        if self._asleep:
+        if self._off:
             return ()
         if self._timeline is None:
             return self._begin(time_s)
-        self._pace(time_s)
+        self._adapt_stride(time_s)
         device = self._device
         if device is None or device.index is None or (device.thread == threading.get_ident() and device.capturing()):
             return self._check(time_s)
@@ -125,7 +125,7 @@ class CudaSource:
 
     def close(self) -> None:
         """Time no more. Events that the device has not reached are let go."""
-        self._asleep = True
+        self._off = True
         if self._timeline is not None and self._clock.ledger.device is self._timeline:
             self._clock.ledger.device = None
 
@@ -138,7 +138,7 @@ class CudaSource:
             return ()
         self._exchange = capture_mode_exchange(torch)
         if self._exchange is None:
-            self._asleep = True
+            self._off = True
             return (Event(time_s=time_s, name="device timing not used", detail="the driver has no capture mode"),)
         self._device = CudaDevice(torch)
         self._timeline = DeviceTimeline(self._device)
@@ -153,7 +153,7 @@ class CudaSource:
         self.close()
         return (Event(time_s=time_s, name="device timing switched off", detail=failure.splitlines()[0][:300]),)
 
-    def _pace(self, time_s: float) -> None:
+    def _adapt_stride(self, time_s: float) -> None:
         """Time fewer steps when they come fast."""
         index, last = self._clock.index, self._last
         self._last = (index, time_s)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import RecordingError
-from ..machine.processes import meet
+from ..machine.processes import set_known_ranks
 from ..recording import Reader, ranks
 from ..records import Sample
 
@@ -40,7 +40,7 @@ class RankSource:
         self._complete = False
         self._due_s = float("-inf")
         self._wait_s = 1.0
-        meet({})
+        set_known_ranks({})
 
     def sample(self, time_s: float) -> Sequence[Sample]:
         """Look for ranks that are not known yet, where it is time to; returns nothing.
@@ -62,10 +62,10 @@ class RankSource:
                 continue
             if rank != self._rank and header.host == self._host:
                 found[header.pid] = header.started_s
-        meet(found)
+        set_known_ranks(found)
         self._complete = len(found) >= self._others
         return ()
 
     def close(self) -> None:
         """The other ranks are none of a later run's."""
-        meet({})
+        set_known_ranks({})

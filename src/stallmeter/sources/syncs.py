@@ -2,7 +2,7 @@
 
 Only a run whose device idles inside the steps and has always caught up with the host is probed, once. The mode reports
 through Python's warnings, whose filters decide what becomes of a report: on those two steps a filter of ours stands in
-front of the others. It hears the reports and ignores them, so that nothing is printed, recorded or raised, and touches
+front of the others. It counts the reports and ignores them, so that nothing is printed, recorded or raised, and touches
 no other warning.
 """
 
@@ -33,23 +33,24 @@ SYNC = "called a synchronizing CUDA operation"
 PROTOTYPE = "Synchronization debug mode is a prototype"
 _OURS = ("stallmeter", "warnings", "_py_warnings", "torch", "contextlib")
 _FRAMEWORKS = ("lightning", "pytorch_lightning", "lightning_fabric")
-MAX_PLACES = 50
+MAX_CALL_SITES = 50
 
 
-class Ears:
-    """A warning filter that hears what the debug mode reports and keeps it from everybody else.
+class SyncWarningFilter:
+    """A warning filter that counts what the debug mode reports and keeps it from everybody else.
 
     Python asks filters in order and takes the first that matches, so this one must stay first: it returns there
     whenever filters were changed, which Python's own functions announce to the warnings' cache. It stands in plain
     lists, beside what the program puts there, and is taken out of all of them.
 
     Args:
-        hear: Called by the thread that listens, with the frame that made the host wait.
+        on_sync: Called by the thread that installed it, with the frame that made the host wait.
     """
 
-    def __init__(self, hear: Callable[[FrameType], None]) -> None:
-        self._hear = hear
+    def __init__(self, on_sync: Callable[[FrameType], None]) -> None:
+        self._on_sync = on_sync
         self._entry = ("ignore", self, UserWarning, None, 0)
+        # Read by whichever thread warns, without a lock: at worst a report of another thread is shown or hidden once.
         self._thread: int | None = None
         self._lists: list[list[Any]] = []
         self._undo: list[tuple[str, Any, Any]] = []
@@ -59,55 +60,56 @@ class Ears:
         if self._thread is None or not text.startswith((SYNC, PROTOTYPE)):
             return False
         if text.startswith(SYNC) and threading.get_ident() == self._thread:
-            self._hear(sys._getframe(1))
+            self._on_sync(sys._getframe(1))
         return True
 
-    def listen(self) -> None:
-        """Begin; reports of other threads are ignored, but not heard."""
+    def install(self) -> None:
+        """Begin; reports of other threads are ignored and not counted."""
         self._thread = threading.get_ident()
         # Private, one of the two depending on Python's version; without them the filter is just not put back in front.
         for name in ("_filters_mutated", "_filters_mutated_lock_held"):
             announce = getattr(warnings, name, None)
             if announce is not None:
-                self._follow(name, announce)
-        self._put()
+                self._watch_changes(name, announce)
+        self._move_to_front()
 
-    def stop(self) -> None:
+    def remove(self) -> None:
         """End, and leave the filters as the program has made them."""
         self._thread = None
+        # A function that somebody else has patched meanwhile is left: what of ours is inside it does nothing any more.
         while self._undo:
             name, announce, followed = self._undo.pop()
             if getattr(warnings, name) is followed:
                 setattr(warnings, name, announce)
         while self._lists:
-            self._take(self._lists.pop())
+            self._take_out(self._lists.pop())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Filters are sent to worker processes by some: there is nothing to hear there."""
+        """Filters are sent to worker processes by some: there is nothing to count there."""
         return re.compile, ("(?!)",)
 
-    def _follow(self, name: str, announce: Callable[[], None]) -> None:
+    def _watch_changes(self, name: str, announce: Callable[[], None]) -> None:
         def followed() -> None:
             announce()
             if self._thread is not None:
-                self._put()
+                self._move_to_front()
 
         setattr(warnings, name, followed)
         self._undo.append((name, announce, followed))
 
-    def _put(self) -> None:
+    def _move_to_front(self) -> None:
         asked = [warnings.filters]
         if hasattr(warnings, "_get_filters"):  # since Python 3.14 each context may have its own
             asked.append(warnings._get_filters())
         for filters in asked:
             if not isinstance(filters, list) or (filters and filters[0] is self._entry):
                 continue
-            self._take(filters)
+            self._take_out(filters)
             filters.insert(0, self._entry)
             if not any(known is filters for known in self._lists):
                 self._lists.append(filters)
 
-    def _take(self, filters: list[Any]) -> None:
+    def _take_out(self, filters: list[Any]) -> None:
         with suppress(ValueError):
             filters.remove(self._entry)
 
@@ -136,7 +138,7 @@ class SyncProbe:
         self._left = steps
         self._first = 0
         self._calls: Counter[str] = Counter()
-        self._ears = Ears(self._heard)
+        self._filter = SyncWarningFilter(self._count_call)
         self._switch: Any = None
         self._switched = False
         self._result: SyncCalls | None = None
@@ -166,7 +168,7 @@ class SyncProbe:
                 time_s=time.time(),
                 first_step=self._first,
                 steps=self._steps - self._left,
-                calls=dict(self._calls.most_common(MAX_PLACES)),
+                calls=dict(self._calls.most_common(MAX_CALL_SITES)),
             )
             return False
         if clock.open and clock.index >= FIRST_STEP:
@@ -190,16 +192,16 @@ class SyncProbe:
 
         def switched(mode: int | str) -> None:
             self._switched = True  # by the step: what it reports from now on is the program's
-            self._ears.stop()
+            self._filter.remove()
             switch(mode)
 
         self._on = True
-        self._ears.listen()
+        self._filter.install()
         try:
             switch(1)
         except BaseException:
             self._on = False
-            self._ears.stop()
+            self._filter.remove()
             raise
         self._switch = switch, switched
         cuda.set_sync_debug_mode = switched
@@ -219,14 +221,14 @@ class SyncProbe:
             if ours:
                 switch(0)
         finally:
-            self._ears.stop()
+            self._filter.remove()
         return ours
 
-    def _heard(self, frame: FrameType) -> None:
-        self._calls[place(frame)] += 1
+    def _count_call(self, frame: FrameType) -> None:
+        self._calls[call_site(frame)] += 1
 
 
-def place(frame: FrameType | None) -> str:
+def call_site(frame: FrameType | None) -> str:
     """Name the line that a call came from: the program's own, else that of the package that made it.
 
     Args:

@@ -149,6 +149,30 @@ def given_size(loader: object) -> int | None:
     return None
 
 
+class Fixed(NamedTuple):
+    """What a loader says of its batches."""
+
+    size: int
+    """Of all but the last."""
+    batches: int
+
+
+def fixed_size(loader: object) -> Fixed | None:
+    """Return the size that a loader gives all its batches but the last; None when it does not say, or cannot know.
+
+    Batch samplers of one's own may make batches of many sizes, and so do the workers of an iterable dataset at their
+    ends: such loaders are not believed.
+    """
+    size = getattr(loader, "batch_size", None)
+    kinds = type(getattr(loader, "dataset", None)).__mro__
+    if type(size) is not int or size < 1 or any(kind.__name__ == "IterableDataset" for kind in kinds):
+        return None
+    try:
+        return Fixed(size, len(loader))  # type: ignore[arg-type]
+    except Exception:  # noqa: BLE001 - a length is somebody else's code, and only worth something if there is one
+        return None
+
+
 def _decide(batch: object, expected: int | None) -> tuple[int | None, _Reading | None]:
     """Return the size, and where to read it in the next batches if it is sure to be there."""
     try:

@@ -40,6 +40,25 @@ class Mark(NamedTuple):
     head_ready: bool | None
 
 
+class ShortMark(NamedTuple):
+    """The end of a step since whose predecessor only two slots have moved: of most steps of a plain loop."""
+
+    base: tuple[Any, ...]
+    """A `Mark` with what has not changed since, of the same epoch."""
+    at_ns: int
+    number: int
+    top: int
+    """Slot of the loop's body."""
+    spent_ns: int
+    """What stands in that slot."""
+    waited_ns: int
+    """What stands in the slot of the data wait."""
+    samples: int | None
+
+
+SHORT = len(ShortMark._fields)
+
+
 @dataclass(frozen=True, slots=True)
 class Drained:
     """What happened since the last drain."""
@@ -70,7 +89,6 @@ class StepClock:
 
     __slots__ = (
         "_drained_index",
-        "_marks",
         "_measured",
         "_previous",
         "_previous_ns",
@@ -87,6 +105,8 @@ class StepClock:
         "ledger",
         "left_ns",
         "loop",
+        "marked",
+        "marks",
         "open",
         "optimizer_step",
         "ready",
@@ -126,9 +146,14 @@ class StepClock:
         self.worked = False
         self.left_ns: int | None = None
         """When the loop was left, where another thread was the first to see it: the next `pause` is for then."""
-        self._marks: deque[tuple[Any, ...]] = deque(maxlen=capacity)
+        # Appended by the training thread, popped by the sampler's: a deque does either in one piece under the GIL, and
+        # each mark is a tuple that nobody changes. One that is full drops its oldest, see `Drained.lost`.
+        self.marks: deque[tuple[Any, ...]] = deque(maxlen=capacity)
+        """What `drain` has not seen: a `Mark` in full, or a `ShortMark`."""
+        self.marked: tuple[Any, ...] = ()
+        """The newest in full."""
         self._unix_ns = unix_ns() - ledger.origin
-        self._previous: list[int] = [0] * len(ledger.acc)
+        self._previous: Any = [0] * len(ledger.acc)
         self._previous_ns = ledger.origin
         self._drained_index = 0
         self._measured: set[int] = set()
@@ -174,7 +199,7 @@ class StepClock:
     @property
     def pending(self) -> int:
         """Marks since the last drain: about as many steps."""
-        return len(self._marks)
+        return len(self.marks)
 
     def drain(self, every: int = 1, slower_than_s: float = math.inf) -> Drained:
         """Turn the marks since the last drain into records. For one thread only, not the training thread.
@@ -187,48 +212,52 @@ class StepClock:
         steps: list[StepRecord] = []
         count = lost = 0
         samples: int | None = None
-        while self._marks:
-            mark = Mark._make(self._marks.popleft())
-            skipped = mark.number - self._drained_index
-            if skipped:
-                lost += skipped + mark.step
-            elif mark.step:
-                even = mark.number % every == 0
-                if even or mark.epoch_start or self._step_time_s(mark) > slower_than_s:
-                    steps.append(self._record(mark, outlier=not even))
+        slower_than_ns = slower_than_s * 1e9
+        marks, done, previous, previous_ns = self.marks, self._drained_index, self._previous, self._previous_ns
+        validated_ns = _counters(previous)[VALIDATION]
+        # A thousand marks a second, while the training thread waits for the GIL: only of steps that are kept is a
+        # `Mark` made.
+        while marks:
+            found = marks.popleft()
+            if len(found) == SHORT:
+                base, at_ns, number, _, _, _, size = found
+                step, epoch_start, validation_ns = True, False, base[2][VALIDATION]
+            else:
+                step, at_ns, acc, number, _, _, _, size, epoch_start, _, _ = found
+                validation_ns = acc[VALIDATION]
+            if number != done:
+                lost += number - done + step
+            elif step:
+                even = number % every == 0
+                if even or epoch_start or at_ns - previous_ns - validation_ns + validated_ns > slower_than_ns:
+                    steps.append(self._record(_in_full(found), _counters(previous), outlier=not even))
                 count += 1
-                if mark.samples is not None:
-                    samples = (samples or 0) + mark.samples
-            self._drained_index = mark.number + mark.step
-            self._previous = mark.acc
-            self._previous_ns = mark.at_ns
+                if size is not None:
+                    samples = (samples or 0) + size
+            done = number + step
+            previous, previous_ns, validated_ns = found, at_ns, validation_ns
+        self._drained_index, self._previous, self._previous_ns = done, _counters(previous), previous_ns
         return Drained(tuple(steps), count, samples, lost)
 
-    def _step_time_s(self, mark: Mark) -> float:
-        """Return what the record's ``step_time_s`` would be, without making it."""
-        validated = mark.acc[VALIDATION] - self._previous[VALIDATION]
-        return (mark.at_ns - self._previous_ns - validated) / 1e9
-
     def _mark(self, at_ns: int, step: bool) -> None:
-        self._marks.append(
-            (
-                step,
-                at_ns,
-                self.ledger.acc[:],
-                self.index,
-                self.epoch,
-                self.optimizer_step,
-                self.tracker_step,
-                self.samples,
-                self.epoch_start,
-                self.ready,
-                self.head_ready,
-            )
+        self.marked = (
+            step,
+            at_ns,
+            self.ledger.acc[:],
+            self.index,
+            self.epoch,
+            self.optimizer_step,
+            self.tracker_step,
+            self.samples,
+            self.epoch_start,
+            self.ready,
+            self.head_ready,
         )
+        self.marks.append(self.marked)
 
-    def _record(self, mark: Mark, *, outlier: bool) -> StepRecord:
+    def _record(self, mark: Mark, previous: list[int], *, outlier: bool) -> StepRecord:
         spent = [0] * len(BUCKETS)
-        previous = self._previous + [0] * (len(mark.acc) - len(self._previous))  # slots that are new
+        previous = previous + [0] * (len(mark.acc) - len(previous))  # slots that are new
         for (bucket, _), total, before in zip(self.ledger.slots, mark.acc, previous, strict=False):
             if total:
                 self._measured.add(bucket)
@@ -249,6 +278,39 @@ class StepClock:
             outlier=outlier,
             **parts,
         )
+
+
+def _counters(mark: Any) -> list[int]:
+    """Return the ledger at a mark of either kind; before the first mark that is a list already."""
+    if type(mark) is list:
+        return mark
+    if len(mark) != SHORT:
+        return mark[2]  # type: ignore[no-any-return]
+    base, _, _, top, spent_ns, waited_ns, _ = mark
+    acc: list[int] = base[2][:]
+    acc[top] = spent_ns
+    acc[DATA_WAIT] = waited_ns
+    return acc
+
+
+def _in_full(mark: tuple[Any, ...]) -> Mark:
+    """Return a mark of either kind as one in full."""
+    if len(mark) != SHORT:
+        return Mark._make(mark)
+    base, at_ns, number, _, _, _, samples = mark
+    return Mark(
+        step=True,
+        at_ns=at_ns,
+        acc=_counters(mark),
+        number=number,
+        epoch=base[4],
+        optimizer_step=base[5],
+        tracker_step=number,
+        samples=samples,
+        epoch_start=False,
+        ready=None,
+        head_ready=None,
+    )
 
 
 Register = Callable[[str, Callable[[StepClock], bool]], None]

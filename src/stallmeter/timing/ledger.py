@@ -33,6 +33,10 @@ FIRST_WAIT: Final = len(BUCKETS)
 ) = range(len(BUCKETS))
 
 
+PEEKS = 10
+"""A reading from outside is taken so often when the ledger moves meanwhile: twice in a row is rare."""
+
+
 class DeviceMarks(Protocol):
     """Follows the device through the same spans; see `stallmeter.timing.device`."""
 
@@ -125,8 +129,19 @@ class Ledger:
         return now
 
     def peek(self) -> list[int]:
-        """Nanoseconds per slot up to now, for another thread: the open span is included."""
-        acc, top, last = self.acc[:], self.stack[-1], self.last
+        """Nanoseconds per slot up to now, for another thread: the open span is included.
+
+        The training thread moves the ledger meanwhile, and takes no lock for it. The GIL makes a copy of a list one
+        piece, and lets another thread in at calls and jumps only, none of which lie between a counter's change and that
+        of `last`. What may come in between is a whole move: then `last` is another number than before, and everything
+        is read again. Where a thread is let in elsewhere (a tracer, an interpreter without the GIL), a reading may be
+        off by one span; the counters themselves are not, and the next reading is right.
+        """
+        for _ in range(PEEKS):
+            last = self.last
+            acc, top = self.acc[:], self.stack[-1]
+            if self.last is last:
+                break
         acc[top] += max(0, self.now() - last)
         return acc
 

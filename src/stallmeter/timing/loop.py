@@ -6,153 +6,24 @@ iterated at the same time either adds its waits to those steps or is passed thro
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
-import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from threading import get_ident
 from typing import Any, Generic, TypeVar
 
-from .clock import DataSpan, StepClock
+from .batches import fixed_size
+from .clock import DataSpan
 from .ledger import DATA_WAIT, FIRST_WAIT, VALIDATION, WORKER_STARTUP, Span, WorkSpan
+from .turns import Turns
 
 T = TypeVar("T")
-
-FORKED = (
-    "this process was forked from the one that is recorded; call stallmeter.watch(loader), or make a Monitor, in the "
-    "process that trains"
-)
-IN_WORKER = "this is a worker process of a DataLoader; watch the loader in the process that trains"
-CLOSED = "its monitor has been closed; make a new one"
-OTHER_THREAD = (
-    "another thread is in the middle of an iteration, and one monitor times one thread at a time; give each thread "
-    "that trains a Monitor of its own"
-)
 
 PATIENCE = 100
 """An iteration that hands out so many batches in one step of another one makes the steps from then on."""
 
-_all: weakref.WeakSet[Turns] = weakref.WeakSet()
-_taking = threading.Lock()
+SURE_BATCHES = 16
 
-
-class Turns:
-    """Who may move a ledger: one thread at a time, in the process that made it, and which iteration makes the steps.
-
-    A thread has it from the beginning of an iteration to its end, and afterwards until another one begins one.
-
-    Args:
-        clock: What is moved.
-        tell: Called with the reason when something is passed through untimed; says it once.
-        closed: Whether the monitor has ended.
-        why_not: Why nothing may be timed at all.
-    """
-
-    def __init__(
-        self,
-        clock: StepClock,
-        tell: Callable[[str], None],
-        *,
-        closed: Callable[[], bool] = lambda: False,
-        why_not: str | None = None,
-    ) -> None:
-        self.clock = clock
-        self._tell = tell
-        self._closed = closed
-        self._why_not = why_not
-        self._thread = 0
-        self._leader: Callable[[], _Training[Any] | None] = _nobody
-        self._running: weakref.WeakSet[_Training[Any]] = weakref.WeakSet()
-        self._owed: deque[Callable[[], None]] = deque()
-        self.unused = -1
-        """Step whose batch is not used: another loader, of a zip, had none to go with it."""
-        _all.add(self)
-
-    @property
-    def leader(self) -> _Training[Any] | None:
-        """The iteration that makes the steps; None while there is none."""
-        return self._leader()
-
-    def take(self) -> bool:
-        """Let the calling thread move the ledger from now on; False, with a warning, when it must not."""
-        why_not = self._why_not or (CLOSED if self._closed() else None)
-        if why_not is None:
-            with _taking:
-                why_not = self._hand_over(get_ident())
-        if why_not is not None:
-            self._tell(why_not)
-            return False
-        while self._owed:
-            self._owed.popleft()()
-        return True
-
-    def may_move(self) -> bool:
-        """Whether the calling thread may move the ledger now, outside every iteration, too; if not, with a warning."""
-        return (self._why_not is None and self._thread in (0, get_ident())) or self.take()
-
-    def has(self) -> bool:
-        """Whether it is the calling thread's turn."""
-        return self._thread == get_ident()
-
-    def owe(self, call: Callable[[], None]) -> None:
-        """Have something done by the next thread that takes its turn, because this one must not move the ledger."""
-        self._owed.append(call)
-
-    def lead(self, iteration: _Training[T]) -> None:
-        """Let an iteration make the steps from now on, and the one that made them until now add its waits."""
-        before = self.leader
-        if before is not None and before is not iteration:
-            before.follow()
-        self._leader = weakref.ref(iteration)
-
-    def add(self, iteration: _Training[T]) -> None:
-        """Know of an iteration."""
-        self._running.add(iteration)
-
-    def finished(self, iteration: _Training[T]) -> None:
-        """An iteration has come to its end."""
-        leader = self.leader
-        if leader is iteration or leader is None:
-            self._leader = _nobody
-
-    def orphan(self) -> None:
-        """In a process that was forked: nobody records what happens here."""
-        self._why_not = FORKED
-        self._revoke(-1)
-
-    def _hand_over(self, to: int) -> str | None:
-        if self._thread == to:
-            return None
-        if self._thread and (self.clock.open or len(self.clock.ledger.stack) > 1):
-            if self._thread in sys._current_frames():
-                return OTHER_THREAD
-            self.clock.pause()  # it died in the middle
-            self.clock.ledger.unwind()
-        self._revoke(to)
-        return None
-
-    def _revoke(self, thread: int) -> None:
-        for iteration in list(self._running):
-            iteration.thread = 0
-        self._leader = _nobody
-        self._thread = thread
-
-
-def _nobody() -> None:
-    return None
-
-
-def _after_fork() -> None:
-    global _taking
-    _taking = threading.Lock()
-    for turns in list(_all):
-        turns.orphan()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+LOOK_EVERY = 8
+"""Of a loader that states its batch size so many batches are looked at, then every so-many-th and the last."""
 
 
 class Watched(Generic[T]):
@@ -221,6 +92,29 @@ class Watched(Generic[T]):
 class _Training(Generic[T]):
     """One epoch of a watched loader. When the loop leaves it, early or not, the step in progress is closed."""
 
+    __slots__ = (
+        "__weakref__",
+        "_ahead",
+        "_alone",
+        "_base",
+        "_clock",
+        "_epoch",
+        "_first_step",
+        "_fixed",
+        "_iterator",
+        "_ledger",
+        "_left_at",
+        "_size",
+        "_span",
+        "_step",
+        "_superseded",
+        "_top",
+        "_turns",
+        "_unlooked",
+        "loader",
+        "thread",
+    )
+
     def __init__(
         self,
         loader: Iterable[T],
@@ -235,7 +129,18 @@ class _Training(Generic[T]):
         self._iterator = iterator
         self._turns = turns
         self._clock = turns.clock
+        self._ledger = turns.clock.ledger
         self._size = size
+        self._fixed = fixed_size(loader)
+        self._first_step = turns.clock.index
+        self._unlooked = 0
+        """Batches from now on whose size is taken to be that of the last one."""
+        self._left_at: int | None = None
+        """`Ledger.last` as this left it with a mark that the next one can refer to; None when there is none."""
+        self._base: tuple[Any, ...] = ()
+        """That mark."""
+        self._top = 0
+        """The slot that the ledger was left in."""
         self._span = DataSpan(turns.clock, DATA_WAIT)
         self._epoch = epoch
         """Of the clock, while this makes its steps and its workers are those that were prepared; else -1."""
@@ -249,28 +154,104 @@ class _Training(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        if get_ident() != self.thread:
-            return self._next_elsewhere()
+        # The way of nearly all batches. Steps of 10 ms leave nothing of us in the CPU's caches: what counts is how many
+        # different lines of memory and pieces of the interpreter are needed. Hence no calls, and a mark that is short.
         clock = self._clock
-        span = self._span
-        span.__enter__()
+        ledger = self._ledger
+        if (
+            get_ident() != self.thread
+            or ledger.last is not self._left_at  # a span in the loop's body, another iteration, the end of an epoch
+            or not clock.worked
+            or clock.before_fetch is not None
+            or clock.at_boundary is not None
+            or ledger.device is not None
+        ):
+            return self._next_in_full()
+        acc = ledger.acc
+        stack = ledger.stack
+        top = self._top
+        now = ledger.now  # called as a method it would be looked up as one, for which the interpreter has no short way
+        asked = now()
+        # The time and `last` one straight after the other: `Ledger.peek` of another thread reads both.
+        acc[top] = spent = acc[top] + asked - ledger.last
+        ledger.last = asked
+        stack.append(DATA_WAIT)
+        number = clock.index
+        clock.marks.append((self._base, asked, number, top, spent, acc[DATA_WAIT], clock.samples))
+        clock.index = number + 1
+        clock.worked = False
         try:
             batch = next(self._iterator)
-        except StopIteration:
-            span.leave()
-            self._leave()
+        except BaseException as exc:
+            self._left_at = None
+            self._end_fetch(exc)
             raise
-        except BaseException:
-            span.leave()
+        got = now()
+        if ledger.last is asked:
+            acc[DATA_WAIT] += got - asked
+            ledger.last = self._left_at = got
+            stack.pop()
+        else:  # the loader has spans of its own
+            self._left_at = None
+            self._span.leave()
+        if self._unlooked:
+            self._unlooked -= 1
+        else:
+            self._look(batch)
+        clock.tracker_step = clock.index
+        clock.worked = True
+        return batch
+
+    def _next_in_full(self) -> T:
+        """Whatever there is to do besides: hooks, a device, the first batch of an epoch, spans since the last one."""
+        if get_ident() != self.thread:
+            return self._next_elsewhere()
+        clock, ledger = self._clock, self._ledger
+        span = self._span
+        self._left_at = None
+        before = clock.marked
+        span.__enter__()
+        asked = ledger.last
+        try:
+            batch = next(self._iterator)
+        except BaseException as exc:
+            self._end_fetch(exc)
             raise
+        undisturbed = ledger.last is asked
         if clock.after_fetch is None:
             span.leave()
         else:
             span.__exit__()
-        clock.samples = self._size(batch)
+        self._look(batch)
         clock.tracker_step = clock.index
         clock.worked = True
+        plain = undisturbed and not clock.epoch_start and clock.ready is None and clock.head_ready is None
+        if plain and clock.marked is not before:
+            # Since that mark nothing but this wait was booked: the next ones may refer to it.
+            self._base, self._left_at, self._top = clock.marked, ledger.last, ledger.stack[-1]
         return batch
+
+    def _end_fetch(self, exc: BaseException) -> None:
+        self._span.leave()
+        if isinstance(exc, StopIteration):
+            self._leave()
+
+    def _look(self, batch: T) -> None:
+        """Note the batch's size. Where the loader keeps to the size that it states, not every batch is looked at."""
+        clock, fixed = self._clock, self._fixed
+        if self._unlooked and fixed is not None:
+            self._unlooked -= 1
+            clock.samples = fixed.size
+            return
+        clock.samples = size = self._size(batch)
+        if fixed is None:
+            return
+        if size != fixed.size:
+            self._fixed = None
+            return
+        at = clock.index - self._first_step
+        if at >= SURE_BATCHES:
+            self._unlooked = max(0, min(at + LOOK_EVERY, fixed.batches - 1) - at - 1)
 
     def follow(self) -> None:
         """Another iteration makes the steps from now on."""
@@ -315,6 +296,8 @@ class _Training(Generic[T]):
 
 class _Following(_Training[T]):
     """An iteration beside another one that makes the steps: its waits are added to them."""
+
+    __slots__ = ()
 
     def __next__(self) -> T:
         if get_ident() != self.thread:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from .window import BODY as BODY
-from .window import LOSSES as LOSSES
-from .window import Outliers as Outliers
+from .steps import BODY as BODY
+from .steps import Outliers as Outliers
 from .window import Window as Window

@@ -1,13 +1,13 @@
-"""What the samples of one GPU say together: idle stretches, clocks held down, memory, how hard it really worked."""
+"""What the samples of one GPU say together: idle stretches, clocks held down, how hard it really worked."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ..records import AllocatorSample, GpuSample
+from ..records import GpuSample
 from ..records.stats import percentile
 
 MIN_SAMPLES = 5
@@ -15,10 +15,6 @@ MIN_SAMPLES = 5
 
 IDLE_PCT = 10.0
 """Utilization below which a sample counts as idle (SageMaker's LowGPUUtilization: a 5th percentile under 10 %)."""
-
-STRAY = 0.1
-"""A GPU on which a rank holds less than this part of what it holds elsewhere is none that it uses: often a small tensor
-or a bare context lies on the first one by accident."""
 
 THERMAL = frozenset(("sw_thermal", "hw_thermal"))
 HARDWARE = frozenset(("hw_slowdown", "power_brake"))
@@ -61,30 +57,6 @@ class Throttling:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """How full a GPU's memory was at most."""
-
-    index: int
-    used_bytes: int
-    """By everybody, and by PyTorch's cache."""
-    needed_bytes: int
-    """The same without what PyTorch only kept cached at its peak; equal where the allocator was not measured."""
-    total_bytes: int
-    allocator: AllocatorSample | None
-
-    @property
-    def needed_pct(self) -> float:
-        """Needed share of the memory."""
-        return 100.0 * self.needed_bytes / self.total_bytes
-
-    @property
-    def retries(self) -> int:
-        """Allocations that only succeeded after PyTorch had emptied its cache, and those that failed altogether."""
-        known = self.allocator
-        return 0 if known is None else (known.alloc_retries or 0) + (known.ooms or 0)
-
-
-@dataclass(frozen=True, slots=True)
 class TensorCores:
     """What is known about the use of Tensor Cores."""
 
@@ -94,16 +66,6 @@ class TensorCores:
     """Whether the Trainer was told to compute in 32 bits or more; None when that is not known."""
     active_pct: float | None
     """Share of the time in which they worked; None where there is no GPM."""
-
-
-def in_use(held_bytes: Mapping[int, float | None]) -> list[int]:
-    """Return the GPUs that a process uses, in order.
-
-    Args:
-        held_bytes: What it holds on each.
-    """
-    most = max((held for held in held_bytes.values() if held), default=0.0)
-    return sorted(index for index, held in held_bytes.items() if held and held >= STRAY * most)
 
 
 def mean(samples: Sequence[GpuSample], of: Callable[[GpuSample], float | None]) -> float | None:
@@ -157,28 +119,4 @@ def throttling(index: int, samples: Sequence[GpuSample]) -> Throttling | None:
         slowed_pct=max(0.0, 100.0 * (1.0 - slow / fast)) if slow is not None and fast else None,
         temperature_c=max(temperatures, default=None),
         temperature_limit_c=newest(samples, lambda s: s.temperature_limit_c),
-    )
-
-
-def memory(index: int, used_bytes: int, total_bytes: int, allocator: AllocatorSample | None) -> Memory:
-    """Tell what is needed of the highest use of memory.
-
-    Args:
-        index: Of the GPU.
-        used_bytes: At most, of all samples.
-        total_bytes: Of the GPU.
-        allocator: PyTorch's, with its peaks over the whole run; None when it was not measured.
-    """
-    cached = 0
-    if allocator is not None:
-        reserved, allocated = allocator.reserved_peak_bytes, allocator.allocated_peak_bytes
-        if reserved is not None and allocated is not None:
-            cached = max(0, reserved - allocated)
-            used_bytes = max(used_bytes, min(reserved, total_bytes))  # a peak between two samples
-    return Memory(
-        index=index,
-        used_bytes=used_bytes,
-        needed_bytes=max(0, used_bytes - cached),
-        total_bytes=total_bytes,
-        allocator=allocator,
     )

@@ -16,7 +16,7 @@ MIN_SAMPLES = 5
 class Link:
     """Traffic of one network interface."""
 
-    load_pct: float | None
+    use_pct: float | None
     """Busier direction as a share of the link's speed, median over the run; None when the speed is not known."""
     sent_bytes_per_s: tuple[float, float, float] | None
     """Mean rate in the first, second and last third of the run; None with too few samples."""
@@ -31,7 +31,7 @@ def links(samples: Sequence[HostSample]) -> dict[str, Link]:
 
 
 def _link(samples: Sequence[NetworkSample]) -> Link:
-    loads = [
+    used = [
         100.0 * max(s.received_bytes_per_s, s.sent_bytes_per_s) / s.speed_bytes_per_s
         for s in samples
         if s.speed_bytes_per_s
@@ -39,7 +39,7 @@ def _link(samples: Sequence[NetworkSample]) -> Link:
     third = len(samples) // 3
     sent = [s.sent_bytes_per_s for s in samples]
     return Link(
-        load_pct=statistics.median(loads) if len(loads) >= MIN_SAMPLES else None,
+        use_pct=statistics.median(used) if len(used) >= MIN_SAMPLES else None,
         sent_bytes_per_s=(
             (sum(sent[:third]) / third, sum(sent[third:-third]) / (len(sent) - 2 * third), sum(sent[-third:]) / third)
             if third >= MIN_SAMPLES

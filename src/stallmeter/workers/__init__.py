@@ -1,4 +1,4 @@
-"""The recommended ``num_workers``: from records to costs (`measured`), to step times (`model`), to words (`advice`)."""
+"""The recommended ``num_workers``: from records to costs (`costs`), to step times (`model`), to words (`advice`)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from .model import (
     HANDOVER_S,
     NEAR_BEST,
     NOISE,
-    DeeperQueue,
     Forecast,
     Limits,
     LoaderCosts,
     OperatingPoint,
+    PrefetchAdvice,
+    advise_prefetch,
     best_workers,
-    deeper_queue,
     predict_step_time_s,
     worker_cap,
 )
@@ -24,17 +24,17 @@ __all__ = [
     "NEAR_BEST",
     "NOISE",
     "BatchShape",
-    "DeeperQueue",
     "Forecast",
     "Limits",
     "LoaderCosts",
     "OperatingPoint",
+    "PrefetchAdvice",
     "advise",
+    "advise_prefetch",
     "available_cpus",
     "batch_shape",
     "best_workers",
     "costs_from",
-    "deeper_queue",
     "expected",
     "limited",
     "limits_from",

@@ -10,19 +10,19 @@ from .costs import MIN_BATCHES
 from .model import (
     DEFAULT_WORKER_BYTES,
     NOISE,
-    DeeperQueue,
     Forecast,
     Limits,
     LoaderCosts,
     OperatingPoint,
+    PrefetchAdvice,
+    advise_prefetch,
     best_workers,
     binding,
-    deeper_queue,
     predict_step_time_s,
 )
 
 SERVICE_GROWTH = 0.25
-"""Service time that grows by more than this with load, without more CPU time, was spent queueing for a shared store."""
+"""Service time that grows by more than this with more workers, but not CPU time, was spent queueing for a store."""
 
 UNEXPLAINED = 0.5
 """When the prediction for the present setting is off by more than this, something unknown binds."""
@@ -38,7 +38,7 @@ def advise(costs: LoaderCosts, limits: Limits, *, previous: OperatingPoint | Non
     Args:
         costs: Measured with the present number.
         limits: What the workers may use.
-        previous: The same loader with another number of workers: shows whether more load made batches slower.
+        previous: The same loader with another number of workers: shows whether more workers made each batch slower.
 
     Returns:
         The advice. ``recommended`` equals ``current`` when less than 3 % is to be gained, when the dataset is iterable
@@ -81,7 +81,7 @@ def advise(costs: LoaderCosts, limits: Limits, *, previous: OperatingPoint | Non
             limited_by=limited_by,
             reason=_why_change(costs, limits, best, observed_s),
             confidence=confidence,
-            **_prefetch(deeper_queue(costs, limits, recommended)),
+            **_prefetch(advise_prefetch(costs, limits, recommended)),
         )
     return WorkerAdvice(
         current=costs.current,
@@ -91,7 +91,7 @@ def advise(costs: LoaderCosts, limits: Limits, *, previous: OperatingPoint | Non
         limited_by=limited_by,
         reason=why,
         confidence=confidence,
-        **_prefetch(None if limited_by == "unknown" else deeper_queue(costs, limits, costs.current)),
+        **_prefetch(None if limited_by == "unknown" else advise_prefetch(costs, limits, costs.current)),
     )
 
 
@@ -116,12 +116,12 @@ def loop_threads(costs: LoaderCosts, limited_by: str) -> float | None:
     return threads if limited_by == "cpu" and threads > SEVERAL_THREADS else None
 
 
-def _prefetch(deeper: DeeperQueue | None) -> dict[str, Any]:
+def _prefetch(deeper: PrefetchAdvice | None) -> dict[str, Any]:
     return {} if deeper is None else {"prefetch_factor": deeper.prefetch_factor, "prefetch_gain_pct": deeper.gain_pct}
 
 
 def _learn_from(previous: OperatingPoint | None, costs: LoaderCosts, limits: Limits) -> tuple[LoaderCosts, Limits]:
-    """Compare two operating points: service time that grew with load, but not by computing, queued for a shared store.
+    """Compare two operating points: time that grew with more workers, but not by computing, queued for a shared store.
 
     When it did, the store was busy all the time with the more numerous workers, and one batch took their service time
     divided by their number of it.
@@ -183,7 +183,7 @@ def _why(costs: LoaderCosts, limits: Limits, workers: int, limited_by: str) -> s
         each = (limits.worker_bytes or DEFAULT_WORKER_BYTES) / (1 << 20)
         return f"no more workers of {each:.0f} MiB fit: a worker takes {batch} for a batch, a step {step}"
     if workers == 0:
-        return f"a step takes {_ms(costs.work_s)} and making its batch in the loop only {batch}"
+        return f"a step takes {_ms(costs.work_s)} and making its batch in the loop {batch}"
     return f"a worker takes {batch} for a batch, and the step itself takes {step}"
 
 
@@ -198,4 +198,4 @@ def _on_threads(costs: LoaderCosts, limited_by: str) -> str:
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if seconds < 10 else f"{seconds:.3g} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"

@@ -17,8 +17,9 @@ from typing import Any, Protocol, TypeVar
 from ..errors import SettingError
 from ..records import Event, StepRecord, WorkerChange, WorkerTrial
 from ..records.diagnosis import WorkerAdvice
+from ..records.interfaces import GuardedCall
 from ..timing.clock import StepClock
-from .trial import Proposal, Tuner
+from .trial import Proposal, WorkerTrials
 
 T = TypeVar("T")
 _log = logging.getLogger("stallmeter")
@@ -34,13 +35,6 @@ class Resize(Protocol):
         """Raise `SettingError` when the loader must stay as it is."""
 
 
-class GuardedCall(Protocol):
-    """Calls something that may fail; None when it failed."""
-
-    def __call__(self, name: str, call: Callable[..., T], /, *args: Any) -> T | None:
-        """Return what ``call`` returns."""
-
-
 def check_mode(mode: object) -> None:
     """Refuse what cannot be ``on_num_workers``.
 
@@ -54,7 +48,7 @@ def check_mode(mode: object) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Boundary:
+class EpochBoundary:
     """The loop stood between two epochs."""
 
     step: int
@@ -68,7 +62,7 @@ class Boundary:
     taken: Proposal | None
 
 
-class Retuner:
+class WorkerTuner:
     """One training loader whose number of workers may change.
 
     Args:
@@ -93,20 +87,22 @@ class Retuner:
         self._why_fixed = why_fixed
         self._guard = guard
         self._tell = tell
-        self._tuner = Tuner(reverts=self._ask is None)
+        self._trials = WorkerTrials(reverts=self._ask is None)
         self._loader: Any = None
         self._prefetch: int | None = None
         self._fixed = False
         self._told: WorkerAdvice | None = None
-        self._marks: deque[Boundary] = deque()
-        self._passed = self._seen = self._judged = 0
-        # Written by the sampler thread, read by the training thread, each in one assignment.
+        self._marks: deque[EpochBoundary] = deque()
+        self._passed = self._seen = self._evaluated = 0
+        # Written by the sampler thread, read by the training thread, each as one tuple in one assignment: number and
+        # proposal then belong together without a lock that would hold up the training. The number is how many
+        # boundaries the decision knows of; one that came meanwhile makes it stale, and it is dropped.
         self._pending: tuple[int, Proposal | None] = (0, None)
         self._advice: tuple[int, WorkerAdvice | None] = (0, None)
 
     # -- the training thread ------------------------------------------------------------------------------------------
 
-    def meet(self, loader: Any, why_not: str | None = None) -> None:
+    def attach(self, loader: Any, why_not: str | None = None) -> None:
         """The training loader is about to be iterated for the first time.
 
         Args:
@@ -124,7 +120,7 @@ class Retuner:
             self._give_up(reason)
             return
         self._prefetch = loader.prefetch_factor
-        self._tuner.begin(int(loader.num_workers), persistent=bool(loader.persistent_workers))
+        self._trials.begin(int(loader.num_workers), persistent=bool(loader.persistent_workers))
 
     def boundary(self, clock: StepClock) -> bool:
         """The loop stands between two epochs: set what was decided. Returns whether the number changed.
@@ -138,7 +134,11 @@ class Retuner:
         taken = proposal if proposal is not None and self._set(proposal) else None
         self._passed += 1
         at_ns = clock.ledger.settle()
-        self._marks.append(Boundary(clock.index, clock.epochs, clock.unix_s(at_ns), at_ns, clock.ledger.acc[:], taken))
+        # Written by the training thread, taken off by the sampler thread: a deque's ends are atomic under the GIL and,
+        # by its own lock, without it.
+        self._marks.append(
+            EpochBoundary(clock.index, clock.epochs, clock.unix_s(at_ns), at_ns, clock.ledger.acc[:], taken)
+        )
         return taken is not None
 
     def _decided(self) -> Proposal | None:
@@ -190,18 +190,18 @@ class Retuner:
     # -- the sampler thread -------------------------------------------------------------------------------------------
 
     @property
-    def behind(self) -> bool:
-        """Whether the loop passed a boundary without an advice on the present number: it should be judged now."""
-        return self._judged != self._seen and self._advice[1] is None
+    def needs_advice(self) -> bool:
+        """Whether the loop passed a boundary without an advice on the present number: the rules should be asked now."""
+        return self._evaluated != self._seen and self._advice[1] is None
 
-    def crossed(self) -> list[Boundary]:
+    def take_boundaries(self) -> list[EpochBoundary]:
         """Return the boundaries that were passed since the last call. All steps before them lie in the step clock."""
         return [self._marks.popleft() for _ in range(len(self._marks))]
 
-    def passed(self, boundary: Boundary) -> tuple[WorkerChange | WorkerTrial, ...]:
+    def on_boundary(self, boundary: EpochBoundary) -> tuple[WorkerChange | WorkerTrial, ...]:
         """A boundary was reached, and all steps before it were kept. Returns what there is to record."""
         taken, time_s = boundary.taken, boundary.time_s
-        trials = self._tuner.boundary(taken, step=boundary.step, time_s=time_s)
+        trials = self._trials.boundary(taken, step=boundary.step, time_s=time_s)
         self._seen += 1
         if taken is None:
             return trials
@@ -211,9 +211,9 @@ class Retuner:
 
     def step(self, step: StepRecord) -> None:
         """A step is kept."""
-        self._tuner.step(step)
+        self._trials.step(step)
 
-    def consider(self, advice: WorkerAdvice | None, *, fresh: bool) -> None:
+    def decide(self, advice: WorkerAdvice | None, *, fresh: bool) -> None:
         """Decide what the next boundary should set.
 
         Args:
@@ -222,15 +222,15 @@ class Retuner:
         """
         known = self._advice[1]
         if fresh:
-            self._judged = self._seen
-            if advice is not None and advice.current == self._tuner.workers:
+            self._evaluated = self._seen
+            if advice is not None and advice.current == self._trials.workers:
                 known = advice
         self._advice = (self._seen, known)
-        self._pending = (self._seen, self._tuner.propose(known))
+        self._pending = (self._seen, self._trials.propose(known))
 
     def finish(self, advice: WorkerAdvice | None) -> tuple[WorkerTrial, ...]:
         """The run ended: tell the last advice to who has not heard it, and say how the open trial stands."""
         if advice is not None and advice != self._told:
             self.ask(advice)
         self._loader = None
-        return self._tuner.finish(time.time())
+        return self._trials.finish(time.time())

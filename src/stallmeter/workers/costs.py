@@ -76,7 +76,7 @@ def costs_from(
         steps: Taken with ``current`` workers. First steps of epochs are left out.
         current: Workers at that time.
         loader: Whether the number may be changed, and whether batches come in order.
-        host: Samples from the same time: CPU time of the loop, load of neighbours.
+        host: Samples from the same time: CPU time of the loop, CPU use of neighbours.
         batch: What a batch consists of, for defaults where its way from a worker was never measured.
         device_s: Device time of a step. A loop that only launches kernels looks faster than its device while it waits
             for data: then this binds.
@@ -241,7 +241,7 @@ def _handover(
 
 
 def _neighbour_wait_s(batches: Sequence[WorkerBatch], cpu_s: float, host: Sequence[HostSample], current: int) -> float:
-    """Share of the wait for a CPU that other jobs cause: their part of the load that competes with a worker.
+    """Share of the wait for a CPU that other jobs cause: their part of the CPU use that competes with a worker.
 
     A neighbour on every CPU takes half of each, so that a worker waits as long as it computes. More is our own doing,
     the other ranks' included.

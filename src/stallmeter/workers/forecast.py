@@ -9,12 +9,12 @@ from ..records.diagnosis import Advice, WorkerAdvice
 from ..window import Window
 from . import (
     BatchShape,
-    DeeperQueue,
     LoaderCosts,
     OperatingPoint,
+    PrefetchAdvice,
     advise,
+    advise_prefetch,
     costs_from,
-    deeper_queue,
     expected,
     limited,
     limits_from,
@@ -32,7 +32,7 @@ class Outlook:
     advice: WorkerAdvice
     available_cpus: float
     """CPUs that loop and workers of this rank may keep busy."""
-    deeper: DeeperQueue | None = None
+    deeper: PrefetchAdvice | None = None
     """A larger prefetch factor that would help with the present number of workers."""
     limit: str = ""
     """What bounds the recommended number, in one sentence."""
@@ -79,21 +79,21 @@ class Outlook:
 
 def forecast(window: Window) -> Outlook | None:
     """Ask the model; None when too few batches or steps were measured for it, or the CPUs are not known."""
-    current, loader = window.num_workers, window.loader
+    current, loader = window.loader.num_workers, window.loader.info
     if current is None or current * ((loader and loader.prefetch_factor) or 1) > MAX_IN_FLIGHT:
         return None
     return window.remember("forecast", lambda: _forecast(window, current))
 
 
 def _forecast(window: Window, current: int) -> Outlook | None:
-    content = window.content
+    content = window.loader.content
     try:
         costs = _costs(window, current)
         limits = limits_from(
-            window.host.items,
-            budget=window.budget,
-            memory=window.worker_memory.items,
-            loader=window.loader,
+            window.host.samples.items,
+            budget=window.facts.budget,
+            memory=window.workers.memory.items,
+            loader=window.loader.info,
             batch_bytes=None if content is None else content.bytes,
         )
         if costs is None or limits.available_cpus is None:
@@ -103,7 +103,7 @@ def _forecast(window: Window, current: int) -> Outlook | None:
         return Outlook(
             advice,
             limits.available_cpus,
-            deeper_queue(costs, limits, current),
+            advise_prefetch(costs, limits, current),
             limited(costs, limits, advice, previous=previous),
             loop_threads(costs, advice.limited_by),
         )
@@ -114,7 +114,7 @@ def _forecast(window: Window, current: int) -> Outlook | None:
 def _unless_tried(advice: WorkerAdvice, window: Window) -> WorkerAdvice:
     """What was tried in this run and was not better is not recommended again."""
     failed = next(
-        (t for t in window.trials if t.outcome == "reverted" and (t.before, t.workers) == _change(advice)), None
+        (t for t in window.loader.trials if t.outcome == "reverted" and (t.before, t.workers) == _change(advice)), None
     )
     if failed is None:
         return advice
@@ -133,24 +133,24 @@ def _change(advice: WorkerAdvice) -> tuple[int, int]:
 
 
 def _costs(window: Window, current: int) -> LoaderCosts | None:
-    content = window.content
+    content = window.loader.content
     return costs_from(
-        window.batches.items,
-        window.steady,
+        window.workers.batches.items,
+        window.steps.steady,
         current=current,
-        host=window.host.items,
-        loader=window.loader,
+        host=window.host.samples.items,
+        loader=window.loader.info,
         batch=None if content is None else BatchShape(content.tensors, content.bytes),
-        device_s=window.device_pace_s,
+        device_s=window.device.pace_s,
     )
 
 
 def _previous(window: Window) -> OperatingPoint | None:
     """How the loader did with the number of workers that it had before."""
     before = window.before
-    if before is None or before.num_workers is None:
+    if before is None or before.loader.num_workers is None:
         return None
-    workers = before.num_workers
+    workers = before.loader.num_workers
     costs = before.remember("costs", lambda: _costs(before, workers))
     if costs is None or costs.step_time_s is None:
         return None

@@ -1,17 +1,17 @@
 """The model behind the recommended ``num_workers``: measured costs of one batch in, a predicted step time out.
 
-A loop that takes ``t`` seconds for a step, fed by ``w`` workers that take ``s`` seconds for a batch, can be bound by
+A loop takes ``t`` seconds for a step, and ``w`` workers take ``s`` seconds for a batch. The loop can be bound by
 itself, by the number of workers, by the CPUs or by something that all workers share::
 
     w = 0    t + s
     w > 0    max(t + h,  s / w,  (c + l) / B,  b)
 
-``h`` is the hand-over of a batch that lies ready (unpickling in the loop thread), ``c`` the CPU time a worker needs for
-a batch, ``l`` the CPU time the training process needs for a step, ``B`` the CPUs that this rank may keep busy and ``b``
-the time a batch takes of a shared store. A loop that computes with several threads on the CPUs needs more of ``l`` the
-more workers compete with it (`_crowding`). Where batches take unevenly long, ``max`` is too hopeful: torch's loader
-hands batches over in order and lets each worker run only ``prefetch_factor`` batches ahead, so one late batch stops
-all. The first two terms are therefore played through with the measured times (`_ordered_queue_s`).
+``h`` is the hand-over of a batch that lies ready (unpickling in the loop thread). ``c`` is the CPU time a worker
+needs for a batch, ``l`` what the training process needs for a step, and ``B`` the CPUs that this rank may keep busy.
+``b`` is the time a batch takes of a shared store. A loop that computes with several threads on the CPUs needs more of
+``l`` the more workers compete with it (`_crowding`). Where batches take unevenly long, ``max`` is too hopeful:
+torch's loader hands batches over in order and lets each worker run only ``prefetch_factor`` batches ahead, so one
+late batch stops all. The first two terms are therefore played through with the measured times (`_ordered_queue_s`).
 
 Everything here is a pure function of plain numbers: seconds, bytes and CPUs. `docs/explain/workers-model.md` has the
 measurements behind it, `benchmarks/workers` compares it with exhaustive sweeps.
@@ -168,7 +168,7 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeeperQueue:
+class PrefetchAdvice:
     """More batches ahead for each worker, and what that would gain."""
 
     prefetch_factor: int
@@ -213,7 +213,7 @@ def best_workers(costs: LoaderCosts, limits: Limits) -> Forecast:
     )
 
 
-def deeper_queue(costs: LoaderCosts, limits: Limits, workers: int) -> DeeperQueue | None:
+def advise_prefetch(costs: LoaderCosts, limits: Limits, workers: int) -> PrefetchAdvice | None:
     """Find out whether letting each worker run further ahead would help: where batches take unevenly long.
 
     A slow batch stops the loop once all that was prepared behind it is used up, so what helps is depth, not speed.
@@ -238,7 +238,7 @@ def deeper_queue(costs: LoaderCosts, limits: Limits, workers: int) -> DeeperQueu
     best_s = min(times.values())
     chosen = next(d for d in depths if times[d] <= best_s * (1 + NEAR_BEST))
     won = now_s / times[chosen] - 1 if times[chosen] else 0.0
-    return DeeperQueue(prefetch_factor=chosen, gain_pct=100.0 * won) if won >= NOISE else None
+    return PrefetchAdvice(prefetch_factor=chosen, gain_pct=100.0 * won) if won >= NOISE else None
 
 
 def worker_cap(costs: LoaderCosts, limits: Limits) -> tuple[int, str]:

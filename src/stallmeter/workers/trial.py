@@ -1,8 +1,8 @@
 """Trying another number of workers: propose, measure, keep or take back. Pure: steps and advice in, proposals out.
 
-One number is tried at a time. What was measured before the change is compared with what is measured after it; the new
-number stays when it is faster by more than the noise of both measurements, otherwise the old one comes back. No number
-is tried twice, so this ends by itself.
+One number is tried at a time. What was measured before the change is compared with what is measured after it. The new
+number stays when it is faster by more than the noise of both measurements. Otherwise the old one comes back. No
+number is tried twice, so this ends by itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import pairwise
 from ..records import StepRecord, WorkerTrial
 from ..records.diagnosis import WorkerAdvice
 from ..records.stats import Reservoir
-from ..window.store import WARMUP_STEPS
+from ..window.steps import WARMUP_STEPS
 
 NOISE = 0.03
 """Differences below this share of a step are never called better: repeated measurements differ by as much."""
@@ -39,7 +39,7 @@ PATIENCE = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
+class StepTimeEstimate:
     """How long a step takes with one number of workers."""
 
     step_time_s: float
@@ -48,7 +48,7 @@ class Speed:
     """Standard error of that mean, from blocks of consecutive steps."""
 
 
-class Speedometer:
+class StepTimes:
     """Collects the steps taken with one number of workers.
 
     Args:
@@ -69,7 +69,7 @@ class Speedometer:
         elif step.index >= WARMUP_STEPS and not (step.outlier or disturbed or self._disturbed):
             self._steps.add(step)
 
-    def speed(self, epoch_steps: int | None) -> Speed | None:
+    def speed(self, epoch_steps: int | None) -> StepTimeEstimate | None:
         """Return the speed; None below 12 steps.
 
         Args:
@@ -84,7 +84,7 @@ class Speedometer:
         if epoch_steps and self._first_waits.items and not self._persistent:
             wait_s = math.fsum(step.data_wait_s for step in steps) / len(steps)
             startup_s = max(0.0, statistics.median(self._first_waits.items) - wait_s) / epoch_steps
-        return Speed(math.fsum(times) / len(times) + startup_s, _standard_error(times))
+        return StepTimeEstimate(math.fsum(times) / len(times) + startup_s, _standard_error(times))
 
 
 def _standard_error(times: Sequence[float]) -> float:
@@ -94,18 +94,18 @@ def _standard_error(times: Sequence[float]) -> float:
     return statistics.stdev(means) / math.sqrt(blocks)
 
 
-def gain(before: Speed, after: Speed) -> float:
+def gain(before: StepTimeEstimate, after: StepTimeEstimate) -> float:
     """Return the achieved rise of throughput, 0.5 for half as much again."""
     return before.step_time_s / after.step_time_s - 1 if after.step_time_s > 0 else 0.0
 
 
-def is_better(before: Speed, after: Speed) -> bool:
+def is_better(before: StepTimeEstimate, after: StepTimeEstimate) -> bool:
     """Return whether ``after`` is faster by more than the noise of both."""
     noise_s = SIGMAS * math.hypot(before.noise_s, after.noise_s)
     return looks_better(before, after) and before.step_time_s - after.step_time_s > noise_s
 
 
-def looks_better(before: Speed, after: Speed) -> bool:
+def looks_better(before: StepTimeEstimate, after: StepTimeEstimate) -> bool:
     """Return whether ``after`` is faster by more than 3 %, whatever the noise."""
     return before.step_time_s - after.step_time_s > NOISE * before.step_time_s
 
@@ -121,7 +121,7 @@ class Proposal:
     predicted_gain_pct: float | None = None
 
 
-class Tuner:
+class WorkerTrials:
     """Decides what to try next. For one thread.
 
     Args:
@@ -137,7 +137,7 @@ class Tuner:
         self._persistent = False
         self._tried: set[int] = set()
         self._failed = self._unclear = 0
-        self._here = self._there = Speedometer(persistent=False)
+        self._present = self._previous = StepTimes(persistent=False)
         self._epoch_began = 0
         self._epoch_steps: int | None = None
 
@@ -145,11 +145,11 @@ class Tuner:
         """The loader is known."""
         self.workers, self._persistent = workers, persistent
         self._tried = {workers}
-        self._here = Speedometer(persistent=persistent)
+        self._present = StepTimes(persistent=persistent)
 
     def step(self, step: StepRecord) -> None:
         """A step was taken with the present number."""
-        self._here.add(step)
+        self._present.add(step)
 
     def propose(self, advice: WorkerAdvice | None) -> Proposal | None:
         """Return what to set at the next boundary, as far as can be said now; None to leave it.
@@ -163,7 +163,7 @@ class Tuner:
             return self._take_back(self.trial)
         if advice is None or advice.current != self.workers or advice.recommended in self._tried:
             return None
-        if self._failed >= MAX_REVERTS or self._here.speed(None) is None:
+        if self._failed >= MAX_REVERTS or self._present.speed(None) is None:
             return None
         return Proposal(before=self.workers, workers=advice.recommended, predicted_gain_pct=advice.predicted_gain_pct)
 
@@ -196,7 +196,7 @@ class Tuner:
         self._failed += taken.revert
         self._unclear = 0
         self._tried.add(taken.workers)
-        self._there, self._here = self._here, Speedometer(persistent=self._persistent)
+        self._previous, self._present = self._present, StepTimes(persistent=self._persistent)
         self.workers = taken.workers
         if taken.revert:
             return ended
@@ -220,9 +220,9 @@ class Tuner:
             return self._settle("set", time_s)
         return self._settle("kept" if speeds is not None and is_better(*speeds) else "unsettled", time_s)
 
-    def _speeds(self) -> tuple[Speed, Speed] | None:
+    def _speeds(self) -> tuple[StepTimeEstimate, StepTimeEstimate] | None:
         """Before and after the open trial; None when there is none or one of them is not known."""
-        before, after = self._there.speed(self._epoch_steps), self._here.speed(self._epoch_steps)
+        before, after = self._previous.speed(self._epoch_steps), self._present.speed(self._epoch_steps)
         return None if self.trial is None or before is None or after is None else (before, after)
 
     def _settle(self, outcome: str, time_s: float) -> tuple[WorkerTrial, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stallmeter.delivery.forwarder import points_of
+from stallmeter.delivery.points import points_of
 from stallmeter.recording import Header, Reader, Recorder
 from stallmeter.records import Event, UserMetrics, WindowRecord
 from stallmeter.records.interfaces import Page, Point

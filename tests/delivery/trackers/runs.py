@@ -13,8 +13,8 @@ import mlflow
 import torch
 
 from stallmeter import Monitor
-from stallmeter.delivery.forwarder import points_of
-from stallmeter.delivery.sync import Synced, sync
+from stallmeter.delivery.points import points_of
+from stallmeter.delivery.sync import SyncResult, sync
 from stallmeter.delivery.trackers.mlflow import MlflowTracker
 from stallmeter.errors import TrackerUnavailableError
 from stallmeter.recording import Reader
@@ -95,7 +95,7 @@ def in_mlflow(uri: str, run_id: str) -> History:
     return {k: sorted((m.step, m.timestamp, m.value) for m in client.get_metric_history(run_id, k)) for k in keys}
 
 
-def sync_patiently(folder: Path, **options: Any) -> Synced:
+def sync_patiently(folder: Path, **options: Any) -> SyncResult:
     """Sync as a user would: again, when a busy machine answers too late."""
     deadline = time.monotonic() + 90
     while True:

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from stallmeter.delivery.forwarder import Forwarder, deliver, points_left, points_of
+from stallmeter.delivery.delivery import deliver, points_left
+from stallmeter.delivery.forwarder import Forwarder
+from stallmeter.delivery.points import points_of
 from stallmeter.delivery.trackers.lightning_logger import LightningLoggerTracker
 from stallmeter.errors import TrackerUnavailableError
 from stallmeter.recording import Header, Reader, Recorder

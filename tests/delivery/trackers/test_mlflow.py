@@ -18,11 +18,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stallmeter.delivery.trackers.mlflow import BEGIN, END, NOTE_TAG, SECTION_BYTES, MlflowTracker, merge_note
+from stallmeter.delivery.trackers.mlflow import MlflowTracker
+from stallmeter.delivery.trackers.mlflow.note import BEGIN, END, NOTE_TAG, SECTION_BYTES, merge_note
 from stallmeter.errors import MissingPackageError, TrackerError, TrackerUnavailableError
 from stallmeter.records.interfaces import Page, Point, Tracker
 
-from ...servers import FaultServer, free_port
+from ...ports import free_port
+from ...servers import FaultServer
 
 mlflow = pytest.importorskip("mlflow")
 
@@ -450,10 +452,10 @@ def test_a_version_with_other_internals_is_served_through_its_client(monkeypatch
 
     monkeypatch.setattr(rest_utils, "http_request", lambda creds, endpoint, method: None)
     tracker = MlflowTracker("http://127.0.0.1:1", "0" * 32)
-    assert type(tracker._store).__name__ == "_Client"
+    assert type(tracker._store).__name__ == "_ClientStore"
     monkeypatch.delattr(rest_utils, "http_request")
     tracker = MlflowTracker("http://127.0.0.1:1", "0" * 32)
-    assert type(tracker._store).__name__ == "_Client"
+    assert type(tracker._store).__name__ == "_ClientStore"
 
 
 @pytest.mark.parametrize("fault", ["drive", "database"])

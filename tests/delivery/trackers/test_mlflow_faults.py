@@ -23,15 +23,16 @@ pytest.importorskip("torch")
 import psutil  # noqa: E402
 
 from stallmeter.delivery.sync import sync  # noqa: E402
-from stallmeter.delivery.trackers.mlflow import NOTE_TAG  # noqa: E402
+from stallmeter.delivery.trackers.mlflow.note import NOTE_TAG  # noqa: E402
 from stallmeter.errors import RecordingError, TrackerError  # noqa: E402
 from stallmeter.recording import Header, Recorder  # noqa: E402
 from stallmeter.records import LedgerRecord, WindowRecord  # noqa: E402
 
 from ...servers import FaultProxy, MlflowServer  # noqa: E402
+from ...warm import NO_PICTURES, Forks  # noqa: E402
 from .runs import WatchedTracker, complete, in_mlflow, in_recording, sync_patiently, train  # noqa: E402
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.xdist_group("server")]
 
 HANG_S = 30.0
 """Closing has a budget of 0.8 s in these runs: who takes this long hangs."""
@@ -252,11 +253,10 @@ RUNS = textwrap.dedent(
 )
 
 
-def test_several_runs_share_a_database(sqlite_uri: str, tmp_path: Path) -> None:
+def test_several_runs_share_a_database(forks: Forks, sqlite_uri: str, tmp_path: Path) -> None:
     """Four programs at once, each with a run of its own: sqlite lets one write at a time."""
     folders = [str(tmp_path / str(number)) for number in range(4)]
-    command = [sys.executable, "-c", RUNS, sqlite_uri, *folders]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path, check=False)
+    done = forks.run(NO_PICTURES + RUNS, sqlite_uri, *folders, cwd=tmp_path, timeout=200)
     assert done.returncode == 0, done.stderr
     ended = [line.split() for line in done.stdout.splitlines()]
     assert sorted(str(Path(folder).parent) for _, folder, _ in ended) == folders

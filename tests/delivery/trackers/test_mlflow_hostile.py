@@ -18,15 +18,18 @@ mlflow = pytest.importorskip("mlflow")
 
 from stallmeter import Monitor  # noqa: E402
 from stallmeter.cli import main  # noqa: E402
-from stallmeter.delivery.forwarder import deliver  # noqa: E402
+from stallmeter.delivery.delivery import deliver  # noqa: E402
 from stallmeter.delivery.sync import sync  # noqa: E402
-from stallmeter.delivery.trackers.mlflow import NOTE_TAG, MlflowTracker  # noqa: E402
+from stallmeter.delivery.trackers.mlflow import MlflowTracker  # noqa: E402
+from stallmeter.delivery.trackers.mlflow.note import NOTE_TAG  # noqa: E402
 from stallmeter.recording import Header, Recorder  # noqa: E402
 from stallmeter.records import UserMetrics  # noqa: E402
 from stallmeter.report import markdown  # noqa: E402
 
 from ...servers import FaultProxy, MlflowServer  # noqa: E402
 from .runs import History, sync_patiently  # noqa: E402
+
+pytestmark = pytest.mark.xdist_group("server")
 
 NASTY = (
     "<script>alert(1)</script>",

@@ -17,7 +17,8 @@ import pytest
 mlflow = pytest.importorskip("mlflow")
 pytest.importorskip("torch")
 
-from ...servers import MlflowServer, free_port  # noqa: E402
+from ...ports import free_port  # noqa: E402
+from ...servers import MlflowServer  # noqa: E402
 from .runs import WatchedTracker, complete, in_mlflow, in_recording, sync_patiently, train  # noqa: E402
 
 DRIVER = next((name for name in ("psycopg2", "psycopg") if importlib.util.find_spec(name)), "")

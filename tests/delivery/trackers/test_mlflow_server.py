@@ -9,8 +9,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from stallmeter.delivery.forwarder import Forwarder, deliver
-from stallmeter.delivery.trackers.mlflow import BEGIN, NOTE_TAG, MlflowTracker
+from stallmeter.delivery.delivery import deliver
+from stallmeter.delivery.forwarder import Forwarder
+from stallmeter.delivery.trackers.mlflow import MlflowTracker
+from stallmeter.delivery.trackers.mlflow.note import BEGIN, NOTE_TAG
 from stallmeter.errors import TrackerError
 from stallmeter.recording import Header, Recorder
 from stallmeter.records import StepRecord, WindowRecord
@@ -19,7 +21,7 @@ from stallmeter.records.interfaces import Page
 from ...servers import FaultProxy, FaultServer, MlflowServer
 
 mlflow = pytest.importorskip("mlflow")
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.xdist_group("server")]
 
 T = TypeVar("T")
 NOW = 1_700_000_000.0

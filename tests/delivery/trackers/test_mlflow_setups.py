@@ -20,7 +20,8 @@ import torch  # noqa: E402
 
 from stallmeter import Monitor  # noqa: E402
 from stallmeter.delivery.sync import sync  # noqa: E402
-from stallmeter.delivery.trackers.mlflow import NOTE_TAG, MlflowTracker  # noqa: E402
+from stallmeter.delivery.trackers.mlflow import MlflowTracker  # noqa: E402
+from stallmeter.delivery.trackers.mlflow.note import NOTE_TAG  # noqa: E402
 from stallmeter.errors import RecordingError, TrackerError, TrackerUnavailableError  # noqa: E402
 from stallmeter.lightning import StallMonitor  # noqa: E402
 from stallmeter.recording import Header, Recorder  # noqa: E402
@@ -28,6 +29,8 @@ from stallmeter.records import LedgerRecord, WindowRecord  # noqa: E402
 
 from ...servers import MlflowServer  # noqa: E402
 from .runs import in_mlflow, in_recording, train  # noqa: E402
+
+pytestmark = pytest.mark.xdist_group("server")
 
 
 @pytest.fixture(autouse=True)

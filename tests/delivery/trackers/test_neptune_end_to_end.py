@@ -122,10 +122,10 @@ def test_a_fork_that_waits_for_the_client_is_not_blamed_on_the_data(
                 for _batch in monitor.watch(loader):
                     pass
         run.stop()
-    ledger = monitor.window.ledger
+    ledger = monitor.window.ledger.record
     assert ledger is not None
-    assert monitor.window.fork_s is not None
-    assert monitor.window.fork_s >= 1.0 * epochs
+    assert monitor.window.workers.fork_s is not None
+    assert monitor.window.workers.fork_s >= 1.0 * epochs
     assert ledger.buckets["worker_startup"] >= 1.0 * epochs
     assert ledger.buckets["data_wait"] < 1.0
     primary = monitor.verdict.primary

@@ -8,7 +8,7 @@ from pathlib import Path
 from stallmeter.delivery.trackers.neptune.fields import page_values
 from stallmeter.records.interfaces import Page
 from stallmeter.report.json import to_json
-from stallmeter.report.model import build_report
+from stallmeter.report.model import read_history
 
 from ...report.recordings import complete_run, write
 
@@ -72,7 +72,7 @@ def test_a_report_that_is_missing_or_broken_costs_only_its_own_fields(tmp_path: 
 def test_a_real_report_has_what_is_looked_for(tmp_path: Path) -> None:
     folder = write(tmp_path / "run", complete_run())
     path = tmp_path / "diagnosis.json"
-    path.write_text(json.dumps(to_json(build_report(folder, 0))))
+    path.write_text(json.dumps(to_json(read_history(folder).report())))
     found = page_values(page(True, **{"diagnosis.json": path}))
     assert {"wall_s", "steps", "coverage_pct", "primary_severity", "recommended_num_workers", "limited_by"} <= set(
         found

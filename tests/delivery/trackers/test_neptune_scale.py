@@ -14,7 +14,7 @@ import pytest
 
 from stallmeter import Monitor
 from stallmeter.delivery.choice import choose_trackers
-from stallmeter.delivery.forwarder import deliver
+from stallmeter.delivery.delivery import deliver
 from stallmeter.delivery.trackers.neptune import NeptuneScaleTracker, NeptuneTracker
 from stallmeter.errors import MissingPackageError, TrackerError, TrackerUnavailableError
 from stallmeter.records.interfaces import Tracker

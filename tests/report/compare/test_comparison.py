@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from stallmeter.errors import RecordingError
 from stallmeter.records import BUCKETS
 from stallmeter.report.compare.comparison import NUMBERS, Side, compare_sides, side_of_document, side_of_history
-from stallmeter.report.compare.forms import comparison_sheet, comparison_to_json, outcome
+from stallmeter.report.compare.forms import comparison_overview, comparison_to_json, outcome
 from stallmeter.report.compare.noise import BLOCKS, MIN_BLOCKS, Noise
 from stallmeter.report.json import to_json
-from stallmeter.report.model import build_report, read_history
-from stallmeter.report.sheet import sheet_to_markdown
+from stallmeter.report.model import read_history
+from stallmeter.report.overview import overview_to_markdown
 
 from ..recordings import COMPUTE_BOUND, HOSTILE, VERDICT, complete_run, hardware, ledger, step, write
 
@@ -68,7 +68,7 @@ def test_the_numbers_of_a_recording(tmp_path):
 
 def test_a_summary_knows_no_noise(tmp_path):
     """From the JSON alone: the same numbers, no interval, and the sentence says so."""
-    document = json.loads(json.dumps(to_json(build_report(write(tmp_path / "x", complete_run())))))
+    document = json.loads(json.dumps(to_json(read_history(write(tmp_path / "x", complete_run())).report())))
     side = side_of_document(document, "run abc")
     made = compare_sides(side, side, max_regression_pct=0)
     assert not made.regressed
@@ -137,7 +137,7 @@ def test_forms(tmp_path):
     folder = write(tmp_path / "b", [*(step(i) for i in range(20)), ledger(), VERDICT], host=HOSTILE)
     history = read_history(folder)
     b = side_of_history(history, history.report(type(VERDICT)(primary=COMPUTE_BOUND)))
-    markdown = sheet_to_markdown(comparison_sheet(compare_sides(a, b)))
+    markdown = overview_to_markdown(comparison_overview(compare_sides(a, b)))
     assert "| primary cause | no-workers, 60.0 % lost | compute-bound |" in markdown
     assert "<script>" not in markdown
     assert "![i]" not in markdown
@@ -173,7 +173,7 @@ def test_what_is_no_report(document):
 @pytest.mark.parametrize("change", [{"steps": "many"}, {"ledger": []}, {"run": 3}, {"step_time_s": "0.1"}])
 def test_a_damaged_report(tmp_path, change):
     """A value of a wrong type is named as that."""
-    document = to_json(build_report(write(tmp_path, complete_run()))) | change
+    document = to_json(read_history(write(tmp_path, complete_run())).report()) | change
     with pytest.raises(RecordingError, match="damaged"):
         side_of_document(document, "run x")
 
@@ -228,4 +228,4 @@ def test_swapping_mirrors_the_signs(a, b, metric):
         if one.change_pct and other.change_pct:
             assert (one.change_pct > 0) is not (other.change_pct > 0)
     json.dumps(comparison_to_json(there), allow_nan=False)
-    assert sheet_to_markdown(comparison_sheet(there))
+    assert overview_to_markdown(comparison_overview(there))

@@ -53,6 +53,7 @@ class LightningLoggerTracker:
         Raises:
             TrackerUnavailableError: It is full.
         """
+        # Without the lock, for a bound that need not be exact: nobody else adds but what a logger has just refused.
         if len(self._mailbox) + len(points) > self._mailbox_points:
             raise TrackerUnavailableError(f"{len(self._mailbox)} points wait for the training thread to log them")
         with self._lock:
@@ -100,6 +101,7 @@ class LightningLoggerTracker:
                 logged += 1
         finally:
             kept = [one for one, row in zip(found, row_of, strict=True) if row >= logged]
+            # What was added meanwhile stands behind: the first ones are still those that were found.
             with self._lock:
                 for _ in found:
                     self._mailbox.popleft()

@@ -185,7 +185,7 @@ def side_of_history(history: History, report: Report) -> Side:
     """
 
     def noise(_: object) -> dict[str, Noise | None]:
-        times = [step.step_time_s for step in history.window.steady]
+        times = [step.step_time_s for step in history.window.steps.steady]
         readings = history.timeline.readings
         return {
             "step_time_median_s": noise_of_steps(times, statistics.median),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import wording
-from ..sheet import Sheet, Table
+from ..overview import Overview, Table
 from .comparison import Change, Comparison, Side
 
 SCHEMA = 1
@@ -32,12 +32,12 @@ def comparison_to_json(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def comparison_sheet(comparison: Comparison) -> Sheet:
+def comparison_overview(comparison: Comparison) -> Overview:
     """Return what is shown of a comparison."""
     before, after = comparison.before, comparison.after
     numbers = tuple(_row(change) for change in comparison.changes if not (change.before is change.after is None))
     ledger = tuple(_row(change) for change in comparison.ledger)
-    return Sheet(
+    return Overview(
         headline=outcome(comparison),
         tables=(
             Table(("Run", "before", "after"), _facts(before, after), numeric=False),
@@ -62,15 +62,15 @@ def outcome(comparison: Comparison) -> str:
     limit = comparison.max_regression_pct
     if limit is None:
         said = "slower" if change.worse_pct > 0 else "faster" if change.worse_pct < 0 else "unchanged"
-        judged = f"The second run is {said}"
+        said = f"The second run is {said}"
     elif comparison.regressed:
-        judged = f"Regression of more than {limit:g} %"
+        said = f"Regression of more than {limit:g} %"
     else:
-        judged = f"No regression of more than {limit:g} %"
+        said = f"No regression of more than {limit:g} %"
     doubt = (
         "how much of it is noise cannot be told" if change.interval is None else f"the difference is {_between(change)}"
     )
-    return f"{judged}. {moved}; {doubt}."
+    return f"{said}. {moved}; {doubt}."
 
 
 def _facts(before: Side, after: Side) -> tuple[tuple[str, ...], ...]:

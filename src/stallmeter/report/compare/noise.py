@@ -1,9 +1,9 @@
 """How much a number of one run would differ if the run were made again, from how much it differs within the run.
 
-The method of batch means (Law and Kelton, Simulation Modeling and Analysis, chapter 9.5): steps that follow each other
-resemble each other, so single steps would make a run look more certain than it is. A run is cut into up to `BLOCKS`
-consecutive blocks, the number is taken in each, and the standard error of the run's number is the standard deviation of
-the blocks' numbers divided by the square root of how many there are.
+The method of batch means (Law and Kelton, Simulation Modeling and Analysis, chapter 9.5): steps that follow each
+other resemble each other. So single steps would make a run look more certain than it is. A run is cut into up to
+`BLOCKS` consecutive blocks, and the number is taken in each. The standard error of the run's number is the standard
+deviation of the blocks' numbers, divided by the square root of how many there are.
 
 It knows what varies within a run and nothing of what differs between days or machines.
 """

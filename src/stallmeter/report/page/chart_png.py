@@ -51,7 +51,7 @@ def phase_chart(history: History) -> bytes | None:
 
 def _draw(history: History) -> bytes | None:
     intervals = history.timeline.intervals(BINS)
-    ledger = history.window.ledger
+    ledger = history.window.ledger.record
     if not intervals or ledger is None:
         return None
     figure = Figure(figsize=(WIDTH_PX / DPI, HEIGHT_PX / DPI), dpi=DPI, facecolor="white")

@@ -94,7 +94,7 @@ def phases(history: History, axis: TimeAxis) -> Chart | None:
 def step_times(history: History, axis: TimeAxis) -> Chart | None:
     """Return step time and data wait over the run."""
     origin_s = history.header.started_s
-    steps = [s for s in history.window.steady if math.isfinite(s.time_s)]
+    steps = [s for s in history.window.steps.steady if math.isfinite(s.time_s)]
     if len(steps) < 2:
         return None
     groups = list(_groups(sorted(steps, key=lambda s: s.time_s), BINS))
@@ -118,7 +118,7 @@ def step_times(history: History, axis: TimeAxis) -> Chart | None:
         curve("step time, median", "step", _step_time, 0.5),
         curve("data wait, median", "data_wait", _data_wait, 0.5),
     ]
-    slow = [s for s in history.window.slow_steps if s.step_time_s > FASTEST_S]
+    slow = [s for s in history.window.steps.slowest if s.step_time_s > FASTEST_S]
     data.append(_slowest(slow, axis, origin_s))
     values = [y for trace in data for y in trace["y"]]
     middle = statistics.median(map(_step_time, steps))
@@ -217,7 +217,7 @@ def _groups(steps: Sequence[StepRecord], most: int) -> Iterator[Sequence[StepRec
 
 def _end_s(history: History, steps: Sequence[StepRecord]) -> float:
     latest = max(s.time_s for s in steps) - history.header.started_s
-    return max(latest, history.window.wall_s or 0.0)
+    return max(latest, history.window.ledger.wall_s or 0.0)
 
 
 def _step_time(step: StepRecord) -> float:

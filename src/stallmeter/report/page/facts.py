@@ -73,8 +73,8 @@ def verdict_box(report: Report) -> VerdictBox:
     """Return verdict, fix and predicted gain."""
     primary = report.verdict.primary
     if primary is None:
-        said = wording.headline(report.judged, report.trials)
-        return VerdictBox("plain" if report.judged is None else "info", "verdict", said)
+        said = wording.headline(report.known_verdict, report.trials)
+        return VerdictBox("plain" if report.known_verdict is None else "info", "verdict", said)
     lost = primary.time_lost_s > 0
     return VerdictBox(
         severity=primary.severity.value,

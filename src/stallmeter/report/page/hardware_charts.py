@@ -101,11 +101,11 @@ SHORTAGE = Panel(
 
 def hardware(history: History, axis: TimeAxis) -> Iterator[Chart]:
     """Yield a chart for each part of the machine of which anything was measured."""
-    host = history.window.host.items
+    host = history.window.host.samples.items
     for panel in (CPU, MEMORY, DISK, NETWORK, SHORTAGE):
         yield from _chart(panel, host, history, axis)
-    for index in sorted(history.window.gpus)[:GPUS_SHOWN]:
-        samples = history.window.gpus[index].items
+    for index in sorted(history.window.gpu.samples)[:GPUS_SHOWN]:
+        samples = history.window.gpu.samples[index].items
         yield from _chart(_gpu(index, samples), samples, history, axis)
 
 
@@ -155,7 +155,7 @@ def _chart(
         data=data,
         layout=layout(
             hovermode="x unified",
-            xaxis=axis.axis(0.0, max((history.window.wall_s or 0.0), samples[-1].time_s - origin_s))
+            xaxis=axis.axis(0.0, max((history.window.ledger.wall_s or 0.0), samples[-1].time_s - origin_s))
             | {"unifiedhovertitle": {"text": f"%{{x:.4~g}} {axis.unit}"}},
             yaxis=y_axis(panel.unit, range=[0, top]),
         ),

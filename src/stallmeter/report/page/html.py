@@ -22,9 +22,9 @@ from ..model import History, Report
 from . import facts
 from .charts import distribution, phases, step_times
 from .hardware_charts import hardware
-from .lanes import lanes, worker_rows
 from .palette import PALETTE
 from .plot import Chart, time_axis
+from .worker_timeline import worker_rows, worker_timeline
 
 try:
     from jinja2 import Environment, StrictUndefined
@@ -72,7 +72,7 @@ def _render(history: History, report: Report) -> str:
     charts = _draw(history, report)
     drawn = {c.id: {"data": c.data, "layout": c.layout} for c in charts.all()}
     library, script = get_plotlyjs(), _script(_resource("report.js"))
-    rows = worker_rows(history.window.batches.items)
+    rows = worker_rows(history.window.workers.batches.items)
     page: str = _template().render(
         policy=_policy([library, script]) if drawn else _policy([]),
         style=Markup(_resource("report.css") + _colours()),  # noqa: S704 - our own file
@@ -81,7 +81,7 @@ def _render(history: History, report: Report) -> str:
         drawn=drawn,
         charts=charts,
         report=report,
-        headline=wording.headline(report.judged, report.trials),
+        headline=wording.headline(report.known_verdict, report.trials),
         origin=facts.origin(report),
         verdict=facts.verdict_box(report),
         kpis=facts.key_figures(report),
@@ -101,11 +101,11 @@ def _render(history: History, report: Report) -> str:
 
 def _draw(history: History, report: Report) -> _Charts:
     axis = time_axis(report.wall_s or 0.0)
-    steps = (step_times(history, axis), distribution(report, history.window.steady))
+    steps = (step_times(history, axis), distribution(report, history.window.steps.steady))
     return _Charts(
         phases=phases(history, axis),
         steps=[c for c in steps if c is not None],
-        lanes=lanes(history, axis),
+        lanes=worker_timeline(history, axis),
         hardware=list(hardware(history, axis)),
     )
 

@@ -53,6 +53,8 @@ class LoaderProbe:
         """Whether batches are made in the loop thread: only then are `loop_before` and `loop_after` of use."""
         self._prefetch = PrefetchQueue()
         self._loop = LoopTimer()
+        # Between the thread that makes iterators and the sampler thread. The training thread takes it between epochs
+        # only; what it reads for each batch, `in_loop`, is a flag that is replaced whole.
         self._lock = threading.Lock()
         self._rings: list[tuple[weakref.ref[WorkerInit], Ring]] = []
         self._touched: list[tuple[weakref.ref[Any], weakref.ref[WorkerInit]]] = []
@@ -143,6 +145,7 @@ class LoaderProbe:
             self._listen(bool(made))
             records, self._pending = [*self._pending, *made], []
             workers = [worker for _, ring in self._rings for worker in ring.seen()]
+        # Outside the lock: reading processes takes milliseconds, for which an epoch need not wait.
         records += (self._batch(-1, fetch) for fetch in self._loop.drain())
         memory = self._memory(time_s, workers)
         return [*records, memory] if memory else records
@@ -257,7 +260,8 @@ class LoaderProbe:
         return info
 
     def _drain(self) -> list[WorkerBatch]:
-        # Whoever can still start or be a worker of it holds the function: without it, this is the last drain.
+        # Whoever can still start or be a worker of it holds the function: without it, this is the last drain. Looked at
+        # before the rings are drained: a ring whose last holder goes meanwhile is drained once more.
         gone = [init() is None for init, _ in self._rings]
         batches = [self._batch(worker, fetch) for _, ring in self._rings for worker, fetch in ring.drain()]
         self._lost += sum(ring.lost for (_, ring), dead in zip(self._rings, gone, strict=True) if dead)

@@ -49,6 +49,8 @@ class LoopTimer:
         cpu = thread_time_ns() - self._cpu
         queued = b"" if self._fd is None else read_run_queue(self._fd)
         end = monotonic_ns()
+        # A deque is the queue between the threads: its ends are safe without a lock, and a full one drops the oldest by
+        # itself. Between the two lines the other thread may take some: then one is counted as lost that was not.
         raw = self._raw
         if len(raw) == CAPACITY:
             self.lost += 1
@@ -58,7 +60,7 @@ class LoopTimer:
     def drain(self) -> list[Fetch]:
         """Return the batches since the last call. May be called by another thread."""
         fetches = []
-        while self._raw:
+        while self._raw:  # only this side takes off: what was seen is there
             end, wall, cpu, before, after = self._raw.popleft()
             queued = run_queue_ns(before, after)
             fetches.append(

@@ -61,6 +61,8 @@ class PrefetchQueue:
                 iterator = self._bind()
                 if iterator is None:
                     return None, None
+            # qsize of a queue between processes is a semaphore's value, right at this instant only; macOS has none and
+            # raises. A batch that comes between this and next() is counted as late, which it nearly was.
             queued = iterator._data_queue.qsize()
             if self._pinned:
                 queued += iterator._worker_result_queue.qsize()

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...errors import SettingError
 from .dataloader import CANNOT_SET, DEFAULT_PREFETCH, keeps_state, start_method, stop_workers, why_no_other_workers
-from .rehearsal import why_no_new_process, why_no_worker
+from .spawn_check import why_no_new_process, why_no_worker
 
 
 def why_fixed(loader: Any, workers: int) -> str | None:
@@ -86,6 +86,7 @@ def resize(loader: Any, workers: int, *, prefetch_factor: int | None = None) -> 
     if (workers, ahead) == before:
         return
     try:
+        # torch forbids setting dataset, samplers and the like of a loader that is made, but not these two.
         loader.num_workers, loader.prefetch_factor = workers, ahead
     except CANNOT_SET as exc:
         _put_back(loader, before)

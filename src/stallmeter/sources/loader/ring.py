@@ -4,6 +4,13 @@ Worker ``w`` of a loader owns a few lanes, because two iterators of one loader m
 worker ``w``. A worker that starts takes the next lane in turn and puts its pid on it; a lane therefore has one writer,
 and a writer that finds another pid on its lane moves on. Within a lane the count of records is written after the
 record, and the reader drops what may have been overwritten while it read.
+
+There is no lock and no memory barrier, because a worker must never wait for us and may be killed at any instant. This
+rests on three things. A count is one aligned 64-bit word, which CPUs store in one piece. Others see a CPU's stores in
+the order in which it made them: x86 promises that, ARM does not; but there the interpreter runs hundreds of
+instructions between record and count, and the reader, who comes once a second, would have to meet the nanoseconds in
+which a count is visible and its record is not. And should it happen, it reads what the place held before: one batch in
+the statistics is wrong and nothing else, for no address, length or index is taken from a record.
 """
 
 from __future__ import annotations
@@ -79,7 +86,7 @@ class Ring:
     def __reduce__(self) -> tuple[type[Ring], tuple[Any, int]]:
         return Ring, (self._memory, self.workers)
 
-    def lane(self, worker: int) -> Lane:
+    def writer(self, worker: int) -> RingWriter:
         """Return a lane for the calling process, which is worker number ``worker``.
 
         Raises:
@@ -87,7 +94,7 @@ class Ring:
         """
         if not 0 <= worker < self.workers:
             raise IndexError(worker)
-        return Lane(self, self._words, worker * _ROW)
+        return RingWriter(self, self._words, worker * _ROW)
 
     def drain(self) -> list[tuple[int, Fetch]]:
         """Return worker and record of each batch since the last call. For one reader."""
@@ -104,19 +111,24 @@ class Ring:
 
     def _drain(self, i: int) -> list[Fetch]:
         at, first = self._at(i), self._read[i]
+        # No lock and no barrier: a worker must never wait for us. x86 shows stores in order, so that a record is there
+        # before its count is. On ARM a count may be seen early; such a record reads as the one that was there before
+        # it, or as zeros: one batch among many, never an error.
         count = self._words[at + _COUNT]
         if count == first:
             return []
         oldest = max(first, count - CAPACITY)
         copies = [Fetch._make(_RECORD.unpack_from(self._words, _offset(at, number))) for number in range(oldest, count)]
-        # The writer went on meanwhile: what it has overwritten, or may be overwriting, is no record any more.
+        # The writer went on meanwhile: what it has overwritten, or may be overwriting, is no record any more. The count
+        # is therefore read again, after the records; one place counts as being overwritten, for a record is written
+        # before it is counted.
         whole = min(count, max(oldest, self._words[at + _COUNT] - CAPACITY + 1))
         self.lost += whole - first
         self._read[i] = count
         return copies[whole - oldest :]
 
 
-class Lane:
+class RingWriter:
     """Where one worker process writes. Made in that process."""
 
     __slots__ = ("_at", "_claims", "_pid", "_ring", "_row", "_since_ns", "_words")
@@ -141,15 +153,17 @@ class Lane:
             at = self._claim()
         count = words[at + _COUNT]
         _RECORD.pack_into(words, _offset(at, count), *record)
-        words[at + _COUNT] = count + 1
+        words[at + _COUNT] = count + 1  # after the record: a worker that dies between the two leaves no half record
 
     def _claim(self) -> int:
         words, row = self._words, self._row
         self._claims -= 1
+        # Not atomic: two workers that start at one moment may read the same number and take the same lane. The pid that
+        # was written last owns it; the other one sees that at its next record and moves on.
         starts = words[row]
         words[row] = starts + 1
         self._at = at = row + 1 + starts % LANES * _LANE
-        words[at + _SINCE] = self._since_ns
+        words[at + _SINCE] = self._since_ns  # before the pid, which says that there is somebody
         words[at + _PID] = self._pid
         return at
 

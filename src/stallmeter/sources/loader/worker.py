@@ -12,7 +12,7 @@ from time import monotonic_ns, process_time_ns, thread_time_ns
 from typing import Any
 
 from ...machine.procfs import COUNTS_READS, open_run_queue, process_read_bytes, read_run_queue, run_queue_ns
-from .ring import UNKNOWN, Lane, Ring
+from .ring import UNKNOWN, Ring, RingWriter
 
 _CANNOT_TIME = (AttributeError, KeyError, IndexError, OSError, RuntimeError, TypeError, ValueError)
 """What torch's internals, procfs and shared memory can raise where they are not as expected."""
@@ -75,7 +75,7 @@ class FetchTimer:
         "items",
     )
 
-    def __init__(self, dataset: object, lane: Lane) -> None:
+    def __init__(self, dataset: object, lane: RingWriter) -> None:
         self.dataset = dataset
         self.collate_ns = self.items = UNKNOWN
         self._lane = lane
@@ -142,7 +142,8 @@ def _time_fetches(ring: Ring, worker_id: int) -> None:
     # An attached loader's function may have been wrapped by the user and attached again: once is enough.
     if any(hasattr(fetcher.fetch, "timer") for fetcher in fetchers):
         return
-    timer = FetchTimer(info.dataset, ring.lane(worker_id))
+    timer = FetchTimer(info.dataset, ring.writer(worker_id))
+    # torch's classes are patched in the worker's process only, which nobody shares and which ends with its iterator.
     for fetcher in fetchers:
         fetcher.fetch = _timed(fetcher.fetch, timer)
 

@@ -11,8 +11,8 @@ from typing import Any
 import pynvml
 
 from ...records import Event, GpuSample
-from .codes import Codes
-from .devices import Device, Finder, doubt, visible_devices
+from .codes import ErrorCodes
+from .devices import DeviceFinder, GpuDevice, visible_devices, why_uncertain
 from .reader import DeviceLostError, DeviceReader
 
 ENOUGH_DROPS = 20
@@ -46,7 +46,7 @@ class NvmlSource:
         """Version of the driver; None when it does not say."""
         self._nvml = nvml
         self._environ = environ
-        self._codes = Codes(nvml)
+        self._codes = ErrorCodes(nvml)
         self._readers: tuple[DeviceReader, ...] = ()
         self._opened = False
         self._started = False
@@ -144,14 +144,14 @@ class NvmlSource:
             for loss, indexes in by_loss.items()
         ]
 
-    def _choose(self, environ: Mapping[str, str]) -> tuple[Device, ...]:
-        finder = Finder(self._nvml, self._codes)
+    def _choose(self, environ: Mapping[str, str]) -> tuple[GpuDevice, ...]:
+        finder = DeviceFinder(self._nvml, self._codes)
         self.driver = finder.text("nvmlSystemGetDriverVersion")
         visible = environ.get("CUDA_VISIBLE_DEVICES")
         boards = finder.boards()
         devices = visible_devices(visible, boards)
         if devices:
-            self.note = doubt(visible, boards, devices, environ.get("CUDA_DEVICE_ORDER"))
+            self.note = why_uncertain(visible, boards, devices, environ.get("CUDA_DEVICE_ORDER"))
         elif not boards:
             self.reason = "NVML found no GPU"
             self.fix = "ask for a GPU where you start the job; in a container, pass the GPUs in"

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Any
 
 
-class Loss(Enum):
+class ErrorScope(Enum):
     """How far an error reaches."""
 
     DRIVER = "driver"
@@ -20,9 +20,9 @@ class Loss(Enum):
 
 
 _REACH = {
-    Loss.DRIVER: ("UNINITIALIZED", "DRIVER_NOT_LOADED", "LIBRARY_NOT_FOUND", "LIB_RM_VERSION_MISMATCH"),
-    Loss.DEVICE: ("GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND"),
-    Loss.METRIC: (
+    ErrorScope.DRIVER: ("UNINITIALIZED", "DRIVER_NOT_LOADED", "LIBRARY_NOT_FOUND", "LIB_RM_VERSION_MISMATCH"),
+    ErrorScope.DEVICE: ("GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND"),
+    ErrorScope.METRIC: (
         "NOT_SUPPORTED",
         "NO_PERMISSION",
         "FUNCTION_NOT_FOUND",
@@ -40,10 +40,10 @@ _WORDS = {
 }
 
 _RECENT = {"GPU_NOT_FOUND": 28}
-"""Codes of nvml.h that a driver may return and older bindings (12.535) do not name."""
+"""ErrorCodes of nvml.h that a driver may return and older bindings (12.535) do not name."""
 
 
-class Codes:
+class ErrorCodes:
     """Sorts the errors of an NVML binding.
 
     Args:
@@ -61,15 +61,15 @@ class Codes:
             if (code := getattr(nvml, f"NVML_ERROR_{name}", _RECENT.get(name))) is not None
         }
 
-    def loss(self, exc: Exception) -> Loss:
+    def loss(self, exc: Exception) -> ErrorScope:
         """Return how far an error reaches."""
         if isinstance(exc, AttributeError):
-            return Loss.METRIC
-        return self._names.get(getattr(exc, "value", None), ("", Loss.MOMENT))[1]
+            return ErrorScope.METRIC
+        return self._names.get(getattr(exc, "value", None), ("", ErrorScope.MOMENT))[1]
 
     def why(self, exc: Exception) -> str:
         """Say in words why a metric is not measured."""
         if isinstance(exc, AttributeError):
             return "needs a newer nvidia-ml-py"
-        name = self._names.get(getattr(exc, "value", None), ("", Loss.MOMENT))[0]
+        name = self._names.get(getattr(exc, "value", None), ("", ErrorScope.MOMENT))[0]
         return _WORDS.get(name, "not supported")

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .codes import Codes
+from .codes import ErrorCodes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Device:
+class GpuDevice:
     """A GPU, or one MIG instance of it."""
 
     handle: Any
@@ -30,17 +30,17 @@ class Device:
 class Board:
     """A physical GPU."""
 
-    gpu: Device
-    instances: tuple[Device, ...] | None
+    gpu: GpuDevice
+    instances: tuple[GpuDevice, ...] | None
     """Its MIG instances; None when MIG mode is off."""
 
     @property
-    def devices(self) -> tuple[Device, ...]:
+    def devices(self) -> tuple[GpuDevice, ...]:
         """What CUDA can run on: in MIG mode the instances, never the GPU itself."""
         return (self.gpu,) if self.instances is None else self.instances
 
 
-class Finder:
+class DeviceFinder:
     """Asks NVML what there is. A device that does not answer is left out.
 
     Args:
@@ -48,7 +48,7 @@ class Finder:
         codes: Its errors.
     """
 
-    def __init__(self, nvml: Any, codes: Codes) -> None:
+    def __init__(self, nvml: Any, codes: ErrorCodes) -> None:
         self._nvml = nvml
         self._codes = codes
 
@@ -58,7 +58,7 @@ class Finder:
         for index in range(self.ask("nvmlDeviceGetCount") or 0):
             handle = self.ask("nvmlDeviceGetHandleByIndex", index)
             if handle is not None:
-                gpu = Device(handle, handle, self._uuid(handle), self.text("nvmlDeviceGetName", handle))
+                gpu = GpuDevice(handle, handle, self._uuid(handle), self.text("nvmlDeviceGetName", handle))
                 # (current, pending) where the GPU knows MIG
                 mig_mode = self.ask("nvmlDeviceGetMigMode", handle)
                 boards.append(Board(gpu, self._instances(gpu) if mig_mode and mig_mode[0] else None))
@@ -76,7 +76,7 @@ class Finder:
         except self._codes.caught:
             return None
 
-    def _instances(self, gpu: Device) -> tuple[Device, ...]:
+    def _instances(self, gpu: GpuDevice) -> tuple[GpuDevice, ...]:
         found = []
         for index in range(self.ask("nvmlDeviceGetMaxMigDeviceCount", gpu.handle) or 0):
             handle = self.ask("nvmlDeviceGetMigDeviceHandleByIndex", gpu.handle, index)
@@ -85,14 +85,14 @@ class Finder:
                 compute_instance = self.ask("nvmlDeviceGetComputeInstanceId", handle)
                 legacy_uuid = f"MIG-{gpu.uuid}/{gpu_instance}/{compute_instance}"
                 name = self.text("nvmlDeviceGetName", handle)
-                found.append(Device(handle, gpu.handle, self._uuid(handle), name, legacy_uuid, gpu_instance))
+                found.append(GpuDevice(handle, gpu.handle, self._uuid(handle), name, legacy_uuid, gpu_instance))
         return tuple(found)
 
     def _uuid(self, handle: Any) -> str:
         return self.text("nvmlDeviceGetUUID", handle) or ""
 
 
-def visible_devices(visible: str | None, boards: Sequence[Board]) -> tuple[Device, ...]:
+def visible_devices(visible: str | None, boards: Sequence[Board]) -> tuple[GpuDevice, ...]:
     """Choose devices as CUDA does: stop at the first invalid entry, and show nothing when one is repeated.
 
     Args:
@@ -101,7 +101,7 @@ def visible_devices(visible: str | None, boards: Sequence[Board]) -> tuple[Devic
     """
     if visible is None:
         return tuple(device for board in boards for device in board.devices)
-    chosen: list[Device] = []
+    chosen: list[GpuDevice] = []
     for entry in visible.split(","):
         # CUDA reads all entries as the kind that the first one is.
         if visible.startswith("MIG-"):
@@ -119,7 +119,7 @@ def visible_devices(visible: str | None, boards: Sequence[Board]) -> tuple[Devic
     return tuple(chosen)
 
 
-def _by_uuid(entry: str, prefix: str, devices: Sequence[Device]) -> tuple[Device, ...]:
+def _by_uuid(entry: str, prefix: str, devices: Sequence[GpuDevice]) -> tuple[GpuDevice, ...]:
     """Find the one device whose UUID begins with ``entry``; none when several do."""
     if not entry.startswith(prefix):
         return ()
@@ -127,13 +127,15 @@ def _by_uuid(entry: str, prefix: str, devices: Sequence[Device]) -> tuple[Device
     return found if len(found) == 1 else ()
 
 
-def _by_ordinal(entry: str, boards: Sequence[Board]) -> tuple[Device, ...]:
+def _by_ordinal(entry: str, boards: Sequence[Board]) -> tuple[GpuDevice, ...]:
     # As strtoul does: "1gpu" is 1, "-1" and "NoDevFiles" are none.
     match = re.match(r"\s*\+?(\d{1,9})", entry)
     return boards[int(match[1])].devices if match and int(match[1]) < len(boards) else ()
 
 
-def doubt(visible: str | None, boards: Sequence[Board], devices: Sequence[Device], order: str | None) -> str | None:
+def why_uncertain(
+    visible: str | None, boards: Sequence[Board], devices: Sequence[GpuDevice], order: str | None
+) -> str | None:
     """Say what may be wrong about the choice; None when nothing is.
 
     Args:

@@ -6,7 +6,7 @@ import math
 from contextlib import suppress
 from typing import Any
 
-from .devices import Device
+from .devices import GpuDevice
 
 MIN_INTERVAL_S = 0.1
 """NVML's documentation: two samples shall be at least 100 ms apart."""
@@ -37,7 +37,7 @@ class Gpm:
         AttributeError: The binding has no GPM.
     """
 
-    def __init__(self, nvml: Any, device: Device) -> None:
+    def __init__(self, nvml: Any, device: GpuDevice) -> None:
         self._nvml = nvml
         self._device = device
         self._samples: list[Any] = []

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...records import GpuSample
-from .codes import Codes, Loss
-from .devices import Device
+from .codes import ErrorCodes, ErrorScope
+from .devices import GpuDevice
 from .gpm import Gpm
 from .metrics import METRICS, Metric
 
@@ -28,7 +28,7 @@ class DeviceReader:
         index: Its position among the visible devices.
     """
 
-    def __init__(self, nvml: Any, codes: Codes, device: Device, index: int) -> None:
+    def __init__(self, nvml: Any, codes: ErrorCodes, device: GpuDevice, index: int) -> None:
         self.device = device
         self.index = index
         self._nvml = nvml
@@ -116,11 +116,11 @@ class DeviceReader:
             return call()
         except self._codes.caught as exc:
             loss = self._codes.loss(exc)
-            if loss is Loss.DRIVER:
+            if loss is ErrorScope.DRIVER:
                 raise
-            if loss is Loss.DEVICE:
+            if loss is ErrorScope.DEVICE:
                 raise DeviceLostError(str(exc)) from exc
-            if loss is Loss.MOMENT:
+            if loss is ErrorScope.MOMENT:
                 return {}
             if name is not None:
                 self._dropped[name] = self._codes.why(exc)

@@ -7,7 +7,6 @@ which knows the user's credentials, once and with a timeout. Databases have no s
 
 from __future__ import annotations
 
-from .note import BEGIN, END, NOTE_TAG, SECTION_BYTES, merge_note
 from .tracker import MlflowTracker, read_document
 
-__all__ = ["BEGIN", "END", "NOTE_TAG", "SECTION_BYTES", "MlflowTracker", "merge_note", "read_document"]
+__all__ = ["MlflowTracker", "read_document"]

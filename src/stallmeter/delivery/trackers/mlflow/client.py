@@ -12,24 +12,24 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from .exemplars import Exemplar
-from .store import OUR_EXPERIMENT, Metric, RefusedError, Run, Store, deleted_experiment, translated
-from .traces import log_examples
+from .step_traces import StepTrace
+from .store import OUR_EXPERIMENT, Metric, RefusedError, Run, TrackingStore, deleted_experiment, translated
+from .traces import log_traces
 
 
-def open_client(uri: str) -> Store:
+def open_client(uri: str) -> TrackingStore:
     """Return what MLflow's client reaches.
 
     Raises:
         TrackerError: It is a folder, and this MLflow does not take one.
     """
-    store = _Client(uri)
+    store = _ClientStore(uri)
     if uri.startswith("file:") or "://" not in uri:
         store.open()  # costs nothing for a folder, and shows now whether this MLflow still takes one
     return store
 
 
-class _Client:
+class _ClientStore:
     """A database or folder, through MLflow's client. It is made at the first use, in the forwarder's thread."""
 
     def __init__(self, uri: str) -> None:
@@ -84,8 +84,8 @@ class _Client:
     def upload(self, run: Run, artifact: PurePosixPath, path: Path) -> None:
         self._do(lambda client: _log_artifact(client, run.id, artifact, path))
 
-    def trace(self, run: Run, examples: Sequence[Exemplar]) -> None:
-        self._do(lambda _: log_examples(self._uri, run, examples))
+    def trace(self, run: Run, traces: Sequence[StepTrace]) -> None:
+        self._do(lambda _: log_traces(self._uri, run, traces))
 
     def document(self, run: Run, artifact: PurePosixPath) -> Any:
         with tempfile.TemporaryDirectory() as folder:

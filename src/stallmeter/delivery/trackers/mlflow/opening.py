@@ -7,7 +7,7 @@ import importlib.util
 from ....errors import MissingPackageError
 from .client import open_client
 from .server import open_server
-from .store import Store
+from .store import TrackingStore
 
 TIMEOUT_S = (2.0, 5.0)
 """Most seconds to connect to a server and to wait for its answer."""
@@ -35,7 +35,7 @@ def default_uri() -> str:
     return str(mlflow.get_tracking_uri())
 
 
-def open_store(uri: str, timeout_s: tuple[float, float] = TIMEOUT_S) -> Store:
+def open_store(uri: str, timeout_s: tuple[float, float] = TIMEOUT_S) -> TrackingStore:
     """Return what a tracking URI stands for.
 
     Args:

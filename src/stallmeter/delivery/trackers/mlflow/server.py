@@ -14,14 +14,14 @@ from ....errors import TrackerError, TrackerUnavailableError
 from ....records.redaction import without_secrets
 from ...messages import client_message
 from .client import open_client
-from .exemplars import Exemplar
+from .step_traces import StepTrace
 from .store import (
     OUR_EXPERIMENT,
     CollisionError,
     Metric,
     RefusedError,
     Run,
-    Store,
+    TrackingStore,
     deleted_experiment,
     is_database_trouble,
     translated,
@@ -29,13 +29,13 @@ from .store import (
 from .uri import PROXIED
 
 
-def open_server(uri: str, timeout_s: tuple[float, float]) -> Store:
+def open_server(uri: str, timeout_s: tuple[float, float]) -> TrackingStore:
     """Return a tracking server; through MLflow's client when this version's requests cannot be bounded."""
     requests = _bounded_requests()
-    return open_client(uri) if requests is None else _Server(uri, *requests, timeout_s)
+    return open_client(uri) if requests is None else _ServerStore(uri, *requests, timeout_s)
 
 
-class _Server:
+class _ServerStore:
     """A tracking server: every request is made once and ends within the timeout."""
 
     def __init__(
@@ -108,8 +108,8 @@ class _Server:
                 extra_headers={"Content-Type": kind},
             )
 
-    def trace(self, run: Run, examples: Sequence[Exemplar]) -> None:
-        open_client(self._uri).trace(run, examples)
+    def trace(self, run: Run, traces: Sequence[StepTrace]) -> None:
+        open_client(self._uri).trace(run, traces)
 
     def document(self, run: Run, artifact: PurePosixPath) -> Any:
         folder = PROXIED.match(run.artifact_uri)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ....errors import TrackerError, TrackerUnavailableError
 from ...messages import client_message
-from .exemplars import Exemplar
+from .step_traces import StepTrace
 
 Metric = dict[str, Any]
 
@@ -56,7 +56,7 @@ class Run:
     tags: Mapping[str, str]
 
 
-class Store(Protocol):
+class TrackingStore(Protocol):
     """The few things asked of MLflow. Each raises TrackerUnavailableError or TrackerError."""
 
     def log(self, run_id: str, metrics: Sequence[Metric], tags: Mapping[str, str]) -> None:
@@ -76,14 +76,14 @@ class Store(Protocol):
         ...
 
     def terminate(self, run_id: str, status: str) -> None:
-        """End a run, for example as ``FINISHED``."""
+        """End a run, for trace as ``FINISHED``."""
         ...
 
     def upload(self, run: Run, artifact: PurePosixPath, path: Path) -> None:
         """Upload a file to a path among the run's artifacts."""
         ...
 
-    def trace(self, run: Run, examples: Sequence[Exemplar]) -> None:
+    def trace(self, run: Run, traces: Sequence[StepTrace]) -> None:
         """Make a trace of each step; a second time leaves one copy."""
         ...
 

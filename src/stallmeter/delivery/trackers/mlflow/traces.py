@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....errors import SettingError, TrackerError
-from ....window.store import SLOW_STEPS
-from .exemplars import ORDER, Exemplar
+from ....window.steps import SLOW_STEPS
+from .step_traces import ORDER, StepTrace
 from .store import Run
 
 
@@ -36,27 +36,27 @@ def check_traces(traces: int) -> None:
             raise TrackerError(f"MLflow {VERSION} cannot take traces of steps; upgrade mlflow or leave out traces=")
 
 
-def log_examples(uri: str, run: Run, examples: Sequence[Exemplar]) -> None:
+def log_traces(uri: str, run: Run, traces: Sequence[StepTrace]) -> None:
     """Make a trace of each step. MLflow's own way to begin a trace knows the process's tracking URI only, not ours."""
     from mlflow.entities import Span, TraceData, TraceInfo, TraceLocation, TraceState
     from mlflow.tracing.client import TracingClient
 
     client = TracingClient(uri)
-    for example in examples:
+    for trace in traces:
         # The same id each time, so that a second sending leaves one copy.
-        key = hashlib.sha256(f"stallmeter {run.id} {example.step}".encode()).digest()
+        key = hashlib.sha256(f"stallmeter {run.id} {trace.step}".encode()).digest()
         trace_id = f"tr-{key[:16].hex()}"
-        spans = [Span.from_dict(content) for content in _spans(example, trace_id, key)]
+        spans = [Span.from_dict(content) for content in _spans(trace, trace_id, key)]
         info = client.start_trace(
             TraceInfo(
                 trace_id=trace_id,
                 trace_location=TraceLocation.from_experiment_id(run.experiment_id),
-                request_time=example.start_ns // 1_000_000,
-                execution_duration=(example.end_ns - example.start_ns) // 1_000_000,
+                request_time=trace.start_ns // 1_000_000,
+                execution_duration=(trace.end_ns - trace.start_ns) // 1_000_000,
                 state=TraceState.OK,
-                request_preview=_in_words(example),
+                request_preview=_in_words(trace),
                 trace_metadata={"mlflow.sourceRun": run.id, "mlflow.trace_schema.version": "3"},
-                tags={"mlflow.traceName": example.title},
+                tags={"mlflow.traceName": trace.title},
             )
         )
         try:
@@ -65,7 +65,7 @@ def log_examples(uri: str, run: Run, examples: Sequence[Exemplar]) -> None:
             client._upload_trace_data(info, TraceData(spans=spans))
 
 
-def _spans(example: Exemplar, trace_id: str, key: bytes) -> list[dict[str, Any]]:
+def _spans(trace: StepTrace, trace_id: str, key: bytes) -> list[dict[str, Any]]:
     """Return the step and its parts in the form in which MLflow writes spans; ids are base64, attributes are JSON."""
 
     def encoded(content: bytes) -> str:
@@ -85,11 +85,11 @@ def _spans(example: Exemplar, trace_id: str, key: bytes) -> list[dict[str, Any]]
             "attributes": {name: json.dumps(value) for name, value in named.items()},
         }
 
-    root = span(0, example.title, example.start_ns, example.end_ns, step=example.step, note=ORDER)
-    return [root, *(span(i, p.name, p.start_ns, p.end_ns) for i, p in enumerate(example.parts, 1))]
+    root = span(0, trace.title, trace.start_ns, trace.end_ns, step=trace.step, note=ORDER)
+    return [root, *(span(i, p.name, p.start_ns, p.end_ns) for i, p in enumerate(trace.parts, 1))]
 
 
-def _in_words(example: Exemplar) -> str:
-    longest = sorted(example.parts, key=lambda part: part.start_ns - part.end_ns)[:3]
+def _in_words(trace: StepTrace) -> str:
+    longest = sorted(trace.parts, key=lambda part: part.start_ns - part.end_ns)[:3]
     parts = ", ".join(f"{p.name} {(p.end_ns - p.start_ns) / 1e6:.4g} ms" for p in longest)
-    return f"{example.title}, {(example.end_ns - example.start_ns) / 1e6:.4g} ms: {parts}"
+    return f"{trace.title}, {(trace.end_ns - trace.start_ns) / 1e6:.4g} ms: {parts}"

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from ....errors import TrackerError, TrackerUnavailableError
 from ....records.interfaces import Page, Point
-from .exemplars import exemplars
 from .note import NOTE_CHARACTERS, NOTE_TAG, linked, merge_note
 from .opening import TIMEOUT_S, default_uri, open_store, require_mlflow
+from .step_traces import step_traces
 from .store import CollisionError, Metric, RefusedError, Run
 from .traces import check_traces
 from .upload import Upload
@@ -263,7 +263,7 @@ class MlflowTracker:
         if not self._traces:
             return
         try:
-            self._store.trace(run, exemplars(page.slow_steps[: self._traces]))
+            self._store.trace(run, step_traces(page.slow_steps[: self._traces]))
         except TrackerError as exc:  # the page is worth more than its traces
             _log.warning("MLflow took no traces of slow steps: %s", exc)
 

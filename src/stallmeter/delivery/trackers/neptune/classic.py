@@ -18,7 +18,7 @@ from ....records.interfaces import Page, Point
 from ...messages import client_message
 from .fields import page_values
 from .run import NeptuneRun, client_errors, project_of, tags_of
-from .substeps import Placed
+from .substeps import PlacedPoint
 
 PREFIX = "neptune://"
 """Begins the destination of a run on a server: ``neptune://WORKSPACE/PROJECT run ID``."""
@@ -138,7 +138,7 @@ class NeptuneTracker(NeptuneRun):
         placed, behind = self._series.place(points)
         for point in behind:
             self._leave_out(point, "its step is behind the series")
-        by_path: dict[str, list[Placed]] = {}
+        by_path: dict[str, list[PlacedPoint]] = {}
         for one in placed:
             by_path.setdefault(self._path(one.point), []).append(one)
         refused = [self._extend(path, series) for path, series in by_path.items()]
@@ -184,7 +184,7 @@ class NeptuneTracker(NeptuneRun):
         if spent_s > self._patience_s:
             raise TrackerUnavailableError(f"{self.destination} has answered after {spent_s:.0f} s only")
 
-    def _extend(self, path: str, series: Sequence[Placed]) -> str | None:
+    def _extend(self, path: str, series: Sequence[PlacedPoint]) -> str | None:
         """Add to one series; return why it was refused."""
         refusal = None
         for start in range(0, len(series), POINTS_PER_CALL):

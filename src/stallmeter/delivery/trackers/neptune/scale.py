@@ -24,7 +24,7 @@ from ....records.interfaces import Page, Point
 from ...messages import client_message
 from .fields import page_values
 from .run import NeptuneRun, client_errors, project_of, tags_of
-from .substeps import Placed
+from .substeps import PlacedPoint
 
 PREFIX = "neptune-scale://"
 """Begins the destination of a run on a server: ``neptune-scale://WORKSPACE/PROJECT run ID``."""
@@ -157,7 +157,7 @@ class NeptuneScaleTracker(NeptuneRun):
         if getattr(self._run, "_is_closing", False):
             raise TrackerError(f"{self.destination} was closed before the training ended; close it afterwards")
 
-    def _log_row(self, step: float, time_s: float, row: Sequence[Placed]) -> None:
+    def _log_row(self, step: float, time_s: float, row: Sequence[PlacedPoint]) -> None:
         if not 0 <= step < LARGEST_STEP:
             for one in row:
                 self._leave_out(one.point, f"its step is {step}")

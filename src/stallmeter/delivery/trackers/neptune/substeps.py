@@ -19,7 +19,7 @@ SUBSTEP = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedPoint:
     """A point with a step that its series can take."""
 
     point: Point
@@ -32,14 +32,14 @@ class Substeps:
     """Remembers where each series is."""
 
     def __init__(self) -> None:
-        self._last: dict[tuple[str, str], Placed] = {}
+        self._last: dict[tuple[str, str], PlacedPoint] = {}
         self._accepted: list[Point] = []
 
-    def place(self, points: Sequence[Point]) -> tuple[list[Placed], list[Point]]:
+    def place(self, points: Sequence[Point]) -> tuple[list[PlacedPoint], list[Point]]:
         """Return the points that have not been accepted yet, in order, and those whose step is behind their series."""
         accepted = Counter(self._accepted)
         last = dict(self._last)
-        placed: list[Placed] = []
+        placed: list[PlacedPoint] = []
         behind: list[Point] = []
         for point in points:
             if accepted[point]:
@@ -54,7 +54,7 @@ class Substeps:
                 placed.append(found)
         return placed, behind
 
-    def accept(self, placed: Sequence[Placed]) -> None:
+    def accept(self, placed: Sequence[PlacedPoint]) -> None:
         """Note what the tracker took."""
         for one in placed:
             self._last[one.point.group, one.point.key] = one
@@ -65,12 +65,12 @@ class Substeps:
         self._accepted.clear()
 
 
-def _after(last: Placed | None, point: Point) -> Placed | None:
+def _after(last: PlacedPoint | None, point: Point) -> PlacedPoint | None:
     if last is None:
-        return Placed(point, point.step, point.time_s)
+        return PlacedPoint(point, point.step, point.time_s)
     time_s = max(point.time_s, last.time_s)
     if point.step > last.step:
-        return Placed(point, point.step, time_s)
+        return PlacedPoint(point, point.step, time_s)
     if point.step == math.floor(last.step):
-        return Placed(point, round(last.step + SUBSTEP, 6), time_s)
+        return PlacedPoint(point, round(last.step + SUBSTEP, 6), time_s)
     return None

@@ -1,0 +1,112 @@
+"""Whether anything was measured in a program that ``stallmeter run`` has started, told when the program has ended.
+
+The command becomes the program: process, signals and exit status are the program's own. So somebody else has to be
+there at the end: a process that belongs to nobody. It sleeps until the program is gone, says at most two lines, ends.
+A monitor that starts in any process of the program leaves a mark, in a folder that an environment variable names.
+Where the system cannot tell a stranger that a process has ended (Windows), nothing is said; nor is it where the program
+is the first process of its container, which takes all others with it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, MutableMapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "STALLMETER_WITNESS"
+MARK = "measured"
+
+NOTHING = (
+    "stallmeter: nothing was recorded on this machine: no Lightning Trainer was fitted in this program.\n"
+    "stallmeter: measure another training loop with: for batch in stallmeter.watch(loader): ...\n"
+)
+
+
+def mark_measured() -> None:
+    """Leave word that a monitor has started; nothing where nobody waits for it."""
+    folder = os.environ.get(VARIABLE)
+    if folder:
+        with suppress(OSError):  # it is gone, or another machine's
+            (Path(folder) / MARK).touch()
+
+
+def report_if_unmeasured(environment: MutableMapping[str, str], recordings: Path) -> Callable[[], None]:
+    """Have somebody say so if the program that this process is about to become measures nothing.
+
+    Args:
+        environment: Of the program; the place for marks is added to it.
+        recordings: Where recordings go: those that another machine puts there count, too.
+
+    Returns:
+        Calls it off, for when there is no program after all.
+    """
+    ended = _end_of_this_process()
+    if ended is None:
+        return lambda: None
+    folder = Path(tempfile.mkdtemp(prefix="stallmeter-run-"))
+    environment[VARIABLE] = str(folder)
+    began_s = time.time()
+    child = os.fork()
+    if not child:
+        try:
+            # Twice, so that the program has no child that it does not know.
+            if not os.fork():
+                _wait_and_tell(ended, folder, recordings.absolute(), began_s)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    return (folder / MARK).touch
+
+
+def _end_of_this_process() -> Callable[[], None] | None:
+    """Return what waits for the end of this process in another one; None where that cannot be done."""
+    if hasattr(os, "pidfd_open"):
+        with suppress(OSError):
+            descriptor = os.pidfd_open(os.getpid())
+            return lambda: _wait_for_descriptor(descriptor)
+    if hasattr(select, "kqueue"):
+        pid = os.getpid()
+        return lambda: _wait_for_event(pid)
+    return None
+
+
+def _wait_for_descriptor(descriptor: int) -> None:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    poll.poll()
+
+
+def _wait_for_event(pid: int) -> None:
+    system: Any = select  # of macOS and the BSDs
+    exits = system.kevent(pid, system.KQ_FILTER_PROC, system.KQ_EV_ADD, system.KQ_NOTE_EXIT)
+    with suppress(ProcessLookupError):
+        system.kqueue().control([exits], 1)
+
+
+def _wait_and_tell(ended: Callable[[], None], folder: Path, recordings: Path, began_s: float) -> None:
+    os.setsid()  # signals to the program's group and terminal are not for us
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.chdir("/")
+    ended()
+    measured = (folder / MARK).exists() or _newest_s(recordings) >= began_s - 1.0
+    shutil.rmtree(folder, ignore_errors=True)
+    if not measured:
+        os.write(2, NOTHING.encode())
+
+
+def _newest_s(recordings: Path) -> float:
+    """Return when something was last put into a folder; 0 without it."""
+    with suppress(OSError):
+        return recordings.stat().st_mtime
+    return 0.0

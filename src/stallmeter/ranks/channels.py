@@ -1,0 +1,236 @@
+"""What connects the ranks of a job: the launcher's key-value store, else files in the recordings' directory.
+
+Both are used through means of our own. Of the process group only its store's address is read, so that no collective
+and no lock of its own is touched. A store is called only where one is known to be: a client of torch writes a page of
+C++ frames to stderr when nobody answers. All functions run on a thread of their own; none imports torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..recording import write_atomically
+from .launcher import job_from_environment
+from .run_folder import Channel
+
+T = TypeVar("T")
+
+_NOTHING = "(nothing)"
+CONNECT_S = 3.0
+"""Most seconds for making a connection."""
+
+EXCHANGE_FOLDER = ".ranks"
+"""Folder in the recordings' directory in which ranks without a store find each other."""
+
+
+def find_channels(
+    topic: str, *, directory: Path, environ: Mapping[str, str] = os.environ
+) -> Mapping[str, Callable[[], Channel]]:
+    """Return what connects this process with the other ranks at the moment, by address.
+
+    Args:
+        topic: What is asked about.
+        directory: Where recordings go.
+        environ: The launcher's variables.
+    """
+    # After a restart by torchrun the store may be the old one.
+    prefix = f"stallmeter/{topic}/{environ.get('TORCHELASTIC_RESTART_COUNT', '')}"
+    store = _agents_store(environ) or _groups_store()
+    if store is not None:
+        return {"|".join(map(str, store)): partial(_connect, store, prefix)}
+    job = job_from_environment(environ)
+    if job is None:
+        return {}
+    name = hashlib.sha256(f"{job}|{topic}".encode()).hexdigest()[:16]
+    return {"files": partial(FolderChannel, directory / EXCHANGE_FOLDER / name)}
+
+
+def group_rank() -> tuple[int, int] | None:
+    """Return rank and world size of torch's process group; None while there is none."""
+    torch_distributed = _initialized()
+    if torch_distributed is None:
+        return None
+    return torch_distributed.get_rank(), torch_distributed.get_world_size()
+
+
+def _initialized() -> Any:
+    """Return ``torch.distributed`` when this process has a process group."""
+    torch_distributed = sys.modules.get("torch.distributed")
+    is_available = getattr(torch_distributed, "is_available", None)  # not while it is being imported
+    if is_available is None or not is_available() or not torch_distributed.is_initialized():  # type: ignore[union-attr]
+        return None
+    return torch_distributed
+
+
+def _agents_store(environ: Mapping[str, str]) -> tuple[str, int] | None:
+    """Return where torchrun's agent has its store; it is there before the ranks are."""
+    if environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or "torch.distributed" not in sys.modules:
+        return None
+    host, port = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
+    return (host, int(port)) if host and port.isdecimal() else None
+
+
+def _groups_store() -> tuple[str, int] | tuple[str] | None:
+    """Return where the process group has its store: host and port, or the path of a file."""
+    torch_distributed = _initialized()
+    if torch_distributed is None:
+        return None
+    try:
+        store = torch_distributed.distributed_c10d._get_default_store()
+        while hasattr(store, "underlying_store"):
+            store = store.underlying_store
+        if hasattr(store, "port"):
+            return store.host, store.port
+        return (store.path,) if hasattr(store, "path") else None
+    except (AttributeError, LookupError, RuntimeError, ValueError):  # the group was destroyed meanwhile
+        return None
+
+
+def _connect(address: tuple[str, int] | tuple[str], prefix: str) -> Channel:
+    torch_distributed: Any = sys.modules["torch.distributed"]
+    if len(address) == 1:
+        return StoreChannel(_calling(torch_distributed.FileStore, address[0], -1), prefix)
+    host, port = address
+    # First a bare socket: torch's client would go on trying and print to stderr where nobody listens.
+    socket.create_connection((host, port), CONNECT_S).close()
+    client = _calling(
+        torch_distributed.TCPStore,
+        host,
+        port,
+        is_master=False,
+        timeout=timedelta(seconds=CONNECT_S),
+        wait_for_workers=False,
+    )
+    return StoreChannel(client, prefix)
+
+
+def _calling(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    try:
+        return call(*args, **kwargs)
+    except RuntimeError as exc:  # all that torch's stores raise
+        raise ConnectionError(str(exc)[:500]) from exc
+
+
+class StoreChannel:
+    """A channel through a store of torch's.
+
+    Args:
+        store: A client that nobody else uses.
+        prefix: Of all keys.
+    """
+
+    def __init__(self, store: Any, prefix: str) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._seen = 0
+        self._missing: set[int] = set()
+        """Questions that were announced and are not there yet."""
+
+    def ask(self, nonce: str) -> None:
+        """Ask; see `stallmeter.ranks.run_folder.Channel`, as for the others."""
+        # A store has no lists: `add` is atomic and gives each question a number of its own. Between the two calls a
+        # question is announced and not there yet; rank 0 looks for it again.
+        number = _calling(self._store.add, f"{self._prefix}/asked", 1)
+        self._set(f"ask/{number}", nonce)
+
+    def take_answer(self, nonce: str) -> str | None:
+        """Return the answer, and remove it."""
+        return self._pop(f"answer/{nonce}")
+
+    def withdraw(self, nonce: str) -> None:
+        """Wait no longer; the question stays."""
+
+    def questions(self) -> list[str]:
+        """Return new questions."""
+        asked = int(self._get("asked") or 0)
+        self._missing.update(range(self._seen + 1, asked + 1))
+        self._seen = max(self._seen, asked)
+        found = {number: nonce for number in sorted(self._missing) if (nonce := self._pop(f"ask/{number}"))}
+        self._missing -= found.keys()
+        return list(found.values())
+
+    def answer(self, nonce: str, name: str) -> None:
+        """Answer a question."""
+        self._set(f"answer/{nonce}", name)
+
+    def is_taken(self, nonce: str) -> bool:
+        """Whether an answer was taken."""
+        return self._get(f"answer/{nonce}") is None
+
+    def _set(self, key: str, value: str) -> None:
+        _calling(self._store.set, f"{self._prefix}/{key}", value)
+
+    def _get(self, key: str) -> str | None:
+        """Read without waiting: `get` waits for a key that is not there, and torch 2.2 has no `check`.
+
+        Replacing what no value equals changes nothing, and returns the value, or this when there is none.
+        """
+        value: bytes = _calling(self._store.compare_set, f"{self._prefix}/{key}", _NOTHING, _NOTHING)
+        return None if value == _NOTHING.encode() else value.decode(errors="replace")
+
+    def _pop(self, key: str) -> str | None:
+        # Two calls, yet no race: each key is taken by one rank alone, questions by rank 0, an answer by who asked.
+        value = self._get(key)
+        if value is not None:
+            _calling(self._store.delete_key, f"{self._prefix}/{key}")
+        return value
+
+
+class FolderChannel:
+    """A channel through small files, for ranks that share the recordings' directory and have no store.
+
+    Args:
+        folder: Where the files are; made by who asks first.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def ask(self, nonce: str) -> None:
+        """Ask; see `stallmeter.ranks.run_folder.Channel`, as for the others."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        (self._folder / f"{nonce}.ask").touch()
+
+    def take_answer(self, nonce: str) -> str | None:
+        """Return the answer, and remove it."""
+        path = self._folder / f"{nonce}.answer"
+        try:
+            name = path.read_text(encoding="ascii", errors="replace")
+        except FileNotFoundError:
+            return None
+        path.unlink()
+        return name
+
+    def withdraw(self, nonce: str) -> None:
+        """Remove what is left of a question, and the folder with the last of them."""
+        for path in self._folder.glob(f"{nonce}.*"):
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # others are still in it
+            self._folder.rmdir()
+            self._folder.parent.rmdir()
+
+    def questions(self) -> list[str]:
+        """Return new questions."""
+        found = list(self._folder.glob("*.ask"))
+        for path in found:
+            path.unlink(missing_ok=True)  # who asked may have given up meanwhile
+        return [path.stem for path in found]
+
+    def answer(self, nonce: str, name: str) -> None:
+        """Answer a question."""
+        if self._folder.is_dir():  # else the last one that asked has given up, and nobody would remove it again
+            # Atomically: on a shared file system the other rank could read the name's first half.
+            write_atomically(self._folder / f"{nonce}.answer", name)
+
+    def is_taken(self, nonce: str) -> bool:
+        """Whether an answer was taken."""
+        return not (self._folder / f"{nonce}.answer").exists()

@@ -1,0 +1,29 @@
+"""What is known of a run from its start on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..machine.budget import Budget
+
+
+class Facts(dict[str, Any]):
+    """Static facts of the recording's header by name, and how to read those that signals are made of."""
+
+    @property
+    def budget(self) -> Budget | None:
+        """What the job may use; None in recordings that do not say."""
+        known = self.get("budget")
+        return Budget(**known) if isinstance(known, dict) else None
+
+    @property
+    def accelerator(self) -> str | None:
+        """Class of the accelerator that the framework chose."""
+        name = self.get("accelerator")
+        return name if isinstance(name, str) else None
+
+    @property
+    def full_precision(self) -> bool | None:
+        """Whether the Trainer was told to compute in 32 bits or more."""
+        precision = self.get("precision")
+        return precision.startswith(("32", "64")) if isinstance(precision, str) else None

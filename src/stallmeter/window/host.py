@@ -1,0 +1,126 @@
+"""How busy the host is, its memory and its network, from the samples of the whole run."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+
+from ..records import HostSample
+from ..records.stats import Reservoir
+from . import network
+from .facts import Facts
+from .memo import Memo
+from .steps import StepSignals
+from .trends import Trend, trend
+
+
+class HostSignals:
+    """Signals of the host and of this rank's processes on it.
+
+    Args:
+        facts: Tell who else is on the host.
+        steps: Tell when training began.
+        size: Most samples kept.
+    """
+
+    def __init__(self, facts: Facts, steps: StepSignals, *, size: int = 1024) -> None:
+        self.memo = Memo(steps.memo)
+        self.samples: Reservoir[HostSample] = Reservoir(size)
+        self._facts, self._steps = facts, steps
+        self._memory_peak_pct: float | None = None
+
+    def append(self, sample: HostSample) -> None:
+        """Take a sample."""
+        self.memo.changes += 1
+        self.samples.add(sample)
+        used, limit = sample.memory_limit_used_bytes, sample.memory_limit_bytes
+        if used is not None and limit:
+            self._memory_peak_pct = max(100.0 * used / limit, self._memory_peak_pct or 0.0)
+
+    def median(self, of: Callable[[HostSample], float | None]) -> float | None:
+        """Median of something over the run; None when it was never measured."""
+        values = [v for s in self.samples.items if (v := of(s)) is not None]
+        return statistics.median(values) if values else None
+
+    def trend(self, name: str) -> Trend | None:
+        """Trend of a field of `HostSample` since the first steps, in its unit; None with too few samples."""
+        return self.memo(f"trend {name}", lambda: self._find_trend(name))
+
+    def _find_trend(self, name: str) -> Trend | None:
+        begun_s = self._steps.begun_s
+        known = ((s.time_s, getattr(s, name)) for s in self.samples.items if s.time_s >= begun_s)
+        return trend([(time_s, value) for time_s, value in known if value is not None])
+
+    # -- CPUs ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def usable_cpus(self) -> float | None:
+        """CPUs that the job may use."""
+        return self.median(lambda s: s.usable_cpus)
+
+    @property
+    def cpus_per_rank(self) -> float | None:
+        """CPUs that this rank may use: its part of those that the job may use, where several ranks share a node."""
+        budget = self._facts.budget
+        if budget is None or budget.ranks_on_node == 1:
+            return self.usable_cpus
+        return budget.cpus_per_rank
+
+    @property
+    def job_cpus(self) -> float | None:
+        """CPUs that this rank's own processes keep busy, workers included."""
+        return self.median(lambda s: s.job_cpus)
+
+    @property
+    def others_cpus(self) -> float | None:
+        """CPUs that processes outside the job keep busy on its CPUs; None where other ranks may be among them."""
+        budget = self._facts.budget
+        shared = budget is not None and budget.ranks_on_node > 1 and not budget.bound_per_rank
+        return self.median(lambda s: None if shared and s.ranks_cpus is None else s.others_cpus)
+
+    @property
+    def cpu_busy_pct(self) -> float | None:
+        """Share of the usable CPUs that this rank, other ranks and others keep busy, median over the run."""
+        return self.median(_cpu_busy_pct)
+
+    @property
+    def cpu_throttled_pct(self) -> float | None:
+        """Share of the quota's periods in which the job was throttled, percent."""
+        return self.median(lambda s: s.cpu_throttled_pct)
+
+    @property
+    def iowait_pct(self) -> float | None:
+        """Share of the host's CPU time idle while something waits for storage, median over the run."""
+        return self.median(lambda s: s.cpu_iowait_pct)
+
+    # -- memory and network --------------------------------------------------------------------------------------------
+
+    @property
+    def memory_peak_pct(self) -> float | None:
+        """Highest share of the memory limit in use, of all samples: of those that are kept a peak may be missing."""
+        return self._memory_peak_pct
+
+    @property
+    def memory_left_bytes(self) -> float | None:
+        """Memory left under the limit in the newest sample that tells."""
+        for s in reversed(self.samples.items):
+            if s.memory_limit_bytes is not None and s.memory_limit_used_bytes is not None:
+                return max(0, s.memory_limit_bytes - s.memory_limit_used_bytes)
+        return None
+
+    @property
+    def rss_trend(self) -> Trend | None:
+        """Trend of the job's resident memory, bytes."""
+        return self.trend("job_rss_bytes")
+
+    @property
+    def links(self) -> Mapping[str, network.Link] | None:
+        """Traffic of each network interface over the run; None when there is none."""
+        return self.memo("links", lambda: network.links(self.samples.items)) or None
+
+
+def _cpu_busy_pct(sample: HostSample) -> float | None:
+    if sample.job_cpus is None or sample.others_cpus is None or not sample.usable_cpus:
+        return None
+    busy = sample.job_cpus + (sample.ranks_cpus or 0.0) + sample.others_cpus
+    return min(100.0, 100.0 * busy / sample.usable_cpus)

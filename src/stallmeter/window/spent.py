@@ -1,0 +1,93 @@
+"""What the wall time was spent on: the ledger, with what device and GPU tell about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .device import DeviceSignals
+from .gpu import GpuSignals
+from .ledger import LedgerSignals
+from .memo import Memo
+from .steps import BODY
+
+LOSSES = ("data_wait", "callbacks", "logging", "checkpoint")
+"""Buckets that hold the steps up all through a run."""
+
+BESIDE_WORK = ("data_wait", "worker_startup", "callbacks", "logging", "checkpoint", "validation")
+"""Buckets that explain why a GPU idles without the steps' own work being the reason."""
+
+
+class SpentSignals:
+    """Seconds of wall time by bucket. Data wait that the device hid behind its queued work is compute.
+
+    Args:
+        ledger: Seconds by the host's clock.
+        device: Tells how much of the wait the device idled for; where it does not, all of the wait counts.
+        gpu: Tells how long the GPU was busy.
+    """
+
+    def __init__(self, ledger: LedgerSignals, device: DeviceSignals, gpu: GpuSignals) -> None:
+        self._memo = Memo(ledger.memo, device.memo)
+        self._ledger, self._device, self._gpu = ledger, device, gpu
+
+    @property
+    def _buckets(self) -> Mapping[str, float]:
+        return self._memo("buckets", self._settle)
+
+    def _settle(self) -> Mapping[str, float]:
+        ledger, share = self._ledger.record, self._device.exposed_wait_share
+        if ledger is None:
+            return {}
+        buckets = ledger.buckets
+        if share is None:
+            return buckets
+        hidden = (1.0 - share) * buckets.get("data_wait", 0.0)
+        moved = {"data_wait": buckets.get("data_wait", 0.0) - hidden, "compute": buckets.get("compute", 0.0) + hidden}
+        return {**buckets, **moved}
+
+    def bucket_s(self, bucket: str) -> float | None:
+        """Seconds of wall time in a bucket."""
+        return self._buckets.get(bucket)
+
+    @property
+    def data_wait_share_pct(self) -> float | None:
+        """Data wait as a share of the training time: the exposed one where it was measured, else the host's."""
+        wait = self.bucket_s("data_wait")
+        return None if wait is None else self._ledger.training_share_pct(wait)
+
+    @property
+    def step_work_s(self) -> float | None:
+        """Seconds of the steps' own work and the optimizer's."""
+        return self._sum(*BODY, "optimizer")
+
+    @property
+    def step_share_pct(self) -> float | None:
+        """Work of the steps themselves, the framework's included, as a share of training without validation."""
+        training, validation = self._ledger.training_s, self.bucket_s("validation")
+        work = self._sum(*BODY, "optimizer", "loop")
+        if work is None or training is None or validation is None or training <= validation:
+            return None
+        return 100.0 * work / (training - validation)
+
+    @property
+    def largest_loss_pct(self) -> float | None:
+        """Largest of the buckets that hold the steps up, as a share of training time."""
+        return self._ledger.training_share_pct(max(self._buckets.get(name, 0.0) for name in LOSSES))
+
+    @property
+    def idle_in_steps_s(self) -> float | None:
+        """Seconds in which the GPU idled inside the steps' own work.
+
+        All the time that the GPU used most was idle, without what other buckets explain: exposed data wait, worker
+        start-up, callbacks, loggers, checkpoints, validation, and copies, which do not count as utilization.
+        """
+        busy, training, explained = self._gpu.utilization_pct, self._ledger.training_s, self._sum(*BESIDE_WORK)
+        if busy is None or training is None or explained is None:
+            return None
+        copies = (self._device.h2d_share_pct or 0.0) / 100.0 * training
+        return max(0.0, training * (1.0 - busy / 100.0) - explained - copies)
+
+    def _sum(self, *buckets: str) -> float | None:
+        if self._ledger.record is None:
+            return None
+        return sum(self._buckets.get(name, 0.0) for name in buckets)

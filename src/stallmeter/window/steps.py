@@ -1,0 +1,175 @@
+"""How long steps take, from an even sample of all of them."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..records import StepRecord
+from ..records.stats import Reservoir, Stats, stats
+from .ledger import LedgerSignals
+from .loader import LoaderSignals
+from .memo import Memo
+from .startup import FirstWaits
+
+BODY = ("h2d", "forward", "backward", "compute")
+"""Buckets of a step's own work."""
+
+WARMUP_STEPS = 3
+"""First steps of a run that say nothing about the rest: caches, autotuning, lazy initialisation."""
+
+MIN_STEADY_STEPS = 5
+"""Below this many steady steps a median is no basis for a verdict."""
+
+SETTLED_STEPS = 256
+"""So many steady steps tell what the first wait of an epoch is to be compared with; before, it is compared anew."""
+
+SLOW_STEPS = 10
+"""Slowest steps that are kept whole, as examples."""
+
+OPENERS = 256
+"""First steps of epochs that are kept: they are judged only where an epoch has no other step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outliers:
+    """Steps that took much longer than the others, scaled from the sample to the whole run."""
+
+    count: int
+    excess_s: float
+    """Seconds beyond the median step, all of them together."""
+    longest_s: float
+
+
+class StepSignals:
+    """Signals of steady steps: those after the warm-up that do not begin an epoch.
+
+    Args:
+        loader: Tells whether workers start with an epoch.
+        ledger: Tells how long all steps took, those without a record included.
+        size: Most steps kept.
+    """
+
+    def __init__(self, loader: LoaderSignals, ledger: LedgerSignals, *, size: int = 4096) -> None:
+        self.memo = Memo(loader.memo)
+        self._loader, self._ledger = loader, ledger
+        self._warm_up: list[StepRecord] = []
+        self._steady: Reservoir[StepRecord] = Reservoir(size)
+        self._openers: Reservoir[StepRecord] = Reservoir(OPENERS)
+        self._slowest: list[tuple[float, int, int, StepRecord]] = []
+        self._first_waits = FirstWaits()
+
+    def append(self, step: StepRecord) -> None:
+        """Take a step."""
+        self.memo.changes += 1
+        if step.epoch_start:
+            self._first_waits.add(step.data_wait_s)
+            self._first_waits.settle(self._steady_wait_s())
+            if step.index >= WARMUP_STEPS and not step.outlier:
+                self._openers.add(step)
+        elif step.index < WARMUP_STEPS:
+            self._warm_up.append(step)
+        else:
+            if not step.outlier:
+                self._steady.add(step)
+                if len(self._steady) == SETTLED_STEPS:
+                    self._first_waits.settle(self._steady_wait_s())
+            self._keep_slowest(step)
+
+    def _keep_slowest(self, step: StepRecord) -> None:
+        item = (step.step_time_s, -step.index, id(step), step)  # records themselves have no order
+        if len(self._slowest) < SLOW_STEPS:
+            heapq.heappush(self._slowest, item)
+        elif item > self._slowest[0]:
+            heapq.heapreplace(self._slowest, item)
+
+    @property
+    def count(self) -> int:
+        """Steady steps so far."""
+        return len(self._steady)
+
+    @property
+    def begun_s(self) -> float:
+        """Unix time of the first steps that are known; before all times when none is."""
+        return next((s.time_s for s in (*self._warm_up[:1], *self._steady.items[:1])), float("-inf"))
+
+    @property
+    def steady(self) -> Sequence[StepRecord]:
+        """A sample of all steps but the warm-up and the first of each epoch; the warm-up itself in very short runs.
+
+        Where each epoch has one step, these are taken if no workers start with them: they are ordinary steps then.
+        """
+        if not self._steady.items and self._loader.num_workers == 0:
+            return self._openers.items or self._warm_up
+        return self._steady.items or self._warm_up
+
+    @property
+    def slowest(self) -> Sequence[StepRecord]:
+        """The `SLOW_STEPS` slowest of all steady steps, the slowest first."""
+        return [item[-1] for item in sorted(self._slowest, reverse=True)]
+
+    @property
+    def step_time_s(self) -> Stats | None:
+        """Time of steady steps, validation left out."""
+        return self._describe("step time", lambda s: s.step_time_s)
+
+    @property
+    def data_wait_s(self) -> Stats | None:
+        """Data wait of steady steps."""
+        return self._describe("data wait", lambda s: s.data_wait_s)
+
+    @property
+    def work_s(self) -> Stats | None:
+        """Time of steady steps without the data wait: what a step costs when data are free."""
+        return self._describe("work", lambda s: s.step_time_s - s.data_wait_s)
+
+    @property
+    def body_s(self) -> Stats | None:
+        """Time of steady steps in copy, forward, backward and the loop's own body.
+
+        Optimizer and framework are left out: both have work to do in some steps only.
+        """
+        return self._describe("body", _body_s)
+
+    @property
+    def save_s(self) -> Stats | None:
+        """Time that steps with a checkpoint in them were held by it."""
+        return self._describe("save", lambda s: s.checkpoint_s or None)
+
+    @property
+    def startup_excess_s(self) -> float:
+        """Seconds by which the first waits of epochs exceeded the steady wait: workers that had to start.
+
+        0 without workers, where the first wait is an ordinary one.
+        """
+        if self._loader.num_workers == 0:
+            return 0.0
+        return self._first_waits.excess_s(self._steady_wait_s() if self._first_waits else None)
+
+    def _steady_wait_s(self) -> float | None:
+        wait = self.data_wait_s
+        return None if wait is None or wait.count < MIN_STEADY_STEPS else wait.median
+
+    def outliers(self, factor: float) -> Outliers | None:
+        """Find steps whose body takes ``factor`` times the median or more; None when bodies were not measured."""
+        body, ledger = self.body_s, self._ledger.record
+        if body is None or body.median <= 0 or ledger is None:
+            return None
+        above = [b for s in self.steady if (b := _body_s(s)) >= factor * body.median]
+        stride = max(self._steady.stride, ledger.steps // max(1, len(self.steady)))
+        # The ledger knows exactly how much all steps took beyond their median; a sample may overstate it.
+        total = sum(ledger.buckets.get(name, 0.0) for name in BODY)
+        most = max(0.0, total - ledger.steps * body.median)
+        return Outliers(
+            count=len(above) * stride,
+            excess_s=min(most, stride * sum(b - body.median for b in above)),
+            longest_s=max((b for b in (*above, *map(_body_s, self.slowest)) if above), default=0.0),
+        )
+
+    def _describe(self, name: str, of: Callable[[StepRecord], float | None]) -> Stats | None:
+        return self.memo(name, lambda: stats(v for s in self.steady if (v := of(s)) is not None))
+
+
+def _body_s(step: StepRecord) -> float:
+    return sum(s or 0.0 for s in (step.h2d_s, step.forward_s, step.backward_s, step.compute_s))

@@ -1,0 +1,34 @@
+"""What is known of a run from its start on."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallmeter.window.facts import Facts
+
+from ..rules.windows import run
+
+
+def test_the_accelerator():
+    """What the framework chose, when it said so."""
+    assert run(facts={"accelerator": "CPUAccelerator"}).facts.accelerator == "CPUAccelerator"
+    assert run(facts={"accelerator": None}).facts.accelerator is None
+    assert run().facts.accelerator is None
+
+
+@pytest.mark.parametrize(
+    ("known", "full"),
+    [({"precision": "32-true"}, True), ({"precision": "bf16-mixed"}, False), ({"precision": 32}, None)],
+)
+def test_precision(known, full):
+    """As the Trainer names it, or unknown."""
+    assert Facts(known).full_precision is full
+
+
+def test_the_budget():
+    """None where a recording does not tell it."""
+    assert Facts().budget is None
+    assert Facts(budget="4").budget is None
+    found = Facts(budget={"host_cpus": 8, "affinity_cpus": 4}).budget
+    assert found is not None
+    assert found.affinity_cpus == 4

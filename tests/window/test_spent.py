@@ -1,0 +1,69 @@
+"""Seconds by bucket, with what device and GPU tell about them."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallmeter.window.device import DeviceSignals
+from stallmeter.window.facts import Facts
+from stallmeter.window.gpu import GpuSignals
+from stallmeter.window.ledger import LedgerSignals
+from stallmeter.window.loader import LoaderSignals
+from stallmeter.window.spent import SpentSignals
+from stallmeter.window.steps import StepSignals
+
+from ..rules.windows import device_steps, gpus, ledger
+
+
+class Parts:
+    """What time is spent on, and the parts that tell."""
+
+    def __init__(self) -> None:
+        self.ledger, self.device = LedgerSignals(), DeviceSignals()
+        self.gpu = GpuSignals(Facts(), StepSignals(LoaderSignals(), self.ledger))
+        self.spent = SpentSignals(self.ledger, self.device, self.gpu)
+
+
+def test_nothing_is_known():
+    """Without a ledger nothing is guessed."""
+    made = Parts().spent
+    assert made.bucket_s("data_wait") is None
+    assert (made.data_wait_share_pct, made.step_work_s, made.step_share_pct) == (None,) * 3
+    assert (made.largest_loss_pct, made.idle_in_steps_s) == (None, None)
+
+
+def test_hidden_wait_is_compute():
+    """As far as the device did not idle for it. What the device says later moves it again."""
+    made = Parts()
+    made.ledger.append(ledger(start=0.0, data_wait=40.0, compute=10.0))
+    assert (made.spent.bucket_s("data_wait"), made.spent.bucket_s("compute")) == (40.0, 10.0)
+    assert made.spent.largest_loss_pct == pytest.approx(40.0)
+    for found in device_steps(50, exposed=0.25):
+        made.device.append(found)
+    assert made.spent.bucket_s("data_wait") == pytest.approx(10.0)
+    assert made.spent.bucket_s("compute") == pytest.approx(40.0)
+    assert made.spent.data_wait_share_pct == pytest.approx(10.0)
+    assert made.ledger.host_wait_share_pct == pytest.approx(40.0)
+
+
+def test_work_of_the_steps():
+    """The optimizer's is theirs; the framework's counts in the share, which is of training without validation."""
+    made = Parts()
+    made.ledger.append(
+        ledger(start=0.0, data_wait=0.0, forward=30.0, backward=10.0, optimizer=5.0, loop=5.0, validation=50.0)
+    )
+    assert made.spent.step_work_s == pytest.approx(45.0)
+    assert made.spent.step_share_pct == pytest.approx(100.0)
+
+
+def test_idle_in_steps():
+    """What the GPU idled, without what other buckets and copies explain."""
+    made = Parts()
+    made.ledger.append(ledger(start=0.0, data_wait=10.0, callbacks={"A": 5.0}))
+    assert made.spent.idle_in_steps_s is None
+    for sample in gpus(10, lambda i: {"utilization_pct": 60.0}):
+        made.gpu.append(sample)
+    assert made.spent.idle_in_steps_s == pytest.approx(25.0)
+    for found in device_steps(50, h2d_s=0.01):
+        made.device.append(found)
+    assert made.spent.idle_in_steps_s == pytest.approx(15.0)
