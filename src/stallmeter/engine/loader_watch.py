@@ -49,7 +49,7 @@ class LoaderWatch:
 
     def prepare(self, loader: object) -> None:
         """A plain loop is about to iterate its training loader."""
-        self._guard("batch size", self.sizes.meet, loader)
+        self._guard("batch size", self.sizes.set_loader, loader)
         self.may_resize(loader)
         self.between_epochs()
         self.probe_workers(loader)

@@ -56,7 +56,7 @@ class Sampler:
         self._thread = self._new_thread()
         self._watcher = _WatchingThread(self._watch, cut_short)
         # Written by the sampling thread, read by the watching one: each is one reference, which the GIL replaces in one
-        # piece. A pair that does not go together costs the watcher one glance.
+        # piece. A pair that does not go together costs the watcher one look.
         self._ticking = False
         self._ticks = 0
         self.cpu_s = 0.0

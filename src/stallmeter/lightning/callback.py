@@ -235,7 +235,7 @@ class _Fit:
     def _expect_batches(self) -> None:
         """A batch of several loaders has no size that one of them would know."""
         loaders = self._loaders()
-        self.sizes.meet(loaders[0] if len(loaders) == 1 else None)
+        self.sizes.set_loader(loaders[0] if len(loaders) == 1 else None)
 
     def _offer_loader(self) -> None:
         """Say which loader may get another number of workers, or why none may."""

@@ -97,7 +97,7 @@ class BatchSizes:
         self._root = None
         self._misses = 0
 
-    def meet(self, loader: object) -> None:
+    def set_loader(self, loader: object) -> None:
         """The same, with the batch size that a loader has."""
         self.expect(given_size(loader))
 
