@@ -519,7 +519,7 @@ def tunable(bench: Bench) -> Any:
 
 def test_the_tuner(bench: Bench) -> None:
     def run(trainer: Any, model: Any) -> Any:
-        tuner = bench.pl.tuner.WorkerTrials(trainer)
+        tuner = bench.pl.tuner.Tuner(trainer)
         size = tuner.scale_batch_size(model, mode="binsearch", init_val=2, max_trials=2, steps_per_trial=1)
         found = tuner.lr_find(model, num_training=6, early_stop_threshold=None)
         trainer.fit(model)

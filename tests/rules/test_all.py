@@ -23,6 +23,7 @@ from stallmeter.records.diagnosis import Fix
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.evaluation import evaluate
 from stallmeter.window import Window
+from stallmeter.window.signals import read_signal
 
 from .windows import check_fix, check_form, window
 
@@ -91,7 +92,7 @@ class TestForm:
         """What a rule needs are signals of the window, which are None when nothing was measured."""
         assert rule.needs
         empty = Window()
-        assert all(getattr(empty, name) is None for name in rule.needs)
+        assert all(read_signal(empty, name) is None for name in rule.needs)
 
     def test_fixes(self, rule):
         """Each piece of advice is three short lines, in every branch, and what is expected of the first is said."""
