@@ -1,15 +1,19 @@
-"""The processes that a test started, told from those that others left behind."""
+"""The processes and threads that a test started, told from those that other tests left."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 import multiprocessing
+import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
 PATIENCE_S = 30.0
+_earlier: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
 ProcessesLeft = Callable[[], set[int]]
 """Returns the children that came since the test began and do not end."""
 
@@ -40,3 +44,13 @@ def left(before: set[int], *, collect: bool = False) -> set[int]:
             gc.collect()
         time.sleep(0.02)
     return found
+
+
+def forget_threads() -> None:
+    """A test begins: a thread that hangs since an earlier one is none of its own."""
+    _earlier.update(threading.enumerate())
+
+
+def our_threads(name: str = "stallmeter") -> list[threading.Thread]:
+    """Return stallmeter's threads of this test that are alive, those whose name begins so."""
+    return [t for t in threading.enumerate() if t.name.startswith(name) and t not in _earlier]

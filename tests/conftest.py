@@ -24,7 +24,7 @@ from stallmeter.report.drawing import draw
 from stallmeter.timing.clock import StepClock
 from stallmeter.timing.ledger import COMPUTE, OTHER, START, Ledger
 
-from .children import ProcessesLeft, children, left
+from .children import ProcessesLeft, children, forget_threads, left
 from .servers import MlflowServer
 from .warm import Forks
 
@@ -150,6 +150,11 @@ def _no_drawings(monkeypatch: pytest.MonkeyPatch) -> None:
 def drawings(_no_drawings: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Page and pictures are made, as for a user."""
     monkeypatch.setattr("stallmeter.engine.wiring.start_drawing", lambda: draw)
+
+
+@pytest.fixture(autouse=True)
+def _earlier_threads() -> None:
+    forget_threads()
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from stallmeter.records.interfaces import Point
 from stallmeter.report import drawing
 from stallmeter.report.drawing import ChildDrawing, DrawingError
 
-from ..children import children, left
+from ..children import children, left, our_threads
 from ..conftest import ListTracker
 from ..monitors import bare_monitor
 
@@ -287,9 +287,9 @@ def test_a_folder_that_hangs_is_not_touched_again(
     assert "does not answer" in caplog.text
     assert not (monitor.folder / "report.md").exists()
     assert not bench.drawings
-    assert any(t.name == "stallmeter-sampler" for t in threading.enumerate())  # it still hangs there
+    assert our_threads("stallmeter-sampler")  # it still hangs there
     os.close(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK))
-    wait_for(lambda: not any(t.name == "stallmeter-sampler" for t in threading.enumerate()))
+    wait_for(lambda: not our_threads("stallmeter-sampler"))
 
 
 def test_the_programs_end_waits_for_pages_that_no_package_of_the_program_made(tmp_path: Path) -> None:

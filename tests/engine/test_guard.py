@@ -25,6 +25,7 @@ from stallmeter.report.page.facts import events
 from stallmeter.report.text import to_text
 from stallmeter.window import Window
 
+from ..children import our_threads
 from ..conftest import FakeSource, FakeTime, ListTracker
 from ..monitors import bare_monitor
 
@@ -447,7 +448,7 @@ def test_what_hangs_at_the_end(bench: Bench, silent: Silent, kind: str, monkeypa
     assert odd.asked == 1
     size = sum(f.stat().st_size for f in monitor.folder.glob("*.jsonl"))  # type: ignore[union-attr]
     silent.release.set()
-    wait_for(lambda: not [t for t in threading.enumerate() if t.name == "stallmeter-sampler"])
+    wait_for(lambda: not our_threads("stallmeter-sampler"))
     assert size == sum(f.stat().st_size for f in monitor.folder.glob("*.jsonl"))  # type: ignore[union-attr]
 
 

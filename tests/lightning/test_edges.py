@@ -23,7 +23,7 @@ from stallmeter.recording import Reader
 from stallmeter.records import Event, LedgerRecord, StepRecord
 from stallmeter.report.model import Report, read_history
 
-from ..children import PATIENCE_S, children, left
+from ..children import PATIENCE_S, children, left, our_threads
 from .conftest import Bench, both_namespaces
 
 
@@ -108,7 +108,7 @@ def assert_the_same(
     found = outcome(bench, [sm], fit, make, dict(options))
     assert found == without
     assert left(before, collect=True) == set()
-    for thread in [t for t in threading.enumerate() if t.name.startswith("stallmeter")]:
+    for thread in our_threads():
         thread.join(PATIENCE_S)
         assert not thread.is_alive(), thread.name
     if recorded:
@@ -654,7 +654,7 @@ def test_a_signal_handler_that_raises_while_the_recording_ends(bench: Bench) -> 
         signal.signal(signal.SIGUSR1, before)
     assert report_of(sm).ended == "end"
     assert (sm.monitor.folder / "report.md").is_file()
-    for thread in [t for t in threading.enumerate() if t.name.startswith("stallmeter")]:
+    for thread in our_threads():
         thread.join(PATIENCE_S)
     assert not [t.name for t in threading.enumerate() if t.name.startswith("stallmeter")]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 
 from stallmeter.report.model import read_history
 
-from ..children import PATIENCE_S
+from ..children import PATIENCE_S, our_threads
 from .conftest import Bench, both_namespaces
 
 
@@ -30,16 +29,12 @@ def handlers() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def ours() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("stallmeter")]
-
-
 def assert_ended(sm: Any, trainer: Any, reason: str) -> None:
     """No thread, no patch, and a recording that says how it ended."""
     assert sm.monitor.closed
-    for thread in ours():
+    for thread in our_threads():
         thread.join(PATIENCE_S)
-    assert not ours()
+    assert not our_threads()
     assert not {"_run", "_teardown", "save_checkpoint"} & set(vars(trainer))
     assert not {"on_exception", "process_dataloader"} & set(vars(trainer.strategy))
     assert read_history(sm.monitor.folder).report().ended == reason

@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +26,7 @@ from stallmeter.ranks.run_folder import Channel, Channels, RunFolder, new_name
 from stallmeter.recording import Reader, ranks
 from stallmeter.records import Event, StepRecord
 
+from ..children import our_threads
 from ..monitors import bare_monitor
 from ..ports import free_port
 from ..warm import Forks, Program
@@ -128,9 +128,9 @@ def test_every_fit_has_one_name_on_all_ranks(
     assert len(set.union(*names)) == 3
     assert not any(one.why_own_folder for fit in fits for one in fit)
     deadline = time.monotonic() + 30
-    while "stallmeter-run-folder" in {t.name for t in threading.enumerate()} and time.monotonic() < deadline:
+    while our_threads("stallmeter-run-folder") and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert "stallmeter-run-folder" not in {t.name for t in threading.enumerate()}
+    assert not our_threads("stallmeter-run-folder")
     assert not (tmp_path / EXCHANGE_FOLDER).exists()
 
 

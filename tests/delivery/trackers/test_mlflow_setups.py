@@ -27,6 +27,7 @@ from stallmeter.lightning import StallMonitor  # noqa: E402
 from stallmeter.recording import Header, Recorder  # noqa: E402
 from stallmeter.records import LedgerRecord, WindowRecord  # noqa: E402
 
+from ...children import our_threads  # noqa: E402
 from ...servers import MlflowServer  # noqa: E402
 from .runs import in_mlflow, in_recording, train  # noqa: E402
 
@@ -177,7 +178,7 @@ def _unavailable(*_: object) -> None:
 
 
 def _forwarders() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("stallmeter-forwarder")]
+    return our_threads("stallmeter-forwarder")
 
 
 def test_ranks_are_not_mixed(sqlite_uri: str, tmp_path: Path) -> None:
