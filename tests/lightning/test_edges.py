@@ -656,7 +656,7 @@ def test_a_signal_handler_that_raises_while_the_recording_ends(bench: Bench) -> 
     assert (sm.monitor.folder / "report.md").is_file()
     for thread in our_threads():
         thread.join(PATIENCE_S)
-    assert not [t.name for t in threading.enumerate() if t.name.startswith("stallmeter")]
+    assert not our_threads()
 
 
 # -- plug-ins ---------------------------------------------------------------------------------------------------------
