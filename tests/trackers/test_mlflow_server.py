@@ -19,7 +19,7 @@ from stallmeter.trackers.mlflow import BEGIN, NOTE_TAG, MlflowTracker
 from ..servers import FaultProxy, FaultServer, MlflowServer
 
 mlflow = pytest.importorskip("mlflow")
-pytestmark = [pytest.mark.server, pytest.mark.xdist_group("server")]
+pytestmark = pytest.mark.server
 
 T = TypeVar("T")
 NOW = 1_700_000_000.0

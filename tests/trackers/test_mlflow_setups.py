@@ -29,8 +29,6 @@ from stallmeter.trackers.mlflow import NOTE_TAG, MlflowTracker  # noqa: E402
 from ..servers import MlflowServer  # noqa: E402
 from .runs import in_mlflow, in_recording, train  # noqa: E402
 
-pytestmark = pytest.mark.xdist_group("server")
-
 
 @pytest.fixture(autouse=True)
 def _at_home(sqlite_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

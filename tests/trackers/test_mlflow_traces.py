@@ -16,8 +16,6 @@ from stallmeter.trackers.mlflow import MlflowTracker
 from ..report.recordings import START_S, step
 from ..servers import MlflowServer
 
-pytestmark = pytest.mark.xdist_group("server")
-
 mlflow = pytest.importorskip("mlflow")
 
 
