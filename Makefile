@@ -29,10 +29,10 @@ types: $(STAMP)
 imports: $(STAMP)
 	$(BIN)/lint-imports
 
-# A test process for each CPU, four at most (JOBS=0: all in one). Groups of tests come in the order of tests/conftest.py.
+# A test process for each CPU, four at most (JOBS=0: all in one). How they are shared out stands in tests/conftest.py.
 # Nothing is tried again: a test that fails now and then is a defect.
 JOBS ?= logical
-TEST := -n $(JOBS) --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
+TEST := -n $(JOBS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 UNIT := not ui and not gpu and not bench and not ecosystem and not packaging
 
 unit: $(STAMP)

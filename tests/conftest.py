@@ -28,7 +28,6 @@ from .children import ProcessesLeft, children, forget_threads, left
 from .servers import MlflowServer
 from .warm import Forks
 
-HERE = Path(__file__).parent
 PACKAGE = Path(stallmeter.__file__).parent
 
 # Before torch is imported, here and in child processes: on few CPUs its threads mostly wait for each other.
@@ -43,17 +42,32 @@ settings.register_profile("stallmeter", derandomize=True, deadline=None)
 settings.load_profile("stallmeter")
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist looks at the groups in the same hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where processes share the tests, those of one file stay together: what they have in common is made once.
+SHARE_A_SERVER = ("test_mlflow_faults", "test_mlflow_hostile", "test_mlflow_server", "test_mlflow_setups")
+SHARE_A_SERVER += ("test_mlflow_traces", "test_tracking", "test_cli_compare")
+"""Files whose tests run in one process where several share the tests: each process would start a server."""
 
-    Groups of several files, and files that name themselves one, take longest and are begun first.
+LONGEST = (*SHARE_A_SERVER, "test_leaks", "test_exits", "test_ranks", "test_edges")
+"""They are begun first, or one process would be left with one of them in the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep the tests of a file together, and those of files that share a server.
+
+    The process that shares them out knows no marks: pytest-xdist 3.8 does not find its own groups with pytest 9.2.
     """
-    named = {item.nodeid for item in items if item.get_closest_marker("xdist_group") is not None}
-    for item in items:
-        if item.nodeid not in named:
-            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(HERE).with_suffix("").as_posix()))
-    items.sort(key=lambda item: item.nodeid not in named)
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "server" if Path(file).stem in SHARE_A_SERVER else file
+
+    return Scheduling(config, log)
 
 
 class FakeTime:

@@ -16,8 +16,6 @@ from stallmeter.rules import ALL_RULES
 from ..report.recordings import VERDICT, complete_run, ledger, step, write
 from ..servers import FaultServer, MlflowServer
 
-pytestmark = pytest.mark.xdist_group("server")
-
 
 class Batches:
     """Batches of which each takes its time, or longer on a busy machine: ``took_s`` is what all of them took."""

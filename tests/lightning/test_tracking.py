@@ -21,8 +21,6 @@ from stallmeter.records import StepRecord, WindowRecord
 from ..servers import FaultServer, MlflowServer
 from .conftest import Bench, both_namespaces
 
-pytestmark = pytest.mark.xdist_group("server")
-
 
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,8 +29,6 @@ from stallmeter.report import markdown  # noqa: E402
 from ...servers import FaultProxy, MlflowServer  # noqa: E402
 from .runs import History, sync_patiently  # noqa: E402
 
-pytestmark = pytest.mark.xdist_group("server")
-
 NASTY = (
     "<script>alert(1)</script>",
     "<img src=x onerror=alert(1)>",

@@ -31,8 +31,6 @@ from ...children import our_threads  # noqa: E402
 from ...servers import MlflowServer  # noqa: E402
 from .runs import in_mlflow, in_recording, train  # noqa: E402
 
-pytestmark = pytest.mark.xdist_group("server")
-
 
 @pytest.fixture(autouse=True)
 def _at_home(sqlite_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

@@ -16,8 +16,6 @@ from stallmeter.records.interfaces import Page
 from ...report.recordings import START_S, step
 from ...servers import MlflowServer
 
-pytestmark = pytest.mark.xdist_group("server")
-
 mlflow = pytest.importorskip("mlflow")
 
 
