@@ -43,7 +43,7 @@ settings.load_profile("stallmeter")
 
 
 SHARE_A_SERVER = ("test_mlflow_faults", "test_mlflow_hostile", "test_mlflow_server", "test_mlflow_setups")
-SHARE_A_SERVER += ("test_mlflow_traces", "test_tracking", "test_cli_compare")
+SHARE_A_SERVER += ("test_mlflow_traces", "test_tracking", "test_compare")
 """Files whose tests run in one process where several share the tests: each process would start a server."""
 
 LONGEST = (*SHARE_A_SERVER, "test_leaks", "test_exits", "test_ranks", "test_edges")
