@@ -9,7 +9,6 @@ import pytest
 
 from stallmeter import Monitor
 from stallmeter.errors import SettingError
-from stallmeter.lightning import StallMonitor
 from stallmeter.rules.rule import check_rules
 from stallmeter.window import Window
 from stallmeter.window.signals import read_signal, signals
@@ -72,6 +71,9 @@ def test_monitors_look():
     rules = [Needy(("gpu.idel",))]
     with pytest.raises(SettingError, match="needy"):
         Monitor(rules=rules, trackers=None)  # type: ignore[list-item]
+    pytest.importorskip("lightning")
+    from stallmeter.lightning import StallMonitor
+
     with pytest.raises(SettingError, match="needy"):
         StallMonitor(rules=rules)  # type: ignore[list-item]
 
