@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import SettingError
 from .arguments import SHEET_FORMATS, percentage
-from .show import show_json, show_overview
+from .show import read, show_json, show_overview
 
 if TYPE_CHECKING:
     from ..report.compare.comparison import Comparison, Metric, Side
@@ -88,16 +88,13 @@ def compare(
 
 
 def _side(name: str, tracking_uri: str | None) -> Side:
-    from ..recording import find_recording, ranks
     from ..report.compare.comparison import side_of_history
-    from ..report.model import read_history
     from ..rules.evaluation import diagnose
 
     path = Path(name)
     if not path.exists() and _RUN_ID.fullmatch(name):
         return _side_of_run(name, tracking_uri or os.environ.get("MLFLOW_TRACKING_URI"))
-    folder = find_recording(path)
-    history = read_history(folder, min(ranks(folder), default=0))
+    history = read(path, None)
     verdict = history.verdict if history.settled and history.verdict else history.guarded(diagnose)
     return side_of_history(history, history.report(verdict))
 
