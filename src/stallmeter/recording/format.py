@@ -185,9 +185,14 @@ def _diagnosis(content: Mapping[str, Any]) -> Diagnosis:
             **content,
             "severity": Severity(content["severity"]),
             "evidence": tuple(_build(Evidence, e) for e in content.get("evidence", ())),
-            "advice": tuple(_build(Advice, a) for a in content.get("advice", ())),
+            "advice": tuple(map(_advice, content.get("advice", ()))),
         },
     )
+
+
+def _advice(content: Mapping[str, Any]) -> Advice:
+    interval = content.get("gain_interval_pct")
+    return _build(Advice, {**content, "gain_interval_pct": interval and tuple(interval)})  # type: ignore[no-any-return]
 
 
 def _verdict(content: Mapping[str, Any]) -> Verdict:

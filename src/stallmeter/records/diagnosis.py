@@ -67,11 +67,21 @@ class Advice:
     """The setting to change or the work to move; then, each on a line of its own, ``Expect: …`` and ``Limit: …``."""
     predicted_gain_pct: float | None = None
     """Predicted rise of throughput in percent; None when nothing was predicted."""
+    gain_interval_pct: tuple[float, float] | None = None
+    """Least and most of that rise, which hold it in 8 of 10 runs; None when nothing was predicted."""
 
     @classmethod
-    def of(cls, do: str, *, expect: str = "", limit: str = "", gain_pct: float | None = None) -> Advice:
+    def of(
+        cls,
+        do: str,
+        *,
+        expect: str = "",
+        limit: str = "",
+        gain_pct: float | None = None,
+        interval_pct: tuple[float, float] | None = None,
+    ) -> Advice:
         """Make one from its lines; see `Fix`. Each is a sentence of at most 20 words, ``do`` of 15."""
-        return cls(str(Fix(do, expect, limit)), gain_pct)
+        return cls(str(Fix(do, expect, limit)), gain_pct, interval_pct)
 
     @property
     def fix(self) -> Fix:

@@ -24,6 +24,8 @@ class WorkerBatch:
     read_bytes: int | None = None
     """Bytes that came from a block device."""
     items: int | None = None
+    idle_s: float | None = None
+    """Time between the worker's batch before and this one: it waited for something to do. None for its first."""
 
     @property
     def blocked_s(self) -> float | None:

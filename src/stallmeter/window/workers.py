@@ -73,6 +73,16 @@ class WorkerSignals:
         return _ratio(self._describe("blocked", lambda b: b.blocked_s), self.service_s)
 
     @property
+    def busy_share(self) -> float | None:
+        """Share (0 to 1) of the workers' time in which they made batches, the rest waiting for something to do."""
+        return self.memo("busy", self._find_busy_share)
+
+    def _find_busy_share(self) -> float | None:
+        known = [(b.wall_s, b.idle_s) for b in self.batches.items if b.idle_s is not None]
+        total = sum(wall + idle for wall, idle in known)
+        return sum(wall for wall, _ in known) / total if len(known) >= MIN_BATCHES and total > 0 else None
+
+    @property
     def forks(self) -> Sequence[Fork]:
         """A sample of the forks of the training process."""
         return self._forks.items

@@ -279,6 +279,7 @@ class LoaderProbe:
             collate_s=_seconds(fetch.collate_ns),
             read_bytes=None if fetch.read_bytes == UNKNOWN else fetch.read_bytes,
             items=None if fetch.items == UNKNOWN else fetch.items,
+            idle_s=_seconds(fetch.idle_ns),
         )
 
     def _memory(self, time_s: float, workers: Sequence[Worker]) -> WorkerMemory | None:

@@ -42,6 +42,8 @@ class Fetch(NamedTuple):
     collate_ns: int
     read_bytes: int
     items: int
+    idle_ns: int = UNKNOWN
+    """Between the worker's batch before and this one: waiting for something to do."""
 
 
 @dataclass(frozen=True, slots=True)

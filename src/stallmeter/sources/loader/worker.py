@@ -64,6 +64,7 @@ class FetchTimer:
 
     __slots__ = (
         "_cpu",
+        "_ended",
         "_fd",
         "_lane",
         "_process_cpu",
@@ -81,7 +82,7 @@ class FetchTimer:
         self._lane = lane
         self._fd = open_run_queue()
         self._queued = b""
-        self._read = self._process_cpu = self._cpu = self._wall = 0
+        self._read = self._process_cpu = self._cpu = self._wall = self._ended = 0
 
     def start(self) -> None:
         """A fetch begins."""
@@ -111,7 +112,9 @@ class FetchTimer:
             self.collate_ns,
             process_read_bytes() - self._read if COUNTS_READS else UNKNOWN,
             self.items,
+            self._wall - self._ended if self._ended else UNKNOWN,
         )
+        self._ended = end
 
 
 class TimedCollate:
