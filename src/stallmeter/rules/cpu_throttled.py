@@ -33,6 +33,7 @@ class CpuThrottled:
     title: ClassVar[str] = "The container's CPU quota stops the loader"
     needs: ClassVar[tuple[str, ...]] = ("spent.data_wait_share_pct", "host.cpu_throttled_pct", "host.usable_cpus")
     family: ClassVar[str] = "input"
+    rules_out: ClassVar[str] = "more workers"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
     throttled_pct: float = threshold(25.0, "%", "A common alert threshold in Kubernetes monitoring")

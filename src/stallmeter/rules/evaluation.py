@@ -14,14 +14,19 @@ from ..workers.forecast import Outlook, forecast
 from . import ALL_RULES
 from .rule import Rule
 
+WORTH_PCT = 5.0
+"""Predicted rise of throughput from which on another number of workers is recommended though nothing warns: twice the
+noise of a step time (benchmarks/workers)."""
+
 
 def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguarded) -> Verdict:
     """Ask every rule.
 
-    The primary cause is the largest avoidable loss among the warnings; without one it is the informative diagnosis
-    that explains most of the time. Rules of one ``family`` explain the same seconds, so only the first of a family
-    that fires is kept: the order of the rules is the order of precedence, and advice cannot contradict itself. They
-    judge the run since its number of workers was last changed.
+    The primary cause is the warning whose first advice wins most time back: what a cause took is not what its removal
+    gains, where something else is as slow behind it. Without a predicted gain the time lost counts. Where nothing warns
+    it is the informative diagnosis that explains most of the time. Rules of one ``family`` explain the same seconds, so
+    only the first of a family that fires is kept: the order of the rules is the order of precedence, and advice cannot
+    contradict itself. They judge the run since its number of workers was last changed.
 
     Args:
         rules: The rules to ask.
@@ -33,6 +38,7 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
     abstained: list[Abstention] = []
     explained: set[str] = set()
     cures: set[str] = set()
+    ruled_out: set[str] = set()
     for rule in rules:
         family = getattr(rule, "family", None)
         if family in explained:
@@ -43,15 +49,16 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
         elif found is not None:
             diagnoses.append(found)
             cures.add(getattr(rule, "cure", ""))
+            ruled_out.add(getattr(rule, "rules_out", ""))
             if family is not None:
                 explained.add(family)
     outlook = guard("the num_workers model", lambda: forecast(window))
-    ordered = sorted(diagnoses, key=lambda d: (d.severity is Severity.INFO, -d.time_lost_s, d.rule))
+    ordered = sorted(diagnoses, key=lambda d: (d.severity is Severity.INFO, -won_s(d, window), d.rule))
     return Verdict(
         primary=ordered[0] if ordered else None,
         diagnoses=tuple(ordered),
         abstained=tuple(abstained),
-        num_workers=None if outlook is None else _in_accord(outlook, cures, ordered),
+        num_workers=None if outlook is None else _in_accord(outlook, cures, ruled_out, ordered),
     )
 
 
@@ -66,11 +73,21 @@ def _ask(rule: Rule, window: Window) -> Diagnosis | Abstention | None:
     return Abstention(rule.id, missing) if missing else sound_diagnosis(rule.check(window))
 
 
-def _in_accord(outlook: Outlook, cures: set[str], diagnoses: Sequence[Diagnosis]) -> WorkerAdvice:
-    """Recommend another number of workers only where a diagnosis says that it is the cure."""
+def won_s(diagnosis: Diagnosis, window: Window) -> float:
+    """Return the seconds that the first advice is predicted to win back: at most those lost, all where none is."""
+    gain_pct = diagnosis.advice[0].predicted_gain_pct if diagnosis.advice else None
+    training_s = window.ledger.training_s
+    if gain_pct is None or not training_s:
+        return diagnosis.time_lost_s
+    return min(diagnosis.time_lost_s, training_s * gain_pct / (100.0 + gain_pct))
+
+
+def _in_accord(outlook: Outlook, cures: set[str], ruled_out: set[str], diagnoses: Sequence[Diagnosis]) -> WorkerAdvice:
+    """Recommend another number of workers where it is a cure or gains enough, and no diagnosis speaks against it."""
     advice = outlook.advice
     change = advice.recommended - advice.current
-    if change == 0 or ("more workers" if change > 0 else "fewer workers") in cures:
+    kind = "more workers" if change > 0 else "fewer workers"
+    if change == 0 or kind in cures or (outlook.gain_pct >= WORTH_PCT and kind not in ruled_out):
         return advice
     if diagnoses and diagnoses[0].severity is not Severity.INFO:
         reason = f"another number of workers does not cure this: {diagnoses[0].title}"

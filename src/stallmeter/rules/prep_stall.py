@@ -40,6 +40,7 @@ class PrepStall:
         "steps.work_s",
     )
     family: ClassVar[str] = "input"
+    rules_out: ClassVar[str] = "more workers"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
     cpu_share: float = threshold(0.4, "1", "What is not mostly blocked computes; our measurement, benchmarks/faults")
@@ -61,13 +62,14 @@ class PrepStall:
             return None
         lost = window.spent.bucket_s("data_wait") or 0.0
         needed = cpu.mean / work.mean if work.mean > 0 else 0.0
+        gain = predicted.without.gain_pct(predicted.without.no_cpu_s)
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if share >= 2 * self.warn_pct else Severity.WARNING,
             title=self.title,
             summary=f"{share:.0f} % of the training time was spent waiting for batches that cost "
             f"{cpu.mean * 1e3:.0f} ms of CPU each; the full speed needs {needed:.1f} CPUs for them, "
-            f"{predicted.available_cpus:.1f} are left.",
+            f"{predicted.available_cpus:.1f} are left.{predicted.neighbours}",
             time_lost_s=lost,
             share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=predicted.confidence,
@@ -83,6 +85,8 @@ class PrepStall:
                     "Use simpler or batched transforms; decode images at reduced size.",
                     expect=f"Less data wait, as the {cpu.mean * 1e3:.0f} ms of CPU for a batch fall.",
                     limit=f"Full speed needs {needed:.1f} CPUs for workers; {predicted.available_cpus:.1f} are left.",
+                    gain_pct=gain,
+                    interval_pct=predicted.interval_pct(gain),
                 ),
                 Advice.of("Move transforms to the GPU (Kornia, DALI).", limit="Only where it has time to spare."),
                 Advice.of(

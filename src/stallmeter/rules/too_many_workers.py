@@ -39,6 +39,7 @@ class TooManyWorkers:
         "steps.work_s",
     )
     family: ClassVar[str] = "input"
+    rules_out: ClassVar[str] = "more workers"
     cure: ClassVar[str] = "fewer workers"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")

@@ -36,6 +36,7 @@ class WorkerStartup:
     id: ClassVar[str] = "worker-startup"
     title: ClassVar[str] = "Workers start again each epoch"
     needs: ClassVar[tuple[str, ...]] = ("ledger.record", "loader.num_workers", "ledger.training_s")
+    rules_out: ClassVar[str] = "more workers"
 
     warn_pct: float = threshold(10.0, "%", "Our measurement, benchmarks/faults: healthy forked runs stay below 7 %")
     fork_wait_s: float = threshold(0.1, "s", "A fork of a large training process takes some 10 ms; 0.1 s is a wait")

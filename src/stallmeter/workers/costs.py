@@ -54,6 +54,13 @@ def batch_shape(batch: object, depth: int = 0) -> BatchShape:
     return BatchShape(sum(part.tensors for part in parts), sum(part.bytes for part in parts))
 
 
+def default_handover_s(batch: BatchShape | None) -> float:
+    """Return what handing a batch over to the loop's thread takes as a rule, seconds."""
+    if batch is None:
+        return HANDOVER_S
+    return HANDOVER_S + HANDOVER_PER_TENSOR_S * max(0, batch.tensors - 1) + HANDOVER_PER_BYTE_S * batch.bytes
+
+
 def costs_from(
     batches: Sequence[WorkerBatch],
     steps: Sequence[StepRecord],
@@ -233,9 +240,7 @@ def _handover(
     full = [s.data_wait_s for s in steps if s.head_ready and (s.ready or 0) >= max(2, current)]
     if len(full) >= MIN_STEPS and busy_share <= BUSY:
         return statistics.median(full), HANDOVER_S
-    default_s = HANDOVER_S
-    if batch is not None:
-        default_s += HANDOVER_PER_TENSOR_S * max(0, batch.tensors - 1) + HANDOVER_PER_BYTE_S * batch.bytes
+    default_s = default_handover_s(batch)
     ready = [s.data_wait_s for s in steps if s.head_ready]
     return None, min([default_s, statistics.median(ready)] if len(ready) >= MIN_STEPS else [default_s])
 
