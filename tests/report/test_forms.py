@@ -373,6 +373,45 @@ def test_three_short_lines(tmp_path):
         assert [line[0].lower() + line[1:] for line in listed[position:][:5]] == lines
 
 
+def test_a_cause_that_is_not_sure_is_said_to_be_probable(tmp_path):
+    """Below 60 % every form says "probably" and names what it is else; the runner-up is not listed a second time."""
+    doubtful = dataclasses.replace(PRIMARY, confidence=0.55)
+    second = Diagnosis(
+        rule="slow-callback",
+        severity=Severity.WARNING,
+        title="A callback takes long",
+        summary="",
+        time_lost_s=9.0,
+        share_pct=9.0,
+        confidence=0.3,
+    )
+    verdict = Verdict(primary=doubtful, diagnoses=(doubtful, second), runner_up=second)
+    report = read_history(write(tmp_path, [*complete_run()[:-1], verdict])).report()
+    shown = [" ".join(line.split()) for line in text.to_text(report).splitlines()]
+    other = "A callback takes long (slow-callback, 30 % sure)"
+    assert "CRITICAL Probably: No worker prepares batches beside the loop" in shown
+    assert f"else {other}" in shown
+    assert not [line for line in shown if line.startswith("also")]
+    for document in (markdown.to_markdown(report), markdown.note(report)):
+        assert f"**Else**: {other}" in document
+        assert "\n\nProbably: The loop made every batch itself" in document
+        assert "Also found" not in document
+    lost = "Probably: No worker prepares batches beside the loop: 60 s lost, 60.0 % of the run (55 % sure)."
+    line = markdown.headline(verdict)
+    assert line.startswith(f"{lost} Fix: ")
+    assert line.endswith(f". Else: {other}.")
+    assert wording.console_lines(verdict)[:2] == [lost, f"else   {other}"]
+
+
+def test_the_runner_up_of_a_sure_cause_is_not_shown(tmp_path):
+    """It stays in the JSON alone."""
+    verdict = dataclasses.replace(VERDICT, runner_up=dataclasses.replace(COMPUTE_BOUND, title="Something else"))
+    report = read_history(write(tmp_path, [*complete_run()[:-1], verdict])).report()
+    for shown in (text.to_text(report), markdown.to_markdown(report), markdown.headline(verdict)):
+        assert "Something else" not in shown
+        assert "robably" not in shown
+
+
 @pytest.mark.parametrize("verdict", [None, Verdict(primary=None), Verdict(primary=COMPUTE_BOUND)])
 def test_the_console_has_one_line_where_nothing_is_to_be_won(verdict):
     """Without a loss there is the headline alone."""

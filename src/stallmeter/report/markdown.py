@@ -7,7 +7,7 @@ import html
 import re
 from collections.abc import Iterable, Iterator
 
-from ..records.diagnosis import Diagnosis
+from ..records.diagnosis import Diagnosis, Verdict
 from ..records.stats import Stats
 from . import wording
 from .device import device_lines
@@ -98,11 +98,12 @@ def _sections(report: Report, *, full: bool) -> Iterator[str]:
     verdict = report.verdict
     yield f"**{escape(headline(report.known_verdict, report.trials), wording.HEADLINE_LIMIT)}**"
     if verdict.primary is not None:
-        yield from _primary(verdict.primary, full=full)
+        yield from _primary(verdict, verdict.primary, full=full)
     if report.ledger:
         yield _ledger(report, full=full)
     yield "\n".join(_facts(report))
-    others = [d for d in verdict.diagnoses if d is not verdict.primary and d != verdict.primary]
+    shown = (verdict.primary, verdict.runner_up if verdict.is_probable else None)
+    others = [d for d in verdict.diagnoses if d not in shown]
     if others:
         yield "**Also found**\n\n" + "\n".join(_brief(d) for d in others[: None if full else 4])
     if not full:
@@ -117,12 +118,14 @@ def _sections(report: Report, *, full: bool) -> Iterator[str]:
     yield "\n".join(_origin(report))
 
 
-def _primary(primary: Diagnosis, *, full: bool) -> Iterator[str]:
+def _primary(verdict: Verdict, primary: Diagnosis, *, full: bool) -> Iterator[str]:
     yield (
-        f"{escape(primary.summary)} "
-        f"({primary.severity.value}, rule {escape(primary.rule, wording.NAME_LIMIT)}, "
-        f"{100 * primary.confidence:.0f} % sure)"
+        f"{'Probably: ' if verdict.is_probable else ''}{escape(primary.summary)} "
+        f"({primary.severity.value}, rule {escape(primary.rule, wording.NAME_LIMIT)}, {wording.sure(primary)})"
     )
+    second = wording.alternative(verdict)
+    if second:
+        yield f"**Else**: {escape(second)}"
     if primary.advice:
         shown = primary if full else dataclasses.replace(primary, advice=primary.advice[:3])
         lines = wording.fix_lines(shown)

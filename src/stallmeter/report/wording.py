@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..records import WorkerTrial
-from ..records.diagnosis import Abstention, Diagnosis, Verdict, WorkerAdvice
+from ..records.diagnosis import SURE, Abstention, Diagnosis, Verdict, WorkerAdvice
 from ..records.redaction import redact
 
 ABSENT = "-"
@@ -220,6 +220,9 @@ def headline(verdict: Verdict | None, trials: Sequence[WorkerTrial] = ()) -> str
         trials: Numbers of workers that were tried in the run; the last one is named.
     """
     tail = f" {trial(trials[-1])}." if trials else ""
+    other = alternative(verdict, 80)
+    if other and len(tail) < HEADLINE_LIMIT // 3:
+        tail = f" Else: {one_line(other, HEADLINE_LIMIT // 3)}.{tail}"
     line = one_line(_headline(verdict, HEADLINE_LIMIT - len(tail)), HEADLINE_LIMIT - len(tail))
     return line + tail if line.endswith((".", "…")) or not tail else f"{line}.{tail}"
 
@@ -229,20 +232,50 @@ def console_lines(verdict: Verdict | None, trials: Sequence[WorkerTrial] = ()) -
     primary = None if verdict is None else verdict.primary
     if primary is None or not primary.advice or not primary.time_lost_s > 0:
         return [headline(verdict, trials)]
-    lines = [
+    other = alternative(verdict)
+    return [
         _loss(primary),
+        *([f"{'else':<6} {other}"] if other else []),
         *(f"{line.label:<6} {line}" for line in itertools.takewhile(_is_first, fix_lines(primary))),
+        *(f"{trial(tried)}." for tried in trials[-1:]),
     ]
-    return [*lines, *(f"{trial(tried)}." for tried in trials[-1:])]
 
 
 def _is_first(line: FixLine) -> bool:
     return line.label != "or"
 
 
+def title(primary: Diagnosis, limit: int = 160) -> str:
+    """Return a primary cause's title; where it is not sure it begins with "Probably"."""
+    said = one_line(primary.title, limit).rstrip(".")
+    return said if primary.confidence >= SURE else f"Probably: {said}"
+
+
+def sure(diagnosis: Diagnosis) -> str:
+    """Return how sure a diagnosis is."""
+    return f"{100 * diagnosis.confidence:.0f} % sure"
+
+
+def alternative(verdict: Verdict | None, limit: int = 160) -> str | None:
+    """Return what it is if it is not the primary cause; None where that one is sure or nothing else is known.
+
+    Args:
+        verdict: What the rules said.
+        limit: Most characters of the title.
+    """
+    other = verdict.runner_up if verdict is not None and verdict.is_probable else None
+    return None if other is None else f"{one_line(other.title, limit).rstrip('.')} ({rule_name(other)}, {sure(other)})"
+
+
+def rule_name(diagnosis: Diagnosis) -> str:
+    """Return a rule's id so that it can be shown."""
+    return one_line(diagnosis.rule, NAME_LIMIT)
+
+
 def _loss(primary: Diagnosis) -> str:
-    title = one_line(primary.title, 120).rstrip(".")
-    return f"{title}: {seconds(primary.time_lost_s)} lost, {percent(primary.share_pct)} of the run."
+    doubt = "" if primary.confidence >= SURE else f" ({sure(primary)})"
+    lost = f"{seconds(primary.time_lost_s)} lost, {percent(primary.share_pct)} of the run"
+    return f"{title(primary, 120)}: {lost}{doubt}."
 
 
 def _headline(verdict: Verdict | None, limit: int) -> str:
@@ -252,7 +285,7 @@ def _headline(verdict: Verdict | None, limit: int) -> str:
     if primary is None:
         return "No loss was found in what was measured."
     if not primary.time_lost_s > 0:
-        return f"{one_line(primary.title, 120).rstrip('.')}. {primary.summary}"
+        return f"{title(primary, 120)}. {primary.summary}"
     what = _loss(primary)
     if not primary.advice:
         return what

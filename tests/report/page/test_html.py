@@ -362,6 +362,7 @@ def hostile_run(folder, attack: str):
         diagnoses=(diagnosis, diagnosis),
         abstained=(Abstention(attack, (attack,)),),
         num_workers=workers,
+        runner_up=diagnosis,
     )
     known = {"data_wait": 60.0, "forward": 30.0, attack: 10.0}
     records = [
