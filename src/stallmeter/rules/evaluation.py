@@ -12,7 +12,11 @@ from ..window import Window
 from ..window.signals import read_signal
 from ..workers.forecast import Outlook, forecast
 from . import ALL_RULES
+from .confidence import calibrated, signs
 from .rule import Rule
+
+CAUSE_UNKNOWN = "input-bound"
+"""The rule that says that the cause is not known: no alternative to one that is."""
 
 WORTH_PCT = 5.0
 """Predicted rise of throughput from which on another number of workers is recommended though nothing warns: twice the
@@ -36,15 +40,17 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
     window = window.present()
     diagnoses: list[Diagnosis] = []
     abstained: list[Abstention] = []
+    rivals: list[Diagnosis] = []
+    """Other causes of the same seconds, which would have been told if no rule before theirs had fired."""
     explained: set[str] = set()
     cures: set[str] = set()
     ruled_out: set[str] = set()
     for rule in rules:
         family = getattr(rule, "family", None)
-        if family in explained:
-            continue
         found = guard(f"rule {name_of(rule)}", _ask, rule, window)
-        if isinstance(found, Abstention):
+        if family in explained:
+            rivals += [found] if isinstance(found, Diagnosis) else []
+        elif isinstance(found, Abstention):
             abstained.append(found)
         elif found is not None:
             diagnoses.append(found)
@@ -54,12 +60,27 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
                 explained.add(family)
     outlook = guard("the num_workers model", lambda: forecast(window))
     ordered = sorted(diagnoses, key=lambda d: (d.severity is Severity.INFO, -won_s(d, window), d.rule))
+    runner_up = _sure_or_not(ordered, rivals, window)
     return Verdict(
         primary=ordered[0] if ordered else None,
+        runner_up=runner_up,
         diagnoses=tuple(ordered),
         abstained=tuple(abstained),
         num_workers=None if outlook is None else _in_accord(outlook, cures, ruled_out, ordered),
     )
+
+
+def _sure_or_not(ordered: list[Diagnosis], rivals: Sequence[Diagnosis], window: Window) -> Diagnosis | None:
+    """Give the first of the diagnoses its calibrated confidence; return what else could be the cause."""
+    if not ordered:
+        return None
+    primary = ordered[0]
+    others = [d for d in ordered[1:] if d.severity is not Severity.INFO]
+    next_s = max((won_s(d, window) for d in others), default=0.0)
+    named = [d for d in (*others, *rivals) if d.severity is not Severity.INFO and d.rule != CAUSE_UNKNOWN]
+    runner_up = max(named, key=lambda d: won_s(d, window), default=None)
+    ordered[0] = replace(primary, confidence=calibrated(signs(primary, won_s(primary, window), next_s, window)))
+    return runner_up
 
 
 def name_of(rule: object) -> str:
