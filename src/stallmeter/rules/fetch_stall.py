@@ -46,6 +46,7 @@ class FetchStall:
     cure: ClassVar[str] = "more workers"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
+    gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
     blocked: float = threshold(0.6, "1", "More than half, with room for noise; our measurement, benchmarks/faults")
 
     def check(self, window: Window) -> Diagnosis | None:
@@ -54,6 +55,9 @@ class FetchStall:
         blocked = window.workers.blocked_share or 0.0
         predicted = forecast(window)
         if service is None or predicted is None or share < self.warn_pct or blocked < self.blocked:
+            return None
+        gain = predicted.without.gain_pct(predicted.without.unblocked_s)
+        if gain is not None and gain < self.gain_pct:
             return None
         lost = window.spent.bucket_s("data_wait") or 0.0
         return Diagnosis(

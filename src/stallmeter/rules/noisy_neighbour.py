@@ -49,7 +49,7 @@ class NoisyNeighbour:
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
     queue: float = threshold(0.25, "1", "Our measurement, benchmarks/faults: without neighbours it stays below 0.1")
-    recovers: float = threshold(0.5, "1", "Most of the loss must come back when the neighbours go; our choice")
+    recovers: float = threshold(0.75, "1", "Our choice: what is left without neighbours is no longer worth a warning")
     others_share: float = threshold(0.25, "1", "Share of the usable CPUs; our measurement, benchmarks/faults")
 
     def check(self, window: Window) -> Diagnosis | None:

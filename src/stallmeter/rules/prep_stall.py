@@ -44,6 +44,7 @@ class PrepStall:
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
     cpu_share: float = threshold(0.4, "1", "What is not mostly blocked computes; our measurement, benchmarks/faults")
+    gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
     min_cpu_s: float = threshold(0.003, "s", "Below it the hand-over, not the CPU, is what a batch costs")
 
     def check(self, window: Window) -> Diagnosis | None:
@@ -60,9 +61,11 @@ class PrepStall:
         predicted = forecast(window)
         if part < self.cpu_share or predicted is None:
             return None
+        gain = predicted.without.gain_pct(predicted.without.no_cpu_s)
+        if gain is not None and gain < self.gain_pct:
+            return None
         lost = window.spent.bucket_s("data_wait") or 0.0
         needed = cpu.mean / work.mean if work.mean > 0 else 0.0
-        gain = predicted.without.gain_pct(predicted.without.no_cpu_s)
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if share >= 2 * self.warn_pct else Severity.WARNING,

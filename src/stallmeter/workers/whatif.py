@@ -97,7 +97,9 @@ def what_if(
         if blocked is None
         else step_s(replace(costs, service_s=blocked, cpu_s=0.0, neighbour_wait_s=0.0)),
         alone_s=step_s(
-            replace(costs, neighbour_wait_s=0.0), replace(limits, available_cpus=usable_cpus, neighbour_cpus=0.0)
+            # A loop that has to wait for a CPU takes longer to receive a batch as well.
+            replace(costs, neighbour_wait_s=0.0, handover_s=min(handover_s, costs.default_handover_s)),
+            replace(limits, available_cpus=usable_cpus, neighbour_cpus=0.0),
         )
         if neighbours
         else None,
