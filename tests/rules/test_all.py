@@ -110,6 +110,7 @@ class TestForm:
             "records.diagnosis",
             "window",
             "workers.forecast",
+            "workers.gains",
         }
         assert set(re.findall(r"^from \.(\w+) import", source, re.MULTILINE)) <= {"rule"}
 

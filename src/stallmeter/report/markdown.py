@@ -74,19 +74,22 @@ def tags(report: Report, version: str = "") -> dict[str, str]:
         found["stallmeter.data_wait_pct"] = f"{report.data_wait_share_pct:.1f}"
     if loader is not None and loader.num_workers is not None:
         found["stallmeter.num_workers"] = str(loader.num_workers)
-    found |= _worker_tags(report)
+    found |= _advice_tags(report)
     if version:
         found["stallmeter.version"] = version
     return found
 
 
-def _worker_tags(report: Report) -> dict[str, str]:
-    advice = report.verdict.num_workers
+def _advice_tags(report: Report) -> dict[str, str]:
+    advice, primary = report.verdict.num_workers, report.verdict.primary
     found: dict[str, str] = {}
+    gain_pct = primary.advice[0].predicted_gain_pct if primary is not None and primary.advice else None
     if advice is not None:
         found["stallmeter.num_workers_advised"] = str(advice.recommended)
-        if advice.recommended != advice.current and advice.predicted_gain_pct is not None:
-            found["stallmeter.predicted_speedup"] = f"{1 + advice.predicted_gain_pct / 100:.2f}"
+        if gain_pct is None and advice.recommended != advice.current:
+            gain_pct = advice.predicted_gain_pct
+    if gain_pct is not None:
+        found["stallmeter.predicted_speedup"] = f"{1 + gain_pct / 100:.2f}"
     return found
 
 

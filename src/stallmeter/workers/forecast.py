@@ -204,3 +204,23 @@ def _previous(window: Window) -> OperatingPoint | None:
     if costs is None or costs.step_time_s is None:
         return None
     return OperatingPoint(workers=workers, service_s=costs.service_s, cpu_s=costs.cpu_s, step_time_s=costs.step_time_s)
+
+
+def operation(window: Window) -> tuple[LoaderCosts, Limits] | None:
+    """Return what a batch costs and what the workers may use; None when too little was measured for that."""
+    return window.remember("operation", lambda: _operation(window))
+
+
+def _operation(window: Window) -> tuple[LoaderCosts, Limits] | None:
+    current, content = window.loader.num_workers, window.loader.content
+    try:
+        costs = None if current is None else _costs(window, current)
+        limits = limits_from(
+            window.host.samples.items,
+            budget=window.facts.budget,
+            loader=window.loader.info,
+            batch_bytes=None if content is None else content.bytes,
+        )
+    except SettingError:  # what was measured makes no sense, for example after the system clock was set back
+        return None
+    return None if costs is None else (costs, limits)
