@@ -88,5 +88,5 @@ def test_what_a_rule_can_do_without_is_a_signal_too() -> None:
     class Curious(Needy):
         optional: ClassVar[tuple[str, ...]] = ("gpu.utilisation_pct",)
 
-    with pytest.raises(SettingError, match="rule needy reads 'gpu.utilisation_pct', .* did you mean"):
+    with pytest.raises(SettingError, match=r"rule needy reads 'gpu.utilisation_pct', .* did you mean"):
         check_rules([Curious(needs=("ledger.wall_s",))])
