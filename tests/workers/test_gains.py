@@ -65,6 +65,22 @@ def test_rare_pauses_in_which_the_queue_fills_up() -> None:
     assert gain.pct == pytest.approx(100 * (90 / 70.25 - 1), rel=0.1)
 
 
+def test_workers_that_need_not_start_again() -> None:
+    """Their start is the time that is saved, so it is not among what is left."""
+    made = waiting(workers=2, wait_s=0.001, work_s=0.05, batch_s=0.02)
+    spent = {"data_wait": 1.0, "forward": 50.0, "backward": 0.0, "optimizer": 0.0, "worker_startup": 49.0}
+    made.append(ledger(start=0.0, loop=0.0, **spent))
+    gain = gain_without(made, 40.0, in_steps=False, starts_workers=True)
+    assert gain.pct == pytest.approx(100 * (100 / 60 - 1))
+
+
+def test_long_steps_are_in_the_mean_of_all() -> None:
+    """Their excess is work of the loop like the rest: no reserve of the loader hides behind it."""
+    made = waiting(workers=2, wait_s=0.001, work_s=0.09, batch_s=0.02)
+    made.append(ledger(wall_s=91.0, start=0.0, data_wait=1.0, forward=90.0, backward=0.0, optimizer=0.0, loop=0.0))
+    assert gain_without(made, 40.0).pct == pytest.approx(100 * (91 / 51 - 1))
+
+
 def test_the_device_computes_on() -> None:
     """A callback that waits for the device is charged with its work: that stays."""
     busy = device_steps(beside_s=0.05, exposed=0.0, host_work_s=0.05)

@@ -58,7 +58,7 @@ class StepOutliers:
             return None
         # Of a few rare steps a repeated run has some more or fewer.
         spread = 1.28 / math.sqrt(max(1, found.count))
-        gain = gain_without(window, found.excess_s, least=max(0.3, 1 - spread), most=1 + spread, in_steps=False)
+        gain = gain_without(window, found.excess_s, least=max(0.3, 1 - spread), most=1 + spread)
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,

@@ -87,7 +87,14 @@ class WorkerStartup:
         loader, epochs = window.loader.info, window.ledger.epochs or 1
         advice = []
         if held:
-            gain = gain_without(window, min(lost, window.workers.fork_s or 0.0), least=0.8, most=1.1, in_steps=False)
+            gain = gain_without(
+                window,
+                min(lost, window.workers.fork_s or 0.0),
+                least=0.8,
+                most=1.1,
+                in_steps=False,
+                starts_workers=True,
+            )
             advice.append(
                 Advice.of(
                     "Use the client's offline or synchronous mode, or start the workers before the client.",
@@ -99,7 +106,9 @@ class WorkerStartup:
             )
         if loader is None or not loader.persistent_workers:
             # The first epoch's start stays; it may be the longest, with cold caches, or the shortest.
-            gain = gain_without(window, lost * (epochs - 1) / epochs, least=0.85, most=1.05, in_steps=False)
+            gain = gain_without(
+                window, lost * (epochs - 1) / epochs, least=0.85, most=1.05, in_steps=False, starts_workers=True
+            )
             advice.append(
                 Advice.of(
                     "Set persistent_workers=True in the DataLoader.",

@@ -50,6 +50,7 @@ def gain_without(
     most: float = 1.0,
     in_steps: bool = True,
     on_device: bool = False,
+    starts_workers: bool = False,
 ) -> Gain:
     """Predict what training gains when some of its seconds are no longer spent.
 
@@ -58,8 +59,10 @@ def gain_without(
         saved_s: Seconds of training time that the fix saves; None or 0 when that is not known.
         least: Times ``saved_s`` that it saves at least, in 8 of 10 runs.
         most: Times ``saved_s`` that it saves at most.
-        in_steps: The time is spent in ordinary steps, not in rare pauses in which the prefetch queue fills up.
+        in_steps: The time is part of the steps' own, in each or in some; else it is spent beside them, in checkpoints,
+            validation or the start of workers.
         on_device: The time is the device's, so that what it computes is no lower bound.
+        starts_workers: The time is that in which workers start.
     """
     training_s, ledger = window.ledger.training_s, window.ledger.record
     if ledger is None or not training_s or not saved_s or not math.isfinite(saved_s) or saved_s < 0:
@@ -75,7 +78,8 @@ def gain_without(
         left = max(training_s - saved, device_s)
         if loader is not None:
             step_s = loader.step_s(saved / steps if in_steps else 0.0, cpu_saved)
-            left = max(left, started_s + steps * slower * step_s)
+            start_s = max(0.0, started_s - saved) if starts_workers else started_s
+            left = max(left, start_s + steps * slower * step_s)
         return min(left, training_s)
 
     return _gain(
