@@ -86,7 +86,7 @@ def _arguments() -> argparse.Namespace:
 def _measure_all(draws: Sequence[Draw], options: argparse.Namespace) -> None:
     import importlib
 
-    warnings.filterwarnings("ignore", message="This DataLoader will create")
+    warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     for name in IMPORTED:
         importlib.import_module(name)

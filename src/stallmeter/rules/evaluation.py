@@ -43,7 +43,7 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
         elif found is not None:
             diagnoses.append(found)
             cures.add(getattr(rule, "cure", ""))
-            if family is not None:
+            if family is not None and found.severity is not Severity.INFO:  # what costs no time explains none
                 explained.add(family)
     outlook = guard("the num_workers model", lambda: forecast(window))
     ordered = sorted(diagnoses, key=lambda d: (d.severity is Severity.INFO, -d.time_lost_s, d.rule))
@@ -85,6 +85,8 @@ def _in_accord(outlook: Outlook, cures: set[str], diagnoses: Sequence[Diagnosis]
         reason=reason,
         prefetch_factor=None if outlook.deeper is None else outlook.deeper.prefetch_factor,
         prefetch_gain_pct=None if outlook.deeper is None else outlook.deeper.gain_pct,
+        saves_processes=None,
+        saves_bytes=None,
     )
 
 
