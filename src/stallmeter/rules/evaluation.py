@@ -56,7 +56,7 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
             abstained.append(found)
         elif found is not None:
             diagnoses.append(found)
-            if family is not None:
+            if family is not None and found.severity is not Severity.INFO:  # what costs no time explains none
                 explained.add(family)
     outlook = guard("the num_workers model", lambda: forecast(window))
     ordered = sorted(diagnoses, key=lambda d: (d.severity is Severity.INFO, -won_s(d, window), d.rule))
@@ -150,6 +150,8 @@ def _accord(outlook: Outlook, cures: set[str], ruled_out: set[str], diagnoses: S
         reason=reason,
         prefetch_factor=None if outlook.deeper is None else outlook.deeper.prefetch_factor,
         prefetch_gain_pct=None if outlook.deeper is None else outlook.deeper.gain_pct,
+        saves_processes=None,
+        saves_bytes=None,
     )
 
 

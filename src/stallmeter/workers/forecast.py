@@ -20,6 +20,7 @@ from . import (
     limited,
     limits_from,
     loop_threads,
+    savings,
 )
 from .whatif import WhatIf, what_if
 
@@ -64,6 +65,11 @@ class Outlook:
         """What the recommended number changes, in one sentence; empty where nothing is predicted."""
         return expected(self.advice)
 
+    @property
+    def saves(self) -> str:
+        """What fewer workers save at the same speed; empty where they are not recommended for that."""
+        return savings(self.advice)
+
     def fixes(self, also: str = "") -> tuple[Advice, ...]:
         """Return the change as advice; with it, what to do about threads that compete with the workers.
 
@@ -77,6 +83,8 @@ class Outlook:
             gain_pct=self.gain_pct,
             interval_pct=self.interval_pct(self.gain_pct),
         )
+        if self.saves:
+            return (replace(change, predicted_gain_pct=None),)
         if self.loop_threads is None:
             return (change,)
         fewer = Advice.of(
@@ -174,6 +182,8 @@ def _unless_tried(advice: WorkerAdvice, window: Window) -> WorkerAdvice:
         predicted_step_time_s=None,
         predicted_gain_pct=0.0,
         reason=f"{failed.workers} workers were tried in this run and were not better beyond the noise{achieved}",
+        saves_processes=None,
+        saves_bytes=None,
     )
 
 
