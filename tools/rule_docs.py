@@ -9,7 +9,7 @@ import dataclasses
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ def page(rule: Any) -> str:
             "",
             body.strip(),
             "",
+            *_signals(rule),
             *_thresholds(rule),
             f"Source: [{rule.id}]({source})",
             "",
@@ -88,6 +89,19 @@ def signal_page() -> str:
             "",
         ]
     )
+
+
+def _signals(rule: Any) -> Iterator[str]:
+    optional = getattr(rule, "optional", ())
+    yield from ("## Signals", "")
+    yield f"Without one of these it abstains: {_listed(rule.needs)}."
+    if optional:
+        yield f"It also reads, where they were measured: {_listed(optional)}."
+    yield ""
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _thresholds(rule: Any) -> Iterator[str]:

@@ -18,15 +18,21 @@ def iowait(pct: float | None, *records: Any, wait_s: float = 30.0) -> Window:
 
 def test_warns_when_training_waits():
     """With data wait it is a warning, which claims no time."""
-    found = fires(IoWaitHigh(), iowait(35.0))
+    found = fires(IoWaitHigh(), iowait(35.0, *batches(cpu_s=0.03)))
     assert found.summary.startswith("35 % of the host's CPU time was spent waiting for storage; data wait took 30 %")
     assert (found.severity, found.time_lost_s) == (Severity.WARNING, 0.0)
 
 
 def test_informs_when_training_does_not_wait():
     """Somebody else's disk traffic is no problem of a run that does not wait."""
-    assert fires(IoWaitHigh(), iowait(35.0, wait_s=9.8)).severity is Severity.INFO
-    assert fires(IoWaitHigh(), iowait(35.0, wait_s=9.9)).severity is Severity.WARNING
+    blocked = batches(cpu_s=0.03)
+    assert fires(IoWaitHigh(), iowait(35.0, *blocked, wait_s=9.8)).severity is Severity.INFO
+    assert fires(IoWaitHigh(), iowait(35.0, *blocked, wait_s=9.9)).severity is Severity.WARNING
+
+
+def test_informs_where_the_workers_were_not_seen():
+    """The disk's traffic may be somebody else's, and the wait may have another cause."""
+    assert fires(IoWaitHigh(), iowait(35.0)).severity is Severity.INFO
 
 
 def test_does_not_contradict_the_workers():

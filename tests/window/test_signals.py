@@ -82,3 +82,11 @@ def test_no_rule():
     """Something without a check."""
     with pytest.raises(SettingError, match="no check"):
         check_rules([object()])
+
+
+def test_what_a_rule_can_do_without_is_a_signal_too() -> None:
+    class Curious(Needy):
+        optional: ClassVar[tuple[str, ...]] = ("gpu.utilisation_pct",)
+
+    with pytest.raises(SettingError, match=r"rule needy reads 'gpu.utilisation_pct', .* did you mean"):
+        check_rules([Curious(needs=("ledger.wall_s",))])

@@ -36,6 +36,7 @@ class AcceleratorUnused:
     title: ClassVar[str] = "A GPU is there, and training does not use it"
     family: ClassVar[str] = "compute"
     needs: ClassVar[tuple[str, ...]] = ("gpu.count", "gpu.trace_pct", "ledger.record")
+    optional: ClassVar[tuple[str, ...]] = ("facts.accelerator",)
 
     trace_pct: float = threshold(3.0, "%", "our choice: a driver alone holds 2 % of a small GPU's memory")
     min_steps: float = threshold(20.0, "steps", "our choice: enough for the device to have been used")

@@ -34,6 +34,7 @@ class CheckpointStall:
     id: ClassVar[str] = "checkpoint-stall"
     title: ClassVar[str] = "Training stands still while checkpoints are written"
     needs: ClassVar[tuple[str, ...]] = ("ledger.training_s", "ledger.wall_s")
+    optional: ClassVar[tuple[str, ...]] = ("steps.save_s",)
 
     warn_pct: float = threshold(5.0, "%", "above the 3.5 % to which CheckFreq (FAST '21) bounds checkpoints")
     critical_pct: float = threshold(20.0, "%", "as for input wait, which XProf calls high from 20 %")

@@ -33,7 +33,7 @@ class CpuSaturated:
 
     id: ClassVar[str] = "cpu-saturated"
     title: ClassVar[str] = "All CPUs of the job are busy while it waits for data"
-    needs: ClassVar[tuple[str, ...]] = ("host.cpu_busy_pct", "spent.data_wait_share_pct")
+    needs: ClassVar[tuple[str, ...]] = ("host.cpu_busy_pct", "spent.data_wait_share_pct", "host.usable_cpus")
 
     busy_pct: float = threshold(95.0, "%", "stricter than SageMaker CPUBottleneck (90 %): a median, not a peak")
     wait_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")

@@ -37,6 +37,7 @@ class HostMemoryGrowth:
     id: ClassVar[str] = "host-memory-growth"
     title: ClassVar[str] = "The job's memory keeps growing"
     needs: ClassVar[tuple[str, ...]] = ("host.rss_trend",)
+    optional: ClassVar[tuple[str, ...]] = ("host.memory_left_bytes",)
 
     min_growth_mb: float = threshold(100.0, "MB", "TraceML's first scale for growing memory is 100 MiB")
     min_growth_pct: float = threshold(5.0, "%", "near the 6 % of TraceML's strict mode; SageMaker: 5 points")

@@ -35,6 +35,10 @@ class InputBound:
     id: ClassVar[str] = "input-bound"
     title: ClassVar[str] = "The training loop waits for data"
     needs: ClassVar[tuple[str, ...]] = ("spent.data_wait_share_pct", "steps.data_wait_s", "ledger.wall_s")
+    optional: ClassVar[tuple[str, ...]] = (
+        "loader.num_workers",
+        "loader.info",
+    )
     family: ClassVar[str] = "input"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")

@@ -13,8 +13,8 @@ Cache what is read again. Use more parallel reads only when the storage is remot
 full to its limit.
 
 **When it is wrong.** The number belongs to the whole host: another job's disk traffic raises it, and many idle CPUs
-hide it. It stays for information where the loop does not wait for data, or where the workers were seen to compute
-rather than to wait.
+hide it. It stays for information where the loop does not wait for data, and where the workers were not seen to wait
+rather than to compute.
 
 **References.** SageMaker IOBottleneck: I/O wait above 50 % while the GPU is below 10 %, in half of the samples.
 """
@@ -36,6 +36,7 @@ class IoWaitHigh:
     id: ClassVar[str] = "io-wait-high"
     title: ClassVar[str] = "The host waits for storage"
     needs: ClassVar[tuple[str, ...]] = ("host.iowait_pct", "spent.data_wait_share_pct")
+    optional: ClassVar[tuple[str, ...]] = ("workers.blocked_share",)
 
     iowait_pct: float = threshold(20.0, "%", "our choice; SageMaker IOBottleneck asks for 50 %, of far smaller hosts")
     wait_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
@@ -46,7 +47,7 @@ class IoWaitHigh:
         iowait, wait, blocked = window.host.iowait_pct, window.spent.data_wait_share_pct, window.workers.blocked_share
         if iowait is None or wait is None or iowait < self.iowait_pct:
             return None
-        felt = wait >= self.wait_pct and (blocked is None or blocked >= self.blocked)
+        felt = wait >= self.wait_pct and blocked is not None and blocked >= self.blocked
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING if felt else Severity.INFO,

@@ -35,6 +35,10 @@ class LowGpuMemoryUse:
     id: ClassVar[str] = "low-gpu-memory-use"
     title: ClassVar[str] = "Most of the GPU's memory is free: a larger batch would fit"
     needs: ClassVar[tuple[str, ...]] = ("gpu.memory.peak", "gpu.utilization_pct", "spent.data_wait_share_pct")
+    optional: ClassVar[tuple[str, ...]] = (
+        "gpu.sm_active_pct",
+        "loader.batch_size",
+    )
 
     memory_pct: float = threshold(45.0, "%", "our choice: twice the batch still leaves a tenth free; SageMaker: 70 %")
     fill_pct: float = threshold(90.0, "%", "PyTorch Profiler's TensorBoard plugin: above 90 % is at the limit")

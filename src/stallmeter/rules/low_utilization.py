@@ -45,7 +45,9 @@ class LowUtilization:
         "host.job_cpus",
         "host.cpus_per_rank",
         "spent.data_wait_share_pct",
+        "spent.largest_loss_pct",
     )
+    optional: ClassVar[tuple[str, ...]] = ("gpu.idleness",)
 
     gpu_pct: float = threshold(50.0, "%", "PyTorch Profiler's TensorBoard plugin: below 50 % is low")
     cpu_pct: float = threshold(50.0, "%", "our choice, as for the GPU; SageMaker BatchSize asks for 70 % of peaks")

@@ -35,6 +35,7 @@ class NetworkSaturated:
     id: ClassVar[str] = "network-saturated"
     title: ClassVar[str] = "The network is used to its limit, or ever more is sent"
     needs: ClassVar[tuple[str, ...]] = ("host.links", "spent.data_wait_share_pct")
+    optional: ClassVar[tuple[str, ...]] = ("workers.blocked_share",)
 
     use_pct: float = threshold(80.0, "%", "our choice: protocols leave little above this of a link's speed")
     wait_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
@@ -58,7 +59,7 @@ class NetworkSaturated:
         share, name = max(used, default=(0.0, ""))
         if not used or share < self.use_pct:
             return None
-        felt = wait >= self.wait_pct and (blocked is None or blocked >= self.blocked)
+        felt = wait >= self.wait_pct and blocked is not None and blocked >= self.blocked
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING if felt else Severity.INFO,

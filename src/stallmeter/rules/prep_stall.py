@@ -38,6 +38,7 @@ class PrepStall:
         "workers.service_s",
         "loader.num_workers",
         "steps.work_s",
+        "workers.cpu_wait_share",
     )
     family: ClassVar[str] = "input"
     rules_out: ClassVar[str] = "more workers"

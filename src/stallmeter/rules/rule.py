@@ -14,7 +14,11 @@ from ..window.signals import signals
 
 
 class Rule(Protocol):
-    """Window to diagnosis, or None. A frozen dataclass whose fields are thresholds made by `threshold`."""
+    """Window to diagnosis, or None. A frozen dataclass whose fields are thresholds made by `threshold`.
+
+    It may have more class variables. ``optional`` lists signals that ``check`` reads beside those in ``needs``: without
+    them it says less, and nothing else. Rules of one ``family`` explain the same seconds (`evaluate`).
+    """
 
     id: ClassVar[str]
     """The problem's name, kebab-case; the rule's file has the same name."""
@@ -43,17 +47,20 @@ def check_rules(rules: Iterable[object]) -> None:
     """Refuse what cannot be asked, before a run rather than in it.
 
     Raises:
-        SettingError: One is no rule, or needs a signal that no window has: it would abstain in every run.
+        SettingError: One is no rule, or lists a signal that no window has: it would abstain in every run.
     """
     for rule in rules:
         if not callable(getattr(rule, "check", None)):
             raise SettingError(f"rules holds {rule!r}, which has no check(window)")
-        needs = getattr(rule, "needs", ())
-        if not isinstance(needs, (tuple, list)):
-            raise SettingError(f"{_name(rule)}: needs is {needs!r}; give a tuple of signals")
-        for name in needs:
-            if name not in signals():
-                raise SettingError(f"{_name(rule)} needs {name!r}, which is no signal of the window; {_hint(name)}")
+        for listed, verb in (("needs", "needs"), ("optional", "reads")):
+            names = getattr(rule, listed, ())
+            if not isinstance(names, (tuple, list)):
+                raise SettingError(f"{_name(rule)}: {listed} is {names!r}; give a tuple of signals")
+            for name in names:
+                if name not in signals():
+                    raise SettingError(
+                        f"{_name(rule)} {verb} {name!r}, which is no signal of the window; {_hint(name)}"
+                    )
 
 
 def _name(rule: object) -> str:

@@ -38,7 +38,7 @@ class StepOutliers:
 
     id: ClassVar[str] = "step-outliers"
     title: ClassVar[str] = "Rare steps take many times longer than the others"
-    needs: ClassVar[tuple[str, ...]] = ("steps.body_s", "ledger.training_s", "ledger.wall_s")
+    needs: ClassVar[tuple[str, ...]] = ("steps.body_s", "ledger.training_s", "ledger.wall_s", "ledger.record")
 
     warn_pct: float = threshold(5.0, "%", "our choice: as for a callback that takes this much")
     critical_pct: float = threshold(20.0, "%", "as for input wait, which XProf calls high from 20 %")

@@ -38,6 +38,7 @@ class TooManyWorkers:
         "workers.service_s",
         "loader.num_workers",
         "steps.work_s",
+        "queue.ready_wait_share",
     )
     family: ClassVar[str] = "input"
     rules_out: ClassVar[str] = "more workers"

@@ -36,7 +36,17 @@ class WorkerStartup:
 
     id: ClassVar[str] = "worker-startup"
     title: ClassVar[str] = "Workers start again each epoch"
-    needs: ClassVar[tuple[str, ...]] = ("ledger.record", "loader.num_workers", "ledger.training_s")
+    needs: ClassVar[tuple[str, ...]] = (
+        "loader.num_workers",
+        "ledger.training_s",
+        "ledger.epochs",
+        "ledger.wall_s",
+        "loader.info",
+    )
+    optional: ClassVar[tuple[str, ...]] = (
+        "workers.forks",
+        "workers.fork_s",
+    )
     rules_out: ClassVar[str] = "more workers"
 
     warn_pct: float = threshold(10.0, "%", "Our measurement, benchmarks/faults: healthy forked runs stay below 7 %")

@@ -1,0 +1,71 @@
+"""For each rule a window in which it fires."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from stallmeter.records import SyncCalls
+from stallmeter.window import Window
+
+from . import (
+    test_accelerator_unused,
+    test_gpu_memory_growth,
+    test_gpu_memory_near_limit,
+    test_gpu_throttled,
+    test_host_memory_growth,
+    test_host_memory_near_limit,
+    test_launch_bound,
+    test_low_gpu_memory_use,
+    test_low_utilization,
+    test_mixed_precision_off,
+    test_slow_start,
+    test_step_outliers,
+    test_transfer_bound,
+    test_validation_heavy,
+    test_worker_startup,
+)
+from .test_input_family import CASES
+from .waiting import waiting
+from .windows import START_S, batches, hosts, loader, run, traffic
+
+SYNCS = SyncCalls(time_s=START_S, first_step=5, steps=2, calls={"model.py:31 in forward": 6})
+
+
+def _busy() -> Window:
+    cpus = hosts(20, lambda i: {"usable_cpus": 4.0, "job_cpus": 4.0, "others_cpus": 0.0})
+    return run(loader(), *batches(), *cpus, data_wait=30.0)
+
+
+def _blocked() -> Window:
+    return run(loader(), *batches(cpu_s=0.03), *hosts(20, lambda i: {"cpu_iowait_pct": 35.0}), data_wait=30.0)
+
+
+FIRING: dict[str, Callable[[], Window]] = {
+    **{rule: partial(waiting, **case) for rule, case in CASES.items()},
+    "accelerator-unused": lambda: run(*test_accelerator_unused.used(0.0), facts={"accelerator": "CPUAccelerator"}),
+    "checkpoint-stall": lambda: run(loader(), checkpoint=20.0),
+    "compute-bound": lambda: run(loader()),
+    "cpu-saturated": _busy,
+    "gpu-memory-growth": lambda: test_gpu_memory_growth.grown(lambda i: 10.0 * i),
+    "gpu-memory-near-limit": lambda: test_gpu_memory_near_limit.filled(15.0),
+    "gpu-throttled": lambda: test_gpu_throttled.throttled(20, "sw_thermal"),
+    "host-memory-growth": lambda: test_host_memory_growth.grown(lambda i: 4.0 * i),
+    "host-memory-near-limit": lambda: test_host_memory_near_limit.peak(93.0),
+    "host-sync": lambda: test_launch_bound.launching(60.0, 1.0, SYNCS),
+    "io-wait-high": _blocked,
+    "launch-bound": lambda: test_launch_bound.launching(60.0, 1.0, SyncCalls(time_s=START_S, first_step=5, steps=2)),
+    "low-gpu-memory-use": lambda: test_low_gpu_memory_use.free(4.0, loader()),
+    "low-utilization": test_low_utilization.machine,
+    "mixed-precision-off": test_mixed_precision_off.computing,
+    "network-saturated": lambda: run(loader(), *batches(cpu_s=0.03), *traffic([8e7] * 30, [0.0] * 30), data_wait=30.0),
+    "slow-callback": lambda: run(loader(), callbacks={"Ema": 20.0}),
+    "slow-logging": lambda: run(loader(), logging={"MLFlowLogger": 20.0}),
+    "slow-start": lambda: test_slow_start.started(40.0),
+    "step-outliers": lambda: test_step_outliers.pauses(50),
+    "transfer-bound": lambda: test_transfer_bound.copying(0.025),
+    "unpinned-memory": lambda: test_transfer_bound.copying(0.025, pinned=False),
+    "validation-heavy": lambda: test_validation_heavy.part(30.0),
+    "worker-startup": test_worker_startup.epochs,
+}
+"""By id of the rule. A rule that is not here is not tested: `test_abstain` fails for it."""
