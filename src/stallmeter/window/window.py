@@ -13,10 +13,12 @@ from ..records import (
     DeviceStep,
     Event,
     Fork,
+    GarbagePauses,
     GpuSample,
     HostSample,
     LedgerRecord,
     LoaderInfo,
+    MemorySample,
     Record,
     StepRecord,
     SyncCalls,
@@ -27,6 +29,7 @@ from ..records import (
 )
 from .device import DeviceSignals
 from .facts import Facts
+from .garbage import GarbageSignals
 from .gpu import GpuSignals
 from .host import HostSignals
 from .ledger import LedgerSignals
@@ -44,6 +47,8 @@ PART = {
     StepRecord: "steps",
     LedgerRecord: "ledger",
     HostSample: "host",
+    MemorySample: "host",
+    GarbagePauses: "garbage",
     GpuSample: "gpu",
     AllocatorSample: "gpu",
     WorkerBatch: "workers",
@@ -87,10 +92,18 @@ class Window:
         self.steps = StepSignals(self.loader, self.ledger, size=steps)
         self.queue = QueueSignals(self.steps)
         self.host = HostSignals(self.facts, self.steps, size=samples)
+        self.garbage = GarbageSignals()
         self.gpu = GpuSignals(self.facts, self.steps, size=samples)
         self.device = DeviceSignals(size=steps)
         self.spent = SpentSignals(self.ledger, self.device, self.gpu)
-        parts = (self.ledger, self.workers, self.host, self.gpu, self.device)  # the others are made of these
+        parts = (
+            self.ledger,
+            self.workers,
+            self.host,
+            self.garbage,
+            self.gpu,
+            self.device,
+        )  # the others are made of these
         self._memo = Memo(*(part.memo for part in parts))
         self._phases: Phases[Window] | None = None
 
