@@ -83,4 +83,4 @@ def test_step_outliers_leave_these_seconds():
 
 def test_abstains():
     """Nobody asked the collector."""
-    assert missing(GcPauses(), run()) == ("garbage.training_s", "garbage.waiting_s")
+    assert missing(GcPauses(), run()) == ("host.garbage.training_s", "host.garbage.waiting_s")

@@ -93,8 +93,8 @@ def test_no_workers():
 def test_abstains():
     """No /dev/shm, or no loader."""
     assert set(missing(ShmNearLimit(), run(loader()))) == {
-        "host.shm.least_free_bytes",
-        "host.shm.most_free_bytes",
-        "host.shm.size_bytes",
+        "host.memory.shm.least_free_bytes",
+        "host.memory.shm.most_free_bytes",
+        "host.memory.shm.size_bytes",
     }
     assert missing(ShmNearLimit(), shared(1.0, workers=-1)) == ("loader.num_workers",)

@@ -5,7 +5,7 @@ lock held: the training thread stands still, and so do threads that hand batches
 index of a dataset as lists and dicts for example, one pass takes tenths of a second, and every rank pauses at another
 moment.
 
-**Evidence.** `garbage.training_s`: seconds in collections on the training thread since its first step, from the
+**Evidence.** `host.garbage.training_s`: seconds in collections on the training thread since its first step, from the
 collector's own callbacks, so all of them are counted; as a share of training time in percent. The longest pause, the
 number of collections of the oldest generation, and blocks of memory on Python's heap, which are objects, roughly.
 
@@ -37,7 +37,12 @@ class GcPauses:
 
     id: ClassVar[str] = "gc-pauses"
     title: ClassVar[str] = "Python's garbage collector holds training up"
-    needs: ClassVar[tuple[str, ...]] = ("garbage.training_s", "garbage.waiting_s", "ledger.training_s", "ledger.wall_s")
+    needs: ClassVar[tuple[str, ...]] = (
+        "host.garbage.training_s",
+        "host.garbage.waiting_s",
+        "ledger.training_s",
+        "ledger.wall_s",
+    )
 
     warn_pct: float = threshold(5.0, "%", "our choice: as for a callback that takes this much")
     critical_pct: float = threshold(20.0, "%", "as for input wait, which XProf calls high from 20 %")
@@ -46,7 +51,7 @@ class GcPauses:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the seconds on the training thread with its time."""
-        garbage, training_s = window.garbage, window.ledger.training_s
+        garbage, training_s = window.host.garbage, window.ledger.training_s
         paused_s, waiting_s = garbage.training_s, garbage.waiting_s
         if paused_s is None or waiting_s is None or not training_s:
             return None

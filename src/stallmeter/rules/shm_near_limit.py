@@ -4,10 +4,10 @@
 When it is full, a worker dies with "Bus error. It is possible that dataloader's workers are out of shared memory", or
 with "No space left on device", often only after many steps: the queue has to be full first.
 
-**Evidence.** `host.shm.least_free_bytes`: the least free space that was seen, as a share of `host.shm.size_bytes`. And,
-before anything fails, what the loader may hold: `num_workers` times `prefetch_factor` batches, and the one in use, of
-as many bytes as one was seen to have (`loader.content`), for each rank on this node, against the most free space that
-was seen.
+**Evidence.** `host.memory.shm.least_free_bytes`: the least free space that was seen, as a share of
+`host.memory.shm.size_bytes`. And, before anything fails, what the loader may hold: `num_workers` times
+`prefetch_factor` batches, and the one in use, of as many bytes as one was seen to have (`loader.content`), for each
+rank on this node, against the most free space that was seen.
 
 **Advice.** A larger /dev/shm: `docker run --shm-size` or `--ipc=host`, in Kubernetes an `emptyDir` with
 `medium: Memory` at /dev/shm, counted towards the container's memory. Otherwise a smaller `prefetch_factor` or fewer
@@ -41,9 +41,9 @@ class ShmNearLimit:
     id: ClassVar[str] = "shm-near-limit"
     title: ClassVar[str] = "Shared memory is too small for the loader's batches"
     needs: ClassVar[tuple[str, ...]] = (
-        "host.shm.least_free_bytes",
-        "host.shm.most_free_bytes",
-        "host.shm.size_bytes",
+        "host.memory.shm.least_free_bytes",
+        "host.memory.shm.most_free_bytes",
+        "host.memory.shm.size_bytes",
         "loader.num_workers",
     )
 
@@ -52,7 +52,7 @@ class ShmNearLimit:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare what was taken, and what a full queue takes, with the size."""
-        shm, info = window.host.shm, window.loader.info
+        shm, info = window.host.memory.shm, window.loader.info
         least, most, size = shm.least_free_bytes, shm.most_free_bytes, shm.size_bytes
         if least is None or most is None or not size or info is None or not info.num_workers:
             return None

@@ -51,7 +51,7 @@ class StepOutliers:
         if body is None or found is None or ledger is None or body.count < self.min_steps:
             return None
         # Seconds of the garbage collector are gc-pauses' to tell.
-        excess_s = max(0.0, found.excess_s - (window.garbage.step_s or 0.0))
+        excess_s = max(0.0, found.excess_s - (window.host.garbage.step_s or 0.0))
         share = window.ledger.training_share_pct(excess_s)
         rare = found.count <= self.rare_pct / 100.0 * max(ledger.steps, body.count)
         if share is None or share < self.warn_pct or found.count < self.min_outliers or not rare:

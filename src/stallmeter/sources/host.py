@@ -23,7 +23,8 @@ _USS_SHARE = 0.001
 """While the kernel walks a process's pages, that process can map no memory: this share of the time at most."""
 _USS_MAX_PROCESSES = 64
 _FILES_SHARE = 0.001
-"""Counting open files takes this share of the time at most."""
+_FILES_AT_ONCE = 30
+"""Counting open files takes this share of the time at most, but for the first times: a short run has no others."""
 _LINK_PERIOD_S = 30.0
 """Link speeds take several system calls an interface and hardly change."""
 _MAX_INTERFACES = 8
@@ -92,6 +93,7 @@ class HostSource:
         self._links: dict[str, Any] = {}
         self._links_due_s = float("-inf")
         self._uss_due_s = self._files_due_s = float("-inf")
+        self._files_counted = 0
         self.pids: tuple[int, ...] = (self._job.main.pid,)
         """This rank's own processes as last seen, the one that trains first. Replaced whole: other threads read it."""
 
@@ -185,8 +187,9 @@ class HostSource:
             "workers_open_files": max(known, default=None),
             "open_files_limit": open_files_limit(main, self._system),
         }
-        # The kernel lists every one of them: 0.1 µs each.
-        self._files_due_s = self._clock() + (time.thread_time() - started_s) / _FILES_SHARE
+        self._files_counted += 1
+        if self._files_counted > _FILES_AT_ONCE:  # the kernel lists every one of them
+            self._files_due_s = self._clock() + (time.thread_time() - started_s) / _FILES_SHARE
         return fields
 
     def _read_uss(self) -> _Fields:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping
 
-from ..records import HostSample, MemorySample
+from ..records import GarbagePauses, HostSample, MemorySample
 from ..records.stats import Reservoir
 from . import network
 from .facts import Facts
-from .host_limits import OpenFileSignals, SharedMemorySignals
+from .garbage import GarbageSignals
+from .host_files import OpenFileSignals
 from .host_memory import HostMemorySignals
 from .memo import Memo
 from .steps import StepSignals
@@ -31,16 +32,18 @@ class HostSignals:
         self._memory_peak_pct: float | None = None
         self.memory = HostMemorySignals(self.samples, steps, self.memo, size=size)
         self.files = OpenFileSignals(self.samples, steps, self.memo)
-        self.shm = SharedMemorySignals()
+        self.garbage = GarbageSignals()
 
-    def append(self, sample: HostSample | MemorySample) -> None:
+    def append(self, sample: HostSample | MemorySample | GarbagePauses) -> None:
         """Take a sample."""
         self.memo.changes += 1
+        if isinstance(sample, GarbagePauses):
+            self.garbage.append(sample)
+            return
+        self.memory.append(sample)
         if isinstance(sample, MemorySample):
-            self.memory.append(sample)
             return
         self.samples.add(sample)
-        self.shm.append(sample)
         used, limit = sample.memory_limit_used_bytes, sample.memory_limit_bytes
         if used is not None and limit:
             self._memory_peak_pct = max(100.0 * used / limit, self._memory_peak_pct or 0.0)

@@ -1,4 +1,4 @@
-"""Whether the memory that this rank's processes hold grows, and by how much a step."""
+"""Whether the memory that this rank's processes hold grows, and how full shared memory is."""
 
 from __future__ import annotations
 
@@ -10,6 +10,39 @@ from ..records.stats import Reservoir
 from .memo import Memo
 from .steps import StepSignals
 from .trends import Trend, trend
+
+
+class SharedMemorySignals:
+    """Signals of /dev/shm, of all samples: of those that are kept the fullest moment may be missing."""
+
+    def __init__(self) -> None:
+        self._size: int | None = None
+        self._least: int | None = None
+        self._most: int | None = None
+
+    def append(self, sample: HostSample) -> None:
+        """Take a sample."""
+        free = sample.shm_free_bytes
+        if free is None or sample.shm_size_bytes is None:
+            return
+        self._size = sample.shm_size_bytes
+        self._least = free if self._least is None else min(free, self._least)
+        self._most = free if self._most is None else max(free, self._most)
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Size of /dev/shm; None where there is none."""
+        return self._size
+
+    @property
+    def least_free_bytes(self) -> int | None:
+        """Least free space that was seen."""
+        return self._least
+
+    @property
+    def most_free_bytes(self) -> int | None:
+        """Most free space that was seen: what the loader may fill."""
+        return self._most
 
 
 class HostMemorySignals:
@@ -28,11 +61,15 @@ class HostMemorySignals:
         self.memo = Memo(memo)
         self._hosts, self._steps = samples, steps
         self._samples: Reservoir[MemorySample] = Reservoir(size)
+        self.shm = SharedMemorySignals()
 
-    def append(self, sample: MemorySample) -> None:
-        """Take a sample."""
+    def append(self, sample: MemorySample | HostSample) -> None:
+        """Take a sample. Those of the host are kept by who made this."""
         self.memo.changes += 1
-        self._samples.add(sample)
+        if isinstance(sample, HostSample):
+            self.shm.append(sample)
+        else:
+            self._samples.add(sample)
 
     @property
     def is_resident(self) -> bool | None:

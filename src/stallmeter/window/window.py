@@ -29,7 +29,6 @@ from ..records import (
 )
 from .device import DeviceSignals
 from .facts import Facts
-from .garbage import GarbageSignals
 from .gpu import GpuSignals
 from .host import HostSignals
 from .ledger import LedgerSignals
@@ -48,7 +47,7 @@ PART = {
     LedgerRecord: "ledger",
     HostSample: "host",
     MemorySample: "host",
-    GarbagePauses: "garbage",
+    GarbagePauses: "host",
     GpuSample: "gpu",
     AllocatorSample: "gpu",
     WorkerBatch: "workers",
@@ -92,18 +91,10 @@ class Window:
         self.steps = StepSignals(self.loader, self.ledger, size=steps)
         self.queue = QueueSignals(self.steps)
         self.host = HostSignals(self.facts, self.steps, size=samples)
-        self.garbage = GarbageSignals()
         self.gpu = GpuSignals(self.facts, self.steps, size=samples)
         self.device = DeviceSignals(size=steps)
         self.spent = SpentSignals(self.ledger, self.device, self.gpu)
-        parts = (
-            self.ledger,
-            self.workers,
-            self.host,
-            self.garbage,
-            self.gpu,
-            self.device,
-        )  # the others are made of these
+        parts = (self.ledger, self.workers, self.host, self.gpu, self.device)  # the others are made of these
         self._memo = Memo(*(part.memo for part in parts))
         self._phases: Phases[Window] | None = None
 

@@ -1,4 +1,4 @@
-"""What processes may run out of besides memory: shared memory, and files that one may have open."""
+"""How many files processes have open, and how many they may have."""
 
 from __future__ import annotations
 
@@ -7,39 +7,6 @@ from ..records.stats import Reservoir
 from .memo import Memo
 from .steps import StepSignals
 from .trends import Trend, trend
-
-
-class SharedMemorySignals:
-    """Signals of /dev/shm, of all samples: of those that are kept the fullest moment may be missing."""
-
-    def __init__(self) -> None:
-        self._size: int | None = None
-        self._least: int | None = None
-        self._most: int | None = None
-
-    def append(self, sample: HostSample) -> None:
-        """Take a sample."""
-        free = sample.shm_free_bytes
-        if free is None or sample.shm_size_bytes is None:
-            return
-        self._size = sample.shm_size_bytes
-        self._least = free if self._least is None else min(free, self._least)
-        self._most = free if self._most is None else max(free, self._most)
-
-    @property
-    def size_bytes(self) -> int | None:
-        """Size of /dev/shm; None where there is none."""
-        return self._size
-
-    @property
-    def least_free_bytes(self) -> int | None:
-        """Least free space that was seen."""
-        return self._least
-
-    @property
-    def most_free_bytes(self) -> int | None:
-        """Most free space that was seen: what the loader may fill."""
-        return self._most
 
 
 class OpenFileSignals:
