@@ -34,6 +34,8 @@ KINDS = (
     records.StepRecord,
     records.LedgerRecord,
     records.HostSample,
+    records.MemorySample,
+    records.GarbagePauses,
     records.GpuSample,
     records.WorkerBatch,
     records.LoaderInfo,

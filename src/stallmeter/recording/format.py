@@ -23,6 +23,8 @@ _KINDS: dict[str, type[Any]] = {
     "log": records.UserMetrics,
     "host": records.HostSample,
     "gpu": records.GpuSample,
+    "memory": records.MemorySample,
+    "gc": records.GarbagePauses,
     "batch": records.WorkerBatch,
     "loader": records.LoaderInfo,
     "fork": records.Fork,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .device import AllocatorSample, DeepProfile, DeviceStep, Operator, SyncCalls
-from .hardware import GpuSample, HostSample, NetworkSample
+from .hardware import GarbagePauses, GpuSample, HostSample, MemorySample, NetworkSample
 from .loader import BatchContent, Fork, LoaderInfo, WorkerBatch, WorkerChange, WorkerMemory, WorkerTrial
 from .steps import BUCKETS, Event, LedgerRecord, StepRecord, UserMetrics, WindowRecord
 
@@ -15,10 +15,12 @@ __all__ = [
     "DeviceStep",
     "Event",
     "Fork",
+    "GarbagePauses",
     "GpuSample",
     "HostSample",
     "LedgerRecord",
     "LoaderInfo",
+    "MemorySample",
     "NetworkSample",
     "Operator",
     "Record",
@@ -36,6 +38,8 @@ __all__ = [
 Sample = (
     HostSample
     | GpuSample
+    | MemorySample
+    | GarbagePauses
     | WorkerBatch
     | LoaderInfo
     | Fork
