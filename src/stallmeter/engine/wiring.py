@@ -186,6 +186,7 @@ def _usual_sources(
             makers["source ranks"] = lambda: [_rank_source(context, output, window)]
         makers["source host"] = lambda: _host_sources(options, clock, window)
         makers["source nvml"] = lambda: [_nvml_source()]
+        makers["source compiler"] = lambda: [_compiler_source()]
         makers["device timing"] = lambda: _device_sources(options, clock, window, between_steps)
         makers["source garbage collector"] = lambda: [_garbage_source(clock)]
     if options.workers:
@@ -228,6 +229,12 @@ def _nvml_source() -> Source:
     from ..sources.nvml import NvmlSource
 
     return NvmlSource()
+
+
+def _compiler_source() -> Source:
+    from ..sources.compiler import CompilerSource
+
+    return CompilerSource()
 
 
 def _device_sources(

@@ -18,7 +18,7 @@ from ..engine.options import Options, takes_options
 from ..engine.run import Run, is_signalled
 from ..engine.wiring import assemble
 from ..sources.torch_view import model_facts
-from ..timing.ledger import CHECKPOINT, LOGGING, VALIDATION, WORKER_STARTUP, Span, WorkSpan
+from ..timing.ledger import CHECKPOINT, LOGGING, VALIDATION, VALIDATION_START, WORKER_STARTUP, Span, WorkSpan
 from .actions import Spans, owners_of
 from .ending import FitEnd
 from .patch import Patches
@@ -176,6 +176,7 @@ class _Fit:
         "optimizer_progress",
         "run",
         "sizes",
+        "spans",
     )
 
     def __init__(self, run: Run, trainer: Any, end: FitEnd) -> None:
@@ -190,6 +191,7 @@ class _Fit:
         self.epoch_loop: Any = None
         self.optimizer_progress: Any = None
         self.sizes = run.loaders.sizes
+        self.spans: Any = None
         self.mailboxes: list[Any] = [t for t in run.trackers if hasattr(t, "deliver")]
 
     def prepare(self) -> None:
@@ -215,10 +217,12 @@ class _Fit:
         self.clock.tracker_step = epoch_loop._batches_that_stepped
         self.epoch_loop = epoch_loop
         self.clock.epoch = trainer.current_epoch
+        self.spans = Spans(self.clock, owners_of(trainer.callbacks, trainer.lightning_module))
         self._listen_to_profiler(trainer.profiler)
         validation = WorkSpan(ledger, VALIDATION)
         # Patches, because no action of the profiler brackets a whole validation, or what a logger does.
         self._around(epoch_loop.val_loop, "run", validation)
+        self.run.guard("validation's loader", self._around_validation_start, epoch_loop.val_loop)
         # Lightning before 2.3 saves without an action of its own.
         self._around(trainer, "save_checkpoint", Span(ledger, CHECKPOINT))
         for logger in trainer.loggers:
@@ -298,7 +302,7 @@ class _Fit:
         return received or (exception is not None and is_signalled(exception))
 
     def _listen_to_profiler(self, profiler: Any) -> None:
-        spans = Spans(self.clock, owners_of(self._trainer.callbacks, self._trainer.lightning_module))
+        spans = self.spans
         if type(profiler).__name__ == "PassThroughProfiler":  # does nothing that would be missed
             # A span is what `profile` returns, ready made: Lightning's own makes a generator for each action.
             self._patches.set(profiler, "profile", spans.__getitem__)
@@ -318,6 +322,24 @@ class _Fit:
 
         self._patches.set(profiler, "start", chained_start)
         self._patches.set(profiler, "stop", chained_stop)
+
+    def _around_validation_start(self, val_loop: Any) -> None:
+        """Between its own `run` and the first batch a validation makes the iterator of its loader, in `reset`."""
+        original, started = val_loop.reset, Span(self.clock.ledger, VALIDATION_START)
+
+        def reset(*args: Any, **kwargs: Any) -> None:
+            if threading.get_ident() != self._thread or VALIDATION not in self.clock.ledger.stack:
+                original(*args, **kwargs)
+                return
+            with started:
+                original(*args, **kwargs)
+            self.run.guard("validation's loader", self._begin_validation, val_loop)
+
+        self._patches.set(val_loop, "reset", reset)
+
+    def _begin_validation(self, val_loop: Any) -> None:
+        loaders = val_loop._combined_loader.flattened
+        self.spans.validation_wait.begin(workers=any(getattr(loader, "num_workers", 0) for loader in loaders))
 
     def _around(self, owner: Any, name: str, span: Span) -> None:
         original = getattr(owner, name)

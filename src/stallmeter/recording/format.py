@@ -36,6 +36,7 @@ _KINDS: dict[str, type[Any]] = {
     "allocator": records.AllocatorSample,
     "sync": records.SyncCalls,
     "profile": records.DeepProfile,
+    "compiler": records.CompilerSample,
     "event": records.Event,
     "verdict": Verdict,
 }

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from .compiler import CompilerSample
 from .device import AllocatorSample, DeepProfile, DeviceStep, Operator, SyncCalls
 from .hardware import GarbagePauses, GpuSample, HostSample, MemorySample, NetworkSample
 from .loader import BatchContent, Fork, LoaderInfo, WorkerBatch, WorkerChange, WorkerMemory, WorkerTrial
-from .steps import BUCKETS, Event, LedgerRecord, StepRecord, UserMetrics, WindowRecord
+from .steps import BUCKETS, HINDSIGHT, VALIDATION_PARTS, Event, LedgerRecord, StepRecord, UserMetrics, WindowRecord
 
 __all__ = [
     "BUCKETS",
+    "HINDSIGHT",
+    "VALIDATION_PARTS",
     "AllocatorSample",
     "BatchContent",
+    "CompilerSample",
     "DeepProfile",
     "DeviceStep",
     "Event",
@@ -48,6 +52,7 @@ Sample = (
     | AllocatorSample
     | SyncCalls
     | DeepProfile
+    | CompilerSample
     | Event
 )
 """What a Source may return."""

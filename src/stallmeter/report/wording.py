@@ -27,6 +27,7 @@ HEADLINE_LIMIT = 300
 
 LABELS = {
     "start": "start, before step 1",
+    "warmup": "warm-up, the first steps' excess",
     "worker_startup": "worker start-up",
     "data_wait": "data wait",
     "h2d": "host-to-device copy",

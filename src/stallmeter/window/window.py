@@ -9,6 +9,7 @@ from typing import TypeVar
 from ..records import (
     AllocatorSample,
     BatchContent,
+    CompilerSample,
     DeepProfile,
     DeviceStep,
     Event,
@@ -59,6 +60,7 @@ PART = {
     DeviceStep: "device",
     SyncCalls: "device",
     DeepProfile: "device",
+    CompilerSample: "device",
     Event: "events",
 }
 """Which part of a window takes which kind of record. Kinds that no signal needs are not listed."""
