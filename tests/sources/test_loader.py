@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import weakref
+
 import torch
 from torch.utils.data import DataLoader, SequentialSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -62,15 +64,18 @@ class OwnIterator(DataLoader):
         yield from super().__iter__()
 
 
+HIDDEN = weakref.WeakKeyDictionary()
+
+
 class Hiding(DataLoader):
     """Hands out the batches of another loader, which nobody can see."""
 
     def __init__(self, dataset, **options):
         super().__init__(dataset, **options)
-        self._other = DataLoader(dataset, **options)
+        HIDDEN[self] = DataLoader(dataset, **options)
 
     def __iter__(self):
-        yield from self._other
+        yield from HIDDEN[self]
 
 
 class Delegating:

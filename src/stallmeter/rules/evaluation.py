@@ -43,7 +43,8 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
         elif found is not None:
             diagnoses.append(found)
             cures.add(getattr(rule, "cure", ""))
-            if family is not None:
+            # What costs no time explains none: the cause is still to be found.
+            if family is not None and found.severity is not Severity.INFO:
                 explained.add(family)
     outlook = guard("the num_workers model", lambda: forecast(window))
     ordered = sorted(diagnoses, key=lambda d: (d.severity is Severity.INFO, -d.time_lost_s, d.rule))
