@@ -164,6 +164,7 @@ class _Fit:
     """One fit: its run, and what was put into the trainer for it."""
 
     __slots__ = (
+        "_made",
         "_patches",
         "_thread",
         "_trainer",
@@ -187,6 +188,7 @@ class _Fit:
         self._trainer = trainer
         self._patches = Patches()
         self._thread = threading.get_ident()
+        self._made = 0  # loaders of this setting up, which may be repeated for later epochs
         self.content_noted = False
         self.epoch_loop: Any = None
         self.optimizer_progress: Any = None
@@ -203,7 +205,8 @@ class _Fit:
         def process(dataloader: Any) -> Any:
             processed = original(dataloader)
             if self._trainer.training:
-                self.run.loaders.probe_workers(processed, self._seeding(processed))
+                self.run.loaders.probe_workers(processed, self._seeding(processed), self._made)
+                self._made += 1
             return processed
 
         self._patches.set(strategy, "process_dataloader", process)
@@ -255,6 +258,7 @@ class _Fit:
     def between_epochs(self) -> None:
         """The next epoch has not begun: its loader may get other workers, which have to be probed anew."""
         loaders = self._loaders()
+        self._made = 0
         if self.run.loaders.between_epochs():
             self.run.loaders.probe_workers(loaders[0], self._seeding(loaders[0]))
 
@@ -354,8 +358,13 @@ class _Fit:
 
     def _iterator(self) -> object | None:
         fetcher = self._trainer.fit_loop._data_fetcher
-        iterators = fetcher.combined_loader._iterator.iterators
-        return iterators[0] if iterators else None
+        together: Any = fetcher.combined_loader._iterator
+        iterators: list[object] = together.iterators
+        # Of several, each is found in what asks them in turn.
+        if len(iterators) == 1:
+            return iterators[0]
+        asking: object = together
+        return asking
 
     def _seeding(self, dataloader: Any) -> Callable[[int], None] | None:
         """Lightning seeds workers only where the user gave no ``worker_init_fn``; ours must not count as one."""

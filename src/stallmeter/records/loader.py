@@ -26,6 +26,8 @@ class WorkerBatch:
     items: int | None = None
     idle_s: float | None = None
     """Time between the worker's batch before and this one: it waited for something to do. None for its first."""
+    loader: int = 0
+    """Which of the training's loaders, counted from 0."""
 
     @property
     def blocked_s(self) -> float | None:
@@ -60,6 +62,14 @@ class LoaderInfo:
     probed: bool = False
     why_not: str | None = None
     """Why the workers could not be probed."""
+    loader: int = 0
+    """Which of the training's loaders, counted from 0."""
+    shards_itself: bool | None = None
+    """Whether an iterable dataset splits itself among workers; None where that is not known, or it is not iterable."""
+    shards: int | None = None
+    """Into how many parts the dataset can be split at most, where it says so: more workers than that are idle."""
+    batches_per_step: float | None = None
+    """Batches that the loop's one is made of where a wrapper re-batches them; None where they are the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from .gpu_throttled import GpuThrottled
 from .host_memory_growth import HostMemoryGrowth
 from .host_memory_near_limit import HostMemoryNearLimit
 from .host_sync import HostSync
+from .idle_workers import IdleWorkers
 from .input_bound import InputBound
 from .io_wait_high import IoWaitHigh
 from .launch_bound import LaunchBound
@@ -47,6 +48,7 @@ ALL_RULES: tuple[Rule, ...] = (
     SlowBatches(),
     BatchHandoff(),
     TooManyWorkers(),
+    IdleWorkers(),
     NoWorkers(),
     FetchStall(),
     TooFewWorkers(),

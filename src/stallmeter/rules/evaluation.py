@@ -56,7 +56,8 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
             abstained.append(found)
         elif found is not None:
             diagnoses.append(found)
-            if family is not None and found.severity is not Severity.INFO:  # what costs no time explains none
+            # What costs no time explains none: the cause is still to be found.
+            if family is not None and found.severity is not Severity.INFO:
                 explained.add(family)
     outlook = guard("the num_workers model", lambda: forecast(window))
     ordered = sorted(diagnoses, key=lambda d: (d.severity is Severity.INFO, -won_s(d, window), d.rule))

@@ -35,6 +35,7 @@ from .host import HostSignals
 from .ledger import LedgerSignals
 from .loader import LoaderSignals
 from .memo import Memo
+from .pace import Pace
 from .phases import Phases
 from .queue import QueueSignals
 from .spent import SpentSignals
@@ -88,8 +89,9 @@ class Window:
         self.before: Window | None = None
         """The window before the number of workers was changed; None without a change."""
         self.ledger = LedgerSignals()
-        self.loader = LoaderSignals()
-        self.workers = WorkerSignals(batches=batches, samples=samples)
+        pace = Pace(batches=batches)
+        self.loader = LoaderSignals(pace)
+        self.workers = WorkerSignals(pace, samples=samples)
         self.steps = StepSignals(self.loader, self.ledger, size=steps)
         self.queue = QueueSignals(self.steps)
         self.host = HostSignals(self.facts, self.steps, size=samples)

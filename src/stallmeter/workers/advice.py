@@ -44,8 +44,8 @@ def advise(costs: LoaderCosts, limits: Limits, *, previous: OperatingPoint | Non
 
     Returns:
         The advice. ``recommended`` equals ``current`` when less than 3 % is to be gained, when the dataset is iterable
-        or the loader stateful, and when the model cannot explain the present step time. Where nothing is to be gained
-        but a smaller number does the same, that is recommended, with what it saves.
+        and not known to split itself or the loader stateful, and when the model cannot explain the present step time.
+        Where nothing is to be gained but a smaller number does the same, that is recommended, with what it saves.
     """
     costs, limits = _learn_from(previous, costs, limits)
     now_s = predict_step_time_s(costs, limits, costs.current)
@@ -63,15 +63,16 @@ def advise(costs: LoaderCosts, limits: Limits, *, previous: OperatingPoint | Non
             "Something else binds, so no other number of workers is recommended"
         )
     elif gain < NOISE:
-        fewer = fewer_workers(costs, limits) if abs(off) <= MISSED and not (costs.iterable or costs.stateful) else None
+        fixed = costs.stateful or (costs.iterable and not costs.shards_itself)
+        fewer = fewer_workers(costs, limits) if abs(off) <= MISSED and not fixed else None
         if fewer is not None:
             return _same_with(fewer, costs, limits, confidence)
         limited_by = binding(costs, limits, costs.current, "")
         why = _why_stay(costs, limits, limited_by)
-    elif costs.iterable or costs.stateful:
+    elif costs.stateful or (costs.iterable and not costs.shards_itself):
         kind = (
             "an iterable dataset repeats or drops samples with another number of workers unless it splits them itself"
-            if costs.iterable
+            if costs.iterable and not costs.shards_itself
             else "the saved state of this loader is only valid for its number of workers"
         )
         why = (
@@ -218,6 +219,8 @@ def _why(costs: LoaderCosts, limits: Limits, workers: int, limited_by: str) -> s
     if limited_by == "memory":
         each = (limits.worker_bytes or DEFAULT_WORKER_BYTES) / (1 << 20)
         return f"no more workers of {each:.0f} MiB fit: a worker takes {batch} for a batch, a step {step}"
+    if limited_by == "workers" and limits.shards is not None and workers >= limits.shards:
+        return f"a worker takes {batch} for a batch, and the dataset has {limits.shards} shards: one worker each"
     if workers == 0:
         return f"a step takes {_ms(costs.work_s)} and making its batch in the loop {batch}"
     return f"a worker takes {batch} for a batch, and the step itself takes {step}"

@@ -73,6 +73,7 @@ def costs_from(
     host: Sequence[HostSample] = (),
     batch: BatchShape | None = None,
     device_s: float | None = None,
+    per_step: float = 1.0,
 ) -> LoaderCosts | None:
     """Condense records of one operating point into costs.
 
@@ -90,6 +91,7 @@ def costs_from(
         batch: What a batch consists of, for defaults where its way from a worker was never measured.
         device_s: Device time of a step. A loop that only launches kernels looks faster than its device while it waits
             for data: then this binds.
+        per_step: Batches of the workers that a step takes, where a wrapper makes others of them.
 
     Returns:
         None when there are fewer than 8 batches (beyond each worker's first) or 5 steps.
@@ -103,9 +105,9 @@ def costs_from(
     steady = [step for step in steps if not step.epoch_start]
     if len(made) < MIN_BATCHES or len(steady) < MIN_STEPS:
         return None
-    cpu_s = _mean([max(b.cpu_s, b.process_cpu_s or 0.0) for b in made])
+    cpu_s = per_step * _mean([max(b.cpu_s, b.process_cpu_s or 0.0) for b in made])
     step_time_s = _mean([_step_s(step) for step in steady])
-    busy_share = _busy_share(made, current, step_time_s)
+    busy_share = _busy_share(made, current, step_time_s / per_step)
     handover_s, default_s = _handover(steady, current, busy_share, batch)
     during = [sample for sample in host if steady[0].time_s <= sample.time_s] or host
     main_cpus = _average(sample.main_cpus for sample in during)
@@ -113,10 +115,10 @@ def costs_from(
     return LoaderCosts(
         current=current,
         work_s=max(device_s or 0.0, _mean([max(0.0, _step_s(step) - step.data_wait_s) for step in steady])),
-        service_s=_mean([b.service_s for b in made]),
+        service_s=per_step * _mean([b.service_s for b in made]),
         cpu_s=cpu_s,
         handover_s=handover_s,
-        default_handover_s=default_s,
+        default_handover_s=per_step * default_s,
         shared_memory_s=SHARED_MEMORY_PER_BYTE_S * batch.bytes if batch and current == 0 else 0.0,
         loop_cpu_s=max(0.0, loop_cpu_s),
         neighbour_wait_s=_neighbour_wait_s(made, cpu_s, during, current),
@@ -126,6 +128,7 @@ def costs_from(
         batches=len(made),
         iterable=bool(loader and loader.iterable),
         stateful=bool(loader and loader.stateful),
+        shards_itself=bool(loader and loader.shards_itself),
     )
 
 
@@ -136,6 +139,7 @@ def limits_from(
     memory: Sequence[WorkerMemory] = (),
     loader: LoaderInfo | None = None,
     batch_bytes: int | None = None,
+    shards: int | None = None,
 ) -> Limits:
     """Condense what is known about the machine into limits.
 
@@ -146,6 +150,7 @@ def limits_from(
         memory: Of the loader's workers.
         loader: For its prefetch factor.
         batch_bytes: Tensor bytes of one batch.
+        shards: Parts into which an iterable dataset is split at most.
     """
     others, job = _average(s.others_cpus for s in host), _average(s.job_cpus for s in host)
     other_ranks, usable = _average(s.ranks_cpus for s in host), _average(s.usable_cpus for s in host)
@@ -173,6 +178,7 @@ def limits_from(
         batch_bytes=batch_bytes,
         shm_free_bytes=None if last is None else _part(last.shm_free_bytes, ranks),
         prefetch_factor=(loader.prefetch_factor if loader else None) or 2,
+        shards=shards,
     )
 
 

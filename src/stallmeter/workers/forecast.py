@@ -20,6 +20,7 @@ from . import (
     limited,
     limits_from,
     loop_threads,
+    predict_step_time_s,
     savings,
 )
 from .whatif import WhatIf, what_if
@@ -49,6 +50,10 @@ class Outlook:
     """What bounds the recommended number, in one sentence."""
     loop_threads: float | None = None
     """Threads of the loop that compete with the workers for CPUs; None where that costs nothing."""
+    which: str | None = None
+    """Which of several training loaders it is about; None where there is one."""
+    unsharded_s: float | None = None
+    """Step time with the present number of workers if the dataset had a shard for each; None where it has."""
 
     @property
     def recommended(self) -> int:
@@ -76,8 +81,9 @@ class Outlook:
         Args:
             also: Another setting to change with it, beginning with a space.
         """
+        place = "" if self.which is None else f" in {self.which}"
         change = Advice.of(
-            f"Set num_workers={self.recommended}{also}.",
+            f"Set num_workers={self.recommended}{also}{place}.",
             expect=self.expect,
             limit=self.limit,
             gain_pct=self.gain_pct,
@@ -130,8 +136,15 @@ def forecast(window: Window) -> Outlook | None:
     return window.remember("forecast", lambda: _forecast(window, current))
 
 
+TURNS = 0.75
+"""Of several loaders one that fewer of the steps had a batch of takes turns with others: its steps are not known."""
+
+
 def _forecast(window: Window, current: int) -> Outlook | None:
     content = window.loader.content
+    steps = window.ledger.record.steps if window.ledger.record is not None else 0
+    if window.loader.which and current and len(window.workers.batches) < TURNS * steps:
+        return None
     try:
         costs = _costs(window, current)
         limits = limits_from(
@@ -140,11 +153,14 @@ def _forecast(window: Window, current: int) -> Outlook | None:
             memory=window.workers.memory.items,
             loader=window.loader.info,
             batch_bytes=None if content is None else content.bytes,
+            shards=window.loader.shards,
         )
         if costs is None or limits.available_cpus is None:
             return None
         previous = _previous(window)
         advice = _unless_tried(advise(costs, limits, previous=previous), window)
+        if window.loader.which is not None:
+            advice = replace(advice, reason=f"{window.loader.which} sets the pace: {advice.reason}")
         return Outlook(
             advice,
             limits.available_cpus,
@@ -152,6 +168,8 @@ def _forecast(window: Window, current: int) -> Outlook | None:
             advise_prefetch(costs, limits, current),
             limited(costs, limits, advice, previous=previous),
             loop_threads(costs, advice.limited_by),
+            window.loader.which,
+            predict_step_time_s(costs, replace(limits, shards=None), current) if window.workers.idle else None,
         )
     except SettingError:  # what was measured makes no sense, for example after the system clock was set back
         return None
@@ -201,6 +219,7 @@ def _costs(window: Window, current: int) -> LoaderCosts | None:
         loader=window.loader.info,
         batch=None if content is None else BatchShape(content.tensors, content.bytes),
         device_s=window.device.pace_s,
+        per_step=(window.loader.info and window.loader.info.batches_per_step) or 1.0,
     )
 
 

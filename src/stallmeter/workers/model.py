@@ -107,6 +107,8 @@ class LoaderCosts:
     """The dataset is iterable: another number of workers may repeat or drop samples."""
     stateful: bool = False
     """The loader's saved state depends on its number of workers."""
+    shards_itself: bool = False
+    """The iterable dataset is known to split itself among its workers."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -150,6 +152,8 @@ class Limits:
     """b: time that one batch takes of a store that serves all workers in turn."""
     max_workers: int = 64
     """Never recommend more: an upper end for the search, not a measurement."""
+    shards: int | None = None
+    """Parts into which the dataset can be split: more workers than that have nothing to do."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -303,6 +307,8 @@ def worker_cap(costs: LoaderCosts, limits: Limits) -> tuple[int, str]:
     Batches in flight lie in /dev/shm: each worker holds up to ``prefetch_factor`` of them.
     """
     rooms = [(limits.max_workers, "workers")]
+    if limits.shards is not None:
+        rooms.append((limits.shards, "workers"))
     if limits.free_bytes is not None:
         each = limits.worker_bytes or DEFAULT_WORKER_BYTES
         rooms.append((costs.current + int(MEMORY_SHARE * limits.free_bytes / each), "memory"))
@@ -352,7 +358,8 @@ def _step_times_s(costs: LoaderCosts, limits: Limits, slower: float = 1.0) -> It
     yield max(costs.work_s + service_s, _floor_s(costs, limits, 0))
     each_s = slower * (service_s + costs.shared_memory_s + costs.turnaround_s)
     best = math.inf
-    for workers in count(1):
+    for number in count(1):
+        workers = max(1, min(number, limits.shards or number))
         time_s = max(costs.ready_step_s, each_s / workers)
         if sum(costs.profile):
             time_s = max(time_s, _ordered_queue_s(costs, each_s, workers, max(1, limits.prefetch_factor)))
