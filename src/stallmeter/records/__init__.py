@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .device import AllocatorSample, DeepProfile, DeviceStep, Operator, SyncCalls
 from .hardware import GpuSample, HostSample, NetworkSample
-from .loader import BatchContent, Fork, LoaderInfo, WorkerBatch, WorkerChange, WorkerMemory, WorkerTrial
+from .loader import BatchContent, Fork, LoaderInfo, WorkerBatch, WorkerChange, WorkerMemory, WorkerTrial, WorkerWaits
 from .steps import BUCKETS, Event, LedgerRecord, StepRecord, UserMetrics, WindowRecord
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "WorkerChange",
     "WorkerMemory",
     "WorkerTrial",
+    "WorkerWaits",
 ]
 
 Sample = (
@@ -40,6 +41,7 @@ Sample = (
     | LoaderInfo
     | Fork
     | WorkerMemory
+    | WorkerWaits
     | DeviceStep
     | AllocatorSample
     | SyncCalls

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..records import Fork, WorkerBatch, WorkerMemory
+from ..records import Fork, WorkerBatch, WorkerMemory, WorkerWaits
 from ..records.stats import Reservoir, Stats, stats
 from .memo import Memo
+from .waits import WaitSignals
 
 MIN_BATCHES = 5
 """Below this many probed batches nothing is said."""
@@ -27,17 +28,20 @@ class WorkerSignals:
         self.memo = Memo()
         self.batches: Reservoir[WorkerBatch] = Reservoir(batches)
         self.memory: Reservoir[WorkerMemory] = Reservoir(samples)
+        self.waits = WaitSignals(self.batches, self.memo)
         self._forks: Reservoir[Fork] = Reservoir(FORKS)
         self._fork_s = 0.0
 
-    def append(self, record: WorkerBatch | WorkerMemory | Fork) -> None:
-        """Take a batch, a sample of the workers' memory or a fork."""
+    def append(self, record: WorkerBatch | WorkerMemory | WorkerWaits | Fork) -> None:
+        """Take a batch, a sample of the workers' memory, looks at what they wait for, or a fork."""
         self.memo.changes += 1
         match record:
             case WorkerBatch():
                 self.batches.add(record)
             case WorkerMemory():
                 self.memory.add(record)
+            case WorkerWaits():
+                self.waits.append(record)
             case Fork():
                 self._forks.add(record)
                 self._fork_s += record.wall_s

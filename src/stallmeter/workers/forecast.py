@@ -20,6 +20,7 @@ from . import (
     limits_from,
     loop_threads,
 )
+from .sharing import ASK, doubt, is_doubtful, learn_from_waits
 
 MAX_IN_FLIGHT = 4096
 """Most batches in flight that the model is asked about; it plays a loader through batch by batch."""
@@ -96,15 +97,19 @@ def _forecast(window: Window, current: int) -> Outlook | None:
             loader=window.loader.info,
             batch_bytes=None if content is None else content.bytes,
         )
-        if costs is None or limits.available_cpus is None:
+        if costs is None:
+            return None
+        costs, limits = learn_from_waits(window, costs, limits)
+        if limits.available_cpus is None:
             return None
         previous = _previous(window)
         advice = _unless_tried(advise(costs, limits, previous=previous), window)
+        doubtful = is_doubtful(window, advice)
         return Outlook(
-            advice,
+            doubt(advice) if doubtful else advice,
             limits.available_cpus,
             advise_prefetch(costs, limits, current),
-            limited(costs, limits, advice, previous=previous),
+            ASK if doubtful else limited(costs, limits, advice, previous=previous),
             loop_threads(costs, advice.limited_by),
         )
     except SettingError:  # what was measured makes no sense, for example after the system clock was set back

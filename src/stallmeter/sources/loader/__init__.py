@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...records import LoaderInfo, WorkerBatch, WorkerMemory
 from .dataloader import CANNOT_SET, is_dataloader, is_iterable, keeps_state, start_method
+from .in_flight import Company, InFlight
 from .loop import LoopTimer
 from .prefetch import PrefetchQueue
-from .ring import UNKNOWN, Fetch, Ring, Worker, words
+from .ring import UNKNOWN, Fetch, Making, Ring, Worker, words
+from .waits import WaitLooks
 from .worker import WorkerInit
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ INNER = ("base_dataloader", "dataloader", "data_loader", "loader")
 
 
 class LoaderProbe:
-    """The source of `LoaderInfo`, `WorkerBatch` and `WorkerMemory`.
+    """The source of `LoaderInfo`, `WorkerBatch`, `WorkerWaits` and `WorkerMemory`.
 
     `attach` and `detach` are for the thread that makes the iterators; `asked`, `answered`, `loop_before`, `loop_after`
     and `new_epoch` for the training thread; `sample` for the sampler thread.
@@ -70,6 +72,8 @@ class LoaderProbe:
         """Of a loader whose workers were not heard of: what it would be."""
         self._lost = 0
         self._rss_due_s = self._uss_due_s = 0.0
+        self._in_flight: weakref.WeakKeyDictionary[Ring, InFlight] = weakref.WeakKeyDictionary()
+        self._looks = WaitLooks(self._making)
         # Anchored once, so that a stepped wall clock changes nothing.
         self._unix_ns = time.time_ns() - time.monotonic_ns()
 
@@ -147,8 +151,10 @@ class LoaderProbe:
             workers = [worker for _, ring in self._rings for worker in ring.seen()]
         # Outside the lock: reading processes takes milliseconds, for which an epoch need not wait.
         records += (self._batch(-1, fetch) for fetch in self._loop.drain())
+        info = self._last_info
+        waits = self._looks.sample(time_s, same_addresses=info is not None and info.start_method == "fork")
         memory = self._memory(time_s, workers)
-        return [*records, memory] if memory else records
+        return [*records, *(found for found in (waits, memory) if found is not None)]
 
     def close(self) -> None:
         """Let go of every loader, and of the descriptor for the loop thread."""
@@ -263,12 +269,24 @@ class LoaderProbe:
         # Whoever can still start or be a worker of it holds the function: without it, this is the last drain. Looked at
         # before the rings are drained: a ring whose last holder goes meanwhile is drained once more.
         gone = [init() is None for init, _ in self._rings]
-        batches = [self._batch(worker, fetch) for _, ring in self._rings for worker, fetch in ring.drain()]
+        batches = [batch for _, ring in self._rings for batch in self._made(ring)]
         self._lost += sum(ring.lost for (_, ring), dead in zip(self._rings, gone, strict=True) if dead)
         self._rings = [known for known, dead in zip(self._rings, gone, strict=True) if not dead]
         return batches
 
-    def _batch(self, worker: int, fetch: Fetch) -> WorkerBatch:
+    def _made(self, ring: Ring) -> list[WorkerBatch]:
+        making = ring.making()  # before the others are read: a batch finished in between is known by its begin
+        made = ring.drain()
+        known = self._in_flight.setdefault(ring, InFlight())
+        beside = known.beside([fetch for _, fetch in made], making)
+        return [self._batch(worker, fetch, found) for (worker, fetch), found in zip(made, beside, strict=True)]
+
+    def _making(self) -> list[Making]:
+        """What is being made at this moment. For the sampler thread: rings come and go under the lock alone."""
+        with self._lock:
+            return [making for _, ring in self._rings for making in ring.making()]
+
+    def _batch(self, worker: int, fetch: Fetch, beside: Company | None = None) -> WorkerBatch:
         return WorkerBatch(
             worker=worker,
             time_s=(fetch.end_ns + self._unix_ns) / 1e9,
@@ -280,6 +298,8 @@ class LoaderProbe:
             read_bytes=None if fetch.read_bytes == UNKNOWN else fetch.read_bytes,
             items=None if fetch.items == UNKNOWN else fetch.items,
             idle_s=_seconds(fetch.idle_ns),
+            ahead=None if beside is None else beside.ahead,
+            in_flight=None if beside is None else beside.in_flight,
         )
 
     def _memory(self, time_s: float, workers: Sequence[Worker]) -> WorkerMemory | None:
