@@ -29,6 +29,7 @@ _KINDS: dict[str, type[Any]] = {
     "loader": records.LoaderInfo,
     "fork": records.Fork,
     "workers": records.WorkerMemory,
+    "waits": records.WorkerWaits,
     "content": records.BatchContent,
     "change": records.WorkerChange,
     "trial": records.WorkerTrial,

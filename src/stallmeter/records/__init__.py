@@ -5,7 +5,7 @@ from __future__ import annotations
 from .compiler import CompilerSample
 from .device import AllocatorSample, DeepProfile, DeviceStep, Operator, SyncCalls
 from .hardware import GarbagePauses, GpuSample, HostSample, MemorySample, NetworkSample
-from .loader import BatchContent, Fork, LoaderInfo, WorkerBatch, WorkerChange, WorkerMemory, WorkerTrial
+from .loader import BatchContent, Fork, LoaderInfo, WorkerBatch, WorkerChange, WorkerMemory, WorkerTrial, WorkerWaits
 from .steps import BUCKETS, HINDSIGHT, VALIDATION_PARTS, Event, LedgerRecord, StepRecord, UserMetrics, WindowRecord
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "WorkerChange",
     "WorkerMemory",
     "WorkerTrial",
+    "WorkerWaits",
 ]
 
 Sample = (
@@ -48,6 +49,7 @@ Sample = (
     | LoaderInfo
     | Fork
     | WorkerMemory
+    | WorkerWaits
     | DeviceStep
     | AllocatorSample
     | SyncCalls

@@ -28,6 +28,10 @@ class WorkerBatch:
     """Time between the worker's batch before and this one: it waited for something to do. None for its first."""
     loader: int = 0
     """Which of the training's loaders, counted from 0."""
+    ahead: int | None = None
+    """Other workers that were making a batch when this one was begun."""
+    in_flight: float | None = None
+    """Workers that were making a batch while this one was made, itself included: mean over its time."""
 
     @property
     def blocked_s(self) -> float | None:
@@ -91,6 +95,33 @@ class WorkerMemory:
     """Sum of resident sizes; shared pages count once per worker."""
     uss_bytes: int | None = None
     """Sum of memory unique to each worker: what one more worker costs. Sampled rarely."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerWaits:
+    """What workers that were making a batch waited in, at a few looks in a row."""
+
+    time_s: float
+    looks: int
+    """In which at least one worker was making a batch."""
+    workers: int
+    """Those that were making one, all looks together."""
+    running: int = 0
+    """Of these, those that computed or were ready to; in the other numbers those that waited."""
+    lock: int = 0
+    """For a lock that other processes hold: a semaphore of multiprocessing, a lock on a file."""
+    threads: int = 0
+    """For threads of their own process, of which it is not clear what they wait for."""
+    sleep: int = 0
+    socket: int = 0
+    """For the other end of a connection, or one of several."""
+    file: int = 0
+    """In a call to a file system, or for a page of a mapped file."""
+    other: int = 0
+    queued: int = 0
+    """Those that waited for the one lock that is waited for most."""
+    contended: int = 0
+    """Looks in which at least one waited for that lock: somebody else held it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from ..records import (
     WorkerChange,
     WorkerMemory,
     WorkerTrial,
+    WorkerWaits,
 )
 from .device import DeviceSignals
 from .facts import Facts
@@ -55,6 +56,7 @@ PART = {
     WorkerBatch: "workers",
     WorkerMemory: "workers",
     Fork: "workers",
+    WorkerWaits: "workers",
     LoaderInfo: "loader",
     BatchContent: "loader",
     WorkerTrial: "loader",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..records import Fork, WorkerBatch, WorkerMemory
+from ..records import Fork, WorkerBatch, WorkerMemory, WorkerWaits
 from ..records.stats import Reservoir, Stats, stats
 from .memo import Memo
 from .pace import MIN_BATCHES, Pace
+from .waits import WaitSignals
 
 FORKS = 1024
 """Most forks that are kept; their total is exact."""
@@ -35,17 +36,20 @@ class WorkerSignals:
         self._pace = Pace(batches=batches) if pace is None else pace
         self.memo = Memo(self._pace.memo)
         self.memory: Reservoir[WorkerMemory] = Reservoir(samples)
+        self.waits = WaitSignals(self._pace, self.memo)
         self._forks: Reservoir[Fork] = Reservoir(FORKS)
         self._fork_s = 0.0
 
-    def append(self, record: WorkerBatch | WorkerMemory | Fork) -> None:
-        """Take a batch, a sample of the workers' memory or a fork."""
+    def append(self, record: WorkerBatch | WorkerMemory | WorkerWaits | Fork) -> None:
+        """Take a batch, a sample of the workers' memory, looks at what they wait for, or a fork."""
         self.memo.changes += 1
         match record:
             case WorkerBatch():
                 self._pace.add_batch(record)
             case WorkerMemory():
                 self.memory.add(record)
+            case WorkerWaits():
+                self.waits.append(record)
             case Fork():
                 self._forks.add(record)
                 self._fork_s += record.wall_s

@@ -23,6 +23,7 @@ from . import (
     predict_step_time_s,
     savings,
 )
+from .sharing import ASK, doubt, is_doubtful, learn_from_waits
 from .whatif import WhatIf, what_if
 
 MODEL_ERROR = 0.06
@@ -155,18 +156,22 @@ def _forecast(window: Window, current: int) -> Outlook | None:
             batch_bytes=None if content is None else content.bytes,
             shards=window.loader.shards,
         )
-        if costs is None or limits.available_cpus is None:
+        if costs is None:
+            return None
+        costs, limits = learn_from_waits(window, costs, limits)
+        if limits.available_cpus is None:
             return None
         previous = _previous(window)
         advice = _unless_tried(advise(costs, limits, previous=previous), window)
+        doubtful = is_doubtful(window, advice)
         if window.loader.which is not None:
             advice = replace(advice, reason=f"{window.loader.which} sets the pace: {advice.reason}")
         return Outlook(
-            advice,
+            doubt(advice) if doubtful else advice,
             limits.available_cpus,
             _without(window, costs, limits),
             advise_prefetch(costs, limits, current),
-            limited(costs, limits, advice, previous=previous),
+            ASK if doubtful else limited(costs, limits, advice, previous=previous),
             loop_threads(costs, advice.limited_by),
             window.loader.which,
             predict_step_time_s(costs, replace(limits, shards=None), current) if window.workers.idle else None,

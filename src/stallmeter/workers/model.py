@@ -150,6 +150,8 @@ class Limits:
     """Batches that each worker may be ahead."""
     shared_s: float = 0.0
     """b: time that one batch takes of a store that serves all workers in turn."""
+    shared_by: str = "bandwidth"
+    """What that store is called in ``limited_by``: bandwidth or lock."""
     max_workers: int = 64
     """Never recommend more: an upper end for the search, not a measurement."""
     shards: int | None = None
@@ -183,7 +185,7 @@ class Forecast:
     workers: int
     step_time_s: float
     limited_by: str
-    """compute, workers, cpu, memory or bandwidth."""
+    """compute, workers, cpu, memory, bandwidth or lock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,7 +324,7 @@ def binding(costs: LoaderCosts, limits: Limits, workers: int, cap: str) -> str:
     """Name the largest term at a number of workers, ``cap`` where more of them would help but may not be had."""
     step_s = predict_step_time_s(costs, limits, workers) * (1 - NEAR_BEST)
     if limits.shared_s > 0 and limits.shared_s >= step_s:
-        return "bandwidth"
+        return limits.shared_by
     if 0 < step_s <= _cpu_floor_s(costs, limits, workers):
         return "cpu"
     free_s = costs.work_s if workers == 0 else costs.ready_step_s

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 from ...records import LoaderInfo, WorkerBatch, WorkerMemory
 from .dataloader import CANNOT_SET, describe, is_dataloader
 from .identity import SPLITS, remember, splits_itself
+from .in_flight import Company, InFlight
 from .loop import LoopTimer
 from .prefetch import PrefetchQueue
-from .ring import UNKNOWN, Fetch, Ring, Worker, words
+from .ring import UNKNOWN, Fetch, Making, Ring, Worker, words
+from .waits import WaitLooks
 from .worker import WorkerInit
 from .wrappers import iterates_here, loaders_in
 
@@ -43,11 +45,12 @@ SAME_RATIO = 0.1
 class _Row:
     """The shared memory of one loader's workers."""
 
-    __slots__ = ("init", "loader", "number", "ring")
+    __slots__ = ("in_flight", "init", "loader", "number", "ring")
 
     def __init__(self, init: WorkerInit, ring: Ring, number: int) -> None:
         self.init = weakref.ref(init)
         self.ring = ring
+        self.in_flight = InFlight()
         self.number = number
         self.loader: Callable[[], Any] = _nothing
         """The loader that had the function last."""
@@ -68,7 +71,7 @@ class _Ear:
 
 
 class LoaderProbe:
-    """The source of `LoaderInfo`, `WorkerBatch` and `WorkerMemory`.
+    """The source of `LoaderInfo`, `WorkerBatch`, `WorkerWaits` and `WorkerMemory`.
 
     `attach` and `detach` are for the thread that makes the iterators; `asked`, `answered`, `loop_before`, `loop_after`
     and `new_epoch` for the training thread; `sample` for the sampler thread.
@@ -99,6 +102,7 @@ class LoaderProbe:
         self._handed_out = handed_out
         self._lost = 0
         self._rss_due_s = self._uss_due_s = 0.0
+        self._looks = WaitLooks(self._making)
         # Anchored once, so that a stepped wall clock changes nothing.
         self._unix_ns = time.time_ns() - time.monotonic_ns()
 
@@ -192,8 +196,10 @@ class LoaderProbe:
             workers = [worker for row in self._rows for worker in row.ring.seen()]
         # Outside the lock: reading processes takes milliseconds, for which an epoch need not wait.
         records += (self._batch(-1, fetch, 0) for fetch in self._loop.drain())
+        forked = all(info.start_method == "fork" for info in self._infos.values() if info.num_workers)
+        waits = self._looks.sample(time_s, same_addresses=forked)
         memory = self._memory(time_s, workers)
-        return [*records, memory] if memory else records
+        return [*records, *(found for found in (waits, memory) if found is not None)]
 
     def close(self) -> None:
         """Let go of every loader, and of the descriptor for the loop thread."""
@@ -346,12 +352,25 @@ class LoaderProbe:
         # Whoever can still start or be a worker of it holds the function: without it, this is the last drain. Looked at
         # before the rings are drained: a ring whose last holder goes meanwhile is drained once more.
         gone = [row for row in self._rows if row.init() is None]
-        batches = [self._batch(w, fetch, row.number) for row in self._rows for w, fetch in row.ring.drain()]
+        batches = [batch for row in self._rows for batch in self._made(row)]
         self._lost += sum(row.ring.lost for row in gone)
         self._rows = [row for row in self._rows if row not in gone]
         return batches
 
-    def _batch(self, worker: int, fetch: Fetch, loader: int) -> WorkerBatch:
+    def _made(self, row: _Row) -> list[WorkerBatch]:
+        making = row.ring.making()  # before the others are read: a batch finished in between is known by its begin
+        made = row.ring.drain()
+        beside = row.in_flight.beside([fetch for _, fetch in made], making)
+        return [
+            self._batch(worker, fetch, row.number, found) for (worker, fetch), found in zip(made, beside, strict=True)
+        ]
+
+    def _making(self) -> list[Making]:
+        """What is being made at this moment. For the sampler thread: rings come and go under the lock alone."""
+        with self._lock:
+            return [making for row in self._rows for making in row.ring.making()]
+
+    def _batch(self, worker: int, fetch: Fetch, loader: int, beside: Company | None = None) -> WorkerBatch:
         return WorkerBatch(
             worker=worker,
             time_s=(fetch.end_ns + self._unix_ns) / 1e9,
@@ -364,6 +383,8 @@ class LoaderProbe:
             items=None if fetch.items == UNKNOWN else fetch.items,
             idle_s=_seconds(fetch.idle_ns),
             loader=loader,
+            ahead=None if beside is None else beside.ahead,
+            in_flight=None if beside is None else beside.in_flight,
         )
 
     def _memory(self, time_s: float, workers: Sequence[Worker]) -> WorkerMemory | None:

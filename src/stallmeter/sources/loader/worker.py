@@ -105,13 +105,18 @@ class FetchTimer:
             self._read = process_read_bytes()
         # The wall clock is read outside the others, so that no part is ever longer than the whole.
         self._wall = monotonic_ns()
+        self._lane.begin(self._wall)
         if self._fd is not None:
             self._queued = read_run_queue(self._fd)
         self._process_cpu = process_time_ns()
         self._cpu = thread_time_ns()
 
+    def give_up(self) -> None:
+        """The fetch raised: it leaves no record."""
+        self._lane.begin(0)
+
     def stop(self) -> None:
-        """The fetch returned a batch. One that raised is never stopped and leaves no record."""
+        """The fetch returned a batch."""
         cpu = thread_time_ns() - self._cpu
         process_cpu = process_time_ns() - self._process_cpu
         after = b"" if self._fd is None else read_run_queue(self._fd)
@@ -179,7 +184,11 @@ def _timed(fetch: Callable[[Any, Any], Any], timer: FetchTimer) -> Callable[[Any
         if type(fetcher.collate_fn) is not TimedCollate:
             fetcher.collate_fn = TimedCollate(fetcher.collate_fn, timer, counts=fetcher.auto_collation)
         timer.start()
-        batch = fetch(fetcher, index)
+        try:
+            batch = fetch(fetcher, index)
+        except BaseException:
+            timer.give_up()
+            raise
         timer.stop()
         return batch
 
