@@ -123,8 +123,11 @@ bench-overhead: $(STAMP)
 bench-ledger: $(STAMP)
 	$(BIN)/python -m benchmarks.ledger
 
+# litdata asks for torchvision, which it needs for pictures alone, and whose build must be that of torch.
 bench-faults: $(STAMP)
-	$(BIN)/python -m benchmarks.faults --seeds 5
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps litdata
+	$(BIN)/python -m benchmarks.faults $(ARGS)
 
 # Needs a CUDA device; with ARGS=--cpu-smoke it only runs the code.
 bench-gpu: $(STAMP)

@@ -1,158 +1,155 @@
-"""The command: runs the cases, prints how it goes, and writes the confusion matrix with everything behind it.
+"""The command: runs draws, keeps what came out, prints how it goes, and writes the tables.
 
-python -m benchmarks.faults --seeds 5 --markdown docs/explain/accuracy-faults.md --json faults.json
-python -m benchmarks.faults --only prep-stall no-workers-io --seeds 1 --recordings /tmp/faults
-python -m benchmarks.faults --rejudge /tmp/faults          # today's rules on the recordings of earlier runs
+python -m benchmarks.faults --seeds 0-239 --folder build/faults             # resumes what is kept there
+python -m benchmarks.faults --seeds 0-239 --odd --minutes 30
+python -m benchmarks.faults --rejudge --odd                                # today's rules on the kept recordings
+python -m benchmarks.faults --report --even --markdown out.md              # tables of what is kept
+python -m benchmarks.faults --show 17 18                                   # the draws of seeds
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
+import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from . import table
-from .case import Case
-from .cases import CASES, CPUS, choose
-from .runner import Run, Runner, disturbed, gather, usable_cpus
+from .collect import Collector
+from .draw import draw
+from .kept import Kept, load
+
+DEFAULT = Path("build/faults")
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="benchmarks.faults", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--only", nargs="+", metavar="ID", help="cases, by id or by truth")
-    parser.add_argument(
-        "--levels",
-        default="rotate",
-        help="'rotate': one intensity a seed, each in its turn; 'all': every intensity with every seed; or a number",
-    )
-    parser.add_argument("--jobs", type=int, default=1, help=f"runs at a time, each on {CPUS} CPUs of its own")
+    parser.add_argument("--seeds", type=seeds, default=range(240), metavar="A-B", help="both included; default 0-239")
+    half = parser.add_mutually_exclusive_group()
+    half.add_argument("--odd", action="store_true", help="seeds that thresholds may be tuned on")
+    half.add_argument("--even", action="store_true", help="seeds that are reported")
+    parser.add_argument("--folder", type=Path, default=DEFAULT, help="where results and recordings are kept")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no draw after so many")
+    parser.add_argument("--again", action="store_true", help="run draws that are kept, too")
+    parser.add_argument("--family", nargs="+", metavar="NAME", help="only draws of these families")
+    parser.add_argument("--rejudge", action="store_true", help="train nothing; ask today's rules about the recordings")
+    parser.add_argument("--report", action="store_true", help="train nothing; print the tables of what is kept")
+    parser.add_argument("--show", nargs="+", type=int, metavar="SEED", help="say what seeds draw")
+    parser.add_argument("--rivals-python", metavar="PATH", help="ask traceml-ai and gpuprof, which it has, as well")
+    parser.add_argument("--rivals-draws", type=int, default=40, metavar="N", help="about so many draws at most")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--markdown", type=Path, metavar="FILE")
-    parser.add_argument("--recordings", type=Path, metavar="DIR", help="keep the recordings here")
-    parser.add_argument("--rejudge", type=Path, metavar="DIR", help="train nothing; ask the rules about recordings")
-    parser.add_argument("--patience", type=float, default=20.0, metavar="S", help="longest wait for free CPUs")
-    parser.add_argument("--retries", type=int, default=1, help="of a run that other processes disturbed")
-    parser.add_argument("--rivals", action="store_true", help="run traceml-ai and gpuprof on the same cases")
-    parser.add_argument("--rivals-python", metavar="PATH", help="interpreter that has them")
+    parser.add_argument("--patience", type=float, default=10.0, metavar="S", help="longest wait for free CPUs")
+    parser.add_argument("--retries", type=int, default=1, help="of a draw that other processes disturbed")
     return parser.parse_args(arguments)
 
 
-def plan(cases: Sequence[Case], seeds: int, levels: str, first_seed: int = 0) -> list[Run]:
-    """Return the runs to make, seed by seed, so that a broken-off benchmark has seen every case."""
-    runs = []
-    for seed in range(first_seed, first_seed + seeds):
-        for number, case in enumerate(cases):
-            count = len(case.shapes)
-            chosen = {"rotate": [(seed + number) % count], "all": list(range(count))}.get(levels)
-            runs += [Run(case, level, seed) for level in (chosen or [int(levels)])]
-    return runs
+def seeds(text: str) -> range:
+    """Read ``A-B`` or ``A``."""
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
 
 
-def makers(arguments: argparse.Namespace, **how: Any) -> list[Runner]:
-    """Return as many runners as runs go side by side, each with CPUs of its own."""
-    known = usable_cpus(CPUS * arguments.jobs)
-    if len(known) < CPUS * arguments.jobs:
-        raise SystemExit(f"{arguments.jobs} runs at a time need {CPUS * arguments.jobs} CPUs; there are {len(known)}")
+def wanted(arguments: argparse.Namespace) -> list[int]:
+    """Return the seeds that the options choose."""
     return [
-        Runner(cpus=known[i * CPUS : (i + 1) * CPUS], patience_s=arguments.patience, **how)
-        for i in range(arguments.jobs)
+        seed
+        for seed in arguments.seeds
+        if not (arguments.odd and seed % 2 == 0)
+        and not (arguments.even and seed % 2)
+        and (not arguments.family or draw(seed).family in arguments.family)
     ]
 
 
-def reevaluated(folder: Path, cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
-    """Ask today's rules about the recordings of earlier runs."""
-    from .ours import reevaluated as ask
+def collect(arguments: argparse.Namespace, chosen: Sequence[int]) -> None:
+    """Run the draws that are not kept yet."""
+    from .child import can_throttle
 
-    ids = {case.id for case in cases}
-    for kept in sorted(folder.glob("*/result.json")):
-        result = json.loads(kept.read_text())
-        if result["case"] in ids and Path(result.get("recording", "")).is_dir():
-            yield {**result, **ask(Path(result["recording"]))}
+    began = time.monotonic()
+    collector = collector_of(arguments)
+    todo = [s for s in chosen if arguments.again or not (collector.path(s) / "result.json").is_file()]
+    if not can_throttle():
+        todo = [s for s in todo if not draw(s).program.quota_cpus]
+    if not todo:
+        return
+    with collector.ready():
+        for number, seed in enumerate(todo, 1):
+            minutes = (time.monotonic() - began) / 60
+            if minutes > arguments.minutes:
+                print(f"stopped after {minutes:.0f} min; {len(todo) - number + 1} draws are left", file=sys.stderr)
+                return
+            if arguments.again:
+                shutil.rmtree(collector.path(seed), ignore_errors=True)
+            found = Kept.of(collector.collect(draw(seed)))
+            print(f"[{minutes:5.1f} min, {number}/{len(todo)}] {table.line(found)}", file=sys.stderr, flush=True)
 
 
-def about(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Say when, where and on what."""
-    machine: dict[str, Any] = next((r["machine"] for r in results if "machine" in r), {})
-    cores = os.cpu_count()
-    return {
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": f"{cores} cores, {platform.system()} {platform.machine()}; each run on {CPUS} of them",
-        **{name: version for name, version in machine.items() if version},
-        "runs that other processes disturbed": sum(map(disturbed, results)),
-    }
+def collector_of(arguments: argparse.Namespace) -> Collector:
+    """Return what makes the runs."""
+    return Collector(folder=arguments.folder, patience_s=arguments.patience, retries=arguments.retries)
+
+
+def rejudged(found: Sequence[Kept]) -> list[Kept]:
+    """Ask today's rules about the recordings."""
+    from .ours import reevaluated
+
+    return [k.saying(reevaluated(Path(k.result["recording"]))) if "recording" in k.result else k for k in found]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     arguments = parse(argv)
-    cases = choose(arguments.only)
-    started = time.monotonic()
-    results: list[dict[str, Any]] = []
-    recordings = arguments.recordings.resolve() if arguments.recordings else None
-
-    def say(result: dict[str, Any]) -> None:
-        results.append(result)
-        [(_, judgement)] = table.judged([result], CASES)
-        mark = "right" if judgement.clean else "WRONG" if not judgement.right else "flawed"
-        line = table.describe(result, judgement)
-        print(f"[{time.monotonic() - started:4.0f} s, {len(results)}] {mark:6s} {line}", file=sys.stderr, flush=True)
-        if arguments.json:
-            write_json(arguments.json, results)
-        if recordings and not arguments.rejudge:
-            (recordings / f"{result['case']}-{result['level']}-{result['seed']}" / "result.json").write_text(
-                json.dumps(result)
-            )
-
+    if arguments.show:
+        for seed in arguments.show:
+            print(draw(seed).described)
+        return
+    chosen = wanted(arguments)
+    if not (arguments.rejudge or arguments.report):
+        collect(arguments, chosen)
+    found = load(arguments.folder, chosen)
     if arguments.rejudge:
-        for result in reevaluated(arguments.rejudge, cases):
-            say(result)
-    else:
-        runs = plan(cases, arguments.seeds, arguments.levels, arguments.first_seed)
-        print(f"{len(runs)} runs", file=sys.stderr)
-        results = gather(runs, makers(arguments, recordings=recordings), retries=arguments.retries, on_result=say)
-    pairs = table.judged(results, CASES)
-    facts = {**about(results), "seconds": round(time.monotonic() - started)}
-    text = table.markdown(pairs, cases, facts)
-    print(text)
-    print(table.signal_table(results), file=sys.stderr)
-    if arguments.rivals:
-        from . import rivals
+        found = rejudged(found)
+    text = table.markdown(found)
+    if arguments.rivals_python:
+        from .rivals import comparable, compare
 
-        compared, facts["rivals"] = rivals.compare(cases, pairs, arguments)
-        print(compared)
-        text += "\n" + compared
+        with collector_of(arguments).ready() as collector:
+            chosen_few = comparable(found)[: arguments.rivals_draws]
+            text += "\n" + compare(chosen_few, collector, arguments.rivals_python)
+    print(text)
     if arguments.markdown:
         arguments.markdown.write_text(text)
     if arguments.json:
-        write_json(arguments.json, results, facts)
+        arguments.json.write_text(json.dumps(document(found), indent=1) + "\n")
 
 
-def write_json(path: Path, results: Sequence[dict[str, Any]], facts: dict[str, Any] | None = None) -> None:
-    """Write everything that is known so far."""
-    pairs = table.judged(results, CASES)
-    document = {
-        "about": facts or about(results),
-        "summary": table.summary(pairs),
-        "matrix": {truth: dict(row) for truth, row in table.matrix(pairs).items()},
-        "runs": [
+def document(found: Sequence[Kept]) -> dict[str, Any]:
+    """Return everything behind the tables as plain data."""
+    return {
+        "summary": table.summary(found),
+        "draws": [
             {
-                **result,
-                "judgement": {name: getattr(judgement, name) for name in judgement.__slots__},
-                "ledger_error_pct": table.ledger_error_pct(result),
+                "seed": k.seed,
+                "described": k.result["described"],
+                "truth": k.truth.label,
+                "right_verdicts": sorted(k.truth.right),
+                "gains_pct": dict(k.truth.gains),
+                "said": k.judgement.label,
+                "right": k.judgement.right,
+                "contradictions": k.judgement.contradictions,
+                "false_alarms": k.judgement.false_alarms,
+                "unexpected": k.judgement.unexpected,
+                "confidence": k.confidence,
+                "disturbance_cpus": k.result.get("disturbance_cpus"),
             }
-            for result, judgement in pairs
+            for k in found
         ],
     }
-    path.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":

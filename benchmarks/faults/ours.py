@@ -1,9 +1,11 @@
-"""stallmeter as the tool under test."""
+"""stallmeter as the tool under test, with the settings that a user gets."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -13,40 +15,53 @@ from stallmeter.report.model import read_history
 from stallmeter.rules.evaluation import diagnose
 from stallmeter.window import Window
 
-from .signals import read
-
-INTERVAL_S = 0.5
-"""Runs last seconds here; at the default of 1 s there would be few samples."""
-
 
 class Stallmeter:
-    """Watches one fit with the real callback."""
+    """Watches one program with the real callback, or with the real monitor in a plain loop."""
 
-    def __init__(self, folder: Path) -> None:
-        # Chosen by what is imported, so it must come after Lightning.
-        from stallmeter.lightning.unified import StallMonitor
+    def __init__(self, folder: Path, loop: str) -> None:
+        from stallmeter.engine import wiring
 
-        self.callback = StallMonitor(
-            directory=folder, trackers=None, hardware=True, console=False, interval_s=INTERVAL_S
-        )
-        self.callbacks = [self.callback]
+        # Page and pictures are not the subject, and would be drawn beside the next run.
+        wiring.start_drawing = lambda: None
+        options: Any = {"directory": folder, "trackers": None, "console": False}
+        self.callbacks: list[Any] = []
+        self._plain: Any = None
+        if loop == "lightning":
+            # Chosen by what is imported, so it must come after Lightning.
+            from stallmeter.lightning.unified import StallMonitor
+
+            self.callbacks.append(StallMonitor(**options))
+        else:
+            from stallmeter import Monitor
+
+            self._plain = Monitor(**options)
+
+    def watch(self, loader: Iterable[Any], stage: Any = "train") -> Iterable[Any]:
+        """Wrap what a plain loop iterates over."""
+        return self._plain.watch(loader, stage=stage)
+
+    def span(self, bucket: str, name: str | None = None) -> AbstractContextManager[Any]:
+        """Name what a plain loop does."""
+        return self._plain.span(bucket, name)
 
     def result(self) -> dict[str, Any]:
-        """Return what it said, and the signals on which it said it."""
-        monitor = self.callback.monitor
+        """Return what it said."""
+        monitor = self._plain or self.callbacks[0].monitor
         assert monitor is not None
-        monitor.finish()  # or its page would be drawn beside the next run
+        monitor.close()
+        monitor.finish()
         return {**described(monitor.window, monitor.verdict), "recording": str(monitor.folder)}
 
 
 def reevaluated(folder: Path) -> dict[str, Any]:
     """Return what today's rules say about a recording of an earlier run."""
     window = read_history(folder).window
-    return {**described(window, diagnose(window)), "recording": str(folder)}
+    return described(window, diagnose(window))
 
 
 def described(window: Window, verdict: Verdict) -> dict[str, Any]:
-    """Return a verdict and its window as plain data."""
+    """Return a verdict and its ledger as plain data."""
     ledger = window.ledger.record
     return {
         "primary": plain(verdict.primary),
@@ -55,9 +70,6 @@ def described(window: Window, verdict: Verdict) -> dict[str, Any]:
         "num_workers": plain(verdict.num_workers),
         "coverage_pct": window.ledger.coverage_pct,
         "ledger": {} if ledger is None else dict(ledger.buckets),
-        "callbacks": {} if ledger is None else dict(ledger.callbacks),
-        "logging": {} if ledger is None else dict(ledger.logging),
-        "signals": read(window),
     }
 
 

@@ -1,12 +1,13 @@
-"""What runs beside the job and is no part of it: busy neighbours and a slow store. Each ends with its owner.
+"""What runs beside the job and is no part of it: busy neighbours and a store. Each ends with its owner.
 
-python -m benchmarks.faults.outside neighbour --cpus 0,1
+python -m benchmarks.faults.outside neighbour --cpus 0,1 --share 0.7
 python -m benchmarks.faults.outside store --bytes-per-second 4000000
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import subprocess
 import sys
@@ -15,26 +16,22 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 LIFETIME_S = 300.0
+STORE_LIFETIME_S = 6 * 3600.0
 CHUNK = 16_384
+PERIOD_S = 0.04
 
 
-def neighbour(after: Path | None = None) -> None:
-    """Keep one CPU busy until the owner goes away.
-
-    Args:
-        after: Wait until this file is there: what the job does before it trains need not take longer.
-    """
+def neighbour(share: float) -> None:
+    """Keep a share of one CPU busy until the owner goes away."""
     owner, until = os.getppid(), time.monotonic() + LIFETIME_S
     while os.getppid() == owner and time.monotonic() < until:
-        if after is not None and not after.exists():
-            time.sleep(0.05)
-            continue
-        for _ in range(200):
-            sum(range(10_000))
+        rest = time.perf_counter() + share * PERIOD_S
+        while time.perf_counter() < rest:
+            sum(range(2_000))
+        time.sleep((1.0 - share) * PERIOD_S)
 
 
 class Throttle:
@@ -55,7 +52,7 @@ class Throttle:
 
 
 def store(bytes_per_s: float) -> None:
-    """Serve objects of any size on a loopback port, which is printed, until the owner goes away."""
+    """Serve objects of any size, late if so asked, on a loopback port, which is printed."""
     throttle = Throttle(bytes_per_s)
     chunk = b"x" * CHUNK
 
@@ -64,13 +61,18 @@ def store(bytes_per_s: float) -> None:
         disable_nagle_algorithm = True
 
         def do_GET(self) -> None:
-            size = int(parse_qs(urlsplit(self.path).query)["bytes"][0])
+            query = parse_qs(urlsplit(self.path).query)
+            size = int(query["bytes"][0])
+            late = float(query.get("wait", ["0"])[0])
+            if late:
+                time.sleep(late)
             self.send_response(200)
             self.send_header("Content-Length", str(size))
             self.end_headers()
             while size > 0:
                 part = min(size, CHUNK)
-                throttle.take(part)
+                if not late:
+                    throttle.take(part)
                 self.wfile.write(chunk[:part])
                 size -= part
 
@@ -86,27 +88,29 @@ def store(bytes_per_s: float) -> None:
     server = Server(("127.0.0.1", 0), Handler)
     print(server.server_port, flush=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    owner, until = os.getppid(), time.monotonic() + LIFETIME_S
+    owner, until = os.getppid(), time.monotonic() + STORE_LIFETIME_S
     while os.getppid() == owner and time.monotonic() < until:
         time.sleep(0.5)
 
 
 @contextmanager
-def started(
-    neighbours: int, bytes_per_s: float, cpus: Sequence[int], after: Path | None = None
-) -> Iterator[tuple[list[int], int | None]]:
-    """Have neighbours and a store as long as the block lasts; gives their process ids and the store's port."""
+def neighbours(busy_cpus: float, cpus: Sequence[int]) -> Iterator[list[int]]:
+    """Have neighbours as long as the block lasts; gives their process ids."""
     with ExitStack() as stack:
-        port = None
+        count = math.ceil(busy_cpus)
         pin = ["--cpus", ",".join(map(str, cpus))]
-        wait = [] if after is None else ["--after", str(after)]
-        pids = [_start(stack, ["neighbour", *pin, *wait]).pid for _ in range(neighbours)]
-        if bytes_per_s:
-            process = _start(stack, ["store", *pin, "--bytes-per-second", str(bytes_per_s)])
-            assert process.stdout is not None
-            port = int(process.stdout.readline())
-            pids.append(process.pid)
-        yield pids, port
+        share = ["--share", str(busy_cpus / count)] if count else []
+        yield [_start(stack, ["neighbour", *pin, *share]).pid for _ in range(count)]
+
+
+@contextmanager
+def opened_store(bytes_per_s: float, cpus: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Have a store as long as the block lasts; gives its process id and its port."""
+    with ExitStack() as stack:
+        arguments = ["store", "--cpus", ",".join(map(str, cpus)), "--bytes-per-second", str(bytes_per_s)]
+        process = _start(stack, arguments)
+        assert process.stdout is not None
+        yield process.pid, int(process.stdout.readline())
 
 
 def _start(stack: ExitStack, arguments: Sequence[str]) -> subprocess.Popen[str]:
@@ -126,13 +130,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["neighbour", "store"])
     parser.add_argument("--cpus", type=lambda text: [int(c) for c in text.split(",")])
-    parser.add_argument("--after", type=Path)
+    parser.add_argument("--share", type=float, default=1.0)
     parser.add_argument("--bytes-per-second", type=float, default=1e6)
     arguments = parser.parse_args()
     if arguments.cpus and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, arguments.cpus)
     if arguments.what == "neighbour":
-        neighbour(arguments.after)
+        neighbour(arguments.share)
     else:
         store(arguments.bytes_per_second)
 

@@ -1,7 +1,7 @@
 """The published rivals on the same runs: traceml-ai and gpuprof, from PyPI, in an environment of their own.
 
     python -m venv /tmp/rivals && /tmp/rivals/bin/pip install traceml-ai==0.5.0 gpuprof==0.7.1 lightning
-    python -m benchmarks.faults --rivals --rivals-python /tmp/rivals/bin/python
+    python -m benchmarks.faults --report --even --rivals-python /tmp/rivals/bin/python
 
 What they say is read generously. `symptom`: the verdict points at the right place, so that "input bound" counts for
 every fault of the input family. `cause`: the verdict or its advice names what was planted, or the change that cures it.
@@ -10,14 +10,25 @@ gpuprof gives a list and no primary: the best of its list counts.
 
 from __future__ import annotations
 
-import argparse
+import json
+import os
+import signal
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .case import HEALTHY, INPUT_FAMILY, MORE_WORKERS, Case, Judgement, advises
+from . import host, outside
+from .cause import HEALTHY
+from .collect import ROOT, TIMEOUT_S, Collector, environment
+from .judge import INPUT_FAMILY, MORE_WORKERS, advises
+from .kept import Kept
+from .program import program_of
+from .truth import Truth
 
 NAMES = ("traceml", "gpuprof")
 
@@ -70,9 +81,10 @@ class TraceMl:
         self.callbacks = [TraceMLCallback()]
 
     def result(self) -> dict[str, Any]:
+        """Return what it said."""
         import traceml_ai
 
-        return {**_NOTHING, "said": list(_traceml_said(traceml_ai.final_summary(timeout_sec=60.0) or {}))}
+        return {"said": list(_traceml_said(traceml_ai.final_summary(timeout_sec=60.0) or {}))}
 
 
 class GpuProf:
@@ -86,11 +98,11 @@ class GpuProf:
         self.callbacks = [LightningCallback(run_name="case", db_path=str(self.database))]
 
     def result(self) -> dict[str, Any]:
+        """Return what it said."""
         from gpuprof import insights
 
         found = insights.analyze(str(self.database), 1)["insights"]
         return {
-            **_NOTHING,
             "said": [
                 {
                     "name": one["title"],
@@ -102,9 +114,6 @@ class GpuProf:
                 for one in found
             ],
         }
-
-
-_NOTHING: Mapping[str, Any] = {"primary": None, "diagnoses": []}
 
 
 def open_rival(name: str, folder: Path) -> TraceMl | GpuProf:
@@ -140,7 +149,7 @@ def _traceml_one(diagnosis: Mapping[str, Any], *, primary: bool) -> dict[str, An
 
 
 def command(python: str, tool: str, folder: Path) -> list[str]:
-    """Return how a case is started under a tool; the case's own arguments follow."""
+    """Return how a run is started under a tool; the path of its request follows."""
     script = str(Path(__file__).with_name("rival_main.py"))
     if tool != "traceml":
         return [python, script]
@@ -162,86 +171,118 @@ class Reading:
     said: str
 
 
-_HARMED = frozenset({"prep-stall", "worker-startup", "too-many-workers", "batch-handoff", "noisy-neighbour"})
+_HARMED = frozenset(
+    {"prep-stall", "worker-startup", "too-many-workers", "batch-handoff", "noisy-neighbour", "idle-workers"}
+)
 
 
-def read(tool: str, result: Mapping[str, Any]) -> Reading:
-    """Hold what a rival said about a run against what was planted there."""
-    truth, said = result["truth"], list(result.get("said") or ())
+def read(tool: str, truth: Truth, result: Mapping[str, Any]) -> Reading:
+    """Hold what a rival said about a run against the truth of it."""
+    right, said = set(truth.right), list(result.get("said") or ())
     verdicts = [one for one in said if one["primary"]]
     loud = [one for one in verdicts if one["severity"] not in ("info", "low")]
     symptom = cause = False
-    for one in said if truth == "host-memory-growth" else verdicts:
+    for one in said if "host-memory-growth" in right else verdicts:
         for meaning in MEANINGS:
             if meaning.tool == tool and meaning.pattern in one["name"]:
-                symptom |= truth in meaning.symptom
-                cause |= truth in meaning.cause
-    if truth == HEALTHY and verdicts and not loud:
+                symptom |= bool(right & meaning.symptom)
+                cause |= bool(right & meaning.cause)
+    if truth.healthy and verdicts and not loud:
         symptom = cause = True
-    wrong_way = truth in _HARMED and any(advises(one, MORE_WORKERS) for one in verdicts)
+    wrong_way = bool(right) and right <= _HARMED and any(advises(one, MORE_WORKERS) for one in verdicts)
     against = any("more workers won't help" in a["text"] for one in verdicts for a in one["advice"])
     both = against and any(advises(one, MORE_WORKERS) for one in verdicts)
     return Reading(
         symptom=symptom,
         cause=cause,
-        alarm=truth == HEALTHY and not (symptom or cause),
+        alarm=truth.healthy and not (symptom or cause),
         contradicts=wrong_way or both,
         said="; ".join(one["name"] for one in verdicts) or str(result.get("error", "nothing"))[-120:],
     )
 
 
-def compare(
-    cases: Sequence[Case], ours: Sequence[tuple[Mapping[str, Any], Judgement]], arguments: argparse.Namespace
-) -> tuple[str, dict[str, list[dict[str, Any]]]]:
-    """Run the rivals on the runs that we had, and return the table as Markdown with the results behind it."""
-    from .__main__ import makers, plan
-    from .runner import gather
+def comparable(found: Sequence[Kept]) -> list[Kept]:
+    """Return the draws that the rivals can be asked about: they come as callbacks of Lightning."""
+    return [k for k in found if k.result["draw"]["program"]["loop"] == "lightning" and not k.failed]
 
-    python = arguments.rivals_python or sys.executable
-    runs = plan(cases, arguments.seeds, arguments.levels, arguments.first_seed)
-    results: dict[str, list[dict[str, Any]]] = {}
-    for tool in NAMES:
 
-        def say(result: dict[str, Any], tool: str = tool) -> None:
-            reading = read(tool, result)
+def compare(found: Sequence[Kept], collector: Collector, python: str) -> str:
+    """Run the rivals on draws whose truth is known, keep what they say, and return the table as Markdown."""
+    chosen = comparable(found)
+    said: dict[str, dict[int, Mapping[str, Any]]] = {tool: {} for tool in NAMES}
+    for kept in chosen:
+        for tool in NAMES:
+            path = collector.path(kept.seed) / f"{tool}.json"
+            if not path.is_file():
+                path.write_text(json.dumps(_run(kept, collector, tool, python)))
+            said[tool][kept.seed] = json.loads(path.read_text())
+            reading = read(tool, kept.truth, said[tool][kept.seed])
             mark = "cause" if reading.cause else "symptom" if reading.symptom else "WRONG"
-            run = f"{result['case']}, intensity {result['level']}, seed {result['seed']}"
-            print(f"{tool} {mark:7s} {run}: {reading.said}", file=sys.stderr, flush=True)
-
-        made = makers(arguments, python=python, tool=tool)
-        results[tool] = gather(runs, made, retries=arguments.retries, on_result=say)
-    return markdown(ours, results), results
+            print(f"{tool} {mark:7s} {reading.said}; {kept.result['described']}", file=sys.stderr, flush=True)
+    return markdown(chosen, said)
 
 
-def markdown(
-    ours: Sequence[tuple[Mapping[str, Any], Judgement]], results: Mapping[str, Sequence[Mapping[str, Any]]]
-) -> str:
+def _run(kept: Kept, collector: Collector, tool: str, python: str) -> dict[str, Any]:
+    """Make the run of a draw once more, in a process of the rival's interpreter."""
+    program = program_of(kept.result["draw"]["program"])
+    host.wait_until_quiet(collector.cpus, collector.patience_s)
+    with tempfile.TemporaryDirectory(prefix="stallmeter-faults-") as temporary:
+        folder = Path(temporary)
+        request = collector.request(program, kept.seed, folder / "run", gentle_s=2.0 * kept.result["draw"]["seconds"])
+        result, log = folder / "result.json", folder / "log"
+        path = folder / "request.json"
+        path.write_text(json.dumps({**request, "tool": tool, "result": str(result)}))
+        with outside.neighbours(program.neighbours, collector.cpus), log.open("w") as out:
+            process = subprocess.Popen(
+                [*command(python, tool, folder), str(path)],
+                cwd=ROOT,
+                env=environment(os.environ),
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+            try:
+                code = process.wait(TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                code = -signal.SIGKILL
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if not result.is_file():
+            return {"error": f"exit code {code}: {log.read_text(errors='replace').strip()[-1500:]}"}
+        return json.loads(result.read_text())
+
+
+def markdown(found: Sequence[Kept], said: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> str:
     """Return the table that compares."""
-    readings = {tool: [(r["truth"], read(tool, r)) for r in found] for tool, found in results.items()}
+    readings = {
+        tool: [(k.truth.label, read(tool, k.truth, results[k.seed])) for k in found if k.seed in results]
+        for tool, results in said.items()
+    }
     head = ["truth", "stallmeter", *(f"{tool}: symptom / cause" for tool in readings)]
     rows = [f"| {' | '.join(head)} |", f"| --- |{' ---: |' * (len(head) - 1)}"]
-    truths = sorted({r["truth"] for r, _ in ours}, key=lambda t: (t == HEALTHY, t))
+    truths = sorted({k.truth.label for k in found}, key=lambda t: (t == HEALTHY, t))
     for truth in [*truths, None]:
-        mine = [j.right for r, j in ours if truth in (None, r["truth"])]
+        mine = [k.judgement.right for k in found if truth in (None, k.truth.label)]
         cells = [truth or "all", f"{sum(mine)}/{len(mine)}"]
-        for found in readings.values():
-            part = [reading for planted, reading in found if truth in (None, planted)]
+        for those in readings.values():
+            part = [reading for planted, reading in those if truth in (None, planted)]
             cells.append(f"{sum(r.symptom for r in part)} / {sum(r.cause for r in part)} of {len(part)}")
         rows.append(f"| {' | '.join(cells)} |")
-    contradictions = [str(sum(bool(j.contradictions) for _, j in ours))]
-    alarms = [str(sum(bool(j.false_alarms) for _, j in ours))]
-    for found in readings.values():
-        contradictions.append(str(sum(r.contradicts for _, r in found)))
-        alarms.append(str(sum(r.alarm for _, r in found)))
+    contradictions = [str(sum(bool(k.judgement.contradictions) for k in found))]
+    alarms = [str(sum(bool(k.judgement.false_alarms) for k in found))]
+    for those in readings.values():
+        contradictions.append(str(sum(r.contradicts for _, r in those)))
+        alarms.append(str(sum(r.alarm for _, r in those)))
     rows += [f"| contradictory or harmful advice | {' | '.join(contradictions)} |"]
-    rows += [f"| false alarms on healthy shapes | {' | '.join(alarms)} |"]
+    rows += [f"| false alarms on healthy runs | {' | '.join(alarms)} |"]
     return "\n".join(
         [
-            "## The same runs under published rivals",
+            "### The same draws under published rivals",
             "",
             (
                 "`symptom`: the verdict points at the right place (“input bound” for anything of the input family). "
-                "`cause`: it, or its advice, names what was planted. gpuprof has no primary, so the best of its list "
+                "`cause`: it, or its advice, names what was true. gpuprof has no primary, so the best of its list "
                 "counts."
             ),
             "",

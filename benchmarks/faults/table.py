@@ -1,213 +1,195 @@
-"""From results to the confusion matrix and the other figures, as data and as Markdown."""
+"""From kept draws to the tables, as data and as Markdown."""
 
 from __future__ import annotations
 
 import statistics
+import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .case import HEALTHY, NOTHING, Case, Judgement, judge
-from .runner import disturbed
+from .cause import HEALTHY
+from .judge import NOTHING
+from .kept import Gain, Kept
+from .statistic import binned, share
 
-Result = Mapping[str, Any]
-
-PLANTED: Mapping[str, tuple[str, ...]] = {
-    "forward": ("forward",),
-    "callbacks": ("callbacks",),
-    "logging": ("logging",),
-    "checkpoint": ("checkpoint",),
-    "validation": ("validation",),
-    "start": ("start",),
-    "input": ("data_wait", "worker_startup"),
-}
-"""What was planted and the buckets where the ledger must have it."""
+GOOD_PCT = 95.0
+"""Of the best throughput: a recommendation that reaches it is good."""
 
 
-def judged(results: Sequence[Result], cases: Sequence[Case]) -> list[tuple[Result, Judgement]]:
-    """Hold every result against its case."""
-    by_id = {case.id: case for case in cases}
-    return [(result, judge(by_id[result["case"]], result)) for result in results]
+def judged(found: Iterable[Kept]) -> list[Kept]:
+    """Return the draws whose truth is known."""
+    return [k for k in found if not k.failed]
 
 
-def matrix(pairs: Iterable[tuple[Result, Judgement]]) -> dict[str, Counter[str]]:
-    """Count primaries by truth."""
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for result, judgement in pairs:
-        counts[result["truth"]][judgement.label] += 1
-    return dict(counts)
-
-
-def ledger_error_pct(result: Result) -> dict[str, float]:
-    """Say by how much of the wall time the ledger is off what was planted, for each place where that is known.
-
-    What was planted is a lower bound where the framework's own work around it is booked in the same bucket.
-    """
-    spent, ledger = dict(result.get("spent") or {}), result.get("ledger") or {}
-    wall = sum(ledger.values())
-    if not wall:
-        return {}
-    if "next" in spent:
-        spent["input"] = spent["next"] + spent.get("next iterators", 0.0) + spent.get("shutdowns", 0.0)
-    return {
-        place: 100.0 * (sum(ledger.get(bucket, 0.0) for bucket in PLANTED[place]) - seconds) / wall
-        for place, seconds in spent.items()
-        if place in PLANTED and seconds > 0.01 * wall
-    }
-
-
-def summary(pairs: Sequence[tuple[Result, Judgement]]) -> dict[str, Any]:
+def summary(found: Sequence[Kept]) -> dict[str, Any]:
     """Return the figures that the benchmark is about."""
-    faults = [(r, j) for r, j in pairs if r["truth"] != HEALTHY]
-    healthy = [(r, j) for r, j in pairs if r["truth"] == HEALTHY]
-    quiet = [(r, j) for r, j in pairs if not disturbed(r)]
-    coverage = [r["coverage_pct"] for r, _ in pairs if r.get("coverage_pct") is not None]
-    errors = [abs(e) for r, _ in pairs for e in ledger_error_pct(r).values()]
+    known = judged(found)
+    groups = {
+        "all": known,
+        "faults": [k for k in known if not k.truth.healthy],
+        "healthy": [k for k in known if k.truth.healthy],
+        "quiet host": [k for k in known if not k.busy],
+        "busy host": [k for k in known if k.busy],
+        "undisturbed": [k for k in known if not k.disturbed],
+    }
     return {
-        "runs": len(pairs),
-        "faults": {"runs": len(faults), "right": sum(j.right for _, j in faults), "right_pct": _pct(faults)},
-        "healthy": {"runs": len(healthy), "right": sum(j.right for _, j in healthy), "right_pct": _pct(healthy)},
-        "undisturbed": {"runs": len(quiet), "right": sum(j.right for _, j in quiet), "right_pct": _pct(quiet)},
-        "contradictions": sum(len(j.contradictions) for _, j in pairs),
-        "false_alarms": sum(len(j.false_alarms) for _, j in pairs),
-        "unexpected_warnings": sum(len(j.unexpected) for _, j in pairs),
-        "wrong_details": sum(len(j.faults) for _, j in pairs),
-        "failed_runs": sum("error" in r for r, _ in pairs),
-        "coverage_min_pct": min(coverage, default=None),
-        "ledger_error_median_pct": statistics.median(errors) if errors else None,
-        "ledger_error_max_pct": max(errors, default=None),
+        "right": {name: (sum(k.judgement.right for k in part), len(part)) for name, part in groups.items()},
+        "draws": len(found),
+        "contradictions": sum(bool(k.judgement.contradictions) for k in known),
+        "false_alarms": sum(bool(k.judgement.false_alarms) for k in known),
+        "unexpected_warnings": sum(bool(k.judgement.unexpected) for k in known),
+        "unclear": sum(bool(k.truth.unclear) for k in found),
+        "failed": sum("error" in k.result for k in found),
+        "seconds_per_draw": statistics.fmean(k.result["elapsed_s"] for k in found) if found else None,
     }
 
 
-def _pct(pairs: Sequence[tuple[Result, Judgement]]) -> float | None:
-    return 100.0 * sum(j.right for _, j in pairs) / len(pairs) if pairs else None
-
-
-def markdown(pairs: Sequence[tuple[Result, Judgement]], cases: Sequence[Case], about: Mapping[str, Any]) -> str:
+def markdown(found: Sequence[Kept]) -> str:
     """Return the whole account as Markdown."""
-    figures = summary(pairs)
+    known = judged(found)
+    if not known:
+        return "No draws are kept yet.\n"
     parts = [
-        "# Right causes on planted faults",
-        (
-            "Every run is a real `Trainer.fit` with a real DataLoader in a process of its own, pinned to two CPUs. The "
-            "accelerator's compute is a sleep in a layer of the model. A run counts as right when its primary cause is "
-            "the one that was planted; on a healthy shape, when nothing warns and the primary is `compute-bound` or "
-            "none."
-        ),
-        "\n".join(f"- {name}: {value}" for name, value in about.items()),
-        _figures(figures),
-        "## Truth by primary cause",
-        matrix_table(matrix(pairs)),
-        "## By case",
-        _by_case(pairs, cases),
-        "## What was wrong",
-        _misses(pairs),
+        _about(found),
+        _figures(summary(found)),
+        "### Truth by primary cause",
+        matrix_table(known),
+        "### By family, library, loop",
+        _by("family", known, lambda k: str(k.result["family"])),
+        _by("library", known, lambda k: str(k.result["draw"]["program"]["library"])),
+        _by("loop", known, lambda k: str(k.result["draw"]["program"]["loop"])),
+        "### Said and right",
+        reliability(known),
+        "### Promised and measured gain",
+        gains([g for k in known if (g := k.gain) is not None]),
+        "### The recommended number of workers",
+        workers(known),
+        "### Misses",
+        _list(k for k in known if _flawed(k)),
+        "### Not judged",
+        _list(k for k in found if k.failed),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _figures(figures: Mapping[str, Any]) -> str:
+def _about(found: Sequence[Kept]) -> str:
+    machine: dict[str, Any] = next((k.result["machine"] for k in found if "machine" in k.result), {})
+    facts = {"draws": len(found), "date": time.strftime("%Y-%m-%d"), **machine}
+    facts["disturbed by other processes"] = sum(k.disturbed for k in found)
+    return "\n".join(f"- {name}: {value}" for name, value in facts.items() if value is not None)
+
+
+def _figures(figures: dict[str, Any]) -> str:
     rows = ["| figure | value |", "| --- | --- |"]
-    for name in ("faults", "healthy", "undisturbed"):
-        part = figures[name]
-        if part["runs"]:
-            label = {"faults": "right primary, faults", "healthy": "right, healthy shapes"}.get(
-                name, "right, of all runs that nobody disturbed"
-            )
-            rows.append(f"| {label} | {part['right']} of {part['runs']} ({part['right_pct']:.1f} %) |")
-    for name in ("contradictions", "false_alarms", "unexpected_warnings", "wrong_details", "failed_runs"):
-        rows += [f"| {name.replace('_', ' ')} | {figures[name]} |"]
-    for name, label in (
-        ("coverage_min_pct", "least wall time in a named bucket"),
-        ("ledger_error_median_pct", "ledger off what was planted, median, of wall time"),
-        ("ledger_error_max_pct", "the same, worst"),
-    ):
-        if figures[name] is not None:
-            rows.append(f"| {label} | {figures[name]:.2f} % |")
+    rows += [f"| right primary, {name} | {share(*pair)} |" for name, pair in figures["right"].items()]
+    healthy = figures["right"]["healthy"][1]
+    rows.append(f"| false alarms on healthy runs | {share(figures['false_alarms'], healthy)} |")
+    rows.append(f"| verdicts that contradict themselves | {figures['contradictions']} |")
+    rows.append(f"| verdicts with a warning of what was not planted | {figures['unexpected_warnings']} |")
+    rows.append(f"| draws whose truth is unclear, failed runs | {figures['unclear']}, {figures['failed']} |")
+    rows.append(f"| seconds a draw, repeats included | {figures['seconds_per_draw']:.1f} |")
     return "\n".join(rows)
 
 
-def matrix_table(counts: Mapping[str, Counter[str]]) -> str:
+def matrix_table(known: Sequence[Kept]) -> str:
     """Return truth by primary; columns are numbered and named below so that they fit."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for k in known:
+        counts[k.truth.label][k.judgement.label] += 1
     truths = [*sorted(t for t in counts if t != HEALTHY), *([HEALTHY] if HEALTHY in counts else [])]
     said = {label for row in counts.values() for label in row}
     labels = [*(t for t in truths if t in said), *sorted(said - set(truths) - {NOTHING})]
     labels += [NOTHING] if NOTHING in said else []
-    head = f"| truth | {' | '.join(str(i) for i in range(1, len(labels) + 1))} |"
-    rows = [head, "| --- |" + " ---: |" * len(labels)]
+    head = f"| truth | right | {' | '.join(str(i) for i in range(1, len(labels) + 1))} |"
+    rows = [head, "| --- | ---: |" + " ---: |" * len(labels)]
     for truth in truths:
-        row = counts[truth]
-        rows.append(f"| {truth} | {' | '.join(str(row[label]) if row[label] else '·' for label in labels)} |")
+        own = [k for k in known if k.truth.label == truth]
+        cells = [str(counts[truth][label]) if counts[truth][label] else "·" for label in labels]
+        rows.append(f"| {truth} | {sum(k.judgement.right for k in own)}/{len(own)} | {' | '.join(cells)} |")
     names = ", ".join(f"{i} `{label}`" for i, label in enumerate(labels, 1))
     return "\n".join(rows) + f"\n\nPrimary: {names}."
 
 
-def _by_case(pairs: Sequence[tuple[Result, Judgement]], cases: Sequence[Case]) -> str:
-    rows = ["| case | planted | right | said |", "| --- | --- | ---: | --- |"]
-    for case in cases:
-        own = [j for r, j in pairs if r["case"] == case.id]
-        if own:
-            said = ", ".join(f"{label} {n}" for label, n in Counter(j.label for j in own).most_common())
-            rows.append(f"| {case.id} | {case.what} | {sum(j.right for j in own)}/{len(own)} | {said} |")
+def _by(name: str, known: Sequence[Kept], key: Callable[[Kept], str]) -> str:
+    groups: dict[str, list[Kept]] = defaultdict(list)
+    for k in known:
+        groups[key(k)].append(k)
+    rows = [f"| {name} | right | said |", "| --- | --- | --- |"]
+    for value in sorted(groups):
+        own = groups[value]
+        said = ", ".join(f"{label} {n}" for label, n in Counter(k.judgement.label for k in own).most_common(6))
+        rows.append(f"| {value} | {share(sum(k.judgement.right for k in own), len(own))} | {said} |")
     return "\n".join(rows)
 
 
-def _misses(pairs: Sequence[tuple[Result, Judgement]]) -> str:
-    lines = []
-    for result, judgement in pairs:
-        if judgement.clean and not judgement.unexpected:
-            continue
-        lines.append(f"- {describe(result, judgement)}")
-    return "\n".join(lines) or "Nothing."
+def reliability(known: Sequence[Kept]) -> str:
+    """Return what share of verdicts is right, by how sure they are."""
+    pairs = [(k.confidence, k.judgement.right) for k in known if k.confidence is not None]
+    rows = ["| confidence | said, mean | right |", "| --- | ---: | --- |"]
+    for low, high, members in binned(pairs):
+        mean = statistics.fmean(said for said, _ in members)
+        rows.append(
+            f"| {low:.1f} to {high:.1f} | {100 * mean:.0f} % | {share(sum(r for _, r in members), len(members))} |"
+        )
+    return "\n".join(rows)
 
 
-def describe(result: Result, judgement: Judgement) -> str:
-    """Return one run and everything wrong with its verdict, in a line."""
-    parts = [f"{result['case']}, intensity {result['level']}, seed {result['seed']}: {judgement.label}"]
-    primary = result.get("primary")
-    if primary and not judgement.right:
-        parts.append(f"“{primary['summary']}”")
+def gains(found: Sequence[Gain]) -> str:
+    """Return how far promised gains are off the measured ones, by rule."""
+    if not found:
+        return "No verdict promised a gain that was measured."
+    rows = ["| rule | verdicts | median error of the throughput | inside the interval |", "| --- | ---: | ---: | --- |"]
+    for rule in [*sorted({g.rule for g in found}), None]:
+        own = [g for g in found if rule in (None, g.rule)]
+        inside = [g.inside for g in own if g.inside is not None]
+        error = statistics.median(g.error_pct for g in own)
+        rows.append(f"| {rule or 'all'} | {len(own)} | {error:.1f} % | {share(sum(inside), len(inside))} |")
+    return "\n".join(rows)
+
+
+def workers(known: Sequence[Kept]) -> str:
+    """Return how many recommended numbers reach the best that was measured."""
+    shares = [(p, k) for k in known if (p := k.workers_of_best_pct) is not None]
+    if not shares:
+        return "No other number of workers was measured."
+    good = sum(p >= GOOD_PCT for p, _ in shares)
+    missed = [f"- {p:.0f} %: {_numbers(k)}; {k.result['described']}" for p, k in shares if p < GOOD_PCT]
+    first = f"{share(good, len(shares))} recommendations reach {GOOD_PCT:.0f} % of the best number that was measured."
+    return "\n".join([first, "", *missed])
+
+
+def _numbers(k: Kept) -> str:
+    advice = k.result["num_workers"]
+    measured = ", ".join(f"{n}: {g:+.0f} %" for n, g in sorted(k.worker_gains.items()))
+    return f"{advice['current']} -> {advice['recommended']} ({measured})"
+
+
+def _flawed(k: Kept) -> bool:
+    j = k.judgement
+    return not j.right or bool(j.contradictions or j.false_alarms or j.unexpected)
+
+
+def _list(found: Iterable[Kept]) -> str:
+    return "\n".join(f"- {line(k)}" for k in found) or "None."
+
+
+def line(k: Kept) -> str:
+    """Return one draw, its truth and what is wrong with its verdict, in a line."""
+    j = k.judgement
+    measured = ", ".join(f"{name} {gain:+.0f} %" for name, gain in k.truth.gains.items())
+    mark = "not judged" if k.failed else "right" if j.right and not _flawed(k) else "flawed" if j.right else "WRONG"
+    sure = "" if k.confidence is None else f" ({100 * k.confidence:.0f} %)"
+    parts = [f"{mark}: {j.label}{sure}, right would be {' or '.join(sorted(k.truth.right)) or '?'} [{measured}]"]
     for name, found in (
-        ("contradiction", judgement.contradictions),
-        ("false alarm", judgement.false_alarms),
-        ("also warns", judgement.unexpected),
-        ("detail", judgement.faults),
+        ("contradiction", j.contradictions),
+        ("false alarm", j.false_alarms),
+        ("also warns", j.unexpected),
     ):
         parts += [f"{name}: {one}" for one in found]
-    if disturbed(result):
-        parts.append(f"others used {result['disturbance_cpus']:.1f} CPUs")
-    if "error" in result:
-        parts.append(str(result["error"])[-300:])
+    if k.disturbed:
+        parts.append(f"others used {k.result.get('disturbance_cpus', 0.0):.1f} CPUs")
+    if k.failed:
+        parts.append(k.failed[-300:])
+    parts.append(str(k.result["described"]))
     return "; ".join(parts)
-
-
-def signal_table(results: Sequence[Result]) -> str:
-    """Return the raw signals, a line per run, for whoever calibrates thresholds."""
-    head = (
-        "case", "lvl", "seed", "said", "others", "wait%", "wait ms", "work ms", "empty%", "head%", "late%", "unclr%",
-        "top10%", "service", "cpu", "runq", "blocked", "startup s", "others(own)",
-    )  # fmt: skip
-    rows = [head]
-    for r in results:
-        signals = r.get("signals") or {}
-        queue, batch = signals.get("queue") or {}, signals.get("batch") or {}
-
-        def ms(stats: Any) -> str:
-            return "-" if not stats else f"{1e3 * stats['median']:.1f}"
-
-        def num(value: Any, digits: int = 0) -> str:
-            return "-" if value is None else f"{value:.{digits}f}"
-
-        rows.append(
-            (
-                r["case"], str(r["level"]), str(r["seed"]), (r.get("primary") or {}).get("rule", NOTHING),
-                num(r.get("disturbance_cpus"), 2), num(signals.get("data_wait_share_pct")),
-                ms(signals.get("data_wait_s")), ms(signals.get("work_s")), num(queue.get("empty_pct")),
-                num(queue.get("head_ready_pct")), num(queue.get("head_late_pct")), num(queue.get("head_unclear_pct")),
-                num(queue.get("wait_of_slowest_tenth_pct")), ms(batch.get("service_s")), ms(batch.get("cpu_s")),
-                ms(batch.get("run_queue_s")), ms(batch.get("blocked_s")), num(signals.get("worker_startup_s"), 2),
-                num((signals.get("host") or {}).get("others_cpus"), 2),
-            )
-        )  # fmt: skip
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)

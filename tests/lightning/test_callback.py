@@ -156,6 +156,27 @@ def test_validation_inside_an_epoch_is_not_step_time(bench: Bench) -> None:
     assert buckets(sm)["validation"] == 9
 
 
+@both_namespaces
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_validations_own_loader_is_part_of_validation(bench: Bench, num_workers: int) -> None:
+    class Validating(torch.utils.data.DataLoader):  # type: ignore[type-arg]
+        """Its iterator takes 2 s to make and 0.5 s for each of its 3 batches."""
+
+        def __iter__(self) -> Any:
+            bench.time.sleep(2)
+            return (bench.time.sleep(0.5) or torch.ones(4, 4) for _ in range(3))
+
+    sm = bench.monitor()
+    made = Validating([0] * 12, batch_size=4, num_workers=num_workers)
+    bench.trainer(sm, max_epochs=2, num_sanity_val_steps=1, profiler="simple").fit(
+        bench.model(training_step=0.1, validation_step=1), bench.loader(), made
+    )
+    record = sm.monitor.window.ledger.record
+    start_s, wait_s = (2.5, 1.0) if num_workers else (2.0, 1.5)
+    assert record.validation_parts == {"start": pytest.approx(2 * start_s), "wait": pytest.approx(2 * wait_s)}
+    assert buckets(sm)["validation"] == pytest.approx(2 * (2 + 3 * 1.5))
+
+
 def test_sanity_checks_belong_to_the_start(bench: Bench) -> None:
     sm = bench.monitor()
     bench.trainer(sm, num_sanity_val_steps=2, limit_val_batches=2, check_val_every_n_epoch=5).fit(

@@ -22,6 +22,8 @@ class Says:
     severity: Severity = Severity.WARNING
     needs: tuple[str, ...] = ()
     family: str | None = None
+    cure: str = ""
+    rules_out: str = ""
     title: str = "It is said"
     asked: Callable[[], None] = lambda: None
 
@@ -139,3 +141,15 @@ def test_without_a_guard_errors_rise():
     """Whoever judges by hand sees the error of a rule."""
     with pytest.raises(ValueError, match="a rule with an error"):
         evaluate([Says(id="a", asked=_fail)], Window())
+
+
+def test_of_two_that_contradict_each_other_the_larger_is_told():
+    """One advises what makes the other worse."""
+    rules = [
+        Says(id="a", lost_s=5, cure="more workers"),
+        Says(id="b", lost_s=9, rules_out="more workers"),
+        Says(id="c", lost_s=1, cure="more workers", rules_out="fewer workers"),
+        Says(id="d", lost_s=2),
+    ]
+    assert said(*rules) == ["b", "d"]
+    assert evaluate(rules, Window()).runner_up.rule == "a"

@@ -105,7 +105,44 @@ def test_each_rule_fires_alone_and_keeps_its_form(truth: str) -> None:
 @pytest.mark.parametrize("truth", CASES)
 def test_a_small_wait_is_no_matter(truth: str) -> None:
     case = {**CASES[truth], "work_s": 5.0}
+    if truth == "too-many-workers":
+        assert fires(RULES[truth], waiting(**case)).severity is Severity.INFO
+        return
     assert silent(RULES[truth], waiting(**case))
+
+
+def test_workers_that_do_nothing_for_the_speed_are_no_loss() -> None:
+    """Twelve for two CPUs: still input-bound, and fewer would do the same."""
+    busy = {"workers": 12, "wait_s": 0.045, "work_s": 0.005, "batch_s": 0.1, "cpus": 2.0, "queue_share": 0.8}
+    verdict = evaluate(ALL_RULES, waiting(**busy))
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "prep-stall"
+    found = {d.rule: d for d in verdict.diagnoses}["too-many-workers"]
+    assert (found.severity, found.time_lost_s, found.share_pct) == (Severity.INFO, 0.0, 0.0)
+    advice = verdict.num_workers
+    assert advice is not None
+    assert advice.recommended in (2, 3)
+    assert advice.saves_processes == 12 - advice.recommended
+    assert advice.predicted_gain_pct == 0
+    assert f"num_workers={advice.recommended}" in found.advice[0].fix.do
+    assert f"{advice.saves_processes} processes less" in found.advice[0].fix.expect
+
+
+def test_workers_that_are_not_needed_do_not_hide_that_the_run_is_healthy() -> None:
+    idle = waiting(workers=8, wait_s=0.0005, work_s=0.05, batch_s=0.02, ready=16, head_ready=True)
+    verdict = evaluate(ALL_RULES, idle)
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "compute-bound"
+    assert [d.rule for d in verdict.diagnoses] == ["compute-bound", "too-many-workers"]
+    assert verdict.num_workers is not None
+    assert verdict.num_workers.recommended == 1
+
+
+def test_too_few_workers_are_never_said_to_be_too_many() -> None:
+    verdict = evaluate(ALL_RULES, waiting(**{**CASES["too-few-workers"], "workers": 4, "batch_s": 0.4}))
+    assert "too-many-workers" not in {d.rule for d in verdict.diagnoses}
+    assert verdict.num_workers is not None
+    assert verdict.num_workers.recommended >= 4
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=lambda r: r.id)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from stallmeter.records import CompilerSample
 from stallmeter.records.diagnosis import Severity
 from stallmeter.rules.slow_start import SlowStart
 from stallmeter.window import Window
 
-from .windows import fires, ledger, missing, silent, window
+from .windows import START_S, fires, ledger, missing, silent, step, window
 
 
 def started(start_s: float, wall_s: float = 100.0) -> Window:
@@ -51,3 +54,51 @@ def test_abstains():
 def test_user_threshold():
     """The user's threshold counts, not ours."""
     assert silent(SlowStart(warn_pct=50.0), started(40.0))
+
+
+def warmed(warmup_s: float, wall_s: float, *, start_s: float = 0.5, compiled_s: float | None = None) -> Window:
+    """A run whose first two steps took so much longer, for torch.compile where its seconds are given."""
+    spent = {"start": start_s, "warmup": warmup_s, "loop": 0.0, "data_wait": 0.0, "forward": 0.0, "optimizer": 0.0}
+    made = window(
+        *(step(i, total_s=warmup_s / 2 + 0.024, forward_s=warmup_s / 2 + 0.02) for i in range(2)),
+        *(step(i, total_s=0.024, forward_s=0.02) for i in range(2, 100)),
+        ledger(wall_s=wall_s, steps=100, **spent, backward=wall_s - warmup_s - start_s),
+    )
+    if compiled_s is not None:
+        made.append(CompilerSample(time_s=START_S, compilations=2, recompilations=0, seconds=compiled_s))
+    return made
+
+
+def test_first_steps():
+    """What the first steps take beyond steady ones counts, and the advice is for them."""
+    found = fires(SlowStart(), warmed(12.0, 15.0))
+    assert found.summary == "The steps were steady after 12.5 s, 83 % of the run: 12.0 s of it in the first 2 steps."
+    assert (found.severity, found.time_lost_s) == (Severity.WARNING, 10.5)
+    assert not any("num_sanity_val_steps" in advice.text for advice in found.advice)
+    assert found.title == "The first steps take long"
+
+
+def test_compiler():
+    """Where torch.compile took the time, it is named, and so is its cache."""
+    found = fires(SlowStart(), warmed(12.0, 15.0, compiled_s=11.0))
+    assert found.summary.endswith("in the first 2 steps, in which torch.compile took 11.0 s.")
+    assert "TORCHINDUCTOR_CACHE_DIR" in found.advice[0].text
+    assert "torch.compile" not in fires(SlowStart(), warmed(12.0, 15.0, compiled_s=1.0)).summary
+
+
+def test_little_warm_up():
+    """1.5 s in a run of 10 s is nobody's problem, and no part of the summary where the start is long."""
+    assert silent(SlowStart(), warmed(1.5, 10.0))
+    assert silent(SlowStart(), warmed(12.0, 100.0))
+    assert "before" not in fires(SlowStart(), warmed(1.0, 60.0, start_s=40.0)).summary
+    assert "num_sanity_val_steps" in fires(SlowStart(), warmed(1.0, 60.0, start_s=40.0)).advice[0].text
+
+
+def test_recordings_of_older_versions():
+    """Their ledgers have no such bucket."""
+    old = started(40.0)
+    assert old.ledger.record is not None
+    buckets = {name: s for name, s in old.ledger.record.buckets.items() if name != "warmup"}
+    old.append(replace(old.ledger.record, buckets=buckets))
+    assert old.ledger.warmup_s is None
+    assert fires(SlowStart(), old).time_lost_s == 38.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stallmeter.records.diagnosis import Severity
@@ -55,3 +57,24 @@ def test_user_thresholds():
     assert silent(ValidationHeavy(warn_pct=31.0), part(30.0))
     assert fires(ValidationHeavy(usual_pct=0.0), part(30.0)).time_lost_s == 30.0
     assert fires(ValidationHeavy(warn_pct=5.0, usual_pct=50.0, min_lost_s=0.0), run(validation=20.0)).time_lost_s == 0.0
+
+
+def loading(start_s: float, wait_s: float) -> Window:
+    """A run of 100 s with 30 s of validation, of which its loader took so much."""
+    made = part(30.0)
+    assert made.ledger.record is not None
+    made.append(replace(made.ledger.record, validation_parts={"start": start_s, "wait": wait_s}))
+    return made
+
+
+def test_its_own_loader():
+    """What its loader takes is said, and comes first in the advice, when it is most of it."""
+    found = fires(ValidationHeavy(), loading(20.0, 5.0))
+    assert "20.0 s of it starting its workers and 5.0 s of it waiting for its data" in found.summary
+    assert "persistent_workers" in found.advice[0].text
+    found = fires(ValidationHeavy(), loading(0.0, 25.0))
+    assert "25.0 s of it waiting for its data; 10 %" in found.summary
+    assert "num_workers" in found.advice[0].text
+    assert not any("persistent_workers" in advice.text for advice in found.advice)
+    assert "num_workers" not in str(fires(ValidationHeavy(), loading(24.0, 0.1)).advice)
+    assert fires(ValidationHeavy(), loading(2.0, 5.0)).summary == fires(ValidationHeavy(), part(30.0)).summary

@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import warnings
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -62,15 +63,18 @@ class OwnIterator(DataLoader):
         yield from super().__iter__()
 
 
+HIDDEN = weakref.WeakKeyDictionary()
+
+
 class Hiding(DataLoader):
     """Hands out the batches of another loader, which nobody can see."""
 
     def __init__(self, dataset, **options):
         super().__init__(dataset, **options)
-        self._other = DataLoader(dataset, **options)
+        HIDDEN[self] = DataLoader(dataset, **options)
 
     def __iter__(self):
-        yield from self._other
+        yield from HIDDEN[self]
 
 
 class Delegating:

@@ -13,7 +13,18 @@ from hypothesis import strategies as st
 
 from stallmeter.timing.batches import BatchSizes
 from stallmeter.timing.clock import StepClock
-from stallmeter.timing.ledger import COMPUTE, FORWARD, OTHER, VALIDATION, WORKER_STARTUP, Ledger, Span
+from stallmeter.timing.ledger import (
+    COMPUTE,
+    FORWARD,
+    OTHER,
+    VALIDATION,
+    VALIDATION_START,
+    VALIDATION_WAIT,
+    WORKER_STARTUP,
+    Ledger,
+    Span,
+    validation_ns,
+)
 from stallmeter.timing.loop import PATIENCE, SURE_BATCHES, Watched, _Training
 from stallmeter.timing.turns import CLOSED, OTHER_THREAD, Turns
 
@@ -115,9 +126,20 @@ def test_validation_is_one_bucket(step_clock: StepClock, fake_time: FakeTime) ->
             fake_time.sleep(2)
         fake_time.sleep(1)
     step_clock.pause()
-    assert step_clock.ledger.acc[VALIDATION] == 3 * (10 + 3 * 3) * 1e9
+    acc = step_clock.ledger.acc
+    assert (acc[VALIDATION_START], acc[VALIDATION_WAIT], acc[VALIDATION]) == (3 * 10e9, 3 * 3e9, 3 * 6e9)
+    assert validation_ns(acc) == 3 * (10 + 3 * 3) * 1e9
     assert [s.step_time_s for s in step_clock.drain().steps] == [2, 2, 2]
     assert step_clock.ledger.acc[COMPUTE] == 3e9
+
+
+def test_the_first_batch_of_workers_is_part_of_their_start(step_clock: StepClock, fake_time: FakeTime) -> None:
+    loader = Slow(fake_time)
+    loader.num_workers = 2  # type: ignore[attr-defined]
+    for _ in watched(step_clock, loader, "validation"):
+        fake_time.sleep(2)
+    acc = step_clock.ledger.acc
+    assert (acc[VALIDATION_START], acc[VALIDATION_WAIT], acc[VALIDATION]) == (11e9, 2e9, 6e9)
 
 
 def test_it_stands_in_for_the_loader(step_clock: StepClock, fake_time: FakeTime) -> None:

@@ -31,7 +31,7 @@ def test_memory_left():
         *hosts(3, lambda i: {"memory_limit_bytes": 100, "memory_limit_used_bytes": 10 * i}),
         *hosts(1, lambda i: {}, first_s=9.0),
     )
-    assert made.host.memory_left_bytes == 80
+    assert made.host.memory.left_bytes == 80
     assert made.host.memory_peak_pct == 20.0
 
 
@@ -39,17 +39,17 @@ def test_a_part_alone():
     """Medians over the run; a trend begins with the first step."""
     steps = StepSignals(LoaderSignals(), LedgerSignals())
     made = HostSignals(Facts(), steps, size=128)
-    assert (made.usable_cpus, made.cpus_per_rank, made.job_cpus, made.rss_trend, made.links) == (None,) * 5
-    for sample in hosts(60, lambda i: {"usable_cpus": 4.0, "cpu_iowait_pct": float(i), "job_rss_bytes": 1000 * i}):
+    assert (made.usable_cpus, made.cpus_per_rank, made.job_cpus, made.memory.main_trend, made.links) == (None,) * 5
+    for sample in hosts(60, lambda i: {"usable_cpus": 4.0, "cpu_iowait_pct": float(i), "main_rss_bytes": 1000 * i}):
         made.append(sample)
     assert (made.usable_cpus, made.cpus_per_rank, made.iowait_pct) == (4.0, 4.0, 29.5)
     assert made.median(lambda s: s.swap_used_bytes) is None
-    assert made.rss_trend is not None
-    assert made.rss_trend.per_s == pytest.approx(1000.0)
+    assert made.memory.main_trend is not None
+    assert made.memory.main_trend.per_s == pytest.approx(1000.0)
     steps.append(step(0, time_s=START_S + 55.0))
-    assert made.rss_trend is not None
+    assert made.memory.main_trend is not None
     steps.append(step(5, time_s=START_S + 55.0))
-    assert made.rss_trend is None
+    assert made.memory.main_trend is None
 
 
 def budget(**known: Any) -> dict[str, Any]:

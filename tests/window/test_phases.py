@@ -106,3 +106,13 @@ def test_the_ledger_since_a_reading():
     assert (since.wall_s, since.steps, since.epochs, since.samples) == (200.0, 500, 0, 500 * 32)
     assert since.buckets["data_wait"] == 0.0
     assert since.callbacks == {"A": 3.0, "B": 1.0}
+
+
+def test_warm_up_of_before_is_none_since():
+    """What was booked as warm-up after the change came from steps before it."""
+    base = ledger(wall_s=20.0, steps=20, start=0.0, data_wait=0.0, forward=15.0, backward=5.0, optimizer=0.0, loop=0.0)
+    spent = {"start": 0.0, "data_wait": 0.0, "backward": 15.0, "optimizer": 0.0, "loop": 0.0}
+    since = difference(ledger(wall_s=40.0, steps=120, **spent, forward=13.0, warmup=12.0), base)
+    assert since.buckets["warmup"] == pytest.approx(10.0)
+    assert since.buckets["forward"] == 0.0
+    assert sum(since.buckets.values()) == pytest.approx(since.wall_s)

@@ -59,5 +59,6 @@ def test_a_trend_that_ends():
 
 def test_no_trend():
     """Too few points, or all at one time, have none."""
-    assert trend([(float(i), 1.0) for i in range(14)]) is None
+    assert trend([(float(i), 1.0) for i in range(8)]) is None
+    assert trend([(0.1 * i, 1.0) for i in range(50)]) is None
     assert trend([(5.0, float(i)) for i in range(100)]) is None

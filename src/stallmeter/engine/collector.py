@@ -37,7 +37,7 @@ from ..report.run_page import build_page
 from ..report.steps_csv import HELD_ROWS
 from ..rules.evaluation import evaluate
 from ..timing.clock import StepClock
-from ..timing.ledger import CALLBACKS, LOGGING
+from ..timing.ledger import CALLBACKS, LOGGING, VALIDATION
 from ..window import Window
 from ..workers.apply import EpochBoundary, WorkerTuner
 from .context import RunContext
@@ -331,7 +331,8 @@ class Collector:
     def _take_steps(self) -> None:
         if not self._median_step_s or self._ticks % MEDIAN_TICKS == 0:
             known = self._window.steps.step_time_s
-            self._median_step_s = known.median if known else 0.0
+            # Of the first steps, too, those must be kept that took long: they tell what warm-up cost.
+            self._median_step_s = known.median if known else self._clock.typical_s()
         now_ns = self._ledger.now()
         room = DETAIL_STEPS_PER_S / self._limiter.level * max(1.0, (now_ns - self._taken_ns) / 1e9)
         self._taken_ns = now_ns
@@ -395,7 +396,7 @@ class Collector:
 
     def _read_ledger(self, steps: int, epochs: int, at_ns: int, acc: list[int]) -> LedgerRecord:
         spent = [0] * len(BUCKETS)
-        parts: dict[int, dict[str, float]] = {CALLBACKS: {}, LOGGING: {}}
+        parts: dict[int, dict[str, float]] = {CALLBACKS: {}, LOGGING: {}, VALIDATION: {}}
         # The training thread adds slots at any time: to the list's end, so that what was copied before still fits.
         for ns, (bucket, name) in zip(acc, list(self._ledger.slots), strict=False):
             spent[bucket] += ns
@@ -405,6 +406,11 @@ class Collector:
         startup = min(self._window.steps.startup_excess_s, buckets["data_wait"])
         buckets["data_wait"] -= startup
         buckets["worker_startup"] += startup
+        warm_up = self._window.steps.warm_up
+        for name, seconds in warm_up.buckets.items() if warm_up is not None else ():
+            moved = min(seconds, buckets[name])
+            buckets[name] -= moved
+            buckets["warmup"] += moved
         return LedgerRecord(
             time_s=self._clock.unix_s(at_ns),
             wall_s=sum(acc) / 1e9,
@@ -413,6 +419,7 @@ class Collector:
             buckets=buckets,
             callbacks=parts[CALLBACKS],
             logging=parts[LOGGING],
+            validation_parts=parts[VALIDATION],
             own_s=acc[self._own_slot] / 1e9,
             thread_cpu_s=self.sampler.cpu_s,
             lost_steps=self._lost_steps,

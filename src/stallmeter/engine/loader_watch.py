@@ -84,7 +84,16 @@ class LoaderWatch:
             why_not: Why its number of workers must stay as it is.
         """
         if self._worker_tuner is not None:
-            self._guard("num_workers", self._worker_tuner.attach, loader, why_not)
+            self._guard("num_workers", self._offer, self._worker_tuner, loader, why_not)
+
+    def _offer(self, tuner: WorkerTuner, loader: object, why_not: str | None) -> None:
+        from ..sources.loader.wrappers import loaders_in
+
+        inside = loaders_in(loader)
+        if len(inside) > 1 and why_not is None:
+            why_not = f"{type(loader).__name__} iterates {len(inside)} loaders"
+        # The number is read by the one that starts the workers, not by what it is wrapped in.
+        tuner.attach(inside[0] if len(inside) == 1 else loader, why_not)
 
     def between_epochs(self) -> bool:
         """The loop stands between two epochs, before `StepClock.new_epoch`. Returns whether the loader has changed."""
@@ -92,26 +101,29 @@ class LoaderWatch:
             return False
         return bool(self._guard("num_workers", self._worker_tuner.boundary, self._clock))
 
-    def probe_workers(self, loader: object, default_init: Callable[[int], None] | None = None) -> LoaderInfo | None:
+    def probe_workers(
+        self, loader: object, default_init: Callable[[int], None] | None = None, number: int = 0
+    ) -> LoaderInfo | None:
         """Attach the worker probe to a loader that is about to be iterated.
 
         Args:
             loader: The loader.
             default_init: What its framework would have each worker call; see `LoaderProbe.attach`.
+            number: Of the loader, where the training has several.
         """
         probe = self._probe
         if probe is None:
             return None
-        info = self._guard("worker probe", lambda: probe.attach(loader, default_init=default_init))
+        info = self._guard("worker probe", lambda: probe.attach(loader, default_init=default_init, number=number))
         if info is None:
             return None
         clock = self._clock
-        if info.num_workers is None:
-            clock.before_fetch = clock.after_fetch = None
-        elif info.num_workers == 0:
+        if probe.in_loop:
             clock.before_fetch, clock.after_fetch = _untold(probe.loop_before), _untold_after(probe.loop_after)
-        else:
+        elif probe.has_workers:
             clock.before_fetch, clock.after_fetch = probe.asked, probe.answered
+        else:
+            clock.before_fetch = clock.after_fetch = None
         return info
 
     def find_iterator_by(self, iterator_of: Callable[[], object | None]) -> None:

@@ -184,9 +184,11 @@ def _usual_sources(
     if options.hardware:
         if context.world_size > 1:
             makers["source ranks"] = lambda: [_rank_source(context, output, window)]
-        makers["source host"] = lambda: [_host_source(window)]
+        makers["source host"] = lambda: _host_sources(options, clock, window)
         makers["source nvml"] = lambda: [_nvml_source()]
+        makers["source compiler"] = lambda: [_compiler_source()]
         makers["device timing"] = lambda: _device_sources(options, clock, window, between_steps)
+        makers["source garbage collector"] = lambda: [_garbage_source(clock)]
     if options.workers:
         makers["source forks"] = lambda: [_fork_source()]
     return makers
@@ -209,16 +211,30 @@ def _rank_source(context: RunContext, output: Output, window: Window) -> Source:
     return RankSource(lambda: output.folder, context.rank, min(here, context.world_size) - 1)
 
 
-def _host_source(window: Window) -> Source:
+def _host_sources(options: Options, clock: StepClock, window: Window) -> Sequence[Source]:
     from ..sources.host import HostSource
+    from ..sources.memory import MemorySource
 
-    return HostSource(budget=window.facts.budget)
+    host = HostSource(budget=window.facts.budget)
+    return [host, MemorySource(lambda: host.pids, lambda: clock.index, interval_s=options.interval_s)]
+
+
+def _garbage_source(clock: StepClock) -> Source:
+    from ..sources.garbage import GarbageSource
+
+    return GarbageSource(clock.ledger)
 
 
 def _nvml_source() -> Source:
     from ..sources.nvml import NvmlSource
 
     return NvmlSource()
+
+
+def _compiler_source() -> Source:
+    from ..sources.compiler import CompilerSource
+
+    return CompilerSource()
 
 
 def _device_sources(

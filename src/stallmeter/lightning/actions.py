@@ -19,6 +19,8 @@ from ..timing.ledger import (
     H2D,
     OPTIMIZER,
     VALIDATION,
+    VALIDATION_START,
+    VALIDATION_WAIT,
     Ledger,
     Span,
     WorkSpan,
@@ -76,6 +78,33 @@ class TransferSpan(Span):
             ledger.device.mark(ledger.stack[-1], ledger.last)
 
 
+class ValidationWait:
+    """The span around ``next()`` of a validation loader: of its first batch it is the start of the workers, if any."""
+
+    __slots__ = ("_first", "_slot", "action", "ledger")
+
+    def __init__(self, ledger: Ledger, action: str = "") -> None:
+        self.ledger = ledger
+        self.action = action
+        self._first = self._slot = VALIDATION_WAIT
+
+    def begin(self, *, workers: bool) -> None:
+        """A validation begins, in a loader with workers or without."""
+        self._first = VALIDATION_START if workers else VALIDATION_WAIT
+
+    def __enter__(self) -> str:
+        ledger = self.ledger
+        # Elsewhere (a nested fit, `trainer.validate` of a callback) it belongs to what is open there.
+        if VALIDATION in ledger.stack:
+            self._slot, self._first = self._first, VALIDATION_WAIT
+            ledger.enter(self._slot)
+        return self.action
+
+    def __exit__(self, *exc: object) -> None:
+        if VALIDATION in self.ledger.stack:
+            self.ledger.exit(self._slot)
+
+
 class Spans(dict[str, Any]):
     """The span of each action; made when the action is first seen."""
 
@@ -83,9 +112,14 @@ class Spans(dict[str, Any]):
         super().__init__()
         self._clock = clock
         self._owners = owners or {}
+        self.validation_wait = ValidationWait(clock.ledger)
+        """The one span of a validation loader's batches, whatever Lightning calls the action."""
 
     def __missing__(self, action: str) -> Any:
-        span = Transparent(action) if self._does_nothing(action) else make_span(action, self._clock)
+        if action.endswith("].val_next"):
+            span: Any = self.validation_wait
+        else:
+            span = Transparent(action) if self._does_nothing(action) else make_span(action, self._clock)
         if len(self) < MAX_ACTIONS:
             self[action] = span
         return span

@@ -18,7 +18,7 @@ from ..engine.options import Options, takes_options
 from ..engine.run import Run, is_signalled
 from ..engine.wiring import assemble
 from ..sources.torch_view import model_facts
-from ..timing.ledger import CHECKPOINT, LOGGING, VALIDATION, WORKER_STARTUP, Span, WorkSpan
+from ..timing.ledger import CHECKPOINT, LOGGING, VALIDATION, VALIDATION_START, WORKER_STARTUP, Span, WorkSpan
 from .actions import Spans, owners_of
 from .ending import FitEnd
 from .patch import Patches
@@ -164,6 +164,7 @@ class _Fit:
     """One fit: its run, and what was put into the trainer for it."""
 
     __slots__ = (
+        "_made",
         "_patches",
         "_thread",
         "_trainer",
@@ -176,6 +177,7 @@ class _Fit:
         "optimizer_progress",
         "run",
         "sizes",
+        "spans",
     )
 
     def __init__(self, run: Run, trainer: Any, end: FitEnd) -> None:
@@ -186,10 +188,12 @@ class _Fit:
         self._trainer = trainer
         self._patches = Patches()
         self._thread = threading.get_ident()
+        self._made = 0  # loaders of this setting up, which may be repeated for later epochs
         self.content_noted = False
         self.epoch_loop: Any = None
         self.optimizer_progress: Any = None
         self.sizes = run.loaders.sizes
+        self.spans: Any = None
         self.mailboxes: list[Any] = [t for t in run.trackers if hasattr(t, "deliver")]
 
     def prepare(self) -> None:
@@ -201,7 +205,8 @@ class _Fit:
         def process(dataloader: Any) -> Any:
             processed = original(dataloader)
             if self._trainer.training:
-                self.run.loaders.probe_workers(processed, self._seeding(processed))
+                self.run.loaders.probe_workers(processed, self._seeding(processed), self._made)
+                self._made += 1
             return processed
 
         self._patches.set(strategy, "process_dataloader", process)
@@ -215,10 +220,12 @@ class _Fit:
         self.clock.tracker_step = epoch_loop._batches_that_stepped
         self.epoch_loop = epoch_loop
         self.clock.epoch = trainer.current_epoch
+        self.spans = Spans(self.clock, owners_of(trainer.callbacks, trainer.lightning_module))
         self._listen_to_profiler(trainer.profiler)
         validation = WorkSpan(ledger, VALIDATION)
         # Patches, because no action of the profiler brackets a whole validation, or what a logger does.
         self._around(epoch_loop.val_loop, "run", validation)
+        self.run.guard("validation's loader", self._around_validation_start, epoch_loop.val_loop)
         # Lightning before 2.3 saves without an action of its own.
         self._around(trainer, "save_checkpoint", Span(ledger, CHECKPOINT))
         for logger in trainer.loggers:
@@ -251,6 +258,7 @@ class _Fit:
     def between_epochs(self) -> None:
         """The next epoch has not begun: its loader may get other workers, which have to be probed anew."""
         loaders = self._loaders()
+        self._made = 0
         if self.run.loaders.between_epochs():
             self.run.loaders.probe_workers(loaders[0], self._seeding(loaders[0]))
 
@@ -298,7 +306,7 @@ class _Fit:
         return received or (exception is not None and is_signalled(exception))
 
     def _listen_to_profiler(self, profiler: Any) -> None:
-        spans = Spans(self.clock, owners_of(self._trainer.callbacks, self._trainer.lightning_module))
+        spans = self.spans
         if type(profiler).__name__ == "PassThroughProfiler":  # does nothing that would be missed
             # A span is what `profile` returns, ready made: Lightning's own makes a generator for each action.
             self._patches.set(profiler, "profile", spans.__getitem__)
@@ -319,6 +327,24 @@ class _Fit:
         self._patches.set(profiler, "start", chained_start)
         self._patches.set(profiler, "stop", chained_stop)
 
+    def _around_validation_start(self, val_loop: Any) -> None:
+        """Between its own `run` and the first batch a validation makes the iterator of its loader, in `reset`."""
+        original, started = val_loop.reset, Span(self.clock.ledger, VALIDATION_START)
+
+        def reset(*args: Any, **kwargs: Any) -> None:
+            if threading.get_ident() != self._thread or VALIDATION not in self.clock.ledger.stack:
+                original(*args, **kwargs)
+                return
+            with started:
+                original(*args, **kwargs)
+            self.run.guard("validation's loader", self._begin_validation, val_loop)
+
+        self._patches.set(val_loop, "reset", reset)
+
+    def _begin_validation(self, val_loop: Any) -> None:
+        loaders = val_loop._combined_loader.flattened
+        self.spans.validation_wait.begin(workers=any(getattr(loader, "num_workers", 0) for loader in loaders))
+
     def _around(self, owner: Any, name: str, span: Span) -> None:
         original = getattr(owner, name)
 
@@ -332,8 +358,13 @@ class _Fit:
 
     def _iterator(self) -> object | None:
         fetcher = self._trainer.fit_loop._data_fetcher
-        iterators = fetcher.combined_loader._iterator.iterators
-        return iterators[0] if iterators else None
+        together: Any = fetcher.combined_loader._iterator
+        iterators: list[object] = together.iterators
+        # Of several, each is found in what asks them in turn.
+        if len(iterators) == 1:
+            return iterators[0]
+        asking: object = together
+        return asking
 
     def _seeding(self, dataloader: Any) -> Callable[[int], None] | None:
         """Lightning seeds workers only where the user gave no ``worker_init_fn``; ours must not count as one."""

@@ -22,9 +22,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
+
+from .procfs import read_numbers
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 SYSTEM: Any = psutil
 """What is asked of the system, here and in `stallmeter.sources.host`; tests put something else in its place."""
@@ -123,6 +131,40 @@ def unique_bytes(process: Any) -> int | None:
         return int(process.memory_full_info().uss)
     except (*UNREADABLE, AttributeError):  # some systems do not tell
         return None
+
+
+def held_memory(pid: int) -> tuple[int, int] | None:
+    """Return a process's anonymous and shared memory in bytes, without pages of files; None where that is not told.
+
+    Linux tells it since 4.5. Straight from the kernel's file, as it is asked for several times a second: 30 µs.
+    """
+    sizes = read_numbers(Path(f"/proc/{pid}/status"), r"^(RssAnon|RssShmem):\s+(\d+) kB$")
+    return (sizes["RssAnon"] * 1024, sizes["RssShmem"] * 1024) if len(sizes) == 2 else None
+
+
+def open_files(process: Any) -> int | None:
+    """Return how many file descriptors a process of psutil's has open; None when it has ended or cannot be read."""
+    try:
+        return int(process.num_fds())
+    except (*UNREADABLE, AttributeError):  # Windows counts handles, which are not limited like this
+        return None
+
+
+def open_files_limit(process: Any, system: Any = SYSTEM) -> int | None:
+    """Return how many files a process of psutil's may have open (soft limit); None without one, or where none is told.
+
+    Args:
+        process: psutil's.
+        system: psutil, or what stands in for it.
+    """
+    try:
+        soft = int(process.rlimit(system.RLIMIT_NOFILE)[0])
+    except (*UNREADABLE, AttributeError):  # psutil asks for it on Linux and FreeBSD alone
+        if resource is None or process.pid != os.getpid():
+            return None
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return None if soft in (resource.RLIM_INFINITY, -1) else soft
+    return soft if 0 < soft < 2**62 else None
 
 
 def is_own(pid: int, system: Any = SYSTEM) -> bool:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from .compiler import CompilerSample
 from .device import AllocatorSample, DeepProfile, DeviceStep, Operator, SyncCalls
-from .hardware import GpuSample, HostSample, NetworkSample
-from .loader import BatchContent, Fork, LoaderInfo, WorkerBatch, WorkerChange, WorkerMemory, WorkerTrial
-from .steps import BUCKETS, Event, LedgerRecord, StepRecord, UserMetrics, WindowRecord
+from .hardware import GarbagePauses, GpuSample, HostSample, MemorySample, NetworkSample
+from .loader import BatchContent, Fork, LoaderInfo, WorkerBatch, WorkerChange, WorkerMemory, WorkerTrial, WorkerWaits
+from .steps import BUCKETS, HINDSIGHT, VALIDATION_PARTS, Event, LedgerRecord, StepRecord, UserMetrics, WindowRecord
 
 __all__ = [
     "BUCKETS",
+    "HINDSIGHT",
+    "VALIDATION_PARTS",
     "AllocatorSample",
     "BatchContent",
+    "CompilerSample",
     "DeepProfile",
     "DeviceStep",
     "Event",
     "Fork",
+    "GarbagePauses",
     "GpuSample",
     "HostSample",
     "LedgerRecord",
     "LoaderInfo",
+    "MemorySample",
     "NetworkSample",
     "Operator",
     "Record",
@@ -31,19 +37,24 @@ __all__ = [
     "WorkerChange",
     "WorkerMemory",
     "WorkerTrial",
+    "WorkerWaits",
 ]
 
 Sample = (
     HostSample
     | GpuSample
+    | MemorySample
+    | GarbagePauses
     | WorkerBatch
     | LoaderInfo
     | Fork
     | WorkerMemory
+    | WorkerWaits
     | DeviceStep
     | AllocatorSample
     | SyncCalls
     | DeepProfile
+    | CompilerSample
     | Event
 )
 """What a Source may return."""

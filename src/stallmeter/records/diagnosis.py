@@ -134,7 +134,7 @@ class WorkerAdvice:
     predicted_gain_pct: float | None
     """Predicted rise of throughput in percent."""
     limited_by: str
-    """What binds at the recommended value: compute, workers, cpu, memory, bandwidth or unknown."""
+    """What binds at the recommended value: compute, workers, cpu, memory, bandwidth, lock or unknown."""
     reason: str
     confidence: float
     """0 to 1."""
@@ -142,6 +142,10 @@ class WorkerAdvice:
     """Batches that each of the recommended workers should prepare ahead, where a deeper queue helps; None leaves it."""
     prefetch_gain_pct: float | None = None
     """Predicted rise of throughput by the deeper queue alone."""
+    saves_processes: int | None = None
+    """Worker processes fewer at the same speed, where that is all the recommended number is for; None elsewhere."""
+    saves_bytes: int | None = None
+    """Memory that only those held; None when that was not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,14 +69,65 @@ class HostSample:
     pressure_io_pct: float | None = None
     pressure_memory_pct: float | None = None
     open_files: int | None = None
+    """File descriptors that the training process has open. Asked for less often where there are very many."""
+    workers_open_files: int | None = None
+    """The most that one of its child processes has open."""
+    open_files_limit: int | None = None
+    """Most that the training process may have open (soft limit); None where there is no limit."""
     cpu_throttled_pct: float | None = None
     """Share of quota periods in which the cgroup was throttled."""
     cpu_throttled_s: float | None = None
     """Throttled seconds in this period, summed over CPUs."""
     shm_free_bytes: int | None = None
     """Free space in /dev/shm."""
+    shm_size_bytes: int | None = None
     cost_s: float | None = None
     """CPU seconds that taking this sample cost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySample:
+    """Memory that this rank's processes hold themselves, without pages of files, which the kernel can take back.
+
+    Taken several times a second at first, so that a leak shows in a short run.
+    """
+
+    time_s: float
+    main_bytes: int
+    """Of the training process: anonymous memory."""
+    main_shared_bytes: int = 0
+    """Of the training process: shared memory that it has touched, such as batches from workers."""
+    workers: int = 0
+    """Its child processes."""
+    workers_bytes: int = 0
+    """Anonymous memory of all child processes. What a forked one shares with its parent is counted in both."""
+    workers_grown_bytes: int = 0
+    """By how much more the child processes of this moment hold than when each was first seen."""
+    step: int | None = None
+    """Steps begun."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GarbagePauses:
+    """What Python's garbage collector took since the last such record. It holds the interpreter's lock meanwhile."""
+
+    time_s: float
+    passes: int
+    """Collections of the oldest generation."""
+    pause_s: float
+    """In all collections, on whatever thread they ran."""
+    training_s: float
+    """On the training thread, between its first step and its end."""
+    waiting_s: float = 0.0
+    """Of these seconds those inside a data wait."""
+    validation_s: float = 0.0
+    """Of these seconds those inside validation."""
+    longest_s: float = 0.0
+    """The longest on the training thread."""
+    blocks: int | None = None
+    """Blocks of memory on Python's heap after a long pause: objects, roughly."""
+    automatic: bool = True
+    """Whether the collector runs by itself; False where the program has disabled it and calls it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,12 @@ class WorkerBatch:
     items: int | None = None
     idle_s: float | None = None
     """Time between the worker's batch before and this one: it waited for something to do. None for its first."""
+    loader: int = 0
+    """Which of the training's loaders, counted from 0."""
+    ahead: int | None = None
+    """Other workers that were making a batch when this one was begun."""
+    in_flight: float | None = None
+    """Workers that were making a batch while this one was made, itself included: mean over its time."""
 
     @property
     def blocked_s(self) -> float | None:
@@ -60,6 +66,14 @@ class LoaderInfo:
     probed: bool = False
     why_not: str | None = None
     """Why the workers could not be probed."""
+    loader: int = 0
+    """Which of the training's loaders, counted from 0."""
+    shards_itself: bool | None = None
+    """Whether an iterable dataset splits itself among workers; None where that is not known, or it is not iterable."""
+    shards: int | None = None
+    """Into how many parts the dataset can be split at most, where it says so: more workers than that are idle."""
+    batches_per_step: float | None = None
+    """Batches that the loop's one is made of where a wrapper re-batches them; None where they are the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +95,33 @@ class WorkerMemory:
     """Sum of resident sizes; shared pages count once per worker."""
     uss_bytes: int | None = None
     """Sum of memory unique to each worker: what one more worker costs. Sampled rarely."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerWaits:
+    """What workers that were making a batch waited in, at a few looks in a row."""
+
+    time_s: float
+    looks: int
+    """In which at least one worker was making a batch."""
+    workers: int
+    """Those that were making one, all looks together."""
+    running: int = 0
+    """Of these, those that computed or were ready to; in the other numbers those that waited."""
+    lock: int = 0
+    """For a lock that other processes hold: a semaphore of multiprocessing, a lock on a file."""
+    threads: int = 0
+    """For threads of their own process, of which it is not clear what they wait for."""
+    sleep: int = 0
+    socket: int = 0
+    """For the other end of a connection, or one of several."""
+    file: int = 0
+    """In a call to a file system, or for a page of a mapped file."""
+    other: int = 0
+    queued: int = 0
+    """Those that waited for the one lock that is waited for most."""
+    contended: int = 0
+    """Looks in which at least one waited for that lock: somebody else held it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

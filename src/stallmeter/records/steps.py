@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 BUCKETS = (
     "start",
+    "warmup",
     "worker_startup",
     "data_wait",
     "h2d",
@@ -22,6 +23,12 @@ BUCKETS = (
     "other",
 )
 """Where wall time can go. The buckets of a ledger sum to its wall time; see `docs/explain/how-it-works.md`."""
+
+HINDSIGHT = ("start", "warmup")
+"""Buckets that no step has: before the first one, and what is only known of the first ones when others have come."""
+
+VALIDATION_PARTS = ("start", "wait")
+"""What a validation loader takes: its iterator with the first batch that its workers make, and its other batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +91,8 @@ class LedgerRecord:
     """Share of the ``callbacks`` bucket by callback name, seconds."""
     logging: Mapping[str, float] = field(default_factory=dict)
     """Share of the ``logging`` bucket by logger, seconds."""
+    validation_parts: Mapping[str, float] = field(default_factory=dict)
+    """Share of the ``validation`` bucket that its own loader took, seconds: `VALIDATION_PARTS`. Empty: not measured."""
     own_s: float = 0.0
     """Seconds that stallmeter's own hooks took on the training thread (part of ``callbacks``)."""
     thread_cpu_s: float | None = None

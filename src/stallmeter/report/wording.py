@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ..records import WorkerTrial
 from ..records.diagnosis import SURE, Abstention, Advice, Diagnosis, Verdict, WorkerAdvice
 from ..records.redaction import redact
+from ..workers import savings
 
 ABSENT = "-"
 """Shown where something was not measured."""
@@ -26,6 +27,7 @@ HEADLINE_LIMIT = 300
 
 LABELS = {
     "start": "start, before step 1",
+    "warmup": "warm-up, the first steps' excess",
     "worker_startup": "worker start-up",
     "data_wait": "data wait",
     "h2d": "host-to-device copy",
@@ -198,11 +200,17 @@ def times(gain_pct: float) -> str:
     return f"{significant(factor, 3 if factor < 1.2 else 2)}{_TIMES}" if math.isfinite(gain_pct) else ABSENT
 
 
+def promised(advice: WorkerAdvice) -> str | None:
+    """Return what the recommended number of workers is predicted to bring; None where nothing was predicted."""
+    return savings(advice) or predicted(advice.predicted_gain_pct)
+
+
 def worker_change(advice: WorkerAdvice | None) -> str | None:
     """Return the recommended change in a few words; None where none is recommended."""
     if advice is None or advice.recommended == advice.current:
         return None
     won = predicted(advice.predicted_gain_pct or None)
+    won = f"the same speed with {savings(advice)}" if advice.saves_processes else won
     return f"num_workers {advice.current} → {advice.recommended}{f': {won}' if won else ''}"
 
 

@@ -9,12 +9,14 @@ from .compute_bound import ComputeBound
 from .cpu_saturated import CpuSaturated
 from .cpu_throttled import CpuThrottled
 from .fetch_stall import FetchStall
+from .gc_pauses import GcPauses
 from .gpu_memory_growth import GpuMemoryGrowth
 from .gpu_memory_near_limit import GpuMemoryNearLimit
 from .gpu_throttled import GpuThrottled
 from .host_memory_growth import HostMemoryGrowth
 from .host_memory_near_limit import HostMemoryNearLimit
 from .host_sync import HostSync
+from .idle_workers import IdleWorkers
 from .input_bound import InputBound
 from .io_wait_high import IoWaitHigh
 from .launch_bound import LaunchBound
@@ -24,8 +26,10 @@ from .mixed_precision_off import MixedPrecisionOff
 from .network_saturated import NetworkSaturated
 from .no_workers import NoWorkers
 from .noisy_neighbour import NoisyNeighbour
+from .open_files_growth import OpenFilesGrowth
 from .prep_stall import PrepStall
 from .rule import Rule, check_rules
+from .shm_near_limit import ShmNearLimit
 from .slow_batches import SlowBatches
 from .slow_callback import SlowCallback
 from .slow_logging import SlowLogging
@@ -44,6 +48,7 @@ ALL_RULES: tuple[Rule, ...] = (
     SlowBatches(),
     BatchHandoff(),
     TooManyWorkers(),
+    IdleWorkers(),
     NoWorkers(),
     FetchStall(),
     TooFewWorkers(),
@@ -56,10 +61,13 @@ ALL_RULES: tuple[Rule, ...] = (
     SlowLogging(),
     CheckpointStall(),
     ValidationHeavy(),
+    GcPauses(),
     StepOutliers(),
     SlowStart(),
     HostMemoryGrowth(),
     HostMemoryNearLimit(),
+    ShmNearLimit(),
+    OpenFilesGrowth(),
     GpuMemoryGrowth(),
     GpuMemoryNearLimit(),
     GpuThrottled(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..records.checks import sound_diagnosis
@@ -17,6 +17,9 @@ from .rule import Rule
 
 CAUSE_UNKNOWN = "input-bound"
 """The rule that says that the cause is not known: no alternative to one that is."""
+
+BEFORE_TRAINING = frozenset({"slow-start"})
+"""Rules whose gain is one of the whole wall time."""
 
 WORTH_PCT = 5.0
 """Predicted rise of throughput from which on another number of workers is recommended though nothing warns: twice the
@@ -43,8 +46,7 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
     rivals: list[Diagnosis] = []
     """Other causes of the same seconds, which would have been told if no rule before theirs had fired."""
     explained: set[str] = set()
-    cures: set[str] = set()
-    ruled_out: set[str] = set()
+    by_id = {name_of(rule): rule for rule in rules}
     for rule in rules:
         family = getattr(rule, "family", None)
         found = guard(f"rule {name_of(rule)}", _ask, rule, window)
@@ -54,20 +56,45 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
             abstained.append(found)
         elif found is not None:
             diagnoses.append(found)
-            cures.add(getattr(rule, "cure", ""))
-            ruled_out.add(getattr(rule, "rules_out", ""))
-            if family is not None:
+            # What costs no time explains none: the cause is still to be found.
+            if family is not None and found.severity is not Severity.INFO:
                 explained.add(family)
     outlook = guard("the num_workers model", lambda: forecast(window))
     ordered = sorted(diagnoses, key=lambda d: (d.severity is Severity.INFO, -won_s(d, window), d.rule))
+    ordered, contrary = _in_accord_with_the_first(ordered, by_id)
+    rivals += contrary
+    cures = {_cure(by_id, d) for d in ordered}
+    ruled_out = {_rules_out(by_id, d) for d in ordered}
     runner_up = _sure_or_not(ordered, rivals, window)
     return Verdict(
         primary=ordered[0] if ordered else None,
         runner_up=runner_up,
         diagnoses=tuple(ordered),
         abstained=tuple(abstained),
-        num_workers=None if outlook is None else _in_accord(outlook, cures, ruled_out, ordered),
+        num_workers=None if outlook is None else _accord(outlook, cures, ruled_out, ordered),
     )
+
+
+def _in_accord_with_the_first(
+    ordered: Sequence[Diagnosis], rules: Mapping[str, Rule]
+) -> tuple[list[Diagnosis], list[Diagnosis]]:
+    """Part what contradicts a diagnosis that wins more: one advises what makes the other worse."""
+    kept: list[Diagnosis] = []
+    contrary: list[Diagnosis] = []
+    for diagnosis in ordered:
+        cures = {_cure(rules, d) for d in kept} - {""}
+        ruled_out = {_rules_out(rules, d) for d in kept} - {""}
+        against = _cure(rules, diagnosis) in ruled_out or _rules_out(rules, diagnosis) in cures
+        (contrary if against else kept).append(diagnosis)
+    return kept, contrary
+
+
+def _cure(rules: Mapping[str, Rule], diagnosis: Diagnosis) -> str:
+    return getattr(rules.get(diagnosis.rule), "cure", "")
+
+
+def _rules_out(rules: Mapping[str, Rule], diagnosis: Diagnosis) -> str:
+    return getattr(rules.get(diagnosis.rule), "rules_out", "")
 
 
 def _sure_or_not(ordered: list[Diagnosis], rivals: Sequence[Diagnosis], window: Window) -> Diagnosis | None:
@@ -97,13 +124,14 @@ def _ask(rule: Rule, window: Window) -> Diagnosis | Abstention | None:
 def won_s(diagnosis: Diagnosis, window: Window) -> float:
     """Return the seconds that the first advice is predicted to win back: at most those lost, all where none is."""
     gain_pct = diagnosis.advice[0].predicted_gain_pct if diagnosis.advice else None
-    training_s = window.ledger.training_s
-    if gain_pct is None or not training_s:
+    # What precedes training is a gain of the whole run.
+    whole_s = window.ledger.wall_s if diagnosis.rule in BEFORE_TRAINING else window.ledger.training_s
+    if gain_pct is None or not whole_s:
         return diagnosis.time_lost_s
-    return min(diagnosis.time_lost_s, training_s * gain_pct / (100.0 + gain_pct))
+    return min(diagnosis.time_lost_s, whole_s * gain_pct / (100.0 + gain_pct))
 
 
-def _in_accord(outlook: Outlook, cures: set[str], ruled_out: set[str], diagnoses: Sequence[Diagnosis]) -> WorkerAdvice:
+def _accord(outlook: Outlook, cures: set[str], ruled_out: set[str], diagnoses: Sequence[Diagnosis]) -> WorkerAdvice:
     """Recommend another number of workers where it is a cure or gains enough, and no diagnosis speaks against it."""
     advice = outlook.advice
     change = advice.recommended - advice.current
@@ -123,6 +151,8 @@ def _in_accord(outlook: Outlook, cures: set[str], ruled_out: set[str], diagnoses
         reason=reason,
         prefetch_factor=None if outlook.deeper is None else outlook.deeper.prefetch_factor,
         prefetch_gain_pct=None if outlook.deeper is None else outlook.deeper.gain_pct,
+        saves_processes=None,
+        saves_bytes=None,
     )
 
 

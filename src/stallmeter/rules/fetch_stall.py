@@ -4,14 +4,18 @@
 The loop waits with it.
 
 **Evidence.** `spent.data_wait_share_pct`: data wait as a share of training time, percent. `workers.blocked_share`:
-share of a worker's time for a batch in which it was blocked, 0 to 1. `workers.service_s`: that time, seconds.
+share of a worker's time for a batch in which it was blocked, 0 to 1. `workers.service_s`: that time, seconds. Where
+the system shows it, `workers.waits.kinds`: shares of what blocked workers waited in, 0 to 1, and
+`workers.waits.lock_use`: share of the time in which the lock that is waited for most was held, 0 to 1.
 
 **Advice.** Read more in parallel: waiting workers need no CPU, so there may be more of them than CPUs. Then read less
 or nearer: cache on a local SSD, larger files (shards) instead of many small ones, uncompressed or array formats,
 prefetch. When a batch takes longer the more workers there are, the storage itself is the limit and more readers do
 not help.
 
-**When it is wrong.** A worker that waits for a lock or for another process looks the same.
+Workers that wait for each other at a lock are told apart where the system shows what a process waits in (Linux).
+
+**When it is wrong.** A worker that waits for another process looks the same.
 
 **References.** Mohan et al., "Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021 (fetch stall, prep
 stall).
@@ -26,6 +30,15 @@ from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.forecast import Outlook, forecast
 from .rule import threshold
+
+_WORDS = {
+    "lock": "for a lock that another process held",
+    "threads": "for threads of its own",
+    "sleep": "in a sleep",
+    "socket": "for the other end of a connection",
+    "file": "in the file system",
+    "other": "in none of the usual waits",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +60,7 @@ class FetchStall:
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
     gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
+    one_kind: float = threshold(0.5, "1", "Most of the blocked time, so that one kind of wait is named; our choice")
     blocked: float = threshold(0.6, "1", "More than half, with room for noise; our measurement, benchmarks/faults")
 
     def check(self, window: Window) -> Diagnosis | None:
@@ -65,7 +79,7 @@ class FetchStall:
             severity=Severity.CRITICAL if share >= 2 * self.warn_pct else Severity.WARNING,
             title=self.title,
             summary=f"{share:.0f} % of the training time was spent waiting for data; the workers were blocked for "
-            f"{100 * blocked:.0f} % of the {service.mean * 1e3:.0f} ms that a batch takes.",
+            f"{100 * blocked:.0f} % of the {service.mean * 1e3:.0f} ms that a batch takes{self._waits_for(window)}.",
             time_lost_s=lost,
             share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=0.85,
@@ -74,7 +88,30 @@ class FetchStall:
                 Evidence("share of a batch's time blocked", blocked, "1", self.blocked, "benchmarks/faults"),
                 Evidence("a worker's time for a batch, mean", service.mean, "s"),
             ),
-            advice=(*self._more_readers(window, predicted), *self._less_reading(predicted)),
+            advice=(
+                *self._less_locking(window, predicted),
+                *self._more_readers(window, predicted),
+                *self._less_reading(predicted),
+            ),
+        )
+
+    def _waits_for(self, window: Window) -> str:
+        kinds = window.workers.waits.kinds or {}
+        words = [f", {share:.0%} of that {_WORDS[kind]}" for kind, share in kinds.items() if share >= self.one_kind]
+        return words[0] if words else ""
+
+    def _less_locking(self, window: Window, predicted: Outlook) -> tuple[Advice, ...]:
+        if min(window.workers.waits.lock_share or 0.0, window.workers.waits.lock_use or 0.0) < self.one_kind:
+            return ()
+        gain = predicted.without.gain_pct(predicted.without.unblocked_s)
+        return (
+            Advice.of(
+                "Hold the lock for less: give each worker its own file, connection or cache.",
+                expect="Workers that read at the same time instead of one after the other.",
+                limit="What the lock protects must allow several readers.",
+                gain_pct=gain,
+                interval_pct=predicted.interval_pct(gain),
+            ),
         )
 
     def _more_readers(self, window: Window, predicted: Outlook) -> tuple[Advice, ...]:

@@ -4,15 +4,18 @@
 does. If it goes on, training ends with an out-of-memory error, often after hours.
 
 **Evidence.** `gpu.memory.trends`: for each GPU of this rank a robust straight line (Theil-Sen) through the memory in
-use, in bytes. It begins with the first steps and leaves out the first quarter. The growth must be large against the
-scatter around the line, and go on at no less than half the pace in the second half.
+use, in bytes. It begins with the first steps and leaves out the first quarter of the time. More pairs of samples must
+rise than chance explains (Mann-Kendall, 3 standard deviations; a rise without a step back is sure after nine seconds).
+The growth must be large against the scatter around the line, and go on at two thirds of the pace in the second half and
+a third in the last fifth.
 
 **Advice.** Keep no tensors with their graph: sum `loss.detach()` or `.item()`, not `loss`. Clear lists of outputs after
 each epoch, and move what must be kept to the CPU. `torch.cuda.memory._record_memory_history` shows which line allocated
 what is still held.
 
 **When it is wrong.** PyTorch's cache grows as long as it meets new shapes: inputs of varying length look like a slow
-leak. Where this job's own memory is known and does not rise, another process grows, and this rule is silent.
+leak. Where PyTorch's allocator can be asked and its tensors do not hold more, this rule is silent; so it is where this
+job's own memory is known and does not rise, for another process grows then.
 
 **References.** TraceML: growth of device memory from 256 MiB is compared, from 1 GiB confirmed. SageMaker
 GPUMemoryIncrease: 5 points.
@@ -48,9 +51,12 @@ class GpuMemoryGrowth:
             large = max(
                 self.min_growth_mb * 1e6, self.min_growth_pct / 100.0 * trend.start, self.min_signal * trend.noise
             )
-            own = window.gpu.memory.trend(index, "job_memory_bytes")
+            own, tensors = window.gpu.memory.trend(index, "job_memory_bytes"), window.gpu.memory.tensor_trend(index)
             foreign = own is not None and own.growth < trend.growth / 2
-            if trend.lasts and trend.growth >= large and not foreign and (not found or trend.growth > found[1].growth):
+            # The allocator's cache grows with each new shape, and is given back before memory runs out.
+            cached = tensors is not None and tensors.growth + self.min_signal * tensors.noise < trend.growth / 2
+            rises = trend.lasts and trend.is_sure and trend.growth >= large
+            if rises and not foreign and not cached and (not found or trend.growth > found[1].growth):
                 found = index, trend
         if found is None:
             return None

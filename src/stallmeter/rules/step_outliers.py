@@ -52,7 +52,9 @@ class StepOutliers:
         body, found, ledger = window.steps.body_s, window.steps.outliers(self.factor), window.ledger.record
         if body is None or found is None or ledger is None or body.count < self.min_steps:
             return None
-        share = window.ledger.training_share_pct(found.excess_s)
+        # Seconds of the garbage collector are gc-pauses' to tell.
+        excess_s = max(0.0, found.excess_s - (window.host.garbage.step_s or 0.0))
+        share = window.ledger.training_share_pct(excess_s)
         rare = found.count <= self.rare_pct / 100.0 * max(ledger.steps, body.count)
         if share is None or share < self.warn_pct or found.count < self.min_outliers or not rare:
             return None
@@ -63,11 +65,11 @@ class StepOutliers:
             rule=self.id,
             severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,
             title=self.title,
-            summary=f"About {found.count} of {ledger.steps} steps took {found.excess_s:.1f} s more than median steps "
+            summary=f"About {found.count} of {ledger.steps} steps took {excess_s:.1f} s more than median steps "
             f"({body.median * 1e3:.1f} ms) would, {share:.0f} % of the training time; "
             f"the longest took {found.longest_s * 1e3:.0f} ms.",
-            time_lost_s=found.excess_s,
-            share_pct=window.ledger.share_pct(found.excess_s) or 0.0,
+            time_lost_s=excess_s,
+            share_pct=window.ledger.share_pct(excess_s) or 0.0,
             confidence=0.7,
             evidence=(
                 Evidence(

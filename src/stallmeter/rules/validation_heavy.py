@@ -5,10 +5,13 @@ or on so much data, that it takes a considerable part of the training time.
 
 **Evidence.** `validation` bucket of the wall-clock ledger in seconds: the whole validation loop with its own data wait,
 as a share of training time in percent. As lost counts only what exceeds a usual share (`usual_pct`).
+`spent.validation_parts_s`: seconds of it in which its own loader was started (the iterator, and the first batch that
+workers make) and in which its other batches were waited for.
 
 **Advice.** Validate less often (`check_val_every_n_epoch`, `val_check_interval`), unless early stopping or the choice
 of the best checkpoint needs each one. Validate on a part of the data (`limit_val_batches`). Validation keeps no
-gradients, so twice the batch size often fits. Give its loader workers too.
+gradients, so twice the batch size often fits. Where its loader takes most of the time, that comes first: workers for
+it, or workers that are kept (`persistent_workers=True`) when each validation starts them again.
 
 **When it is wrong.** Where the metric of each epoch is the result, as in a study of learning curves, this time is not
 lost. In very short runs a single validation weighs too much.
@@ -38,6 +41,7 @@ class ValidationHeavy:
     warn_pct: float = threshold(25.0, "%", "our choice: a quarter of the time teaches the model nothing")
     critical_pct: float = threshold(50.0, "%", "our choice: more time goes into validation than into training")
     usual_pct: float = threshold(10.0, "%", "our choice: what a validation set of a tenth of the data costs")
+    loader_pct: float = threshold(50.0, "%", "our choice: most of the validation is its loader's, not the model's")
     min_lost_s: float = threshold(0.5, "s", "our choice: less is not worth a change of the program")
 
     def check(self, window: Window) -> Diagnosis | None:
@@ -51,12 +55,16 @@ class ValidationHeavy:
             return None
         # Between less of it, and none at all.
         gain = gain_without(window, lost_s, least=0.85, most=spent_s / (lost_s or spent_s), in_steps=False)
+        parts = window.spent.validation_parts_s or {}
+        start_s, wait_s = parts.get("start", 0.0), parts.get("wait", 0.0)
+        loads = start_s + wait_s >= self.loader_pct / 100.0 * spent_s
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,
             title=self.title,
-            summary=f"Validation took {spent_s:.1f} s, {share:.0f} % of the training time; "
-            f"{self.usual_pct:.0f} % would be usual.",
+            summary=f"Validation took {spent_s:.1f} s, {share:.0f} % of the training time"
+            + (f", {_said(start_s, wait_s)}" if loads else "")
+            + f"; {self.usual_pct:.0f} % would be usual.",
             time_lost_s=lost_s,
             share_pct=window.ledger.share_pct(lost_s) or 0.0,
             confidence=0.8,
@@ -69,8 +77,10 @@ class ValidationHeavy:
                     "our choice: a quarter of the time teaches the model nothing",
                 ),
                 Evidence("validation", spent_s, "s"),
+                *(Evidence(f"of it {name}", s, "s") for name, s in ((_START, start_s), (_WAIT, wait_s)) if s > 0),
             ),
             advice=(
+                *(_for_its_loader(window, start_s, wait_s) if loads else ()),
                 Advice.of(
                     "Validate less often: check_val_every_n_epoch or val_check_interval.",
                     expect=f"At {self.usual_pct:.0f} % of the training time it costs what is usual.",
@@ -80,6 +90,37 @@ class ValidationHeavy:
                 ),
                 Advice.of("Validate on a part of the data between full validations: limit_val_batches."),
                 Advice.of("Double the batch size of validation.", limit="It fits mostly: no gradients are kept."),
-                Advice.of("Let workers prepare the validation batches as well: num_workers of that DataLoader."),
             ),
         )
+
+
+_START, _WAIT = "starting its workers", "waiting for its data"
+
+
+def _said(start_s: float, wait_s: float) -> str:
+    found = ((s, name) for s, name in ((start_s, _START), (wait_s, _WAIT)) if s >= 0.1 * (start_s + wait_s))
+    return " and ".join(f"{s:.1f} s of it {name}" for s, name in sorted(found, reverse=True))
+
+
+def _for_its_loader(window: Window, start_s: float, wait_s: float) -> tuple[Advice, ...]:
+    started = gain_without(window, start_s, least=0.5, in_steps=False)
+    waited = gain_without(window, wait_s, least=0.5, in_steps=False)
+    keep = Advice.of(
+        "Set persistent_workers=True in the validation DataLoader.",
+        expect="Workers that start once, not in each validation.",
+        limit="The first batch of a validation is still waited for.",
+        gain_pct=started.pct,
+        interval_pct=started.interval_pct,
+    )
+    more = Advice.of(
+        "Set num_workers in the validation DataLoader as for training.",
+        expect="Batches that are made while others are evaluated.",
+        limit="As far as the CPUs go: training's workers stay alive meanwhile.",
+        gain_pct=waited.pct,
+        interval_pct=waited.interval_pct,
+    )
+    if start_s < 0.1 * (start_s + wait_s):
+        return (more,)
+    if wait_s < 0.1 * (start_s + wait_s):
+        return (keep,)
+    return (keep, more) if start_s >= wait_s else (more, keep)

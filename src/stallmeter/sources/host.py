@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..machine.budget import Budget, CgroupFiles, cpu_affinity, read_budget, read_shm
-from ..machine.processes import SYSTEM, UNREADABLE, JobTree, unique_bytes
+from ..machine.processes import SYSTEM, UNREADABLE, JobTree, open_files, open_files_limit, unique_bytes
 from ..machine.procfs import read_numbers
 from ..records import HostSample, NetworkSample
 from ..records.stats import percent
@@ -22,6 +22,9 @@ _USS_PERIOD_S = 30.0
 _USS_SHARE = 0.001
 """While the kernel walks a process's pages, that process can map no memory: this share of the time at most."""
 _USS_MAX_PROCESSES = 64
+_FILES_SHARE = 0.001
+_FILES_AT_ONCE = 30
+"""Counting open files takes this share of the time at most, but for the first times: a short run has no others."""
 _LINK_PERIOD_S = 30.0
 """Link speeds take several system calls an interface and hardly change."""
 _MAX_INTERFACES = 8
@@ -89,7 +92,10 @@ class HostSource:
         self._disks: dict[str, bool] = {}
         self._links: dict[str, Any] = {}
         self._links_due_s = float("-inf")
-        self._uss_due_s = float("-inf")
+        self._uss_due_s = self._files_due_s = float("-inf")
+        self._files_counted = 0
+        self.pids: tuple[int, ...] = (self._job.main.pid,)
+        """This rank's own processes as last seen, the one that trains first. Replaced whole: other threads read it."""
 
     def sample(self, time_s: float) -> Sequence[HostSample]:
         """Return one HostSample over the time since the last call.
@@ -150,6 +156,7 @@ class HostSource:
 
     def _read_job(self) -> _Fields:
         self._job.refresh(self._clock())
+        self.pids = tuple(process.pid for process in self._job.processes)
         main_cpu_s, tree_cpu_s = self._job.read_cpu()
         now_s = self._clock()
         return {
@@ -170,8 +177,20 @@ class HostSource:
         return {"main_rss_bytes": main, "children_rss_bytes": children, "job_rss_bytes": main + children}
 
     def _read_open_files(self) -> _Fields:
-        main = self._job.main
-        return {"open_files": main.num_fds()} if hasattr(main, "num_fds") else {}
+        if self._clock() < self._files_due_s:
+            return {}
+        started_s = time.thread_time()
+        main, *children = self._job.processes
+        known = [count for child in children if (count := open_files(child)) is not None]
+        fields: _Fields = {
+            "open_files": open_files(main),
+            "workers_open_files": max(known, default=None),
+            "open_files_limit": open_files_limit(main, self._system),
+        }
+        self._files_counted += 1
+        if self._files_counted > _FILES_AT_ONCE:  # the kernel lists every one of them
+            self._files_due_s = self._clock() + (time.thread_time() - started_s) / _FILES_SHARE
+        return fields
 
     def _read_uss(self) -> _Fields:
         processes = self._job.processes
@@ -290,7 +309,7 @@ class HostSource:
 
     def _read_shm(self) -> _Fields:
         shm = read_shm(self._root)
-        return {"shm_free_bytes": shm[1]} if shm else {}
+        return {"shm_free_bytes": shm[1], "shm_size_bytes": shm[0]} if shm else {}
 
 
 class _Rates:

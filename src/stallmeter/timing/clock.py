@@ -8,16 +8,18 @@ nobody drained in time therefore costs the detail of a step, never its time in t
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ..records import BUCKETS, StepRecord
-from .ledger import DATA_WAIT, FIRST_WAIT, LOOP, VALIDATION, Ledger
+from ..records import BUCKETS, HINDSIGHT, StepRecord
+from .ledger import DATA_WAIT, FIRST_WAIT, LOOP, Ledger, validation_ns
 
-_PARTS = tuple((i, f"{name}_s") for i, name in enumerate(BUCKETS) if name not in ("start", "data_wait"))
+_PARTS = tuple((i, f"{name}_s") for i, name in enumerate(BUCKETS) if name not in (*HINDSIGHT, "data_wait"))
 
 CAPACITY = 65_536
 """Marks kept between two drains: over a minute of 1 ms steps."""
@@ -201,6 +203,12 @@ class StepClock:
         """Marks since the last drain: about as many steps."""
         return len(self.marks)
 
+    def typical_s(self) -> float:
+        """Median time between the boundaries that nobody has drained; 0 when there are none."""
+        # Copied in one piece under the GIL, as the training thread goes on appending.
+        times = [mark[1] for mark in self.marks.copy()]
+        return statistics.median(b - a for a, b in pairwise(times)) / 1e9 if len(times) > 1 else 0.0
+
     def drain(self, every: int = 1, slower_than_s: float = math.inf) -> Drained:
         """Turn the marks since the last drain into records. For one thread only, not the training thread.
 
@@ -214,28 +222,28 @@ class StepClock:
         samples: int | None = None
         slower_than_ns = slower_than_s * 1e9
         marks, done, previous, previous_ns = self.marks, self._drained_index, self._previous, self._previous_ns
-        validated_ns = _counters(previous)[VALIDATION]
+        validated_ns = validation_ns(_counters(previous))
         # A thousand marks a second, while the training thread waits for the GIL: only of steps that are kept is a
         # `Mark` made.
         while marks:
             found = marks.popleft()
             if len(found) == SHORT:
                 base, at_ns, number, _, _, _, size = found
-                step, epoch_start, validation_ns = True, False, base[2][VALIDATION]
+                step, epoch_start, validating_ns = True, False, validation_ns(base[2])
             else:
                 step, at_ns, acc, number, _, _, _, size, epoch_start, _, _ = found
-                validation_ns = acc[VALIDATION]
+                validating_ns = validation_ns(acc)
             if number != done:
                 lost += number - done + step
             elif step:
                 even = number % every == 0
-                if even or epoch_start or at_ns - previous_ns - validation_ns + validated_ns > slower_than_ns:
+                if even or epoch_start or at_ns - previous_ns - validating_ns + validated_ns > slower_than_ns:
                     steps.append(self._record(_in_full(found), _counters(previous), outlier=not even))
                 count += 1
                 if size is not None:
                     samples = (samples or 0) + size
             done = number + step
-            previous, previous_ns, validated_ns = found, at_ns, validation_ns
+            previous, previous_ns, validated_ns = found, at_ns, validating_ns
         self._drained_index, self._previous, self._previous_ns = done, _counters(previous), previous_ns
         return Drained(tuple(steps), count, samples, lost)
 

@@ -12,20 +12,31 @@ from collections import deque
 from typing import Any, Final, Protocol
 
 from ..records import DeviceStep
-from .ledger import BACKWARD, COMPUTE, DATA_WAIT, FIRST_WAIT, FORWARD, H2D, OPTIMIZER, VALIDATION
+from .ledger import (
+    BACKWARD,
+    COMPUTE,
+    DATA_WAIT,
+    FIRST_WAIT,
+    FORWARD,
+    H2D,
+    OPTIMIZER,
+    VALIDATION,
+    VALIDATION_START,
+    VALIDATION_WAIT,
+)
 
 MAX_EVENTS = 4096
 """Events in flight, over 400 steps of Lightning: a device further behind is timed no more until it has caught up."""
 
 WAIT, COPY, FORWARDS, BACKWARDS, UPDATE, BODY, ASIDE, IDLE = range(8)
-_KIND: Final = [IDLE] * (FIRST_WAIT + 1)
+_KIND: Final = [IDLE] * (VALIDATION_WAIT + 1)
 _KIND[DATA_WAIT] = _KIND[FIRST_WAIT] = WAIT
 _KIND[H2D] = COPY
 _KIND[FORWARD] = FORWARDS
 _KIND[BACKWARD] = BACKWARDS
 _KIND[OPTIMIZER] = UPDATE
 _KIND[COMPUTE] = BODY
-_KIND[VALIDATION] = ASIDE
+_KIND[VALIDATION] = _KIND[VALIDATION_START] = _KIND[VALIDATION_WAIT] = ASIDE
 _KINDS: Final = 8
 
 
@@ -134,7 +145,7 @@ class DeviceTimeline:
         step = self._step
         if step is None:
             return
-        kind = _KIND[slot] if slot <= FIRST_WAIT else IDLE
+        kind = _KIND[slot] if slot <= VALIDATION_WAIT else IDLE
         if kind == step.kind:
             return
         step.host[step.kind] += now - step.last

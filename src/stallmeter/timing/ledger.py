@@ -7,16 +7,20 @@ One thread, the training thread, moves the ledger; other threads may read it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from ..records import BUCKETS
+from ..records import BUCKETS, VALIDATION_PARTS
 
 FIRST_WAIT: Final = len(BUCKETS)
 """Slot of the data wait of an epoch's first step, shared out between data_wait and worker_startup when it is read."""
+VALIDATION_START: Final = FIRST_WAIT + 1
+VALIDATION_WAIT: Final = FIRST_WAIT + 2
+"""Slots of what a validation loader takes, both of the bucket of validation."""
 
 (
     START,
+    WARMUP,
     WORKER_STARTUP,
     DATA_WAIT,
     H2D,
@@ -35,6 +39,11 @@ FIRST_WAIT: Final = len(BUCKETS)
 
 PEEKS = 10
 """A reading from outside is taken so often when the ledger moves meanwhile: twice in a row is rare."""
+
+
+def validation_ns(acc: Sequence[int]) -> int:
+    """Return what stands in the slots of validation."""
+    return acc[VALIDATION] + acc[VALIDATION_START] + acc[VALIDATION_WAIT]
 
 
 class DeviceMarks(Protocol):
@@ -62,8 +71,12 @@ class Ledger:
 
     def __init__(self, base: int = START, now: Callable[[], int] = time.perf_counter_ns) -> None:
         self.now = now
-        self.acc: list[int] = [0] * (FIRST_WAIT + 1)
-        self.slots: list[tuple[int, str | None]] = [*((i, None) for i in range(FIRST_WAIT)), (DATA_WAIT, None)]
+        self.acc: list[int] = [0] * (VALIDATION_WAIT + 1)
+        self.slots: list[tuple[int, str | None]] = [
+            *((i, None) for i in range(FIRST_WAIT)),
+            (DATA_WAIT, None),
+            *((VALIDATION, part) for part in VALIDATION_PARTS),
+        ]
         """Bucket and name of each slot."""
         self._names: dict[tuple[int, str], int] = {}
         self.stack: list[int] = [base]

@@ -12,7 +12,16 @@ from typing import Any, Generic, TypeVar
 
 from .batches import fixed_size
 from .clock import DataSpan
-from .ledger import DATA_WAIT, FIRST_WAIT, VALIDATION, WORKER_STARTUP, Span, WorkSpan
+from .ledger import (
+    DATA_WAIT,
+    FIRST_WAIT,
+    VALIDATION,
+    VALIDATION_START,
+    VALIDATION_WAIT,
+    WORKER_STARTUP,
+    Span,
+    WorkSpan,
+)
 from .turns import Turns
 
 T = TypeVar("T")
@@ -334,12 +343,22 @@ class _Validation(Generic[T]):
         self._ledger.enter(VALIDATION)
         self._mark()
         self._open = True
-        self._iterator = iter(loader)
+        # Without workers the first batch is made like all others.
+        self._waiting = VALIDATION_START if getattr(loader, "num_workers", 0) else VALIDATION_WAIT
+        with Span(self._ledger, VALIDATION_START):
+            self._iterator = iter(loader)
 
     def __iter__(self) -> Iterator[T]:
         return self
 
     def __next__(self) -> T:
+        if not self._open or not self._turns.has():
+            return self._next()
+        waiting, self._waiting = self._waiting, VALIDATION_WAIT
+        with Span(self._ledger, waiting):
+            return self._next()
+
+    def _next(self) -> T:
         try:
             return next(self._iterator)
         except BaseException:

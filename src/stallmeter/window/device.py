@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ..records import DeepProfile, DeviceStep, SyncCalls
+from ..records import CompilerSample, DeepProfile, DeviceStep, SyncCalls
 from ..records.stats import Reservoir
 from . import exposed_wait
+from .compiler import CompilerSignals
 from .memo import Memo
 from .steps import WARMUP_STEPS
 
@@ -18,17 +19,20 @@ class DeviceSignals:
 
     def __init__(self, *, size: int = 4096) -> None:
         self.memo = Memo()
+        self.compiler = CompilerSignals()
         self.steps: Reservoir[DeviceStep] = Reservoir(size)
         """Steady steps on the device's timeline."""
         self._syncs: SyncCalls | None = None
         self._profile: DeepProfile | None = None
 
-    def append(self, record: DeviceStep | SyncCalls | DeepProfile) -> None:
-        """Take a step on the device, or what was seen inside a few steps."""
+    def append(self, record: DeviceStep | SyncCalls | DeepProfile | CompilerSample) -> None:
+        """Take a step on the device, what was seen inside a few steps, or what was compiled."""
         self.memo.changes += 1
         match record:
             case DeviceStep() if not record.epoch_start and record.index >= WARMUP_STEPS:
                 self.steps.add(record)
+            case CompilerSample():
+                self.compiler.append(record)
             case SyncCalls():
                 self._syncs = record
             case DeepProfile():

@@ -73,6 +73,10 @@ class GpuMemorySignals:
     def _find_trend(self, index: int, name: str) -> Trend | None:
         return trend([(s.time_s, v) for s in self._gpus.at_work(index) if (v := getattr(s, name)) is not None])
 
+    def tensor_trend(self, index: int) -> Trend | None:
+        """Trend of what PyTorch's tensors hold of a GPU since the first steps, bytes, without what is kept cached."""
+        return self.memo(f"tensors {index}", lambda: trend(self._gpus.allocated_at_work(index)))
+
     def left_bytes(self, index: int) -> float | None:
         """Memory that nobody uses on a GPU, as last seen."""
         used = self._gpus.newest(index, lambda s: s.memory_used_bytes)

@@ -30,6 +30,8 @@ class GpuHistory:
         self.samples: dict[int, Reservoir[GpuSample]] = {}
         self.allocators: dict[int, AllocatorSample] = {}
         """The newest sample of PyTorch's allocator on each; peaks and counts in it are of the whole run."""
+        self.allocated: dict[int, Reservoir[tuple[float, float]]] = {}
+        """Unix times and bytes in PyTorch's tensors on each."""
         self.memory_peak_bytes: dict[int, int] = {}
         """Highest use of each GPU's memory, of all samples: of those that are kept a peak may be missing."""
         self._facts, self._steps, self._size = facts, steps, size
@@ -39,6 +41,9 @@ class GpuHistory:
         self.memo.changes += 1
         if isinstance(record, AllocatorSample):
             self.allocators[record.index] = record
+            if record.allocated_bytes is not None:
+                series = self.allocated.setdefault(record.index, Reservoir(self._size))
+                series.add((record.time_s, record.allocated_bytes))
             return
         if record.index not in self.samples:
             self.samples[record.index] = Reservoir(self._size)
@@ -69,6 +74,11 @@ class GpuHistory:
     def newest(self, index: int, of: Callable[[GpuSample], float | None]) -> float | None:
         """The newest value of something that is sampled rarely; None when it never was."""
         return newest(self.samples[index].items, of)
+
+    def allocated_at_work(self, index: int) -> Sequence[tuple[float, float]]:
+        """Unix times and bytes in PyTorch's tensors on a GPU since the first steps; empty where that is not known."""
+        begun_s, series = self._steps.begun_s, self.allocated.get(index)
+        return [] if series is None else [point for point in series.items if point[0] >= begun_s]
 
     def at_work(self, index: int) -> Sequence[GpuSample]:
         """Samples of a GPU since the first steps."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping
 
-from ..records import HostSample
+from ..records import GarbagePauses, HostSample, MemorySample
 from ..records.stats import Reservoir
 from . import network
 from .facts import Facts
+from .garbage import GarbageSignals
+from .host_files import OpenFileSignals
+from .host_memory import HostMemorySignals
 from .memo import Memo
 from .steps import StepSignals
-from .trends import Trend, trend
 
 
 class HostSignals:
@@ -26,12 +28,21 @@ class HostSignals:
     def __init__(self, facts: Facts, steps: StepSignals, *, size: int = 1024) -> None:
         self.memo = Memo(steps.memo)
         self.samples: Reservoir[HostSample] = Reservoir(size)
-        self._facts, self._steps = facts, steps
+        self._facts = facts
         self._memory_peak_pct: float | None = None
+        self.memory = HostMemorySignals(self.samples, steps, self.memo, size=size)
+        self.files = OpenFileSignals(self.samples, steps, self.memo)
+        self.garbage = GarbageSignals()
 
-    def append(self, sample: HostSample) -> None:
+    def append(self, sample: HostSample | MemorySample | GarbagePauses) -> None:
         """Take a sample."""
         self.memo.changes += 1
+        if isinstance(sample, GarbagePauses):
+            self.garbage.append(sample)
+            return
+        self.memory.append(sample)
+        if isinstance(sample, MemorySample):
+            return
         self.samples.add(sample)
         used, limit = sample.memory_limit_used_bytes, sample.memory_limit_bytes
         if used is not None and limit:
@@ -41,15 +52,6 @@ class HostSignals:
         """Median of something over the run; None when it was never measured."""
         values = [v for s in self.samples.items if (v := of(s)) is not None]
         return statistics.median(values) if values else None
-
-    def trend(self, name: str) -> Trend | None:
-        """Trend of a field of `HostSample` since the first steps, in its unit; None with too few samples."""
-        return self.memo(f"trend {name}", lambda: self._find_trend(name))
-
-    def _find_trend(self, name: str) -> Trend | None:
-        begun_s = self._steps.begun_s
-        known = ((s.time_s, getattr(s, name)) for s in self.samples.items if s.time_s >= begun_s)
-        return trend([(time_s, value) for time_s, value in known if value is not None])
 
     # -- CPUs ----------------------------------------------------------------------------------------------------------
 
@@ -99,19 +101,6 @@ class HostSignals:
     def memory_peak_pct(self) -> float | None:
         """Highest share of the memory limit in use, of all samples: of those that are kept a peak may be missing."""
         return self._memory_peak_pct
-
-    @property
-    def memory_left_bytes(self) -> float | None:
-        """Memory left under the limit in the newest sample that tells."""
-        for s in reversed(self.samples.items):
-            if s.memory_limit_bytes is not None and s.memory_limit_used_bytes is not None:
-                return max(0, s.memory_limit_bytes - s.memory_limit_used_bytes)
-        return None
-
-    @property
-    def rss_trend(self) -> Trend | None:
-        """Trend of the job's resident memory, bytes."""
-        return self.trend("job_rss_bytes")
 
     @property
     def links(self) -> Mapping[str, network.Link] | None:

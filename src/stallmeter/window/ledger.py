@@ -36,9 +36,16 @@ class LedgerSignals:
         return None if self._record is None else self._record.buckets.get("start")
 
     @property
+    def warmup_s(self) -> float | None:
+        """Seconds that the first steps took beyond steady ones; None in recordings of versions that do not tell."""
+        return None if self._record is None else self._record.buckets.get("warmup")
+
+    @property
     def training_s(self) -> float | None:
-        """Wall time without the start: what a share of training refers to."""
-        return None if self._record is None else max(0.0, self._record.wall_s - (self.start_s or 0.0))
+        """Wall time without start and warm-up: what a share of training refers to."""
+        if self._record is None:
+            return None
+        return max(0.0, self._record.wall_s - (self.start_s or 0.0) - (self.warmup_s or 0.0))
 
     @property
     def epochs(self) -> int | None:

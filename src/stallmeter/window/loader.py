@@ -6,16 +6,23 @@ from dataclasses import replace
 
 from ..records import BatchContent, LoaderInfo, WorkerTrial
 from .memo import Memo
+from .pace import Pace
+
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 
 
 class LoaderSignals:
-    """Signals of the training loader."""
+    """Signals of the training loader; where there are several, of the one that sets the pace.
 
-    def __init__(self) -> None:
-        self.memo = Memo()
+    Args:
+        pace: Knows the loaders.
+    """
+
+    def __init__(self, pace: Pace | None = None) -> None:
+        self._pace = Pace() if pace is None else pace
+        self.memo = Memo(self._pace.memo)
         self.trials: list[WorkerTrial] = []
         """Numbers of workers that were tried, each as it stands now."""
-        self._info: LoaderInfo | None = None
         self._content: BatchContent | None = None
 
     def append(self, record: LoaderInfo | BatchContent | WorkerTrial) -> None:
@@ -23,7 +30,7 @@ class LoaderSignals:
         self.memo.changes += 1
         match record:
             case LoaderInfo():
-                self._info = record
+                self._pace.add_info(record)
             case BatchContent():
                 self._content = record
             case WorkerTrial():
@@ -34,17 +41,25 @@ class LoaderSignals:
 
     def follow(self, other: LoaderSignals) -> None:
         """Begin with all that is known of the same loader; what is tried later is known to both."""
-        self._info, self._content, self.trials = other.info, other.content, other.trials
+        for info in other._pace.infos().values():
+            self._pace.add_info(info)
+        self._content, self.trials = other.content, other.trials
 
     def set_workers(self, num_workers: int) -> None:
         """Know the number of workers before the loader's own record tells it, or after it told too early."""
         self.memo.changes += 1
-        self._info = self._info and replace(self._info, num_workers=num_workers)
+        info = self.info
+        if info is not None:
+            self._pace.add_info(replace(info, num_workers=num_workers))
 
     @property
     def info(self) -> LoaderInfo | None:
         """The training loader's settings."""
-        return self._info
+        info = self._pace.leading.info
+        if info is None or self._pace.certain:
+            return info
+        why_not = "another of the loop's loaders makes its batches in the loop: which one sets the pace is not known"
+        return replace(info, num_workers=None, probed=False, why_not=why_not)
 
     @property
     def content(self) -> BatchContent | None:
@@ -52,16 +67,45 @@ class LoaderSignals:
         return self._content
 
     @property
+    def count(self) -> int | None:
+        """Training loaders that the loop takes its batches from."""
+        return self._pace.count
+
+    @property
+    def which(self) -> str | None:
+        """Which of several training loaders sets the pace, in words; None where there is one."""
+        count, number = self._pace.count or 0, self._pace.number
+        if count < 2:
+            return None
+        if self.num_workers == 0:
+            return f"each of {count} training loaders"
+        place = ORDINALS[number] if number < len(ORDINALS) else f"{number + 1}th"
+        return f"the {place} of {count} training loaders"
+
+    @property
     def num_workers(self) -> int | None:
         """Workers of the training loader."""
-        return None if self._info is None else self._info.num_workers
+        info = self.info
+        return None if info is None else info.num_workers
 
     @property
     def batch_size(self) -> int | None:
         """Items in a batch of the training loader."""
-        return None if self._info is None else self._info.batch_size
+        info = self.info
+        return None if info is None else info.batch_size
 
     @property
     def pin_memory(self) -> bool | None:
         """Whether the training loader puts its batches into pinned memory."""
-        return None if self._info is None else self._info.pin_memory
+        info = self.info
+        return None if info is None else info.pin_memory
+
+    @property
+    def shards(self) -> int | None:
+        """Parts into which an iterable dataset is split at most: what it says, or the workers that had any."""
+        info, one = self.info, self._pace.leading
+        if info is None or not info.iterable or not info.num_workers:
+            return None if info is None else info.shards
+        idle = one.idle_workers or 0
+        had = info.num_workers - idle if idle else None
+        return had if info.shards is None else min(info.shards, had or info.shards)

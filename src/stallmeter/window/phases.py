@@ -10,6 +10,7 @@ from typing import Generic, Protocol, TypeVar
 from ..records import LedgerRecord, Record, WorkerBatch, WorkerChange, WorkerTrial
 from .ledger import LedgerSignals
 from .steps import MIN_STEADY_STEPS, StepSignals
+from .warmup import PARTS as WARMED
 
 
 class History(Protocol):
@@ -73,21 +74,27 @@ class Phases(Generic[W]):
 def difference(ledger: LedgerRecord, base: LedgerRecord) -> LedgerRecord:
     """Return the ledger since an earlier reading.
 
-    A bucket never falls below 0: the start of workers is booked from it with hindsight.
+    A bucket never falls below 0: warm-up and the start of workers are booked from it with hindsight. Warm-up of before
+    is no warm-up since.
     """
 
     def less(now: Mapping[str, float], then: Mapping[str, float]) -> dict[str, float]:
         return {name: max(0.0, seconds - then.get(name, 0.0)) for name, seconds in now.items()}
 
+    buckets = less(ledger.buckets, base.buckets)
+    if "warmup" in buckets:
+        booked = sum(max(0.0, base.buckets.get(b, 0.0) - ledger.buckets.get(b, 0.0)) for b in WARMED)
+        buckets["warmup"] = max(0.0, buckets["warmup"] - booked)
     cpu_s = None if ledger.thread_cpu_s is None else ledger.thread_cpu_s - (base.thread_cpu_s or 0.0)
     return replace(
         ledger,
         wall_s=ledger.wall_s - base.wall_s,
         steps=ledger.steps - base.steps,
         epochs=ledger.epochs - base.epochs,
-        buckets=less(ledger.buckets, base.buckets),
+        buckets=buckets,
         callbacks=less(ledger.callbacks, base.callbacks),
         logging=less(ledger.logging, base.logging),
+        validation_parts=less(ledger.validation_parts, base.validation_parts),
         own_s=ledger.own_s - base.own_s,
         thread_cpu_s=cpu_s,
         samples=None if ledger.samples is None else ledger.samples - (base.samples or 0),

@@ -50,6 +50,11 @@ class SpentSignals:
         return self._buckets.get(bucket)
 
     @property
+    def validation_parts_s(self) -> Mapping[str, float] | None:
+        """Seconds that validation's own loader took: ``start`` (its iterator, its first batch) and ``wait``."""
+        return None if self._ledger.record is None else self._ledger.record.validation_parts or None
+
+    @property
     def data_wait_share_pct(self) -> float | None:
         """Data wait as a share of the training time: the exposed one where it was measured, else the host's."""
         wait = self.bucket_s("data_wait")

@@ -12,6 +12,7 @@ from .ledger import LedgerSignals
 from .loader import LoaderSignals
 from .memo import Memo
 from .startup import FirstWaits
+from .warmup import FirstSteps, WarmUp
 
 BODY = ("h2d", "forward", "backward", "compute")
 """Buckets of a step's own work."""
@@ -59,10 +60,12 @@ class StepSignals:
         self._openers: Reservoir[StepRecord] = Reservoir(OPENERS)
         self._slowest: list[tuple[float, int, int, StepRecord]] = []
         self._first_waits = FirstWaits()
+        self._first_steps = FirstSteps()
 
     def append(self, step: StepRecord) -> None:
         """Take a step."""
         self.memo.changes += 1
+        self._first_steps.add(step)
         if step.epoch_start:
             self._first_waits.add(step.data_wait_s)
             self._first_waits.settle(self._steady_wait_s())
@@ -90,9 +93,15 @@ class StepSignals:
         return len(self._steady)
 
     @property
+    def warm_up(self) -> WarmUp | None:
+        """What the first steps took beyond steady ones; None while there are too few steps to tell."""
+        return self.memo("warm-up", self._first_steps.find)
+
+    @property
     def begun_s(self) -> float:
-        """Unix time of the first steps that are known; before all times when none is."""
-        return next((s.time_s for s in (*self._warm_up[:1], *self._steady.items[:1])), float("-inf"))
+        """Unix time of the first steps that are known, the long ones left out; before all times when none is."""
+        first = next((s.time_s for s in (*self._warm_up[:1], *self._steady.items[:1])), float("-inf"))
+        return max(first, self.warm_up.ended_s) if self.warm_up is not None else first
 
     @property
     def steady(self) -> Sequence[StepRecord]:
@@ -100,14 +109,24 @@ class StepSignals:
 
         Where each epoch has one step, these are taken if no workers start with them: they are ordinary steps then.
         """
+        return self.memo("steady", self._find_steady)
+
+    def _find_steady(self) -> Sequence[StepRecord]:
         if not self._steady.items and self._loader.num_workers == 0:
-            return self._openers.items or self._warm_up
-        return self._steady.items or self._warm_up
+            return self._without_long(self._openers.items) or self._without_long(self._warm_up)
+        return self._without_long(self._steady.items) or self._without_long(self._warm_up)
+
+    def _without_long(self, steps: list[StepRecord]) -> list[StepRecord]:
+        """Leave out first steps that took longer than steady ones, unless nothing else is there."""
+        found = self.warm_up
+        if found is None or not found.long:
+            return steps
+        return [s for s in steps if s.index not in found.long] or steps
 
     @property
     def slowest(self) -> Sequence[StepRecord]:
         """The `SLOW_STEPS` slowest of all steady steps, the slowest first."""
-        return [item[-1] for item in sorted(self._slowest, reverse=True)]
+        return self._without_long([item[-1] for item in sorted(self._slowest, reverse=True)])
 
     @property
     def step_time_s(self) -> Stats | None:

@@ -9,14 +9,17 @@ from typing import TypeVar
 from ..records import (
     AllocatorSample,
     BatchContent,
+    CompilerSample,
     DeepProfile,
     DeviceStep,
     Event,
     Fork,
+    GarbagePauses,
     GpuSample,
     HostSample,
     LedgerRecord,
     LoaderInfo,
+    MemorySample,
     Record,
     StepRecord,
     SyncCalls,
@@ -24,6 +27,7 @@ from ..records import (
     WorkerChange,
     WorkerMemory,
     WorkerTrial,
+    WorkerWaits,
 )
 from .device import DeviceSignals
 from .facts import Facts
@@ -32,6 +36,7 @@ from .host import HostSignals
 from .ledger import LedgerSignals
 from .loader import LoaderSignals
 from .memo import Memo
+from .pace import Pace
 from .phases import Phases
 from .queue import QueueSignals
 from .spent import SpentSignals
@@ -44,17 +49,21 @@ PART = {
     StepRecord: "steps",
     LedgerRecord: "ledger",
     HostSample: "host",
+    MemorySample: "host",
+    GarbagePauses: "host",
     GpuSample: "gpu",
     AllocatorSample: "gpu",
     WorkerBatch: "workers",
     WorkerMemory: "workers",
     Fork: "workers",
+    WorkerWaits: "workers",
     LoaderInfo: "loader",
     BatchContent: "loader",
     WorkerTrial: "loader",
     DeviceStep: "device",
     SyncCalls: "device",
     DeepProfile: "device",
+    CompilerSample: "device",
     Event: "events",
 }
 """Which part of a window takes which kind of record. Kinds that no signal needs are not listed."""
@@ -82,8 +91,9 @@ class Window:
         self.before: Window | None = None
         """The window before the number of workers was changed; None without a change."""
         self.ledger = LedgerSignals()
-        self.loader = LoaderSignals()
-        self.workers = WorkerSignals(batches=batches, samples=samples)
+        pace = Pace(batches=batches)
+        self.loader = LoaderSignals(pace)
+        self.workers = WorkerSignals(pace, samples=samples)
         self.steps = StepSignals(self.loader, self.ledger, size=steps)
         self.queue = QueueSignals(self.steps)
         self.host = HostSignals(self.facts, self.steps, size=samples)

@@ -4,43 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..records import Fork, WorkerBatch, WorkerMemory
+from ..records import Fork, WorkerBatch, WorkerMemory, WorkerWaits
 from ..records.stats import Reservoir, Stats, stats
 from .memo import Memo
-
-MIN_BATCHES = 5
-"""Below this many probed batches nothing is said."""
-
-TURNAROUND_S = 0.001
-"""A worker that never runs out of work still takes up to this between two batches (benchmarks/workers: 0.2-0.8 ms)."""
+from .pace import MIN_BATCHES, Pace
+from .waits import WaitSignals
 
 FORKS = 1024
 """Most forks that are kept; their total is exact."""
 
 
+class _Leading:
+    """Reads as the batches of the loader that sets the pace. No property, for records are no signal."""
+
+    def __get__(self, part: WorkerSignals, owner: type) -> Reservoir[WorkerBatch]:
+        return part._pace.leading.batches
+
+
 class WorkerSignals:
-    """Signals of the loader's workers.
+    """Signals of the loader's workers; where there are several loaders, of the one that sets the pace.
 
     Args:
-        batches: Most batches kept.
+        pace: Knows the loaders.
+        batches: Most batches kept, without one.
         samples: Most samples kept of the workers' memory.
     """
 
-    def __init__(self, *, batches: int = 4096, samples: int = 1024) -> None:
-        self.memo = Memo()
-        self.batches: Reservoir[WorkerBatch] = Reservoir(batches)
+    batches = _Leading()
+
+    def __init__(self, pace: Pace | None = None, *, batches: int = 4096, samples: int = 1024) -> None:
+        self._pace = Pace(batches=batches) if pace is None else pace
+        self.memo = Memo(self._pace.memo)
         self.memory: Reservoir[WorkerMemory] = Reservoir(samples)
+        self.waits = WaitSignals(self._pace, self.memo)
         self._forks: Reservoir[Fork] = Reservoir(FORKS)
         self._fork_s = 0.0
 
-    def append(self, record: WorkerBatch | WorkerMemory | Fork) -> None:
-        """Take a batch, a sample of the workers' memory or a fork."""
+    def append(self, record: WorkerBatch | WorkerMemory | WorkerWaits | Fork) -> None:
+        """Take a batch, a sample of the workers' memory, looks at what they wait for, or a fork."""
         self.memo.changes += 1
         match record:
             case WorkerBatch():
-                self.batches.add(record)
+                self._pace.add_batch(record)
             case WorkerMemory():
                 self.memory.add(record)
+            case WorkerWaits():
+                self.waits.append(record)
             case Fork():
                 self._forks.add(record)
                 self._fork_s += record.wall_s
@@ -78,12 +87,12 @@ class WorkerSignals:
     @property
     def busy_share(self) -> float | None:
         """Share (0 to 1) of the workers' time in which they made batches, the rest waiting for something to do."""
-        return self.memo("busy", self._find_busy_share)
+        return self.memo("busy", lambda: self._pace.leading.busy_share)
 
-    def _find_busy_share(self) -> float | None:
-        known = [(b.wall_s, max(0.0, b.idle_s - TURNAROUND_S)) for b in self.batches.items if b.idle_s is not None]
-        total = sum(wall + idle for wall, idle in known)
-        return sum(wall for wall, _ in known) / total if len(known) >= MIN_BATCHES and total > 0 else None
+    @property
+    def idle(self) -> int | None:
+        """Workers that made no batch, or hardly any, while others made many."""
+        return self.memo("idle", lambda: self._pace.leading.idle_workers)
 
     @property
     def forks(self) -> Sequence[Fork]:

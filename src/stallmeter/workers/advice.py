@@ -9,6 +9,7 @@ from ..records.diagnosis import WorkerAdvice
 from .costs import MIN_BATCHES
 from .model import (
     DEFAULT_WORKER_BYTES,
+    MISSED,
     NOISE,
     Forecast,
     Limits,
@@ -18,6 +19,7 @@ from .model import (
     advise_prefetch,
     best_workers,
     binding,
+    fewer_workers,
     predict_step_time_s,
 )
 
@@ -42,7 +44,8 @@ def advise(costs: LoaderCosts, limits: Limits, *, previous: OperatingPoint | Non
 
     Returns:
         The advice. ``recommended`` equals ``current`` when less than 3 % is to be gained, when the dataset is iterable
-        or the loader stateful, and when the model cannot explain the present step time.
+        and not known to split itself or the loader stateful, and when the model cannot explain the present step time.
+        Where nothing is to be gained but a smaller number does the same, that is recommended, with what it saves.
     """
     costs, limits = _learn_from(previous, costs, limits)
     now_s = predict_step_time_s(costs, limits, costs.current)
@@ -60,12 +63,16 @@ def advise(costs: LoaderCosts, limits: Limits, *, previous: OperatingPoint | Non
             "Something else binds, so no other number of workers is recommended"
         )
     elif gain < NOISE:
+        fixed = costs.stateful or (costs.iterable and not costs.shards_itself)
+        fewer = fewer_workers(costs, limits) if abs(off) <= MISSED and not fixed else None
+        if fewer is not None:
+            return _same_with(fewer, costs, limits, confidence)
         limited_by = binding(costs, limits, costs.current, "")
         why = _why_stay(costs, limits, limited_by)
-    elif costs.iterable or costs.stateful:
+    elif costs.stateful or (costs.iterable and not costs.shards_itself):
         kind = (
             "an iterable dataset repeats or drops samples with another number of workers unless it splits them itself"
-            if costs.iterable
+            if costs.iterable and not costs.shards_itself
             else "the saved state of this loader is only valid for its number of workers"
         )
         why = (
@@ -95,9 +102,39 @@ def advise(costs: LoaderCosts, limits: Limits, *, previous: OperatingPoint | Non
     )
 
 
+def _same_with(workers: int, costs: LoaderCosts, limits: Limits, confidence: float) -> WorkerAdvice:
+    """Recommend fewer workers that do the same."""
+    limited_by, saved = binding(costs, limits, workers, ""), costs.current - workers
+    advice = WorkerAdvice(
+        current=costs.current,
+        recommended=workers,
+        predicted_step_time_s=predict_step_time_s(costs, limits, workers),
+        predicted_gain_pct=0.0,
+        limited_by=limited_by,
+        reason="",
+        confidence=confidence,
+        saves_processes=saved,
+        saves_bytes=None if limits.unique_bytes is None else saved * limits.unique_bytes,
+        **_prefetch(advise_prefetch(costs, limits, workers)),
+    )
+    why = _why(costs, limits, workers, limited_by)
+    do = "does" if workers == 1 else "do"
+    return replace(advice, reason=f"{workers} {do} the same: {savings(advice)}. {why[0].upper()}{why[1:]}")
+
+
+def savings(advice: WorkerAdvice) -> str:
+    """Say what a smaller number of workers saves at the same speed; empty where it is not recommended for that."""
+    if not advice.saves_processes:
+        return ""
+    memory = f" and {_size(advice.saves_bytes)}" if advice.saves_bytes else ""
+    return f"{advice.saves_processes} processes{memory} less"
+
+
 def expected(advice: WorkerAdvice) -> str:
     """Say in one sentence what the recommended number changes; empty where nothing is predicted."""
     predicted_s, gain_pct = advice.predicted_step_time_s, advice.predicted_gain_pct
+    if advice.saves_processes:
+        return f"The same speed with {savings(advice)}."
     if predicted_s is None or not gain_pct:
         return ""
     return f"Steps of {_ms(predicted_s)} instead of {_ms(predicted_s * (1 + gain_pct / 100))}."
@@ -179,9 +216,13 @@ def _why(costs: LoaderCosts, limits: Limits, workers: int, limited_by: str) -> s
         )
     if limited_by == "bandwidth":
         return f"more workers will not help: they share a store that takes {_ms(limits.shared_s)} for a batch"
+    if limited_by == "lock":
+        return f"more workers will not help: they wait for each other at a lock held {_ms(limits.shared_s)} for a batch"
     if limited_by == "memory":
         each = (limits.worker_bytes or DEFAULT_WORKER_BYTES) / (1 << 20)
         return f"no more workers of {each:.0f} MiB fit: a worker takes {batch} for a batch, a step {step}"
+    if limited_by == "workers" and limits.shards is not None and workers >= limits.shards:
+        return f"a worker takes {batch} for a batch, and the dataset has {limits.shards} shards: one worker each"
     if workers == 0:
         return f"a step takes {_ms(costs.work_s)} and making its batch in the loop {batch}"
     return f"a worker takes {batch} for a batch, and the step itself takes {step}"
@@ -195,6 +236,10 @@ def _on_threads(costs: LoaderCosts, limited_by: str) -> str:
         f". The loop itself computes with {threads:.1f} threads, which wait for each other while workers compute: "
         "try torch.set_num_threads(1)"
     )
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 0.95e9 else f"{size / 1e6:.0f} MB"
 
 
 def _ms(seconds: float) -> str:

@@ -29,6 +29,9 @@ MIN_STEPS = 5
 BUSY = 0.85
 """Workers busy for more than this share of the time may themselves be what the loop waits for."""
 
+LONGEST = 64
+"""So many of the longest service times are kept."""
+
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
@@ -70,6 +73,7 @@ def costs_from(
     host: Sequence[HostSample] = (),
     batch: BatchShape | None = None,
     device_s: float | None = None,
+    per_step: float = 1.0,
 ) -> LoaderCosts | None:
     """Condense records of one operating point into costs.
 
@@ -87,6 +91,7 @@ def costs_from(
         batch: What a batch consists of, for defaults where its way from a worker was never measured.
         device_s: Device time of a step. A loop that only launches kernels looks faster than its device while it waits
             for data: then this binds.
+        per_step: Batches of the workers that a step takes, where a wrapper makes others of them.
 
     Returns:
         None when there are fewer than 8 batches (beyond each worker's first) or 5 steps.
@@ -100,9 +105,9 @@ def costs_from(
     steady = [step for step in steps if not step.epoch_start]
     if len(made) < MIN_BATCHES or len(steady) < MIN_STEPS:
         return None
-    cpu_s = _mean([max(b.cpu_s, b.process_cpu_s or 0.0) for b in made])
+    cpu_s = per_step * _mean([max(b.cpu_s, b.process_cpu_s or 0.0) for b in made])
     step_time_s = _mean([_step_s(step) for step in steady])
-    busy_share = _mean([b.wall_s for b in made]) / (max(1, current) * step_time_s) if step_time_s else 1.0
+    busy_share = _busy_share(made, current, step_time_s / per_step)
     handover_s, default_s = _handover(steady, current, busy_share, batch)
     during = [sample for sample in host if steady[0].time_s <= sample.time_s] or host
     main_cpus = _average(sample.main_cpus for sample in during)
@@ -110,18 +115,20 @@ def costs_from(
     return LoaderCosts(
         current=current,
         work_s=max(device_s or 0.0, _mean([max(0.0, _step_s(step) - step.data_wait_s) for step in steady])),
-        service_s=_mean([b.service_s for b in made]),
+        service_s=per_step * _mean([b.service_s for b in made]),
         cpu_s=cpu_s,
         handover_s=handover_s,
-        default_handover_s=default_s,
+        default_handover_s=per_step * default_s,
         shared_memory_s=SHARED_MEMORY_PER_BYTE_S * batch.bytes if batch and current == 0 else 0.0,
         loop_cpu_s=max(0.0, loop_cpu_s),
         neighbour_wait_s=_neighbour_wait_s(made, cpu_s, during, current),
         step_time_s=step_time_s,
         profile=() if loader and loader.in_order is False else tuple(b.service_s for b in made[-PROFILE_BATCHES:]),
+        longest_s=tuple(sorted((b.service_s for b in made), reverse=True)[:LONGEST]),
         batches=len(made),
         iterable=bool(loader and loader.iterable),
         stateful=bool(loader and loader.stateful),
+        shards_itself=bool(loader and loader.shards_itself),
     )
 
 
@@ -132,6 +139,7 @@ def limits_from(
     memory: Sequence[WorkerMemory] = (),
     loader: LoaderInfo | None = None,
     batch_bytes: int | None = None,
+    shards: int | None = None,
 ) -> Limits:
     """Condense what is known about the machine into limits.
 
@@ -142,6 +150,7 @@ def limits_from(
         memory: Of the loader's workers.
         loader: For its prefetch factor.
         batch_bytes: Tensor bytes of one batch.
+        shards: Parts into which an iterable dataset is split at most.
     """
     others, job = _average(s.others_cpus for s in host), _average(s.job_cpus for s in host)
     other_ranks, usable = _average(s.ranks_cpus for s in host), _average(s.usable_cpus for s in host)
@@ -164,10 +173,12 @@ def limits_from(
         available_cpus=cpus,
         neighbour_cpus=others or 0.0,
         worker_bytes=_worker_bytes(memory),
+        unique_bytes=max((m.uss_bytes // m.workers for m in memory if m.uss_bytes and m.workers), default=None),
         free_bytes=None if last is None else _part(_free_bytes(last), ranks),
         batch_bytes=batch_bytes,
         shm_free_bytes=None if last is None else _part(last.shm_free_bytes, ranks),
         prefetch_factor=(loader.prefetch_factor if loader else None) or 2,
+        shards=shards,
     )
 
 
@@ -228,6 +239,15 @@ def _settled(batches: Sequence[WorkerBatch], current: int) -> list[WorkerBatch]:
     return settled
 
 
+def _busy_share(made: Sequence[WorkerBatch], current: int, step_time_s: float) -> float:
+    """Share of the workers' time in which they make batches; guessed from the step time where pauses are not known."""
+    known = [(b.wall_s, b.idle_s) for b in made if b.idle_s is not None]
+    if len(known) >= MIN_BATCHES:
+        busy_s, idle_s = (math.fsum(part) for part in zip(*known, strict=True))
+        return busy_s / (busy_s + idle_s) if busy_s + idle_s > 0 else 1.0
+    return _mean([b.wall_s for b in made]) / (max(1, current) * step_time_s) if step_time_s else 1.0
+
+
 def _handover(
     steps: Sequence[StepRecord], current: int, busy_share: float, batch: BatchShape | None
 ) -> tuple[float | None, float]:
@@ -235,7 +255,7 @@ def _handover(
 
     A worker counts a batch as put when it begins to send it, and a busy worker sends slowly: its next batch holds the
     interpreter. That wait costs latency, no throughput. So only a queue that holds a batch per worker, filled by
-    workers that have time to spare, shows what the loop thread itself must spend.
+    workers that pause, shows what the loop thread itself must spend.
     """
     full = [s.data_wait_s for s in steps if s.head_ready and (s.ready or 0) >= max(2, current)]
     if len(full) >= MIN_STEPS and busy_share <= BUSY:

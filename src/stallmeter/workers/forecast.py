@@ -20,7 +20,10 @@ from . import (
     limited,
     limits_from,
     loop_threads,
+    predict_step_time_s,
+    savings,
 )
+from .sharing import ASK, doubt, is_doubtful, learn_from_waits
 from .whatif import WhatIf, what_if
 
 MODEL_ERROR = 0.06
@@ -48,6 +51,10 @@ class Outlook:
     """What bounds the recommended number, in one sentence."""
     loop_threads: float | None = None
     """Threads of the loop that compete with the workers for CPUs; None where that costs nothing."""
+    which: str | None = None
+    """Which of several training loaders it is about; None where there is one."""
+    unsharded_s: float | None = None
+    """Step time with the present number of workers if the dataset had a shard for each; None where it has."""
 
     @property
     def recommended(self) -> int:
@@ -64,19 +71,27 @@ class Outlook:
         """What the recommended number changes, in one sentence; empty where nothing is predicted."""
         return expected(self.advice)
 
+    @property
+    def saves(self) -> str:
+        """What fewer workers save at the same speed; empty where they are not recommended for that."""
+        return savings(self.advice)
+
     def fixes(self, also: str = "") -> tuple[Advice, ...]:
         """Return the change as advice; with it, what to do about threads that compete with the workers.
 
         Args:
             also: Another setting to change with it, beginning with a space.
         """
+        place = "" if self.which is None else f" in {self.which}"
         change = Advice.of(
-            f"Set num_workers={self.recommended}{also}.",
+            f"Set num_workers={self.recommended}{also}{place}.",
             expect=self.expect,
             limit=self.limit,
             gain_pct=self.gain_pct,
             interval_pct=self.interval_pct(self.gain_pct),
         )
+        if self.saves:
+            return (replace(change, predicted_gain_pct=None),)
         if self.loop_threads is None:
             return (change,)
         fewer = Advice.of(
@@ -122,8 +137,15 @@ def forecast(window: Window) -> Outlook | None:
     return window.remember("forecast", lambda: _forecast(window, current))
 
 
+TURNS = 0.75
+"""Of several loaders one that fewer of the steps had a batch of takes turns with others: its steps are not known."""
+
+
 def _forecast(window: Window, current: int) -> Outlook | None:
     content = window.loader.content
+    steps = window.ledger.record.steps if window.ledger.record is not None else 0
+    if window.loader.which and current and len(window.workers.batches) < TURNS * steps:
+        return None
     try:
         costs = _costs(window, current)
         limits = limits_from(
@@ -132,18 +154,27 @@ def _forecast(window: Window, current: int) -> Outlook | None:
             memory=window.workers.memory.items,
             loader=window.loader.info,
             batch_bytes=None if content is None else content.bytes,
+            shards=window.loader.shards,
         )
-        if costs is None or limits.available_cpus is None:
+        if costs is None:
+            return None
+        costs, limits = learn_from_waits(window, costs, limits)
+        if limits.available_cpus is None:
             return None
         previous = _previous(window)
         advice = _unless_tried(advise(costs, limits, previous=previous), window)
+        doubtful = is_doubtful(window, advice)
+        if window.loader.which is not None:
+            advice = replace(advice, reason=f"{window.loader.which} sets the pace: {advice.reason}")
         return Outlook(
-            advice,
+            doubt(advice) if doubtful else advice,
             limits.available_cpus,
             _without(window, costs, limits),
             advise_prefetch(costs, limits, current),
-            limited(costs, limits, advice, previous=previous),
+            ASK if doubtful else limited(costs, limits, advice, previous=previous),
             loop_threads(costs, advice.limited_by),
+            window.loader.which,
+            predict_step_time_s(costs, replace(limits, shards=None), current) if window.workers.idle else None,
         )
     except SettingError:  # what was measured makes no sense, for example after the system clock was set back
         return None
@@ -174,6 +205,8 @@ def _unless_tried(advice: WorkerAdvice, window: Window) -> WorkerAdvice:
         predicted_step_time_s=None,
         predicted_gain_pct=0.0,
         reason=f"{failed.workers} workers were tried in this run and were not better beyond the noise{achieved}",
+        saves_processes=None,
+        saves_bytes=None,
     )
 
 
@@ -191,6 +224,7 @@ def _costs(window: Window, current: int) -> LoaderCosts | None:
         loader=window.loader.info,
         batch=None if content is None else BatchShape(content.tensors, content.bytes),
         device_s=window.device.pace_s,
+        per_step=(window.loader.info and window.loader.info.batches_per_step) or 1.0,
     )
 
 

@@ -48,6 +48,17 @@ NEAR_BEST = 0.02
 HEADROOM = 0.1
 """Workers are counted as if they took this much longer: being one short costs time, one too many costs memory."""
 
+RESERVE = 0.3
+"""Workers are counted as if they took this much longer before fewer are said to do the same. Our choice: three times
+the headroom, since nothing is won in speed; a number that saves is then never below one that was recommended before."""
+
+SAVES_PROCESSES = 2
+SAVES_SHARE = 1 / 3
+"""Fewer workers at the same speed are worth a change from two processes and a third of them on. Our choice."""
+
+MISSED = 0.2
+"""Fewer workers are said to do the same only where the model explains the present step time this closely."""
+
 PREFETCH_FACTORS = (4, 8, 16)
 """Depths that are tried: each holds twice the memory of the one before it."""
 
@@ -88,12 +99,16 @@ class LoaderCosts:
     """The step as it is now, validation and checkpoint left out. Mean."""
     profile: tuple[float, ...] = ()
     """Single service times in the order in which they were measured; only their proportions count."""
+    longest_s: tuple[float, ...] = ()
+    """The longest of all service times, however rare: they must be bridged by what is prepared ahead."""
     batches: int = 0
     """Batches behind these numbers."""
     iterable: bool = False
     """The dataset is iterable: another number of workers may repeat or drop samples."""
     stateful: bool = False
     """The loader's saved state depends on its number of workers."""
+    shards_itself: bool = False
+    """The iterable dataset is known to split itself among its workers."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -123,6 +138,8 @@ class Limits:
     """CPUs that other jobs keep busy on the same CPUs."""
     worker_bytes: int | None = None
     """Memory of one worker that it shares with nobody."""
+    unique_bytes: int | None = None
+    """The same where it was measured as such, and not guessed from memory that is shared in part."""
     free_bytes: int | None = None
     """Memory left for more workers of this rank."""
     batch_bytes: int | None = None
@@ -133,8 +150,12 @@ class Limits:
     """Batches that each worker may be ahead."""
     shared_s: float = 0.0
     """b: time that one batch takes of a store that serves all workers in turn."""
+    shared_by: str = "bandwidth"
+    """What that store is called in ``limited_by``: bandwidth or lock."""
     max_workers: int = 64
     """Never recommend more: an upper end for the search, not a measurement."""
+    shards: int | None = None
+    """Parts into which the dataset can be split: more workers than that have nothing to do."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -164,7 +185,7 @@ class Forecast:
     workers: int
     step_time_s: float
     limited_by: str
-    """compute, workers, cpu, memory or bandwidth."""
+    """compute, workers, cpu, memory, bandwidth or lock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +234,47 @@ def best_workers(costs: LoaderCosts, limits: Limits) -> Forecast:
     )
 
 
+def fewer_workers(costs: LoaderCosts, limits: Limits) -> int | None:
+    """Find the smallest number of workers that is as fast as the present one, with a reserve.
+
+    Fewer workers have fewer batches ready, so rare slow batches must be bridged by them, too: those that the mean
+    leaves out as well. Beside a neighbour that computes, more processes get a larger share of busy CPUs; nothing is
+    said then.
+
+    Returns:
+        1 or more; None when that saves less than two processes or a third of them.
+    """
+    if costs.current <= SAVES_PROCESSES:
+        return None
+    if limits.neighbour_cpus > NOISE * (limits.available_cpus or 0.0) and (
+        binding(costs, limits, costs.current, "") == "cpu"
+    ):
+        return None
+    measured = list(islice(_step_times_s(costs, limits), costs.current + 1))
+    slower = list(islice(_step_times_s(costs, limits, 1 + RESERVE), costs.current + 1))
+    now_s, slower_now_s = measured[-1] * (1 + NEAR_BEST), slower[-1] * (1 + NEAR_BEST)
+    least = next(
+        (
+            workers
+            for workers in range(1, costs.current)
+            if measured[workers] <= now_s
+            and slower[workers] <= slower_now_s
+            and _unbridged(costs, limits, workers, measured[-1]) <= NEAR_BEST
+        ),
+        costs.current,
+    )
+    saved = costs.current - least
+    return least if saved >= max(SAVES_PROCESSES, SAVES_SHARE * costs.current) else None
+
+
+def _unbridged(costs: LoaderCosts, limits: Limits, workers: int, step_s: float) -> float:
+    """Share of the time for which slow batches hold the loop up although all the others were made ahead."""
+    ahead_s = (workers * max(1, limits.prefetch_factor) - 1) * step_s
+    lost_s = math.fsum(max(0.0, (1 + RESERVE) * longest - ahead_s) for longest in costs.longest_s)
+    even_s = math.fsum(max(0.0, (1 + RESERVE) * costs.service_s - ahead_s) for _ in costs.longest_s)
+    return max(0.0, lost_s - even_s) / (costs.batches * step_s) if costs.batches and step_s else 0.0
+
+
 def advise_prefetch(costs: LoaderCosts, limits: Limits, workers: int) -> PrefetchAdvice | None:
     """Find out whether letting each worker run further ahead would help: where batches take unevenly long.
 
@@ -247,6 +309,8 @@ def worker_cap(costs: LoaderCosts, limits: Limits) -> tuple[int, str]:
     Batches in flight lie in /dev/shm: each worker holds up to ``prefetch_factor`` of them.
     """
     rooms = [(limits.max_workers, "workers")]
+    if limits.shards is not None:
+        rooms.append((limits.shards, "workers"))
     if limits.free_bytes is not None:
         each = limits.worker_bytes or DEFAULT_WORKER_BYTES
         rooms.append((costs.current + int(MEMORY_SHARE * limits.free_bytes / each), "memory"))
@@ -260,7 +324,7 @@ def binding(costs: LoaderCosts, limits: Limits, workers: int, cap: str) -> str:
     """Name the largest term at a number of workers, ``cap`` where more of them would help but may not be had."""
     step_s = predict_step_time_s(costs, limits, workers) * (1 - NEAR_BEST)
     if limits.shared_s > 0 and limits.shared_s >= step_s:
-        return "bandwidth"
+        return limits.shared_by
     if 0 < step_s <= _cpu_floor_s(costs, limits, workers):
         return "cpu"
     free_s = costs.work_s if workers == 0 else costs.ready_step_s
@@ -296,7 +360,8 @@ def _step_times_s(costs: LoaderCosts, limits: Limits, slower: float = 1.0) -> It
     yield max(costs.work_s + service_s, _floor_s(costs, limits, 0))
     each_s = slower * (service_s + costs.shared_memory_s + costs.turnaround_s)
     best = math.inf
-    for workers in count(1):
+    for number in count(1):
+        workers = max(1, min(number, limits.shards or number))
         time_s = max(costs.ready_step_s, each_s / workers)
         if sum(costs.profile):
             time_s = max(time_s, _ordered_queue_s(costs, each_s, workers, max(1, limits.prefetch_factor)))

@@ -92,7 +92,9 @@ def what_if(
         best_workers_s=best_workers(costs, limits).step_time_s,
         light_handover_s=step_s(replace(costs, handover_s=min(handover_s, light_s))),
         even_s=None if even is None else step_s(even),
-        unblocked_s=None if blocked is None else step_s(replace(costs, service_s=costs.service_s - blocked)),
+        unblocked_s=None
+        if blocked is None
+        else step_s(replace(costs, service_s=costs.service_s - blocked), replace(limits, shared_s=0.0)),
         no_cpu_s=None
         if blocked is None
         else step_s(replace(costs, service_s=blocked, cpu_s=0.0, neighbour_wait_s=0.0)),

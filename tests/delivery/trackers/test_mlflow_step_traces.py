@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stallmeter.delivery.trackers.mlflow.step_traces import step_traces
-from stallmeter.records import BUCKETS
+from stallmeter.records import BUCKETS, HINDSIGHT
 
 from ...report.recordings import START_S, step
 
-PARTS = [bucket for bucket in BUCKETS if bucket != "start"]
+PARTS = [bucket for bucket in BUCKETS if bucket not in HINDSIGHT]
 
 
 def test_the_parts_of_a_step_in_their_usual_order():

@@ -133,7 +133,7 @@ def _workers(report: Report) -> KeyFigure:
         "num_workers, now → advised",
         f"{advice.current} → {advice.recommended}",
         "",
-        wording.predicted(advice.predicted_gain_pct) or "gain not predicted",
+        wording.promised(advice) or "gain not predicted",
     )
 
 

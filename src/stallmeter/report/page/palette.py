@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 PALETTE: Mapping[str, tuple[str, str]] = {
     "start": ("#c3cad6", "#566072"),
+    "warmup": ("#9aa8bd", "#728097"),
     "worker_startup": ("#f2a65e", "#f0a35a"),
     "data_wait": ("#d64550", "#f0616b"),
     "h2d": ("#efc94c", "#e6c453"),

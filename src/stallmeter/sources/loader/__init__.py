@@ -15,11 +15,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...records import LoaderInfo, WorkerBatch, WorkerMemory
-from .dataloader import CANNOT_SET, is_dataloader, is_iterable, keeps_state, start_method
+from .dataloader import CANNOT_SET, describe, is_dataloader
+from .identity import SPLITS, remember, splits_itself
+from .in_flight import Company, InFlight
 from .loop import LoopTimer
 from .prefetch import PrefetchQueue
-from .ring import UNKNOWN, Fetch, Ring, Worker, words
+from .ring import UNKNOWN, Fetch, Making, Ring, Worker, words
+from .waits import WaitLooks
 from .worker import WorkerInit
+from .wrappers import iterates_here, loaders_in
 
 if TYPE_CHECKING:
     from ...records import Sample
@@ -31,12 +35,43 @@ USS_EVERY_S = 60.0
 SILENT_BATCHES = 8
 """When the loop has had so many batches and none came from the workers, they are another loader's."""
 
-INNER = ("base_dataloader", "dataloader", "data_loader", "loader")
-"""Where wrappers keep the loader that they iterate; Accelerate has it in the first."""
+RATIO_FETCHES = 32
+"""So many batches of a wrapper tell how many of its loader's each is made of."""
+
+SAME_RATIO = 0.1
+"""A ratio that differs by less from what was told, relatively, is the same."""
+
+
+class _Row:
+    """The shared memory of one loader's workers."""
+
+    __slots__ = ("in_flight", "init", "loader", "number", "ring")
+
+    def __init__(self, init: WorkerInit, ring: Ring, number: int) -> None:
+        self.init = weakref.ref(init)
+        self.ring = ring
+        self.in_flight = InFlight()
+        self.number = number
+        self.loader: Callable[[], Any] = _nothing
+        """The loader that had the function last."""
+
+
+class _Ear:
+    """Whether one loader's workers were heard of."""
+
+    __slots__ = ("heard", "loader", "silent", "since")
+
+    def __init__(self, loader: Any, since: int) -> None:
+        self.loader = weakref.ref(loader)
+        self.heard = False
+        self.since: int | None = since
+        """Batches that the loop had had when workers were expected; None when there is nothing to wait for."""
+        self.silent: LoaderInfo | None = None
+        """Of a loader whose workers make none of the loop's batches: what it would be."""
 
 
 class LoaderProbe:
-    """The source of `LoaderInfo`, `WorkerBatch` and `WorkerMemory`.
+    """The source of `LoaderInfo`, `WorkerBatch`, `WorkerWaits` and `WorkerMemory`.
 
     `attach` and `detach` are for the thread that makes the iterators; `asked`, `answered`, `loop_before`, `loop_after`
     and `new_epoch` for the training thread; `sample` for the sampler thread.
@@ -56,27 +91,30 @@ class LoaderProbe:
         # Between the thread that makes iterators and the sampler thread. The training thread takes it between epochs
         # only; what it reads for each batch, `in_loop`, is a flag that is replaced whole.
         self._lock = threading.Lock()
-        self._rings: list[tuple[weakref.ref[WorkerInit], Ring]] = []
+        self._rows: list[_Row] = []
         self._touched: list[tuple[weakref.ref[Any], weakref.ref[WorkerInit]]] = []
         self._pending: list[Sample] = []
-        self._last_info: LoaderInfo | None = None
+        self._infos: dict[int, LoaderInfo] = {}
+        """What was told last of each loader."""
+        self._ears: dict[int, _Ear] = {}
+        self._counted: dict[int, tuple[int, int]] = {}
+        """Batches of a wrapper, and those taken from a loader for them, when their ratio was last looked at."""
         self._handed_out = handed_out
-        self._expected: Callable[[], Any] = _nothing
-        self._heard: Callable[[], Any] = _nothing
-        """The loader whose workers should be heard of, and the one whose workers were."""
-        self._since: int | None = None
-        """Batches that the loop had had when workers were expected; None when there is nothing to wait for."""
-        self._silent: LoaderInfo | None = None
-        """Of a loader whose workers were not heard of: what it would be."""
         self._lost = 0
         self._rss_due_s = self._uss_due_s = 0.0
+        self._looks = WaitLooks(self._making)
         # Anchored once, so that a stepped wall clock changes nothing.
         self._unix_ns = time.time_ns() - time.monotonic_ns()
 
     @property
     def lost(self) -> int:
         """Batches that were made faster than they could be recorded."""
-        return self._lost + self._loop.lost + sum(ring.lost for _, ring in self._rings)
+        return self._lost + self._loop.lost + sum(row.ring.lost for row in self._rows)
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether a loader of the training has workers whose queue can be looked at."""
+        return any(info.num_workers for info in self._infos.values())
 
     @property
     def out_of_order(self) -> int:
@@ -93,45 +131,53 @@ class LoaderProbe:
         self._prefetch.iterator_of = value
         self._prefetch.new_epoch()
 
-    def attach(self, loader: object, *, default_init: Callable[[int], Any] | None = None) -> LoaderInfo:
+    def attach(
+        self, loader: object, *, default_init: Callable[[int], Any] | None = None, number: int = 0
+    ) -> LoaderInfo:
         """Have the loader's workers timed, those started from now on. Again for a loader that has them changes nothing.
 
         Args:
-            loader: What the loop iterates. What cannot be probed is left as it is, and the answer says why.
+            loader: What the loop iterates, or one of several things. What cannot be probed is left as it is, and the
+                answer says why.
             default_init: Called in each worker when the loader has no ``worker_init_fn`` of its own: a framework that
                 sets one only where there is none would otherwise not.
+            number: Of the loader among the training's, or of the first one in it.
 
         Returns:
             The loader's settings. Without workers ``probed`` is True: the loop thread is timed in their place.
         """
         with self._lock:
             kind = type(loader).__name__
-            loaders = _loaders_in(loader)
-            if not loaders:
+            loaders = loaders_in(loader)
+            with_workers = [one for one in loaders if _workers(one)]
+            # Without workers something else that iterates it tells nothing: it may do so in any thread.
+            if not with_workers and not (loaders and (is_dataloader(loader) or iterates_here(loader))):
                 self.in_loop = False
                 why_not: str | None = "it is no torch.utils.data.DataLoader"
-                return self._tell(LoaderInfo(time_s=time.time(), kind=kind, why_not=why_not))
-            reasons = [self._probe(one, default_init) for one in loaders]
-            why_not = None if None in reasons else reasons[0]
-            with_workers = [one for one in loaders if _workers(one)]
-            self.in_loop = not with_workers and not any(_workers(other) for other in self._live())
-            found = (with_workers or loaders)[0]
-            info = replace(_describe(found), kind=kind, probed=why_not is None, why_not=why_not)
-            return self._tell(self._unless_silent(found, info) if info.probed and with_workers else info)
+                return self._tell(LoaderInfo(time_s=time.time(), kind=kind, why_not=why_not, loader=number))
+            # A loader around another one hands out what that makes; other wrappers may ask several, each in its way.
+            asked = with_workers if with_workers and is_dataloader(loader) else loaders
+            reasons = [self._probe(one, default_init, number + i) for i, one in enumerate(asked)]
+            reasons += [self._probe(one, default_init, number) for one in loaders if one not in asked]
+            infos = []
+            for i, one in enumerate(asked):
+                why_not = reasons[i] if None not in reasons or len(asked) > 1 else None
+                info = replace(describe(one), kind=kind, probed=why_not is None, why_not=why_not, loader=number + i)
+                infos.append(self._tell(self._unless_silent(one, info) if info.probed and _workers(one) else info))
+            self.in_loop = not self.has_workers and not any(_workers(other) for other in self._live())
+            return next((info for info in infos if info.num_workers), infos[0])
 
     def detach(self) -> None:
         """Give every loader its own ``worker_init_fn`` back, where it still has ours. What was measured is kept."""
         with self._lock:
             for loader in self._live():
                 _restore(loader)
-            for init, _ in self._rings:
-                _retire(init())
+            for row in self._rows:
+                _retire(row.init())
             self._pending += self._drain()
-            self._lost += sum(ring.lost for _, ring in self._rings)
-            self._rings.clear()
-            self._touched.clear()
-            self._last_info = self._silent = self._since = None
-            self._expected = self._heard = _nothing
+            self._lost += sum(row.ring.lost for row in self._rows)
+            for kept in (self._rows, self._touched, self._infos, self._ears, self._counted):
+                kept.clear()
             self.in_loop = False
 
     def sample(self, time_s: float) -> Sequence[Sample]:
@@ -142,13 +188,18 @@ class LoaderProbe:
         """
         with self._lock:
             made = self._drain()
-            self._listen(bool(made))
+            self._listen({batch.loader for batch in made})
+            self._learn()
+            silent = {number for number, ear in self._ears.items() if ear.silent is not None}
+            made = [batch for batch in made if batch.loader not in silent]
             records, self._pending = [*self._pending, *made], []
-            workers = [worker for _, ring in self._rings for worker in ring.seen()]
+            workers = [worker for row in self._rows for worker in row.ring.seen()]
         # Outside the lock: reading processes takes milliseconds, for which an epoch need not wait.
-        records += (self._batch(-1, fetch) for fetch in self._loop.drain())
+        records += (self._batch(-1, fetch, 0) for fetch in self._loop.drain())
+        forked = all(info.start_method == "fork" for info in self._infos.values() if info.num_workers)
+        waits = self._looks.sample(time_s, same_addresses=forked)
         memory = self._memory(time_s, workers)
-        return [*records, memory] if memory else records
+        return [*records, *(found for found in (waits, memory) if found is not None)]
 
     def close(self) -> None:
         """Let go of every loader, and of the descriptor for the loop thread."""
@@ -189,21 +240,23 @@ class LoaderProbe:
         if self.in_loop:
             self._loop.after()
 
-    def _probe(self, loader: Any, default_init: Callable[[int], Any] | None) -> str | None:
+    def _probe(self, loader: Any, default_init: Callable[[int], Any] | None, number: int) -> str | None:
         own: Any = loader.worker_init_fn
         if not _workers(loader):
             _restore(loader)
             return None
         if isinstance(own, WorkerInit):
-            if self._serves(own, loader):
+            row = self._row_of(own)
+            if row is not None and row.ring.workers == _workers(loader):
                 own.default = default_init or own.default
-                self._touch(loader, own)
+                own.number = row.number = number
+                self._touch(loader, own, row)
                 return None
             own, default_init = own.own, default_init or own.default
         if loader.persistent_workers and getattr(loader, "_iterator", None) is not None:
             return "its persistent workers run already"
         try:
-            init = WorkerInit(own, default_init, _new_ring(_workers(loader)))
+            init = WorkerInit(own, default_init, _new_ring(_workers(loader)), number=number)
         except (OSError, RuntimeError) as exc:
             return f"there is no shared memory for it: {exc}"
         try:
@@ -211,42 +264,75 @@ class LoaderProbe:
         except CANNOT_SET as exc:
             return f"its worker_init_fn cannot be set: {exc}"
         assert init.ring is not None
-        self._rings.append((weakref.ref(init), init.ring))
-        self._touch(loader, init)
+        self._rows.append(_Row(init, init.ring, number))
+        self._touch(loader, init, self._rows[-1])
         return None
 
-    def _serves(self, init: WorkerInit, loader: Any) -> bool:
-        ours = any(init is known() for known, _ in self._rings) and init.main_pid == os.getpid()
-        return ours and init.ring is not None and init.ring.workers == _workers(loader)
+    def _row_of(self, init: WorkerInit) -> _Row | None:
+        rows = [row for row in self._rows if row.init() is init]
+        return rows[0] if rows and init.ring is not None and init.main_pid == os.getpid() else None
 
-    def _touch(self, loader: Any, init: WorkerInit) -> None:
+    def _touch(self, loader: Any, init: WorkerInit, row: _Row) -> None:
+        row.loader = weakref.ref(loader)
         pairs = [(known(), known, by) for known, by in self._touched]
         kept = [(known, by) for other, known, by in pairs if other is not None and other is not loader]
         self._touched = [*kept, (weakref.ref(loader), weakref.ref(init))]
 
     def _unless_silent(self, loader: object, info: LoaderInfo) -> LoaderInfo:
         """Expect to hear of a loader's workers, unless it is known that nothing is to be heard."""
-        if self._silent is not None and self._expected() is loader:
-            self._silent = info
+        ear = self._ears.get(info.loader)
+        if ear is None or ear.loader() is not loader:
+            since = None if ear is None else ear.since
+            self._ears[info.loader] = _Ear(loader, self._handed_out() if since is None else since)
+        elif ear.silent is not None:
+            ear.silent = info
             return _silenced(info)
-        if self._heard() is not loader:
-            self._silent = None
-            self._expected = weakref.ref(loader)
-            self._since = self._handed_out() if self._since is None else self._since
         return info
 
-    def _listen(self, heard: bool) -> None:
-        """Workers were heard of, or were not: then it may be another loader's that make the batches."""
-        if heard:
-            known, self._silent, self._since = self._silent, None, None
-            self._heard = self._expected
-            if known is not None:
-                self._tell(replace(known, time_s=time.time()))
-        elif self._since is not None and self._handed_out() - self._since >= SILENT_BATCHES:
-            self._since = None
-            if self._last_info is not None and self._last_info.probed:
-                self._silent = self._last_info
-                self._tell(_silenced(replace(self._silent, time_s=time.time())))
+    def _listen(self, numbers: set[int]) -> None:
+        """Workers were heard of, or were not: then it may be another loader's that make the batches.
+
+        Where the loop's iterator can be looked into, it tells whose they are: workers of a validation loader in the
+        same wrapper are heard of, too.
+        """
+        feeding = self._prefetch.feeding
+        for number, ear in self._ears.items():
+            info = self._infos.get(number)
+            if feeding and ear.heard and number not in feeding:
+                ear.heard, ear.since = False, ear.since or 0
+            if number in feeding or (not feeding and number in numbers):
+                known, ear.silent, ear.since, ear.heard = ear.silent, None, None, True
+                if known is not None:
+                    self._tell(replace(known, time_s=time.time()))
+            elif ear.since is not None and self._handed_out() - ear.since >= SILENT_BATCHES:
+                ear.since = None
+                if info is not None and info.probed:
+                    ear.silent = info
+                    self._tell(_silenced(replace(info, time_s=time.time())))
+
+    def _learn(self) -> None:
+        """Tell what the workers, and the loop's iterator, have shown of the loaders meanwhile."""
+        for row in self._rows:
+            info, loader, init = self._infos.get(row.number), row.loader(), row.init()
+            asked = row.ring.asked()
+            if info is None or loader is None or init is None or not info.iterable or not asked:
+                continue
+            if any(bits & SPLITS == SPLITS for bits in asked):
+                remember(loader, splits=True)
+            elif not any(asked) and init.own is None:
+                # With a function of the user's, which gets its worker's number, it could be done without asking.
+                remember(loader, splits=False)
+            self._tell(replace(info, shards_itself=splits_itself(loader)))
+        fetches = self._prefetch.fetches
+        for number, taken in list(self._prefetch.taken.items()):
+            before, had = self._counted.get(number, (0, 0))
+            info = self._infos.get(number)
+            if info is None or fetches - before < RATIO_FETCHES:
+                continue
+            self._counted[number] = fetches, taken
+            ratio = (taken - had) / (fetches - before)
+            if abs(ratio - (info.batches_per_step or 1.0)) > SAME_RATIO * (info.batches_per_step or 1.0):
+                self._tell(replace(info, batches_per_step=ratio, time_s=time.time()))
 
     def _live(self) -> list[Any]:
         """Loaders that still have our function."""
@@ -254,21 +340,37 @@ class LoaderProbe:
         return [loader for loader, init in pairs if loader is not None and loader.worker_init_fn is init]
 
     def _tell(self, info: LoaderInfo) -> LoaderInfo:
-        if self._last_info is None or replace(info, time_s=self._last_info.time_s) != self._last_info:
+        last = self._infos.get(info.loader)
+        if last is not None and info.batches_per_step is None and info.num_workers == last.num_workers:
+            info = replace(info, batches_per_step=last.batches_per_step)
+        if last is None or replace(info, time_s=last.time_s) != last:
             self._pending.append(info)
-        self._last_info = info
+        self._infos[info.loader] = info
         return info
 
     def _drain(self) -> list[WorkerBatch]:
         # Whoever can still start or be a worker of it holds the function: without it, this is the last drain. Looked at
         # before the rings are drained: a ring whose last holder goes meanwhile is drained once more.
-        gone = [init() is None for init, _ in self._rings]
-        batches = [self._batch(worker, fetch) for _, ring in self._rings for worker, fetch in ring.drain()]
-        self._lost += sum(ring.lost for (_, ring), dead in zip(self._rings, gone, strict=True) if dead)
-        self._rings = [known for known, dead in zip(self._rings, gone, strict=True) if not dead]
+        gone = [row for row in self._rows if row.init() is None]
+        batches = [batch for row in self._rows for batch in self._made(row)]
+        self._lost += sum(row.ring.lost for row in gone)
+        self._rows = [row for row in self._rows if row not in gone]
         return batches
 
-    def _batch(self, worker: int, fetch: Fetch) -> WorkerBatch:
+    def _made(self, row: _Row) -> list[WorkerBatch]:
+        making = row.ring.making()  # before the others are read: a batch finished in between is known by its begin
+        made = row.ring.drain()
+        beside = row.in_flight.beside([fetch for _, fetch in made], making)
+        return [
+            self._batch(worker, fetch, row.number, found) for (worker, fetch), found in zip(made, beside, strict=True)
+        ]
+
+    def _making(self) -> list[Making]:
+        """What is being made at this moment. For the sampler thread: rings come and go under the lock alone."""
+        with self._lock:
+            return [making for row in self._rows for making in row.ring.making()]
+
+    def _batch(self, worker: int, fetch: Fetch, loader: int, beside: Company | None = None) -> WorkerBatch:
         return WorkerBatch(
             worker=worker,
             time_s=(fetch.end_ns + self._unix_ns) / 1e9,
@@ -280,6 +382,9 @@ class LoaderProbe:
             read_bytes=None if fetch.read_bytes == UNKNOWN else fetch.read_bytes,
             items=None if fetch.items == UNKNOWN else fetch.items,
             idle_s=_seconds(fetch.idle_ns),
+            loader=loader,
+            ahead=None if beside is None else beside.ahead,
+            in_flight=None if beside is None else beside.in_flight,
         )
 
     def _memory(self, time_s: float, workers: Sequence[Worker]) -> WorkerMemory | None:
@@ -317,24 +422,6 @@ def _silenced(info: LoaderInfo) -> LoaderInfo:
     return replace(info, num_workers=None, probed=False, why_not=why_not)
 
 
-def _loaders_in(loader: object) -> list[Any]:
-    """Return the DataLoader that the loop iterates, and those that it may iterate in turn.
-
-    What merely passes its attributes on to an inner one is none itself, and one without workers that something else
-    iterates tells nothing: batches may be made in any thread.
-    """
-    found: list[Any] = []
-    current: object | None = loader
-    for _ in range(4):
-        if is_dataloader(current) and "worker_init_fn" in vars(current):
-            found.append(current)
-        held = getattr(current, "__dict__", {})
-        current = next((held[name] for name in INNER if is_dataloader(held.get(name))), None)
-        if current is None or any(current is known for known in found):
-            break
-    return found if is_dataloader(loader) or any(map(_workers, found)) else []
-
-
 def _new_ring(workers: int) -> Ring:
     import torch
 
@@ -342,26 +429,6 @@ def _new_ring(workers: int) -> Ring:
     # default one may be a GPU.
     memory = torch.zeros(words(workers), dtype=torch.int64, device="cpu").share_memory_()
     return Ring(memory, workers)
-
-
-def _describe(loader: Any) -> LoaderInfo:
-    workers = _workers(loader)
-    batch_size = loader.batch_size
-    if batch_size is None:
-        batch_size = getattr(loader.batch_sampler, "batch_size", None)
-    return LoaderInfo(
-        time_s=time.time(),
-        kind=type(loader).__name__,
-        num_workers=workers,
-        batch_size=batch_size if isinstance(batch_size, int) else None,
-        prefetch_factor=loader.prefetch_factor,
-        pin_memory=bool(loader.pin_memory),
-        persistent_workers=bool(loader.persistent_workers),
-        start_method=start_method(loader) if workers else None,
-        iterable=is_iterable(loader),
-        stateful=keeps_state(loader),
-        in_order=getattr(loader, "in_order", None),
-    )
 
 
 def _workers(loader: Any) -> int:

@@ -6,8 +6,12 @@ Torch is never imported here for a program that has not imported it: nothing in 
 from __future__ import annotations
 
 import sys
+import time
 from multiprocessing import get_all_start_methods
 from typing import Any
+
+from ...records import LoaderInfo
+from .identity import shards_of, splits_itself, why_counted_by_worker
 
 DEFAULT_PREFETCH = 2
 """What torch takes when workers are asked for and nothing is said."""
@@ -43,9 +47,35 @@ def why_no_other_workers(loader: Any) -> str | None:
     """
     if not is_dataloader(loader):
         return f"{type(loader).__name__} is no torch.utils.data.DataLoader"
-    if is_iterable(loader):
+    if not is_iterable(loader):
+        return None
+    if not splits_itself(loader):
         return "its dataset is iterable: another number of workers may repeat or drop samples"
-    return None
+    return why_counted_by_worker(loader)
+
+
+def describe(loader: Any) -> LoaderInfo:
+    """Return a DataLoader's settings."""
+    workers = int(loader.num_workers)
+    batch_size = loader.batch_size
+    if batch_size is None:
+        batch_size = getattr(loader.batch_sampler, "batch_size", None)
+    iterable = is_iterable(loader)
+    return LoaderInfo(
+        time_s=time.time(),
+        kind=type(loader).__name__,
+        num_workers=workers,
+        batch_size=batch_size if isinstance(batch_size, int) else None,
+        prefetch_factor=loader.prefetch_factor,
+        pin_memory=bool(loader.pin_memory),
+        persistent_workers=bool(loader.persistent_workers),
+        start_method=start_method(loader) if workers else None,
+        iterable=iterable,
+        stateful=keeps_state(loader),
+        in_order=getattr(loader, "in_order", None),
+        shards_itself=splits_itself(loader) if iterable else None,
+        shards=shards_of(loader) if iterable else None,
+    )
 
 
 def start_method(loader: Any) -> str:

@@ -55,9 +55,18 @@ class Worker:
     """Unix time at which it ran already: the system gives numbers again."""
 
 
+class Making(NamedTuple):
+    """A batch that is being made."""
+
+    pid: int
+    """Of the worker."""
+    began_ns: int
+    """CLOCK_MONOTONIC."""
+
+
 _RECORD = Struct(f"={len(Fetch._fields)}q")
 _WORD = 8
-_COUNT, _PID, _SINCE, _RECORDS = range(4)
+_COUNT, _PID, _SINCE, _ASKED, _BEGAN, _RECORDS = range(6)
 _LANE = _RECORDS + CAPACITY * len(Fetch._fields)
 _ROW = 1 + LANES * _LANE
 
@@ -108,6 +117,17 @@ class Ring:
         words = self._words
         return [Worker(words[at + _PID], words[at + _SINCE] / 1e9) for at in lanes if words[at + _PID]]
 
+    def asked(self) -> list[int]:
+        """Return what the workers that made batches have read of their identity: the bits of each lane."""
+        lanes = [self._at(i) for i in range(len(self._read))]
+        return [self._words[at + _ASKED] for at in lanes if self._words[at + _COUNT]]
+
+    def making(self) -> list[Making]:
+        """Return the workers that are making a batch. One that was killed over it stays among them."""
+        lanes = [self._at(i) for i in range(len(self._read))]
+        found = [Making(self._words[at + _PID], self._words[at + _BEGAN]) for at in lanes]
+        return [making for making in found if making.began_ns]
+
     def _at(self, i: int) -> int:
         return i // LANES * _ROW + 1 + i % LANES * _LANE
 
@@ -133,7 +153,7 @@ class Ring:
 class RingWriter:
     """Where one worker process writes. Made in that process."""
 
-    __slots__ = ("_at", "_claims", "_pid", "_ring", "_row", "_since_ns", "_words")
+    __slots__ = ("_asked", "_at", "_claims", "_pid", "_ring", "_row", "_since_ns", "_words")
 
     def __init__(self, ring: Ring, words: memoryview, row: int) -> None:
         # The view does not own the memory it shows, the ring does.
@@ -143,8 +163,14 @@ class RingWriter:
         self._pid = os.getpid()
         self._since_ns = time_ns()
         self._claims = LANES
+        self._asked = 0
         self._at = 0
         self._claim()
+
+    def begin(self, began_ns: int) -> None:
+        """Say that a batch is being made from now on; 0 says that none is."""
+        if self._words[self._at + _PID] == self._pid:
+            self._words[self._at + _BEGAN] = began_ns
 
     def write(self, *record: int) -> None:
         """Append a record: the fields of `Fetch`. It is dropped when more iterators are alive than there are lanes."""
@@ -155,7 +181,13 @@ class RingWriter:
             at = self._claim()
         count = words[at + _COUNT]
         _RECORD.pack_into(words, _offset(at, count), *record)
+        words[at + _BEGAN] = 0
         words[at + _COUNT] = count + 1  # after the record: a worker that dies between the two leaves no half record
+
+    def note_asked(self, bits: int) -> None:
+        """Keep what was read of the worker's identity: all of it, for a lane is handed on from worker to worker."""
+        self._asked = bits
+        self._words[self._at + _ASKED] |= bits
 
     def _claim(self) -> int:
         words, row = self._words, self._row
@@ -165,8 +197,10 @@ class RingWriter:
         starts = words[row]
         words[row] = starts + 1
         self._at = at = row + 1 + starts % LANES * _LANE
+        words[at + _BEGAN] = 0
         words[at + _SINCE] = self._since_ns  # before the pid, which says that there is somebody
         words[at + _PID] = self._pid
+        words[at + _ASKED] |= self._asked
         return at
 
 

@@ -12,6 +12,7 @@ from time import monotonic_ns, process_time_ns, thread_time_ns
 from typing import Any
 
 from ...machine.procfs import COUNTS_READS, open_run_queue, process_read_bytes, read_run_queue, run_queue_ns
+from .identity import watch_identity
 from .ring import UNKNOWN, Ring, RingWriter
 
 _CANNOT_TIME = (AttributeError, KeyError, IndexError, OSError, RuntimeError, TypeError, ValueError)
@@ -31,9 +32,18 @@ class WorkerInit:
         own: The user's function, None when there is none.
         default: Called in place of a missing one.
         ring: Where the worker writes; set to None, it leaves workers started from then on untouched.
+        number: Which of the training's loaders it belongs to.
     """
 
-    def __init__(self, own: Init | None, default: Init | None, ring: Ring | None, main_pid: int | None = None) -> None:
+    def __init__(
+        self,
+        own: Init | None,
+        default: Init | None,
+        ring: Ring | None,
+        main_pid: int | None = None,
+        number: int = 0,
+    ) -> None:
+        self.number = number
         self.own = own
         self.default = default
         self.ring = ring
@@ -41,10 +51,14 @@ class WorkerInit:
 
     def __call__(self, worker_id: int) -> Any:
         """Called by torch in the worker process; what the user's own function raises is raised."""
+        # In the main process the patch would stay, and would time what is no worker.
+        timed = self.ring is not None and os.getpid() != self.main_pid
+        if timed:
+            with suppress(*_CANNOT_TIME):
+                watch_identity()  # first: many a dataset is split in the user's own function
         init = self.default if self.own is None else self.own
         result = None if init is None else init(worker_id)
-        # In the main process the patch would stay, and would time what is no worker.
-        if self.ring is not None and os.getpid() != self.main_pid:
+        if self.ring is not None and timed:
             # A worker must live on without being timed rather than die of it.
             with suppress(*_CANNOT_TIME):
                 _time_fetches(self.ring, worker_id)
@@ -91,13 +105,18 @@ class FetchTimer:
             self._read = process_read_bytes()
         # The wall clock is read outside the others, so that no part is ever longer than the whole.
         self._wall = monotonic_ns()
+        self._lane.begin(self._wall)
         if self._fd is not None:
             self._queued = read_run_queue(self._fd)
         self._process_cpu = process_time_ns()
         self._cpu = thread_time_ns()
 
+    def give_up(self) -> None:
+        """The fetch raised: it leaves no record."""
+        self._lane.begin(0)
+
     def stop(self) -> None:
-        """The fetch returned a batch. One that raised is never stopped and leaves no record."""
+        """The fetch returned a batch."""
         cpu = thread_time_ns() - self._cpu
         process_cpu = process_time_ns() - self._process_cpu
         after = b"" if self._fd is None else read_run_queue(self._fd)
@@ -145,7 +164,12 @@ def _time_fetches(ring: Ring, worker_id: int) -> None:
     # An attached loader's function may have been wrapped by the user and attached again: once is enough.
     if any(hasattr(fetcher.fetch, "timer") for fetcher in fetchers):
         return
-    timer = FetchTimer(info.dataset, ring.writer(worker_id))
+    lane = ring.writer(worker_id)
+    identity = watch_identity()
+    if identity is not None:
+        identity.tell = lane.note_asked
+        lane.note_asked(identity.bits)
+    timer = FetchTimer(info.dataset, lane)
     # torch's classes are patched in the worker's process only, which nobody shares and which ends with its iterator.
     for fetcher in fetchers:
         fetcher.fetch = _timed(fetcher.fetch, timer)
@@ -160,7 +184,11 @@ def _timed(fetch: Callable[[Any, Any], Any], timer: FetchTimer) -> Callable[[Any
         if type(fetcher.collate_fn) is not TimedCollate:
             fetcher.collate_fn = TimedCollate(fetcher.collate_fn, timer, counts=fetcher.auto_collation)
         timer.start()
-        batch = fetch(fetcher, index)
+        try:
+            batch = fetch(fetcher, index)
+        except BaseException:
+            timer.give_up()
+            raise
         timer.stop()
         return batch
 

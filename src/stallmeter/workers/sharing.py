@@ -1,0 +1,60 @@
+"""What is known of a lock or a store that all workers share, as the num_workers model takes it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..records.diagnosis import WorkerAdvice
+from ..window import Window
+from .model import Limits, LoaderCosts
+
+MOSTLY = 0.5
+"""Share of a batch's time that is blocked, from which on what is behind it decides about more workers."""
+
+NOT_SURE = 0.75
+"""Factor on the confidence of a gain that is there only if the workers do not share what they wait for."""
+
+ASK = "Less is gained if the workers share a store: on_num_workers='apply' tries the number and takes it back."
+
+
+def learn_from_waits(window: Window, costs: LoaderCosts, limits: Limits) -> tuple[LoaderCosts, Limits]:
+    """Put what workers were seen to share into costs and limits.
+
+    A lock lets through at most as many batches as the time allows in which it is held for one; what was waited for it
+    is no part of a batch's own time, for it depends on the number of workers. The same holds for a store.
+
+    Args:
+        window: Of one number of workers.
+        costs: Measured in it.
+        limits: Of the machine.
+    """
+    use, waited, wall = window.workers.waits.lock_use, window.workers.waits.lock_time_share, window.workers.batch_wall_s
+    if use and waited and wall is not None and costs.step_time_s:
+        held_s = use * costs.step_time_s
+        own_s = max(costs.cpu_s, held_s, costs.service_s - waited * wall.mean)
+        # The single times hold what was waited: played through again, others would wait as long.
+        own = replace(costs, service_s=min(costs.service_s, own_s), profile=())
+        return own, replace(limits, shared_s=max(limits.shared_s, held_s), shared_by="lock")
+    added_s, at_work = window.workers.waits.serial_s, window.workers.waits.at_work
+    if added_s is None or at_work is None or at_work <= 1:
+        return costs, limits
+    own_s = max(costs.cpu_s, added_s, costs.service_s - (at_work - 1) * added_s)
+    own = replace(costs, service_s=min(costs.service_s, own_s), profile=())
+    return own, replace(limits, shared_s=max(limits.shared_s, added_s))
+
+
+def is_doubtful(window: Window, advice: WorkerAdvice) -> bool:
+    """Whether more workers are recommended as they are blocked, and nothing shows whether they share a store."""
+    if advice.recommended <= max(1, advice.current) or (window.workers.blocked_share or 0.0) < MOSTLY:
+        return False
+    # Another number that was tried in this run has shown it.
+    return window.before is None and advice.limited_by not in ("lock", "bandwidth")
+
+
+def doubt(advice: WorkerAdvice) -> WorkerAdvice:
+    """Return advice that `is_doubtful`, less sure and with its reason."""
+    return replace(
+        advice,
+        confidence=round(NOT_SURE * advice.confidence, 2),
+        reason=f"{advice.reason}. If the workers share the store that they wait for, less is gained",
+    )

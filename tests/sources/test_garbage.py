@@ -1,0 +1,142 @@
+"""Collections are counted to the nanosecond, on the thread that trains, by what it was doing."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+
+import pytest
+
+from stallmeter.sources.garbage import GarbageSource
+from stallmeter.timing.ledger import COMPUTE, DATA_WAIT, FORWARD, START, VALIDATION, Ledger
+
+
+class Clock:
+    """Nanoseconds that a test moves."""
+
+    def __init__(self):
+        self.ns = 1
+
+    def __call__(self):
+        return self.ns
+
+
+def collect(callbacks, clock, took_s, generation=2):
+    """What the collector does in a pass."""
+    for callback in callbacks:
+        callback("start", {"generation": generation})
+    clock.ns += round(took_s * 1e9)
+    for callback in callbacks:
+        callback("stop", {"generation": generation, "collected": 0, "uncollectable": 0})
+
+
+@pytest.fixture
+def made():
+    """A source, the list it is called from, its clock and the ledger."""
+    clock, callbacks = Clock(), []
+    ledger = Ledger(START, now=clock)
+    return GarbageSource(ledger, now=clock, callbacks=callbacks), callbacks, clock, ledger
+
+
+def test_by_what_the_thread_was_doing(made):
+    """Before the first step it is nobody's loss; waits and validation are told apart."""
+    source, callbacks, clock, ledger = made
+    collect(callbacks, clock, 1.0)
+    ledger.base(COMPUTE)
+    collect(callbacks, clock, 0.25)
+    for slot, took_s in ((DATA_WAIT, 0.125), (VALIDATION, 0.5), (FORWARD, 0.0625)):
+        ledger.enter(slot)
+        collect(callbacks, clock, took_s, generation=1)
+        ledger.exit(slot)
+    (found,) = source.sample(10.0)
+    assert (found.passes, found.pause_s, found.training_s) == (2, 1.9375, 0.9375)
+    assert (found.waiting_s, found.validation_s, found.longest_s) == (0.125, 0.5, 0.5)
+    assert found.blocks is not None
+    assert found.automatic
+
+
+def test_an_epochs_first_wait_is_a_wait(made):
+    """The ledger has a slot of its own for it."""
+    source, callbacks, clock, ledger = made
+    ledger.base(COMPUTE)
+    ledger.enter(len(ledger.slots) - 1)
+    collect(callbacks, clock, 0.5)
+    assert source.sample(1.0)[0].waiting_s == 0.5
+
+
+def test_differences(made):
+    """Records add up to all there was; what is not worth one is kept, but for one a minute."""
+    source, callbacks, clock, ledger = made
+    ledger.base(COMPUTE)
+    assert [r.pause_s for r in source.sample(0.0)] == [0.0], "that nothing was collected is known"
+    collect(callbacks, clock, 0.0004)
+    assert source.sample(1.0) == ()
+    collect(callbacks, clock, 0.0008)
+    (found,) = source.sample(2.0)
+    assert (found.training_s, found.longest_s, found.blocks) == (pytest.approx(0.0012), pytest.approx(0.0008), None)
+    collect(callbacks, clock, 0.0002)
+    assert source.sample(3.0) == ()
+    assert source.sample(63.0)[0].training_s == pytest.approx(0.0002)
+
+
+def test_other_threads(made):
+    """They hold the lock, but are told apart."""
+    source, callbacks, clock, ledger = made
+    ledger.base(COMPUTE)
+    thread = threading.Thread(target=collect, args=(callbacks, clock, 0.5))
+    thread.start()
+    thread.join()
+    (found,) = source.sample(1.0)
+    assert (found.pause_s, found.training_s, found.longest_s) == (0.5, 0.0, 0.0)
+
+
+def test_a_list_that_the_program_changes(made):
+    """It may clear the list or move us; we come back, and are gone in the end."""
+    source, callbacks, clock, ledger = made
+    ledger.base(COMPUTE)
+    callbacks.clear()
+    collect(callbacks, clock, 1.0)
+    source.sample(1.0)
+    other = lambda phase, info: None  # noqa: E731
+    callbacks.insert(0, other)
+    collect(callbacks, clock, 0.5)
+    assert source.sample(2.0)[0].training_s == 0.5
+    source.close()
+    source.close()
+    assert callbacks == [other]
+    source.sample(3.0)
+    assert callbacks == [other]
+
+
+def test_a_callback_that_comes_inside_a_pass(made):
+    """A stop without its start is no pause."""
+    source, callbacks, clock, ledger = made
+    ledger.base(COMPUTE)
+    source.sample(0.0)
+    clock.ns += 10**12
+    callbacks[0]("stop", {"generation": 2, "collected": 0, "uncollectable": 0})
+    assert source.sample(1.0) == ()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_for_real():
+    """Python's own collector calls; a forked process does not."""
+    ledger = Ledger(COMPUTE)
+    before = list(gc.callbacks)
+    source = GarbageSource(ledger)
+    try:
+        source.sample(0.0)
+        kept = [[i] for i in range(100_000)]
+        gc.collect()
+        child = os.fork()
+        if not child:
+            os._exit(0 if gc.callbacks == before else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        (found,) = source.sample(100.0)
+        assert found.passes >= 1
+        assert 0 < found.longest_s <= found.training_s <= found.pause_s
+        assert len(kept) == 100_000
+    finally:
+        source.close()
+    assert gc.callbacks == before
