@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from stallmeter.records import SyncCalls
+from stallmeter.records import SyncCalls, WorkerBatch
 from stallmeter.window import Window
 
 from . import (
     test_accelerator_unused,
+    test_gc_pauses,
     test_gpu_memory_growth,
     test_gpu_memory_near_limit,
     test_gpu_throttled,
@@ -19,6 +20,8 @@ from . import (
     test_low_gpu_memory_use,
     test_low_utilization,
     test_mixed_precision_off,
+    test_open_files_growth,
+    test_shm_near_limit,
     test_slow_start,
     test_step_outliers,
     test_transfer_bound,
@@ -41,24 +44,34 @@ def _blocked() -> Window:
     return run(loader(), *batches(cpu_s=0.03), *hosts(20, lambda i: {"cpu_iowait_pct": 35.0}), data_wait=30.0)
 
 
+def _idle() -> Window:
+    """Four workers, two of which have nothing to read."""
+    made = [WorkerBatch(worker=i % 2, time_s=START_S + i, wall_s=0.01, cpu_s=0.01, run_queue_s=0.0) for i in range(60)]
+    return run(loader(4), *made)
+
+
 FIRING: dict[str, Callable[[], Window]] = {
     **{rule: partial(waiting, **case) for rule, case in CASES.items()},
     "accelerator-unused": lambda: run(*test_accelerator_unused.used(0.0), facts={"accelerator": "CPUAccelerator"}),
     "checkpoint-stall": lambda: run(loader(), checkpoint=20.0),
     "compute-bound": lambda: run(loader()),
     "cpu-saturated": _busy,
+    "gc-pauses": lambda: test_gc_pauses.paused(12.0, loader()),
     "gpu-memory-growth": lambda: test_gpu_memory_growth.grown(lambda i: 10.0 * i),
     "gpu-memory-near-limit": lambda: test_gpu_memory_near_limit.filled(15.0),
     "gpu-throttled": lambda: test_gpu_throttled.throttled(20, "sw_thermal"),
     "host-memory-growth": lambda: test_host_memory_growth.grown(lambda i: 4.0 * i),
     "host-memory-near-limit": lambda: test_host_memory_near_limit.peak(93.0),
     "host-sync": lambda: test_launch_bound.launching(60.0, 1.0, SYNCS),
+    "idle-workers": _idle,
     "io-wait-high": _blocked,
     "launch-bound": lambda: test_launch_bound.launching(60.0, 1.0, SyncCalls(time_s=START_S, first_step=5, steps=2)),
     "low-gpu-memory-use": lambda: test_low_gpu_memory_use.free(4.0, loader()),
     "low-utilization": test_low_utilization.machine,
     "mixed-precision-off": test_mixed_precision_off.computing,
     "network-saturated": lambda: run(loader(), *batches(cpu_s=0.03), *traffic([8e7] * 30, [0.0] * 30), data_wait=30.0),
+    "open-files-growth": lambda: test_open_files_growth.opened(lambda i: 60 + 10 * i),
+    "shm-near-limit": lambda: test_shm_near_limit.shared(50, batch_mb=19.0),
     "slow-callback": lambda: run(loader(), callbacks={"Ema": 20.0}),
     "slow-logging": lambda: run(loader(), logging={"MLFlowLogger": 20.0}),
     "slow-start": lambda: test_slow_start.started(40.0),

@@ -54,6 +54,11 @@ class FetchStall:
         "loader.num_workers",
         "steps.work_s",
     )
+    optional: ClassVar[tuple[str, ...]] = (
+        "workers.waits.kinds",
+        "workers.waits.lock_share",
+        "workers.waits.lock_use",
+    )
     family: ClassVar[str] = "input"
     rules_out: ClassVar[str] = "fewer workers"
     cure: ClassVar[str] = "more workers"

@@ -28,6 +28,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
+from ..workers.gains import gain_without
 from .rule import threshold
 
 
@@ -42,6 +43,14 @@ class GcPauses:
         "host.garbage.waiting_s",
         "ledger.training_s",
         "ledger.wall_s",
+    )
+    optional: ClassVar[tuple[str, ...]] = (
+        "host.garbage.automatic",
+        "host.garbage.blocks",
+        "host.garbage.longest_s",
+        "host.garbage.other_threads_s",
+        "host.garbage.passes",
+        "loader.num_workers",
     )
 
     warn_pct: float = threshold(5.0, "%", "our choice: as for a callback that takes this much")
@@ -64,6 +73,8 @@ class GcPauses:
         if window.loader.num_workers and waited is not None and waited >= self.waiting_pct:
             return None
         longest_s, others_s = garbage.longest_s or 0.0, garbage.other_threads_s or 0.0
+        # Objects that are made in the steps are still looked through.
+        gain = gain_without(window, lost_s, least=0.7)
         by_itself = garbage.automatic is not False
         return Diagnosis(
             rule=self.id,
@@ -93,6 +104,8 @@ class GcPauses:
                     "Call gc.collect() and gc.freeze() once, after set-up and before the first step.",
                     expect="Collections that look at new objects only.",
                     limit="Helps as far as the objects exist by then, not those made in the steps.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
                 ),
                 Advice.of(
                     "Call gc.disable() before training, and gc.collect() each 1000 steps."

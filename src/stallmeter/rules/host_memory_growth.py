@@ -45,6 +45,16 @@ class HostMemoryGrowth:
     id: ClassVar[str] = "host-memory-growth"
     title: ClassVar[str] = "The job's memory keeps growing"
     needs: ClassVar[tuple[str, ...]] = ("host.memory.main_trend", "host.memory.is_resident")
+    optional: ClassVar[tuple[str, ...]] = (
+        "host.memory.workers_trend",
+        "host.memory.workers_bytes",
+        "host.memory.private_trend",
+        "host.memory.used_trend",
+        "host.memory.left_bytes",
+        "host.memory.later_epochs_share",
+        "host.memory.steps_per_s",
+        "loader.num_workers",
+    )
 
     min_growth_mb: float = threshold(100.0, "MB", "TraceML's first scale for growing memory is 100 MiB")
     min_growth_pct: float = threshold(5.0, "%", "near the 6 % of TraceML's strict mode; SageMaker: 5 points")

@@ -41,6 +41,11 @@ class IdleWorkers:
         "spent.data_wait_share_pct",
         "ledger.wall_s",
     )
+    optional: ClassVar[tuple[str, ...]] = (
+        "workers.busy_share",
+        "steps.step_time_s",
+        "steps.data_wait_s",
+    )
     family: ClassVar[str] = "input"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
@@ -55,6 +60,7 @@ class IdleWorkers:
         if not idle or not workers:
             return None
         gain, lost = self._gain(window)
+        outlook = forecast(window)
         had = workers - idle
         enough = f"{had} of {workers} workers made all batches: the dataset had nothing for {_others(idle)}."
         fewer = Advice.of(
@@ -67,6 +73,7 @@ class IdleWorkers:
             expect="Every worker has something to read.",
             limit="One shard is read by one worker only.",
             gain_pct=gain,
+            interval_pct=outlook.interval_pct(gain) if outlook is not None else None,
         )
         return Diagnosis(
             rule=self.id,

@@ -38,6 +38,11 @@ class OpenFilesGrowth:
     id: ClassVar[str] = "open-files-growth"
     title: ClassVar[str] = "Ever more files are open"
     needs: ClassVar[tuple[str, ...]] = ("host.files.main", "host.files.limit")
+    optional: ClassVar[tuple[str, ...]] = (
+        "host.files.main_trend",
+        "host.files.workers",
+        "host.files.workers_trend",
+    )
 
     near_pct: float = threshold(80.0, "%", "our choice: a fifth of the limit is left")
     critical_pct: float = threshold(

@@ -44,7 +44,11 @@ class ShmNearLimit:
         "host.memory.shm.least_free_bytes",
         "host.memory.shm.most_free_bytes",
         "host.memory.shm.size_bytes",
-        "loader.num_workers",
+        "loader.info",
+    )
+    optional: ClassVar[tuple[str, ...]] = (
+        "loader.content",
+        "facts.budget",
     )
 
     warn_pct: float = threshold(90.0, "%", "as for memory: PyTorch Profiler's TensorBoard plugin and TraceML, 90 %")

@@ -41,6 +41,10 @@ class SlowStart:
     id: ClassVar[str] = "slow-start"
     title: ClassVar[str] = "The run takes long to start"
     needs: ClassVar[tuple[str, ...]] = ("ledger.start_s", "ledger.wall_s")
+    optional: ClassVar[tuple[str, ...]] = (
+        "ledger.warmup_s",
+        "steps.warm_up",
+    )
 
     warn_pct: float = threshold(25.0, "%", "our choice: a quarter of the run is over before it learns anything")
     usual_s: float = threshold(2.0, "s", "our choice: a start of this length is nobody's problem")

@@ -39,6 +39,7 @@ class StepOutliers:
     id: ClassVar[str] = "step-outliers"
     title: ClassVar[str] = "Rare steps take many times longer than the others"
     needs: ClassVar[tuple[str, ...]] = ("steps.body_s", "ledger.training_s", "ledger.wall_s", "ledger.record")
+    optional: ClassVar[tuple[str, ...]] = ("host.garbage.step_s",)
 
     warn_pct: float = threshold(5.0, "%", "our choice: as for a callback that takes this much")
     critical_pct: float = threshold(20.0, "%", "as for input wait, which XProf calls high from 20 %")
@@ -60,7 +61,7 @@ class StepOutliers:
             return None
         # Of a few rare steps a repeated run has some more or fewer.
         spread = 1.28 / math.sqrt(max(1, found.count))
-        gain = gain_without(window, found.excess_s, least=max(0.3, 1 - spread), most=1 + spread)
+        gain = gain_without(window, excess_s, least=max(0.3, 1 - spread), most=1 + spread)
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,

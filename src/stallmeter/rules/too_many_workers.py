@@ -40,6 +40,7 @@ class TooManyWorkers:
         "steps.work_s",
         "queue.ready_wait_share",
     )
+    optional: ClassVar[tuple[str, ...]] = ("queue.handover_s",)
     family: ClassVar[str] = "input"
     rules_out: ClassVar[str] = "more workers"
     cure: ClassVar[str] = "fewer workers"

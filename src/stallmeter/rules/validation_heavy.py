@@ -37,6 +37,7 @@ class ValidationHeavy:
     id: ClassVar[str] = "validation-heavy"
     title: ClassVar[str] = "Validation takes a large part of the run"
     needs: ClassVar[tuple[str, ...]] = ("ledger.training_s", "ledger.wall_s")
+    optional: ClassVar[tuple[str, ...]] = ("spent.validation_parts_s",)
 
     warn_pct: float = threshold(25.0, "%", "our choice: a quarter of the time teaches the model nothing")
     critical_pct: float = threshold(50.0, "%", "our choice: more time goes into validation than into training")
