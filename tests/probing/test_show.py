@@ -107,7 +107,7 @@ ceiling      the loader alone is slower than the training: more workers or
              cheaper batches help; the run reaches 80.0 % of the lower one
 num_workers  use 4, +300 % measured: no other number that was measured is more
              than 3 % faster
-model        use 4, +355 % throughput predicted: 22 ms a step instead of 100 ms
+model        use 4, predicted 4.5\N{MULTIPLICATION SIGN} faster: 22 ms a step instead of 100 ms
 restored     Network
 note         a note of two lines
 """
@@ -218,7 +218,7 @@ def test_advice_after_a_sweep_is_the_measured_number() -> None:
     assert "num_workers=2 gave +150 %." in shown
     assert "2 best" in shown
     assert "num_workers use 2, +150 % measured" in shown
-    assert "model use 4, +355 % throughput predicted" in shown
+    assert "model use 4, predicted 4.5\N{MULTIPLICATION SIGN} faster" in shown
     assert "The measurement differs, and counts" in shown
 
 

@@ -41,7 +41,7 @@ DIAGNOSIS = Diagnosis(
     share_pct=10.0,
     confidence=0.5,
     evidence=(Evidence("wait", 10.0, "%", 5.0, "XProf"),),
-    advice=(Advice("more", 12.0), Advice("less")),
+    advice=(Advice("more", 12.0, (9.0, 15.0)), Advice("less")),
 )
 VERDICT = Verdict(
     primary=DIAGNOSIS,
@@ -56,6 +56,7 @@ VERDICT = Verdict(
         reason="r",
         confidence=0.9,
     ),
+    runner_up=DIAGNOSIS,
 )
 RECORDS = [
     STEP,

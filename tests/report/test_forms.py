@@ -78,7 +78,7 @@ def test_text_leads_with_the_verdict(report):
         "CRITICAL No worker prepares batches beside the loop",
         "lost 60 s, 60.0 % of the run",
         "do Set num_workers=4.",
-        "expect +138 % throughput predicted",
+        "expect predicted 2.4\N{MULTIPLICATION SIGN} faster",
         "or Make one batch cheaper.",
         "data wait, share of training time: 61.5 % (threshold 10 %)",
         "also A callback takes long (slow-callback, 5 s lost)",
@@ -89,7 +89,7 @@ def test_text_leads_with_the_verdict(report):
         "step time 100 ms 100 ms 100 ms 100 ms",
         "data wait 60 ms 60 ms 60 ms 60 ms",
         "throughput 330 samples/s, 10.3 steps/s",
-        "num_workers 0 now; use 4, +138 % throughput predicted",
+        "num_workers 0 now; use 4, predicted 2.4\N{MULTIPLICATION SIGN} faster",
         "one batch 55 ms to make: CPU 40 ms, blocked 15 ms, queued for a CPU 5 ms",
         "job keeps 1.5 busy (max 2.0), may use 8.0",
         "GPU 0 Tesla T4, busy 50.0 % (max 70.0 %), memory 3 GB, of 16 GB",
@@ -219,7 +219,7 @@ def test_markdown(report):
     assert "| data wait | 60 s | 60.0 % |" in shown
     assert "| wall time | 100 s | 100 % |" in shown
     assert "- **Do**: Set num_workers=4." in shown
-    assert "- **Expect**: +138 % throughput predicted\n- **Or**: Make one batch cheaper." in shown
+    assert "- **Expect**: predicted 2.4\N{MULTIPLICATION SIGN} faster\n- **Or**: Make one batch cheaper." in shown
     assert "| data wait, share of training time | 61.5 % | 10 % | our measurement, benchmarks/faults |" in shown
     assert "- low-utilization (needs gpu_utilization_pct)" in shown
     assert "- source nvml switched off: NVMLError: gone" in shown
@@ -341,7 +341,8 @@ def test_tags_of_what_was_not_measured():
                     advice=(Advice("Call it less often."),),
                 )
             ),
-            "A callback takes long: 20 s lost, 20.0 % of the run. Fix: Call it less often (at most +25 % throughput)",
+            "A callback takes long: 20 s lost, 20.0 % of the run. "  # noqa: ISC004
+            "Fix: Call it less often: at most 1.2\N{MULTIPLICATION SIGN} faster",
         ),
     ],
 )
@@ -352,12 +353,14 @@ def test_headline(verdict, expected):
 
 def test_three_short_lines(tmp_path):
     """What to do, what to expect and what limits it stand on lines of their own, on the console too."""
-    change = Advice.of("Set a=1.", expect="Steps of 1 s instead of 2 s.", limit="Not on b.", gain_pct=100.0)
+    change = Advice.of(
+        "Set a=1.", expect="Steps of 1 s instead of 2 s.", limit="Not on b.", gain_pct=100.0, interval_pct=(90.0, 110.0)
+    )
     primary = dataclasses.replace(PRIMARY, advice=(change, Advice.of("Make c cheaper.", limit="It costs d.")))
     verdict = Verdict(primary=primary, diagnoses=(primary,))
     lines = [
         "do Set a=1.",
-        "expect Steps of 1 s instead of 2 s (+100 % throughput predicted)",
+        "expect Steps of 1 s instead of 2 s: predicted 2\N{MULTIPLICATION SIGN} faster (1.9 to 2.1)",
         "limit Not on b.",
         "or Make c cheaper.",
         "limit It costs d.",
@@ -371,6 +374,45 @@ def test_three_short_lines(tmp_path):
         listed = [line.removeprefix("- ").replace("**", "").replace(":", "", 1) for line in document.splitlines()]
         position = listed.index("Do Set a=1.")
         assert [line[0].lower() + line[1:] for line in listed[position:][:5]] == lines
+
+
+def test_a_cause_that_is_not_sure_is_said_to_be_probable(tmp_path):
+    """Below 60 % every form says "probably" and names what it is else; the runner-up is not listed a second time."""
+    doubtful = dataclasses.replace(PRIMARY, confidence=0.55)
+    second = Diagnosis(
+        rule="slow-callback",
+        severity=Severity.WARNING,
+        title="A callback takes long",
+        summary="",
+        time_lost_s=9.0,
+        share_pct=9.0,
+        confidence=0.3,
+    )
+    verdict = Verdict(primary=doubtful, diagnoses=(doubtful, second), runner_up=second)
+    report = read_history(write(tmp_path, [*complete_run()[:-1], verdict])).report()
+    shown = [" ".join(line.split()) for line in text.to_text(report).splitlines()]
+    other = "A callback takes long (slow-callback, 30 % sure)"
+    assert "CRITICAL Probably: No worker prepares batches beside the loop" in shown
+    assert f"else {other}" in shown
+    assert not [line for line in shown if line.startswith("also")]
+    for document in (markdown.to_markdown(report), markdown.note(report)):
+        assert f"**Else**: {other}" in document
+        assert "\n\nProbably: The loop made every batch itself" in document
+        assert "Also found" not in document
+    lost = "Probably: No worker prepares batches beside the loop: 60 s lost, 60.0 % of the run (55 % sure)."
+    line = markdown.headline(verdict)
+    assert line.startswith(f"{lost} Fix: ")
+    assert line.endswith(f". Else: {other}.")
+    assert wording.console_lines(verdict)[:2] == [lost, f"else   {other}"]
+
+
+def test_the_runner_up_of_a_sure_cause_is_not_shown(tmp_path):
+    """It stays in the JSON alone."""
+    verdict = dataclasses.replace(VERDICT, runner_up=dataclasses.replace(COMPUTE_BOUND, title="Something else"))
+    report = read_history(write(tmp_path, [*complete_run()[:-1], verdict])).report()
+    for shown in (text.to_text(report), markdown.to_markdown(report), markdown.headline(verdict)):
+        assert "Something else" not in shown
+        assert "robably" not in shown
 
 
 @pytest.mark.parametrize("verdict", [None, Verdict(primary=None), Verdict(primary=COMPUTE_BOUND)])
@@ -391,7 +433,7 @@ def test_what_was_tried(tmp_path):
     report = read_history(write(tmp_path, [*complete_run(), *trials])).report()
     kept, reverted = (
         "num_workers 2 → 6: predicted 1.9x, achieved 1.8x, kept",
-        "num_workers 6 → 8: predicted 1.1x, achieved 0.97x, not better beyond the noise, taken back",
+        "num_workers 6 → 8: predicted 1.05x, achieved 0.969x, not better beyond the noise, taken back",
     )
     assert len(report.trials) == 2
     note = markdown.note(report).replace("\N{MULTIPLICATION SIGN}", "x")
@@ -416,6 +458,24 @@ def test_headline_of_the_longest_strings():
     line = markdown.headline(Verdict(primary=primary))
     assert len(line) <= 300
     assert line.splitlines() == [line]
+
+
+@pytest.mark.parametrize(
+    ("gain_pct", "interval_pct", "expected"),
+    [
+        (None, None, None),
+        (float("nan"), (1.0, 2.0), None),
+        (43.0, (21.0, 62.0), "predicted 1.4x faster (1.2 to 1.6)"),
+        (5.1, (-2.0, 12.0), "predicted 1.05x faster (0.98 to 1.12)"),
+        (0.4, (-3.0, 3.0), "predicted not faster (0.97 to 1.03)"),
+        (1400.0, None, "predicted 15x faster"),
+        (50.0, (40.0, float("inf")), "predicted 1.5x faster"),
+    ],
+)
+def test_a_predicted_gain(gain_pct, interval_pct, expected):
+    """A factor with what it lies between; small gains with more digits, for 1.05 is not 1.1."""
+    said = wording.predicted(gain_pct, interval_pct)
+    assert (said and said.replace("\N{MULTIPLICATION SIGN}", "x")) == expected
 
 
 def test_steps_csv(tmp_path):

@@ -24,8 +24,8 @@ from .recordings import complete_run, ledger, write
 
 DOC = Path(__file__).parents[2] / "docs" / "reference" / "report-json.md"
 TOP = {
-    "schema", "run", "wall_s", "steps", "coverage_pct", "ledger", "step_time_s", "throughput", "primary", "diagnoses",
-    "num_workers", "worker_trials", "overhead", "hardware", "device", "abstained",
+    "schema", "run", "wall_s", "steps", "coverage_pct", "ledger", "step_time_s", "throughput", "primary", "probable",
+    "runner_up", "diagnoses", "num_workers", "worker_trials", "overhead", "hardware", "device", "abstained",
 }  # fmt: skip
 FREE = {"ledger", "run.settings", "run.callbacks_s", "run.logging_s", "device.syncs.calls"}
 """Objects whose keys are names: of buckets, of settings, of the user's callbacks and loggers."""
@@ -46,7 +46,7 @@ def paths(value: Any, prefix: str = "") -> set[str]:
 
 def documented_as(path: str) -> str:
     """The path under which a key is documented: primary is a diagnosis, all levels have the same three keys."""
-    path = re.sub(r"^primary\.", "diagnoses[].", path)
+    path = re.sub(r"^(primary|runner_up)\.", "diagnoses[].", path)
     return re.sub(r"^(hardware\..*)\.(median|min|max)$", r"\1", path)
 
 
@@ -72,7 +72,13 @@ def test_document_of_a_complete_run(tmp_path):
         "threshold": 10.0,
         "source": "our measurement, benchmarks/faults",
     }
-    assert document["primary"]["advice"][0] == {"text": "Set num_workers=4.", "predicted_gain_pct": 138.0}
+    assert document["primary"]["advice"][0] == {
+        "text": "Set num_workers=4.",
+        "predicted_gain_pct": 138.0,
+        "gain_interval_pct": None,
+    }
+    assert document["probable"] is False
+    assert document["runner_up"] is None
     assert document["num_workers"] == {
         "current": 0,
         "recommended": 4,
@@ -170,6 +176,7 @@ VERDICTS = st.none() | st.builds(
     diagnoses=st.lists(DIAGNOSES, max_size=2).map(tuple),
     abstained=st.tuples(any_of(Abstention)),
     num_workers=st.none() | any_of(WorkerAdvice),
+    runner_up=st.none() | DIAGNOSES,
 )
 
 

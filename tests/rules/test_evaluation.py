@@ -22,6 +22,8 @@ class Says:
     severity: Severity = Severity.WARNING
     needs: tuple[str, ...] = ()
     family: str | None = None
+    cure: str = ""
+    rules_out: str = ""
     title: str = "It is said"
     asked: Callable[[], None] = lambda: None
 
@@ -76,18 +78,19 @@ def test_nothing_to_say():
 
 
 def test_one_of_a_family():
-    """Of the rules that explain the same seconds the first that fires counts; those behind it are not asked."""
-    asked = []
+    """Of the rules that explain the same seconds the first that fires counts; another one may be the runner-up."""
     rules = [
         Says(id="a", lost_s=None, family="input"),
         Says(id="b", lost_s=1, family="input"),
-        Says(id="c", lost_s=9, family="input", asked=lambda: asked.append("c")),
+        Says(id="c", lost_s=9, family="input"),
         Says(id="d", lost_s=5, family="other"),
         Says(id="e", lost_s=4),
         Says(id="f", lost_s=3),
     ]
     assert said(*rules) == ["d", "e", "f", "b"]
-    assert asked == []
+    verdict = evaluate(rules, Window())
+    assert verdict.runner_up is not None
+    assert verdict.runner_up.rule == "c"
 
 
 def test_one_who_abstains_leaves_the_family_open():
@@ -138,3 +141,15 @@ def test_without_a_guard_errors_rise():
     """Whoever judges by hand sees the error of a rule."""
     with pytest.raises(ValueError, match="a rule with an error"):
         evaluate([Says(id="a", asked=_fail)], Window())
+
+
+def test_of_two_that_contradict_each_other_the_larger_is_told():
+    """One advises what makes the other worse."""
+    rules = [
+        Says(id="a", lost_s=5, cure="more workers"),
+        Says(id="b", lost_s=9, rules_out="more workers"),
+        Says(id="c", lost_s=1, cure="more workers", rules_out="fewer workers"),
+        Says(id="d", lost_s=2),
+    ]
+    assert said(*rules) == ["b", "d"]
+    assert evaluate(rules, Window()).runner_up.rule == "a"

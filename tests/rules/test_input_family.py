@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from stallmeter.records.diagnosis import Severity
+from stallmeter.records.diagnosis import Advice, Diagnosis, Severity
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.batch_handoff import BatchHandoff
 from stallmeter.rules.cpu_throttled import CpuThrottled
-from stallmeter.rules.evaluation import evaluate
+from stallmeter.rules.evaluation import evaluate, won_s
 from stallmeter.rules.fetch_stall import FetchStall
 from stallmeter.rules.input_bound import InputBound
 from stallmeter.rules.no_workers import NoWorkers
@@ -36,7 +36,14 @@ CASES: dict[str, dict[str, Any]] = {
         "batch_s": lambda i: 0.7 if i % 12 == 0 else 0.02,
         "ready": 3,
     },
-    "batch-handoff": {"workers": 2, "wait_s": 0.03, "batch_s": 0.004, "ready": 4, "head_ready": True},
+    "batch-handoff": {
+        "workers": 2,
+        "wait_s": 0.03,
+        "batch_s": 0.004,
+        "ready": 4,
+        "head_ready": True,
+        "busy_share": 0.1,
+    },
     "too-many-workers": {
         "workers": 4,
         "wait_s": 0.003,
@@ -91,13 +98,51 @@ def test_each_rule_fires_alone_and_keeps_its_form(truth: str) -> None:
     made = waiting(**CASES[truth])
     found = fires(RULES[truth], made)
     assert found.severity in (Severity.WARNING, Severity.CRITICAL)
+    assert found.rule == truth
     assert 0 < found.time_lost_s <= (made.spent.bucket_s("data_wait") or 0.0) + 1e-9
 
 
 @pytest.mark.parametrize("truth", CASES)
 def test_a_small_wait_is_no_matter(truth: str) -> None:
     case = {**CASES[truth], "work_s": 5.0}
+    if truth == "too-many-workers":
+        assert fires(RULES[truth], waiting(**case)).severity is Severity.INFO
+        return
     assert silent(RULES[truth], waiting(**case))
+
+
+def test_workers_that_do_nothing_for_the_speed_are_no_loss() -> None:
+    """Twelve for two CPUs: still input-bound, and fewer would do the same."""
+    busy = {"workers": 12, "wait_s": 0.045, "work_s": 0.005, "batch_s": 0.1, "cpus": 2.0, "queue_share": 0.8}
+    verdict = evaluate(ALL_RULES, waiting(**busy))
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "prep-stall"
+    found = {d.rule: d for d in verdict.diagnoses}["too-many-workers"]
+    assert (found.severity, found.time_lost_s, found.share_pct) == (Severity.INFO, 0.0, 0.0)
+    advice = verdict.num_workers
+    assert advice is not None
+    assert advice.recommended in (2, 3)
+    assert advice.saves_processes == 12 - advice.recommended
+    assert advice.predicted_gain_pct == 0
+    assert f"num_workers={advice.recommended}" in found.advice[0].fix.do
+    assert f"{advice.saves_processes} processes less" in found.advice[0].fix.expect
+
+
+def test_workers_that_are_not_needed_do_not_hide_that_the_run_is_healthy() -> None:
+    idle = waiting(workers=8, wait_s=0.0005, work_s=0.05, batch_s=0.02, ready=16, head_ready=True)
+    verdict = evaluate(ALL_RULES, idle)
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "compute-bound"
+    assert [d.rule for d in verdict.diagnoses] == ["compute-bound", "too-many-workers"]
+    assert verdict.num_workers is not None
+    assert verdict.num_workers.recommended == 1
+
+
+def test_too_few_workers_are_never_said_to_be_too_many() -> None:
+    verdict = evaluate(ALL_RULES, waiting(**{**CASES["too-few-workers"], "workers": 4, "batch_s": 0.4}))
+    assert "too-many-workers" not in {d.rule for d in verdict.diagnoses}
+    assert verdict.num_workers is not None
+    assert verdict.num_workers.recommended >= 4
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=lambda r: r.id)
@@ -159,7 +204,8 @@ def test_the_number_of_workers_never_contradicts_the_cause(truth: str) -> None:
         assert truth == "input-bound"
         return
     change = advice.recommended - advice.current
-    more, fewer = {"no-workers", "too-few-workers", "fetch-stall"}, {"too-many-workers"}
+    more = {"no-workers", "too-few-workers", "fetch-stall", "slow-batches"}
+    fewer = {"too-many-workers", "batch-handoff"}
     assert (change > 0) <= (truth in more)
     assert (change < 0) <= (truth in fewer)
     if change == 0:
@@ -174,3 +220,34 @@ def test_tiny_data_without_workers_is_healthy() -> None:
 def test_a_neighbour_that_costs_nothing_is_not_blamed() -> None:
     made = waiting(wait_s=0.0005, work_s=0.1, batch_s=0.02, others_cpus=1.5, cpus=2.0, queue_share=0.6)
     assert [d.rule for d in evaluate(ALL_RULES, made).diagnoses if d.severity is not Severity.INFO] == []
+
+
+def test_workers_that_never_pause_set_the_pace() -> None:
+    """Python work in a worker keeps finished batches from being sent: not the hand-over, the worker is too slow."""
+    made = waiting(workers=1, wait_s=0.0134, work_s=0.020, batch_s=0.0325, ready=1, head_ready=True, cpus=2.0)
+    verdict = evaluate(ALL_RULES, made)
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "too-few-workers"
+    assert verdict.num_workers is not None
+    assert verdict.num_workers.recommended > 1
+
+
+def test_a_loader_that_would_be_too_slow_alone_is_the_cause_on_a_busy_host_too() -> None:
+    made = waiting(workers=2, wait_s=0.20, work_s=0.02, batch_s=0.3, cpus=2.0, others_cpus=0.8, queue_share=0.3)
+    verdict = evaluate(ALL_RULES, made)
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "prep-stall"
+    assert "Other jobs hold CPUs as well" in verdict.primary.summary
+
+
+def test_a_cause_whose_removal_wins_nothing_is_not_the_primary() -> None:
+    """A callback runs while the workers catch up: without it the loop would wait for them all the longer."""
+    made = waiting(workers=1, wait_s=0.03, work_s=0.07, batch_s=0.1, cpus=8.0)
+    verdict = evaluate(ALL_RULES, made)
+    callback = Diagnosis(
+        rule="slow-callback", severity=Severity.WARNING, title="", summary="", time_lost_s=60.0, share_pct=60.0,
+        confidence=0.9, advice=(Advice.of("Run it less often.", gain_pct=0.0),),
+    )  # fmt: skip
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "too-few-workers"
+    assert won_s(callback, made) < won_s(verdict.primary, made) < verdict.primary.time_lost_s < callback.time_lost_s

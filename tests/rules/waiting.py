@@ -27,6 +27,7 @@ def waiting(
     throttled_pct: float | None = None,
     probed: bool = True,
     loader: dict[str, Any] | None = None,
+    busy_share: float = 1.0,
 ) -> Window:
     """Build the window.
 
@@ -44,6 +45,7 @@ def waiting(
         throttled_pct: Share of throttled quota periods.
         probed: Whether the workers were probed.
         loader: Changes to the loader's record.
+        busy_share: Share of their time in which the workers make batches.
     """
     info = LoaderInfo(
         time_s=START_S, kind="DataLoader", num_workers=workers, batch_size=32, start_method="fork", probed=probed
@@ -64,6 +66,7 @@ def waiting(
                 wall_s=made + queue,
                 cpu_s=made * cpu_share,
                 run_queue_s=queue,
+                idle_s=(made + queue) * (1 / busy_share - 1) if workers and i >= workers else None,
             )
         )
     mean = sum(waits) / len(waits)

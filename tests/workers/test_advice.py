@@ -8,13 +8,19 @@ import pytest
 from hypothesis import given
 
 from stallmeter.workers import (
+    NEAR_BEST,
     Limits,
     OperatingPoint,
     advise,
     advise_prefetch,
+    best_workers,
+    expected,
+    fewer_workers,
     predict_step_time_s,
+    savings,
     worker_cap,
 )
+from stallmeter.workers.model import SAVES_PROCESSES
 
 from .loaders import MEBI, ROOMY, THREADED, UNEVEN, costs_, limits_, loader, points_
 
@@ -43,7 +49,7 @@ def test_advice_is_never_worse_than_the_present_by_its_own_prediction(costs, lim
 def test_recommendation_keeps_the_memory_cap(costs, limits):
     cap, _ = worker_cap(costs, limits)
     advice = advise(costs, limits)
-    assert advice.recommended == costs.current or advice.recommended <= cap
+    assert advice.recommended <= max(cap, costs.current)
     if limits.free_bytes is not None and limits.worker_bytes:
         added = max(0, advice.recommended - costs.current)
         assert added * limits.worker_bytes <= limits.free_bytes
@@ -150,12 +156,72 @@ def test_shared_store_shows_in_a_second_operating_point():
     costs = loader(current=6, work_s=0.008, service_s=0.131, cpu_s=0.0045, handover_s=None, step_time_s=0.0225)
     advice = advise(costs, ROOMY, previous=first)
     assert advice.limited_by == "bandwidth"
-    assert advice.recommended == 6
+    assert (advice.recommended, advice.saves_processes) == (4, 2)
     assert "21.8 ms" in advice.reason
     fewer = OperatingPoint(workers=6, service_s=0.131, cpu_s=0.0045, step_time_s=0.0225)
     back = loader(current=2, work_s=0.008, service_s=0.066, cpu_s=0.004, handover_s=None, step_time_s=0.0335)
     assert advise(back, ROOMY, previous=fewer).recommended == 4
     assert advise(back, ROOMY, previous=fewer).limited_by == "bandwidth"
+
+
+CROWDED = loader(
+    current=12, work_s=0.005, service_s=0.033, cpu_s=0.032, handover_s=None, loop_cpu_s=0.002, step_time_s=0.0175
+)
+"""12 workers that compute, for 2 CPUs."""
+TWO_CPUS = Limits(available_cpus=2.0, worker_bytes=150 * MEBI, unique_bytes=150 * MEBI)
+
+
+def test_workers_that_do_nothing_for_the_speed_are_named_with_what_they_cost():
+    advice = advise(CROWDED, TWO_CPUS)
+    assert 2 <= advice.recommended <= 3
+    assert advice.limited_by == "cpu"
+    assert advice.predicted_gain_pct == 0
+    assert advice.saves_processes == 12 - advice.recommended
+    assert advice.saves_bytes == advice.saves_processes * 150 * MEBI
+    assert advice.reason.startswith(f"{advice.recommended} do the same: {savings(advice)}. More workers will not help")
+    assert savings(advice) == f"{advice.saves_processes} processes and {advice.saves_bytes / 1e9:.1f} GB less"
+    assert expected(advice) == f"The same speed with {savings(advice)}."
+    assert savings(advise(CROWDED, replace(TWO_CPUS, unique_bytes=None))) == f"{advice.saves_processes} processes less"
+
+
+@pytest.mark.parametrize(
+    ("why", "costs", "limits"),
+    [
+        ("all are needed", loader(current=12, service_s=0.14, step_time_s=0.013), ROOMY),
+        ("too little is saved", loader(current=6, handover_s=0.001, step_time_s=0.013), ROOMY),
+        ("neighbours take the CPUs from fewer workers", CROWDED, replace(TWO_CPUS, neighbour_cpus=1.0)),
+        ("the step is not explained", replace(CROWDED, step_time_s=0.023), TWO_CPUS),
+        ("an iterable dataset", replace(CROWDED, iterable=True), TWO_CPUS),
+        ("a stateful loader", replace(CROWDED, stateful=True), TWO_CPUS),
+        (
+            "one batch in a hundred takes half a second, which only many bridge",
+            loader(current=12, work_s=0.02, step_time_s=0.021, longest_s=(0.5,) * 1 + (0.05,) * 63, batches=100),
+            ROOMY,
+        ),
+    ],
+)
+def test_fewer_are_not_said_to_do_the_same_where_that_is_not_sure(why, costs, limits):
+    advice = advise(costs, limits)
+    assert advice.recommended == costs.current, why
+    assert advice.saves_processes is None
+    assert savings(advice) == ""
+
+
+@given(costs_, limits_)
+def test_fewer_workers_never_cost_speed_by_the_models_own_prediction(costs, limits):
+    fewer = fewer_workers(costs, limits)
+    if fewer is not None:
+        assert 1 <= fewer <= costs.current - SAVES_PROCESSES
+        now_s = predict_step_time_s(costs, limits, costs.current)
+        assert predict_step_time_s(costs, limits, fewer) <= now_s * (1 + NEAR_BEST)
+
+
+@given(costs_, limits_)
+def test_what_saves_is_not_asked_back(costs, limits):
+    """After a change to the smaller number, with the same costs, no more are recommended."""
+    fewer = fewer_workers(costs, limits)
+    if fewer is not None and best_workers(costs, limits).workers <= costs.current:
+        assert best_workers(costs, limits).workers <= fewer
 
 
 def test_service_that_grew_by_computing_is_no_shared_store():

@@ -138,6 +138,18 @@ def test_handover_is_seen_on_a_full_queue_of_idle_workers_only():
     assert busy.ready_step_s == pytest.approx(0.02 + HANDOVER_S)
 
 
+def test_pauses_tell_whether_workers_have_time_to_spare():
+    """A busy worker hands over late: what its ready batches cost is no hand-over, however long the steps are."""
+    late = steps(50, wait_s=0.013, head_ready=True, ready=4)
+    pausing = costs_from(batches(60, wall_s=0.02, idle_s=0.015), late, current=2)
+    assert pausing is not None
+    assert pausing.handover_s == pytest.approx(0.013)
+    busy = costs_from(batches(60, wall_s=0.02, idle_s=0.0005), late, current=2)
+    assert busy is not None
+    assert busy.handover_s is None
+    assert busy.ready_step_s - busy.work_s < 0.002
+
+
 def test_defaults_follow_the_shape_of_a_batch():
     plain = costs_from(batches(60, workers=0), steps(50), current=0)
     large = costs_from(batches(60, workers=0), steps(50), current=0, batch=BatchShape(16, 8 * MEBI))
@@ -242,11 +254,13 @@ def test_limits_come_from_the_newest_memory_and_the_mean_load():
         available_cpus=6.0,
         neighbour_cpus=2.0,
         worker_bytes=100 * MEBI,
+        unique_bytes=100 * MEBI,
         free_bytes=600 * MEBI,
         batch_bytes=5,
         shm_free_bytes=64 * MEBI,
     )
     assert limits_from(host, memory=memory[1:]).worker_bytes == 450 * MEBI
+    assert limits_from(host, memory=memory[1:]).unique_bytes is None
     budget = Budget(host_cpus=8, quota_cpus=5.0, ranks_on_node=2)
     assert limits_from(host, budget=budget).available_cpus == 2.5
 

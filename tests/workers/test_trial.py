@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -154,6 +155,7 @@ def test_advice_on_another_number_is_ignored():
     assert tuner.propose(None) is None
     assert tuner.propose(advice(3, 4)) is None
     assert tuner.propose(advice(0, 0)) is None
+    assert tuner.propose(replace(advice(0, 4), saves_processes=2)) is None
     assert tuner.propose(advice(0, 4)) == Proposal(before=0, workers=4, predicted_gain_pct=50.0)
 
 

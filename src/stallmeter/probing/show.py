@@ -13,6 +13,7 @@ from ..report import wording
 from ..report.markdown import escape
 from ..report.overview import Table, table_to_markdown
 from ..version import VERSION
+from ..workers import savings
 from .result import BatchSizeRow, ProbeResult, Rate, WorkersRow, gain_pct
 
 SCHEMA = 1
@@ -106,6 +107,8 @@ def _best(result: ProbeResult) -> str:
         return f"num_workers={number} is the best that was found: keep it."
     if measured is not None:
         return f"num_workers={number} gave {gained(measured)}."
+    if result.advice and (saved := savings(result.advice)):
+        return f"num_workers={number} is predicted to do the same: {saved}."
     predicted = result.advice.predicted_gain_pct if result.advice else None
     return f"num_workers={number} is predicted to give {gained(predicted)}."
 

@@ -197,12 +197,13 @@ def _advice(content: Mapping[str, Any]) -> Advice:
 
 
 def _verdict(content: Mapping[str, Any]) -> Verdict:
-    primary, workers = content.get("primary"), content.get("num_workers")
+    primary, workers, second = (content.get(name) for name in ("primary", "num_workers", "runner_up"))
     return Verdict(
         primary=_diagnosis(primary) if primary else None,
         diagnoses=tuple(_diagnosis(d) for d in content.get("diagnoses", ())),
         abstained=tuple(Abstention(a["rule"], tuple(a["missing"])) for a in content.get("abstained", ())),
         num_workers=_build(WorkerAdvice, workers) if workers else None,
+        runner_up=_diagnosis(second) if second else None,
     )
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+SURE = 0.6
+"""A primary cause with less confidence than this is shown as probable, with the runner-up beside it."""
+
 
 class Severity(str, Enum):
     """How much a diagnosis matters: ``info`` needs no action, ``critical`` costs the most."""
@@ -139,6 +142,10 @@ class WorkerAdvice:
     """Batches that each of the recommended workers should prepare ahead, where a deeper queue helps; None leaves it."""
     prefetch_gain_pct: float | None = None
     """Predicted rise of throughput by the deeper queue alone."""
+    saves_processes: int | None = None
+    """Worker processes fewer at the same speed, where that is all the recommended number is for; None elsewhere."""
+    saves_bytes: int | None = None
+    """Memory that only those held; None when that was not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,3 +158,10 @@ class Verdict:
     """All diagnoses, the primary first, then by time lost."""
     abstained: tuple[Abstention, ...] = ()
     num_workers: WorkerAdvice | None = None
+    runner_up: Diagnosis | None = None
+    """What the cause most likely is if it is not the primary; None when nothing else comes into question."""
+
+    @property
+    def is_probable(self) -> bool:
+        """Whether the primary cause is less than `SURE`, so that reports say "probably" and name the runner-up."""
+        return self.primary is not None and self.primary.confidence < SURE

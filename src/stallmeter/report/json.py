@@ -43,6 +43,8 @@ def to_json(report: Report) -> dict[str, Any]:
         "step_time_s": _stats(report.step_time_s),
         "throughput": {"samples_per_s": report.samples_per_s, "steps_per_s": report.steps_per_s},
         "primary": None if verdict.primary is None else _diagnosis(verdict.primary),
+        "probable": verdict.is_probable,
+        "runner_up": None if verdict.runner_up is None else _diagnosis(verdict.runner_up),
         "diagnoses": [_diagnosis(d) for d in verdict.diagnoses],
         "num_workers": _fields(verdict.num_workers),
         "worker_trials": [_fields(trial) for trial in report.trials],

@@ -7,7 +7,7 @@ import html
 import re
 from collections.abc import Iterable, Iterator
 
-from ..records.diagnosis import Diagnosis
+from ..records.diagnosis import Diagnosis, Verdict
 from ..records.stats import Stats
 from . import wording
 from .device import device_lines
@@ -74,19 +74,22 @@ def tags(report: Report, version: str = "") -> dict[str, str]:
         found["stallmeter.data_wait_pct"] = f"{report.data_wait_share_pct:.1f}"
     if loader is not None and loader.num_workers is not None:
         found["stallmeter.num_workers"] = str(loader.num_workers)
-    found |= _worker_tags(report)
+    found |= _advice_tags(report)
     if version:
         found["stallmeter.version"] = version
     return found
 
 
-def _worker_tags(report: Report) -> dict[str, str]:
-    advice = report.verdict.num_workers
+def _advice_tags(report: Report) -> dict[str, str]:
+    advice, primary = report.verdict.num_workers, report.verdict.primary
     found: dict[str, str] = {}
+    gain_pct = primary.advice[0].predicted_gain_pct if primary is not None and primary.advice else None
     if advice is not None:
         found["stallmeter.num_workers_advised"] = str(advice.recommended)
-        if advice.recommended != advice.current and advice.predicted_gain_pct is not None:
-            found["stallmeter.predicted_speedup"] = f"{1 + advice.predicted_gain_pct / 100:.2f}"
+        if gain_pct is None and advice.recommended != advice.current:
+            gain_pct = advice.predicted_gain_pct
+    if gain_pct is not None:
+        found["stallmeter.predicted_speedup"] = f"{1 + gain_pct / 100:.2f}"
     return found
 
 
@@ -98,11 +101,12 @@ def _sections(report: Report, *, full: bool) -> Iterator[str]:
     verdict = report.verdict
     yield f"**{escape(headline(report.known_verdict, report.trials), wording.HEADLINE_LIMIT)}**"
     if verdict.primary is not None:
-        yield from _primary(verdict.primary, full=full)
+        yield from _primary(verdict, verdict.primary, full=full)
     if report.ledger:
         yield _ledger(report, full=full)
     yield "\n".join(_facts(report))
-    others = [d for d in verdict.diagnoses if d is not verdict.primary and d != verdict.primary]
+    shown = (verdict.primary, verdict.runner_up if verdict.is_probable else None)
+    others = [d for d in verdict.diagnoses if d not in shown]
     if others:
         yield "**Also found**\n\n" + "\n".join(_brief(d) for d in others[: None if full else 4])
     if not full:
@@ -117,12 +121,14 @@ def _sections(report: Report, *, full: bool) -> Iterator[str]:
     yield "\n".join(_origin(report))
 
 
-def _primary(primary: Diagnosis, *, full: bool) -> Iterator[str]:
+def _primary(verdict: Verdict, primary: Diagnosis, *, full: bool) -> Iterator[str]:
     yield (
-        f"{escape(primary.summary)} "
-        f"({primary.severity.value}, rule {escape(primary.rule, wording.NAME_LIMIT)}, "
-        f"{100 * primary.confidence:.0f} % sure)"
+        f"{'Probably: ' if verdict.is_probable else ''}{escape(primary.summary)} "
+        f"({primary.severity.value}, rule {escape(primary.rule, wording.NAME_LIMIT)}, {wording.sure(primary)})"
     )
+    second = wording.alternative(verdict)
+    if second:
+        yield f"**Else**: {escape(second)}"
     if primary.advice:
         shown = primary if full else dataclasses.replace(primary, advice=primary.advice[:3])
         lines = wording.fix_lines(shown)
@@ -189,7 +195,7 @@ def _facts(report: Report) -> Iterator[str]:
     workers = report.verdict.num_workers
     if workers is not None:
         change = "keep it" if workers.recommended == workers.current else f"use {workers.recommended}"
-        won = wording.predicted(workers.predicted_gain_pct)
+        won = wording.promised(workers)
         yield f"- num\\_workers: {workers.current} now, {change}{f', {won}' if won else ''}: {escape(workers.reason)}"
     elif report.loader is not None and report.loader.num_workers is not None:
         yield f"- num\\_workers: {report.loader.num_workers}"

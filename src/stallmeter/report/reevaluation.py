@@ -124,7 +124,9 @@ def _rule(verdict: Verdict) -> str | None:
 
 
 def _primary(verdict: Verdict | None) -> str:
-    return wording.ABSENT if verdict is None else _rule(verdict) or "none"
+    if verdict is None:
+        return wording.ABSENT
+    return f"{'probably ' if verdict.is_probable else ''}{_rule(verdict) or 'none'}"
 
 
 def _workers(verdict: Verdict | None) -> str:

@@ -151,11 +151,15 @@ def _verdict(report: Report) -> RenderableType:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     style = _STYLE[primary.severity]
-    table.add_row(Text(primary.severity.value.upper(), style=style), _plain(primary.title, 160, "bold"))
+    table.add_row(Text(primary.severity.value.upper(), style=style), _plain(wording.title(primary), 180, "bold"))
     table.add_row(Text(""), _plain(primary.summary))
+    second = wording.alternative(report.verdict)
+    if second:
+        table.add_row(Text("else", style="dim"), _plain(second))
     for key, value in _judgement(primary):
         table.add_row(Text(key, style="dim"), value)
-    others = [d for d in report.verdict.diagnoses if d != primary]
+    shown = (primary, report.verdict.runner_up if second else None)
+    others = [d for d in report.verdict.diagnoses if d not in shown]
     for i, other in enumerate(others):
         table.add_row(Text("" if i else "also", style="dim"), _plain(_brief(other), 160))
     return table
@@ -168,8 +172,8 @@ def _judgement(primary: Diagnosis) -> Iterator[tuple[str, Text]]:
         yield line.label, _fix(line)
     for i, evidence in enumerate(primary.evidence):
         yield ("" if i else "because"), _plain(_evidence(evidence), style="dim")
-    sure = f"{100 * primary.confidence:.0f} % sure"
-    yield "rule", _plain(f"{primary.rule}, {sure}; more: stallmeter explain {primary.rule}", style="dim")
+    said = f"{primary.rule}, {wording.sure(primary)}; more: stallmeter explain {primary.rule}"
+    yield "rule", _plain(said, style="dim")
 
 
 def _fix(line: wording.FixLine) -> Text:
@@ -277,7 +281,7 @@ def _workers(report: Report) -> Iterator[tuple[str, str]]:
     loader, workers, cost = report.loader, report.verdict.num_workers, report.batch_cost
     if workers is not None:
         same = workers.recommended == workers.current
-        won = wording.predicted(workers.predicted_gain_pct) or "gain not predicted"
+        won = wording.promised(workers) or "gain not predicted"
         change = "keep it" if same else f"use {workers.recommended}, {won}"
         yield "num_workers", f"{workers.current} now; {change}: {workers.reason}"
     elif loader is not None:

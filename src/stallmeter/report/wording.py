@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..records import WorkerTrial
-from ..records.diagnosis import Abstention, Diagnosis, Verdict, WorkerAdvice
+from ..records.diagnosis import SURE, Abstention, Advice, Diagnosis, Verdict, WorkerAdvice
 from ..records.redaction import redact
+from ..workers import savings
 
 ABSENT = "-"
 """Shown where something was not measured."""
@@ -33,6 +34,7 @@ LABELS = {
 }
 """Words for the buckets whose name does not say it all."""
 
+_TIMES = "\N{MULTIPLICATION SIGN}"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]+")
 
 
@@ -105,23 +107,35 @@ def label(bucket: str) -> str:
     return LABELS.get(bucket, one_line(bucket, NAME_LIMIT))
 
 
-def predicted(gain_pct: float | None) -> str | None:
-    """Return a predicted rise of throughput in words; None when there is none."""
+def predicted(gain_pct: float | None, interval_pct: tuple[float, float] | None = None) -> str | None:
+    """Return a predicted rise of throughput in words; None when there is none.
+
+    Args:
+        gain_pct: The rise in percent.
+        interval_pct: Least and most of it.
+    """
     if gain_pct is None or not math.isfinite(gain_pct):
         return None
-    number = f"{gain_pct:+,.0f}" if abs(gain_pct) < 1e6 else f"{gain_pct:+.3g}"
-    return f"{number} % throughput predicted"
+    said = f"predicted {f'{times(gain_pct)} faster' if gain_pct >= 0.5 else 'not faster'}"
+    if interval_pct is None or not all(map(math.isfinite, interval_pct)):
+        return said
+    least, most = (times(end).rstrip(_TIMES) for end in interval_pct)
+    return f"{said} ({least} to {most})"
 
 
 def gain(diagnosis: Diagnosis) -> str | None:
     """Return what the first advice gains: as predicted, else at most what the lost time allows; None if neither."""
-    said = predicted(diagnosis.advice[0].predicted_gain_pct) if diagnosis.advice else None
+    said = _predicted(diagnosis.advice[0]) if diagnosis.advice else None
     if said is not None:
         return said
     lost = diagnosis.share_pct
     if math.isfinite(lost) and 0.5 <= lost <= 95:
-        return f"at most +{100 * lost / (100 - lost):.0f} % throughput"
+        return f"at most {times(100 * lost / (100 - lost))} faster"
     return None
+
+
+def _predicted(advice: Advice) -> str | None:
+    return predicted(advice.predicted_gain_pct, advice.gain_interval_pct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +153,14 @@ class FixLine:
     def __str__(self) -> str:
         if not self.gain:
             return self.text
-        return f"{self.text.rstrip('.')} ({self.gain})" if self.text else self.gain
+        return f"{self.text.rstrip('.')}: {self.gain}" if self.text else self.gain
 
 
 def fix_lines(diagnosis: Diagnosis) -> list[FixLine]:
     """Return a diagnosis' advice as short lines, each piece beginning with ``do``, or ``or`` from the second on."""
     found = []
     for i, advice in enumerate(diagnosis.advice):
-        fix, said = advice.fix, predicted(advice.predicted_gain_pct)
+        fix, said = advice.fix, _predicted(advice)
         won = (gain(diagnosis) if i == 0 else said) or ""
         lines = (
             FixLine("or" if i else "do", one_line(fix.do)),
@@ -179,17 +193,24 @@ def abstention(item: Abstention) -> str:
     return f"{one_line(item.rule, NAME_LIMIT)} (needs {missing or 'more steps'})"
 
 
-def times_faster(gain_pct: float) -> str:
+def times(gain_pct: float) -> str:
     """Return a rise of throughput as a factor: 90 % more is 1.9 times as much."""
-    return f"{significant(1 + gain_pct / 100, 2)}\N{MULTIPLICATION SIGN}" if math.isfinite(gain_pct) else ABSENT
+    factor = 1 + gain_pct / 100
+    return f"{significant(factor, 3 if factor < 1.2 else 2)}{_TIMES}" if math.isfinite(gain_pct) else ABSENT
+
+
+def promised(advice: WorkerAdvice) -> str | None:
+    """Return what the recommended number of workers is predicted to bring; None where nothing was predicted."""
+    return savings(advice) or predicted(advice.predicted_gain_pct)
 
 
 def worker_change(advice: WorkerAdvice | None) -> str | None:
     """Return the recommended change in a few words; None where none is recommended."""
     if advice is None or advice.recommended == advice.current:
         return None
-    won = "" if not advice.predicted_gain_pct else f": predicted {times_faster(advice.predicted_gain_pct)} faster"
-    return f"num_workers {advice.current} → {advice.recommended}{won}"
+    won = predicted(advice.predicted_gain_pct or None)
+    won = f"the same speed with {savings(advice)}" if advice.saves_processes else won
+    return f"num_workers {advice.current} → {advice.recommended}{f': {won}' if won else ''}"
 
 
 _OUTCOMES = {
@@ -205,9 +226,9 @@ def trial(tried: WorkerTrial) -> str:
     """Return how a change of the number of workers did against its prediction."""
     parts = []
     if tried.predicted_gain_pct is not None:
-        parts.append(f"predicted {times_faster(tried.predicted_gain_pct)}")
+        parts.append(f"predicted {times(tried.predicted_gain_pct)}")
     if tried.achieved_gain_pct is not None:
-        parts.append(f"achieved {times_faster(tried.achieved_gain_pct)}")
+        parts.append(f"achieved {times(tried.achieved_gain_pct)}")
     parts.append(_OUTCOMES.get(tried.outcome) or one_line(tried.outcome, NAME_LIMIT))
     return f"num_workers {tried.before} → {tried.workers}: {', '.join(parts)}"
 
@@ -220,6 +241,9 @@ def headline(verdict: Verdict | None, trials: Sequence[WorkerTrial] = ()) -> str
         trials: Numbers of workers that were tried in the run; the last one is named.
     """
     tail = f" {trial(trials[-1])}." if trials else ""
+    other = alternative(verdict, 80)
+    if other and len(tail) < HEADLINE_LIMIT // 3:
+        tail = f" Else: {one_line(other, HEADLINE_LIMIT // 3)}.{tail}"
     line = one_line(_headline(verdict, HEADLINE_LIMIT - len(tail)), HEADLINE_LIMIT - len(tail))
     return line + tail if line.endswith((".", "…")) or not tail else f"{line}.{tail}"
 
@@ -229,20 +253,50 @@ def console_lines(verdict: Verdict | None, trials: Sequence[WorkerTrial] = ()) -
     primary = None if verdict is None else verdict.primary
     if primary is None or not primary.advice or not primary.time_lost_s > 0:
         return [headline(verdict, trials)]
-    lines = [
+    other = alternative(verdict)
+    return [
         _loss(primary),
+        *([f"{'else':<6} {other}"] if other else []),
         *(f"{line.label:<6} {line}" for line in itertools.takewhile(_is_first, fix_lines(primary))),
+        *(f"{trial(tried)}." for tried in trials[-1:]),
     ]
-    return [*lines, *(f"{trial(tried)}." for tried in trials[-1:])]
 
 
 def _is_first(line: FixLine) -> bool:
     return line.label != "or"
 
 
+def title(primary: Diagnosis, limit: int = 160) -> str:
+    """Return a primary cause's title; where it is not sure it begins with "Probably"."""
+    said = one_line(primary.title, limit).rstrip(".")
+    return said if primary.confidence >= SURE else f"Probably: {said}"
+
+
+def sure(diagnosis: Diagnosis) -> str:
+    """Return how sure a diagnosis is."""
+    return f"{100 * diagnosis.confidence:.0f} % sure"
+
+
+def alternative(verdict: Verdict | None, limit: int = 160) -> str | None:
+    """Return what it is if it is not the primary cause; None where that one is sure or nothing else is known.
+
+    Args:
+        verdict: What the rules said.
+        limit: Most characters of the title.
+    """
+    other = verdict.runner_up if verdict is not None and verdict.is_probable else None
+    return None if other is None else f"{one_line(other.title, limit).rstrip('.')} ({rule_name(other)}, {sure(other)})"
+
+
+def rule_name(diagnosis: Diagnosis) -> str:
+    """Return a rule's id so that it can be shown."""
+    return one_line(diagnosis.rule, NAME_LIMIT)
+
+
 def _loss(primary: Diagnosis) -> str:
-    title = one_line(primary.title, 120).rstrip(".")
-    return f"{title}: {seconds(primary.time_lost_s)} lost, {percent(primary.share_pct)} of the run."
+    doubt = "" if primary.confidence >= SURE else f" ({sure(primary)})"
+    lost = f"{seconds(primary.time_lost_s)} lost, {percent(primary.share_pct)} of the run"
+    return f"{title(primary, 120)}: {lost}{doubt}."
 
 
 def _headline(verdict: Verdict | None, limit: int) -> str:
@@ -252,7 +306,7 @@ def _headline(verdict: Verdict | None, limit: int) -> str:
     if primary is None:
         return "No loss was found in what was measured."
     if not primary.time_lost_s > 0:
-        return f"{one_line(primary.title, 120).rstrip('.')}. {primary.summary}"
+        return f"{title(primary, 120)}. {primary.summary}"
     what = _loss(primary)
     if not primary.advice:
         return what
@@ -261,6 +315,6 @@ def _headline(verdict: Verdict | None, limit: int) -> str:
     if change and workers and f"num_workers={workers.recommended}" in todo:
         return f"{what} Fix: {change}"
     won = gain(primary)
-    tail = f" ({won})" if won else ""
+    tail = f": {won}" if won else ""
     room = limit - len(what) - len(" Fix: ") - len(tail)
     return f"{what} Fix: {one_line(todo, room).rstrip('.')}{tail}"

@@ -4,16 +4,21 @@
 unpickling and mapping a batch from another process happens in the loop's own thread. Each tensor of a batch costs a
 handshake of its own, so many small tensors are expensive however fast the workers are. More workers cannot help.
 
+A batch that is finished is not yet there: while a worker runs Python code, the thread that sends its batches waits for
+the interpreter. So this is only said of workers that pause between two batches. Workers that never do set the pace
+themselves, however their batches arrive.
+
 **Evidence.** `queue.ready_wait_share`: share of the data wait in steps whose batch was ready, 0 to 1.
-`queue.handover_s`: median wait for a batch that was ready, seconds.
+`queue.handover_s`: median wait for a batch that was ready, seconds. `workers.busy_share`: share of the workers' time in
+which they made batches. From the num_workers model: the share of the loss that one tensor a batch would win back.
 
 **Advice.** Collate into few large tensors. Use `torch.multiprocessing.set_sharing_strategy("file_system")`. Where a
 batch takes less time to make than to hand over, use `num_workers=0`.
 
 **When it is wrong.** On a busy machine every hand-over is slow: look at the CPU first.
 
-**References.** Our measurement: 1 small tensor 1.5 ms, 4 tensors 2.5 ms, 16 tensors 5.7 ms (one file descriptor
-each).
+**References.** Little's law: a server that idles is not what the queue waits for. Our measurement: 1 small tensor
+1.5 ms, 4 tensors 2.5 ms, 16 tensors 5.7 ms (one file descriptor each).
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
+from ..workers.forecast import forecast
 from .rule import threshold
 
 
@@ -36,22 +42,32 @@ class BatchHandoff:
         "spent.data_wait_share_pct",
         "queue.ready_wait_share",
         "queue.handover_s",
+        "workers.busy_share",
         "loader.num_workers",
+        "steps.work_s",
     )
     family: ClassVar[str] = "input"
+    rules_out: ClassVar[str] = "more workers"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
     ready_share: float = threshold(0.6, "1", "Most of the wait; our measurement, benchmarks/faults")
+    busy_share: float = threshold(0.85, "1", "Workers busy for longer may themselves set the pace; benchmarks/workers")
+    recovers: float = threshold(0.5, "1", "Most of the loss must come back when a batch is one tensor; our choice")
     slow_handover_s: float = threshold(0.005, "s", "Our measurement: 16 small tensors; a single one takes 1.5 ms")
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the wait for ready batches with the thresholds."""
         share, ready = window.spent.data_wait_share_pct or 0.0, window.queue.ready_wait_share or 0.0
-        handover = window.queue.handover_s
-        if handover is None or not window.loader.num_workers or share < self.warn_pct:
+        handover, busy = window.queue.handover_s, window.workers.busy_share or 0.0
+        predicted = forecast(window)
+        if handover is None or predicted is None or not window.loader.num_workers or share < self.warn_pct:
             return None
-        if ready < self.ready_share or handover < self.slow_handover_s:
+        if ready < self.ready_share or handover < self.slow_handover_s or busy > self.busy_share:
             return None
+        without = predicted.without
+        if without.recovers(without.light_handover_s) < self.recovers:
+            return None
+        gain = without.gain_pct(without.light_handover_s)
         lost = (window.spent.bucket_s("data_wait") or 0.0) * ready
         return Diagnosis(
             rule=self.id,
@@ -66,12 +82,15 @@ class BatchHandoff:
                 Evidence("data wait, share of training time", share, "%", self.warn_pct, "MLPerf Storage"),
                 Evidence("share of the wait for ready batches", ready, "1", self.ready_share, "benchmarks/faults"),
                 Evidence("wait for a ready batch, median", handover, "s", self.slow_handover_s, "our measurement"),
+                Evidence("share of the workers' time making batches", busy, "1", self.busy_share, "benchmarks/workers"),
             ),
             advice=(
                 Advice.of(
                     "Collate each batch into a few large tensors.",
                     expect="Less data wait: each tensor of a batch costs a handshake.",
                     limit="More workers do not help, the batches are ready.",
+                    gain_pct=gain,
+                    interval_pct=predicted.interval_pct(gain),
                 ),
                 Advice.of(
                     'Call torch.multiprocessing.set_sharing_strategy("file_system").',

@@ -23,6 +23,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
+from ..workers.gains import gain_without
 from .rule import threshold
 
 
@@ -44,6 +45,8 @@ class CheckpointStall:
         share = None if lost_s is None else window.ledger.training_share_pct(lost_s)
         if lost_s is None or share is None or share < self.warn_pct or lost_s < self.min_lost_s:
             return None
+        # A checkpoint now and then stays.
+        gain = gain_without(window, lost_s, least=0.85, in_steps=False)
         each = f", {save.median:.2f} s at a time" if save is not None else ""
         return Diagnosis(
             rule=self.id,
@@ -66,8 +69,10 @@ class CheckpointStall:
             advice=(
                 Advice.of(
                     "Save less often: ModelCheckpoint(every_n_train_steps=…) or train_time_interval=….",
-                    expect="Half as many checkpoints take half the time.",
+                    expect="Half as many take half the time, a few of them hardly any.",
                     limit="A crash loses the work since the last checkpoint.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
                 ),
                 Advice.of(
                     "Leave the optimizer's state out: ModelCheckpoint(save_weights_only=True).",

@@ -22,6 +22,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
+from ..workers.gains import gain_with_more_cpus
 from .rule import threshold
 
 
@@ -33,6 +34,7 @@ class CpuThrottled:
     title: ClassVar[str] = "The container's CPU quota stops the loader"
     needs: ClassVar[tuple[str, ...]] = ("spent.data_wait_share_pct", "host.cpu_throttled_pct", "host.usable_cpus")
     family: ClassVar[str] = "input"
+    rules_out: ClassVar[str] = "more workers"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
     throttled_pct: float = threshold(25.0, "%", "A common alert threshold in Kubernetes monitoring")
@@ -44,6 +46,7 @@ class CpuThrottled:
         if throttled is None or usable is None or share < self.warn_pct or throttled < self.throttled_pct:
             return None
         lost = window.spent.bucket_s("data_wait") or 0.0
+        gain = gain_with_more_cpus(window)
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING,
@@ -63,6 +66,8 @@ class CpuThrottled:
                     "Raise the CPU quota: resources.limits.cpu in Kubernetes, docker run --cpus.",
                     expect="Fewer throttled periods and less data wait.",
                     limit="More workers do not help, they share the quota.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
                 ),
                 Advice.of("Make one batch cheaper: simpler or batched transforms, a faster format, a cache."),
             ),

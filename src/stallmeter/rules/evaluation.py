@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..records.checks import sound_diagnosis
@@ -12,16 +12,28 @@ from ..window import Window
 from ..window.signals import read_signal
 from ..workers.forecast import Outlook, forecast
 from . import ALL_RULES
+from .confidence import calibrated, signs
 from .rule import Rule
+
+CAUSE_UNKNOWN = "input-bound"
+"""The rule that says that the cause is not known: no alternative to one that is."""
+
+BEFORE_TRAINING = frozenset({"slow-start"})
+"""Rules whose gain is one of the whole wall time."""
+
+WORTH_PCT = 5.0
+"""Predicted rise of throughput from which on another number of workers is recommended though nothing warns: twice the
+noise of a step time (benchmarks/workers)."""
 
 
 def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguarded) -> Verdict:
     """Ask every rule.
 
-    The primary cause is the largest avoidable loss among the warnings; without one it is the informative diagnosis
-    that explains most of the time. Rules of one ``family`` explain the same seconds, so only the first of a family
-    that fires is kept: the order of the rules is the order of precedence, and advice cannot contradict itself. They
-    judge the run since its number of workers was last changed.
+    The primary cause is the warning whose first advice wins most time back: what a cause took is not what its removal
+    gains, where something else is as slow behind it. Without a predicted gain the time lost counts. Where nothing warns
+    it is the informative diagnosis that explains most of the time. Rules of one ``family`` explain the same seconds, so
+    only the first of a family that fires is kept: the order of the rules is the order of precedence, and advice cannot
+    contradict itself. They judge the run since its number of workers was last changed.
 
     Args:
         rules: The rules to ask.
@@ -31,28 +43,70 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
     window = window.present()
     diagnoses: list[Diagnosis] = []
     abstained: list[Abstention] = []
+    rivals: list[Diagnosis] = []
+    """Other causes of the same seconds, which would have been told if no rule before theirs had fired."""
     explained: set[str] = set()
-    cures: set[str] = set()
+    by_id = {name_of(rule): rule for rule in rules}
     for rule in rules:
         family = getattr(rule, "family", None)
-        if family in explained:
-            continue
         found = guard(f"rule {name_of(rule)}", _ask, rule, window)
-        if isinstance(found, Abstention):
+        if family in explained:
+            rivals += [found] if isinstance(found, Diagnosis) else []
+        elif isinstance(found, Abstention):
             abstained.append(found)
         elif found is not None:
             diagnoses.append(found)
-            cures.add(getattr(rule, "cure", ""))
-            if family is not None:
+            if family is not None and found.severity is not Severity.INFO:  # what costs no time explains none
                 explained.add(family)
     outlook = guard("the num_workers model", lambda: forecast(window))
-    ordered = sorted(diagnoses, key=lambda d: (d.severity is Severity.INFO, -d.time_lost_s, d.rule))
+    ordered = sorted(diagnoses, key=lambda d: (d.severity is Severity.INFO, -won_s(d, window), d.rule))
+    ordered, contrary = _in_accord_with_the_first(ordered, by_id)
+    rivals += contrary
+    cures = {_cure(by_id, d) for d in ordered}
+    ruled_out = {_rules_out(by_id, d) for d in ordered}
+    runner_up = _sure_or_not(ordered, rivals, window)
     return Verdict(
         primary=ordered[0] if ordered else None,
+        runner_up=runner_up,
         diagnoses=tuple(ordered),
         abstained=tuple(abstained),
-        num_workers=None if outlook is None else _in_accord(outlook, cures, ordered),
+        num_workers=None if outlook is None else _accord(outlook, cures, ruled_out, ordered),
     )
+
+
+def _in_accord_with_the_first(
+    ordered: Sequence[Diagnosis], rules: Mapping[str, Rule]
+) -> tuple[list[Diagnosis], list[Diagnosis]]:
+    """Part what contradicts a diagnosis that wins more: one advises what makes the other worse."""
+    kept: list[Diagnosis] = []
+    contrary: list[Diagnosis] = []
+    for diagnosis in ordered:
+        cures = {_cure(rules, d) for d in kept} - {""}
+        ruled_out = {_rules_out(rules, d) for d in kept} - {""}
+        against = _cure(rules, diagnosis) in ruled_out or _rules_out(rules, diagnosis) in cures
+        (contrary if against else kept).append(diagnosis)
+    return kept, contrary
+
+
+def _cure(rules: Mapping[str, Rule], diagnosis: Diagnosis) -> str:
+    return getattr(rules.get(diagnosis.rule), "cure", "")
+
+
+def _rules_out(rules: Mapping[str, Rule], diagnosis: Diagnosis) -> str:
+    return getattr(rules.get(diagnosis.rule), "rules_out", "")
+
+
+def _sure_or_not(ordered: list[Diagnosis], rivals: Sequence[Diagnosis], window: Window) -> Diagnosis | None:
+    """Give the first of the diagnoses its calibrated confidence; return what else could be the cause."""
+    if not ordered:
+        return None
+    primary = ordered[0]
+    others = [d for d in ordered[1:] if d.severity is not Severity.INFO]
+    next_s = max((won_s(d, window) for d in others), default=0.0)
+    named = [d for d in (*others, *rivals) if d.severity is not Severity.INFO and d.rule != CAUSE_UNKNOWN]
+    runner_up = max(named, key=lambda d: won_s(d, window), default=None)
+    ordered[0] = replace(primary, confidence=calibrated(signs(primary, won_s(primary, window), next_s, window)))
+    return runner_up
 
 
 def name_of(rule: object) -> str:
@@ -66,11 +120,22 @@ def _ask(rule: Rule, window: Window) -> Diagnosis | Abstention | None:
     return Abstention(rule.id, missing) if missing else sound_diagnosis(rule.check(window))
 
 
-def _in_accord(outlook: Outlook, cures: set[str], diagnoses: Sequence[Diagnosis]) -> WorkerAdvice:
-    """Recommend another number of workers only where a diagnosis says that it is the cure."""
+def won_s(diagnosis: Diagnosis, window: Window) -> float:
+    """Return the seconds that the first advice is predicted to win back: at most those lost, all where none is."""
+    gain_pct = diagnosis.advice[0].predicted_gain_pct if diagnosis.advice else None
+    # What precedes training is a gain of the whole run.
+    whole_s = window.ledger.wall_s if diagnosis.rule in BEFORE_TRAINING else window.ledger.training_s
+    if gain_pct is None or not whole_s:
+        return diagnosis.time_lost_s
+    return min(diagnosis.time_lost_s, whole_s * gain_pct / (100.0 + gain_pct))
+
+
+def _accord(outlook: Outlook, cures: set[str], ruled_out: set[str], diagnoses: Sequence[Diagnosis]) -> WorkerAdvice:
+    """Recommend another number of workers where it is a cure or gains enough, and no diagnosis speaks against it."""
     advice = outlook.advice
     change = advice.recommended - advice.current
-    if change == 0 or ("more workers" if change > 0 else "fewer workers") in cures:
+    kind = "more workers" if change > 0 else "fewer workers"
+    if change == 0 or kind in cures or (outlook.gain_pct >= WORTH_PCT and kind not in ruled_out):
         return advice
     if diagnoses and diagnoses[0].severity is not Severity.INFO:
         reason = f"another number of workers does not cure this: {diagnoses[0].title}"
@@ -85,6 +150,8 @@ def _in_accord(outlook: Outlook, cures: set[str], diagnoses: Sequence[Diagnosis]
         reason=reason,
         prefetch_factor=None if outlook.deeper is None else outlook.deeper.prefetch_factor,
         prefetch_gain_pct=None if outlook.deeper is None else outlook.deeper.gain_pct,
+        saves_processes=None,
+        saves_bytes=None,
     )
 
 

@@ -28,7 +28,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
-from ..workers.forecast import forecast
+from ..workers.forecast import Outlook, forecast
 from .rule import threshold
 
 _WORDS = {
@@ -52,19 +52,26 @@ class FetchStall:
         "workers.blocked_share",
         "workers.service_s",
         "loader.num_workers",
+        "steps.work_s",
     )
     family: ClassVar[str] = "input"
+    rules_out: ClassVar[str] = "fewer workers"
     cure: ClassVar[str] = "more workers"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
     one_kind: float = threshold(0.5, "1", "Most of the blocked time, so that one kind of wait is named; our choice")
+    gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
     blocked: float = threshold(0.6, "1", "More than half, with room for noise; our measurement, benchmarks/faults")
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the wait and the blocked share with the thresholds."""
         share, service = window.spent.data_wait_share_pct or 0.0, window.workers.service_s
         blocked = window.workers.blocked_share or 0.0
-        if service is None or share < self.warn_pct or blocked < self.blocked:
+        predicted = forecast(window)
+        if service is None or predicted is None or share < self.warn_pct or blocked < self.blocked:
+            return None
+        gain = predicted.without.gain_pct(predicted.without.unblocked_s)
+        if gain is not None and gain < self.gain_pct:
             return None
         lost = window.spent.bucket_s("data_wait") or 0.0
         return Diagnosis(
@@ -81,7 +88,11 @@ class FetchStall:
                 Evidence("share of a batch's time blocked", blocked, "1", self.blocked, "benchmarks/faults"),
                 Evidence("a worker's time for a batch, mean", service.mean, "s"),
             ),
-            advice=(*self._less_locking(window), *self._more_readers(window), *self._less_reading()),
+            advice=(
+                *self._less_locking(window),
+                *self._more_readers(window, predicted),
+                *self._less_reading(predicted),
+            ),
         )
 
     def _waits_for(self, window: Window) -> str:
@@ -100,25 +111,28 @@ class FetchStall:
             ),
         )
 
-    def _more_readers(self, window: Window) -> tuple[Advice, ...]:
-        predicted = forecast(window)
-        if predicted is None or predicted.recommended <= (window.loader.num_workers or 0):
+    def _more_readers(self, window: Window, predicted: Outlook) -> tuple[Advice, ...]:
+        if predicted.recommended <= (window.loader.num_workers or 0):
             return ()
         return (
             Advice.of(
                 f"Set num_workers={predicted.recommended} to read more in parallel.",
                 expect=predicted.expect,
-                limit="Helps until the storage itself is busy; blocked workers need no CPU.",
+                limit=predicted.limit,
                 gain_pct=predicted.gain_pct,
+                interval_pct=predicted.interval_pct(predicted.gain_pct),
             ),
         )
 
-    def _less_reading(self) -> tuple[Advice, ...]:
+    def _less_reading(self, predicted: Outlook) -> tuple[Advice, ...]:
+        gain = predicted.without.gain_pct(predicted.without.unblocked_s)
         return (
             Advice.of(
                 "Keep the data on a local SSD or in a cache.",
                 expect="Workers that are blocked less, and less data wait.",
                 limit="The first epoch fills a cache, later ones read it.",
+                gain_pct=gain,
+                interval_pct=predicted.interval_pct(gain),
             ),
             Advice.of("Pack many small files into larger ones (shards), uncompressed or as arrays."),
             Advice.of("Read several items at once: __getitems__, threads or asynchronous reads in the dataset."),

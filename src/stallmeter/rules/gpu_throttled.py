@@ -27,6 +27,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
+from ..workers.gains import gain_without
 from .rule import threshold
 
 
@@ -55,6 +56,7 @@ class GpuThrottled:
         what = ("heat" if hot else "the board's protection") if forced else "the power limit"
         slowed = seen.slowed_pct if forced else None
         lost = work * share / 100.0 * (slowed or 0.0) / 100.0
+        gain = gain_without(window, lost if forced else None, least=0.5, most=1.2, on_device=True)
         severe = seen.forced_pct >= self.critical_pct
         return Diagnosis(
             rule=self.id,
@@ -86,6 +88,8 @@ class GpuThrottled:
                     if hot
                     else "Check the power supply and its cables, or tell who runs the machine.",
                     expect="An SM clock that stays up while the GPU works.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
                 )
                 if forced
                 else Advice.of(

@@ -26,6 +26,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
+from ..workers.gains import gain_without
 from .rule import threshold
 
 
@@ -64,6 +65,8 @@ class HostSync:
         rate = sum(found.calls.values()) / max(1, found.steps)
         if rate < self.calls or not self.suspects(window):
             return None
+        # What launching the work takes stays, and is not known apart from the waiting.
+        gain = gain_without(window, 0.7 * lost, least=0.4, most=1.4)
         places = sorted(found.calls, key=lambda place: (-found.calls[place], place))
         return Diagnosis(
             rule=self.id,
@@ -85,6 +88,8 @@ class HostSync:
                     f"Read no value off the device in each step at {places[0]}.",
                     expect="A GPU that idles less inside the steps.",
                     limit="A value that decides what the step does has to be read.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
                 ),
                 *(Advice.of(f"Look at {place} as well.") for place in places[1:3]),
                 Advice.of("Keep values as tensors (loss.detach()) and read them once in a hundred steps."),

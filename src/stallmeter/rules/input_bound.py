@@ -7,8 +7,9 @@ the wait could not be told from what was measured; other rules of the input fami
 ledger. `steps.data_wait_s`: wait per step in seconds, median over steady steps. The first wait of each epoch counts as
 worker start-up as far as it exceeds the steady wait.
 
-**Advice.** Let workers prepare batches beside the loop (`num_workers`), unless the loader's work is tiny: then the
-hand-over between processes costs more than it saves. Then make the preparation of one batch cheaper.
+**Advice.** Let stallmeter see the workers: then the cause has a name, and a number of workers a predicted gain. Else
+prepare batches beside the loop, unless the loader's work is tiny: then the hand-over between processes costs more than
+it saves. Then make the preparation of one batch cheaper. No gain is predicted: nothing is known of what a batch costs.
 
 **When it is wrong.** On a GPU the host may wait while the device still has work queued; then a part of the wait costs
 nothing. Very short runs consist of warm-up.
@@ -68,11 +69,26 @@ class InputBound:
                 Evidence(name="data wait, median step", value=wait.median, unit="s"),
             ),
             advice=(
+                *_let_it_be_measured(window),
                 Advice.of(
-                    "Raise num_workers in the DataLoader.",
-                    expect="Less waiting for data: worker processes prepare batches beside the loop.",
-                    limit="Not where a batch takes under 1 ms to make.",
+                    "Let DataLoader workers, a thread or a prefetch queue prepare batches beside the loop.",
+                    expect="Less waiting for data.",
+                    limit="Not where a batch takes under 1 ms to make, and only while CPUs are free.",
                 ),
                 Advice.of("Make one batch cheaper: simpler or batched transforms, a faster format, a cache."),
             ),
         )
+
+
+def _let_it_be_measured(window: Window) -> tuple[Advice, ...]:
+    """How the cause could be found, where the loader could not be looked into."""
+    loader = window.loader.info
+    if loader is None or loader.probed:
+        return ()
+    return (
+        Advice.of(
+            "Give watch() or the Trainer the DataLoader itself, made before training.",
+            expect="The cause of the wait, measured inside the workers.",
+            limit=f"This {loader.kind[:40]} could not be looked into.",
+        ),
+    )

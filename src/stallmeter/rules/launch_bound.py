@@ -26,6 +26,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
+from ..workers.gains import gain_without
 from .rule import threshold
 
 
@@ -57,6 +58,8 @@ class LaunchBound:
             return None
         if caught_up < self.caught_up or busy >= self.good_gpu_pct or idle < self.idle_pct:
             return None
+        # With twice the samples in a step there are half as many steps in which the device can idle.
+        gain = gain_without(window, 0.5 * lost, least=0.5, most=1.5)
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING,
@@ -73,9 +76,11 @@ class LaunchBound:
             ),
             advice=(
                 Advice.of(
-                    "Raise the batch size, and the learning rate with it.",
+                    "Double the batch size, and raise the learning rate with it.",
                     expect="Higher GPU utilization and more samples per second.",
                     limit="As far as the GPU's memory allows.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
                 ),
                 Advice.of(
                     "Compile the model: torch.compile(model, mode='reduce-overhead').",

@@ -38,6 +38,7 @@ class NoWorkers:
         "steps.work_s",
     )
     family: ClassVar[str] = "input"
+    rules_out: ClassVar[str] = "fewer workers"
     cure: ClassVar[str] = "more workers"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")

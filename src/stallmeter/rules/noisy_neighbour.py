@@ -5,7 +5,8 @@ use the CPUs that it may use.
 
 **Evidence.** `workers.cpu_wait_share`: share of a worker's time spent waiting for a CPU, 0 to 1. `host.others_cpus`:
 CPUs that processes outside the job keep busy, its other ranks not among them, median. `host.usable_cpus`: CPUs after
-affinity and quota. The loss is the wait for a CPU per batch, shared by the workers, at most the data wait.
+affinity and quota. From the num_workers model: the share of the loss that comes back when the neighbours go. Where most
+of the wait would stay, the loader is the cause, and its own rule says what the neighbours add.
 
 **Advice.** Reserve CPUs: an exclusive node or cpuset, a higher CPU request in Kubernetes, another host. The number of
 workers is not the cause.
@@ -24,6 +25,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
+from ..workers.forecast import forecast
 from .rule import threshold
 
 
@@ -39,28 +41,31 @@ class NoisyNeighbour:
         "host.others_cpus",
         "host.usable_cpus",
         "loader.num_workers",
+        "workers.service_s",
+        "steps.work_s",
     )
     family: ClassVar[str] = "input"
+    rules_out: ClassVar[str] = "more workers"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
     queue: float = threshold(0.25, "1", "Our measurement, benchmarks/faults: without neighbours it stays below 0.1")
+    recovers: float = threshold(0.75, "1", "Our choice: what is left without neighbours is no longer worth a warning")
     others_share: float = threshold(0.25, "1", "Share of the usable CPUs; our measurement, benchmarks/faults")
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the wait for a CPU and the others' use of CPUs with the thresholds."""
         share, queue = window.spent.data_wait_share_pct or 0.0, window.workers.cpu_wait_share or 0.0
-        others, usable, waited = window.host.others_cpus, window.host.usable_cpus, window.workers.cpu_wait_s
-        if others is None or not usable or waited is None or share < self.warn_pct:
+        others, usable = window.host.others_cpus, window.host.usable_cpus
+        predicted = forecast(window)
+        if others is None or not usable or predicted is None or share < self.warn_pct:
             return None
-        lost = min(
-            window.spent.bucket_s("data_wait") or 0.0,
-            waited.mean
-            / max(1, window.loader.num_workers or 0)
-            * (window.ledger.record.steps if window.ledger.record else 0),
-        )
-        lost_pct = window.ledger.training_share_pct(lost) or 0.0
-        if queue < self.queue or others < self.others_share * usable or lost_pct < self.warn_pct:
+        if queue < self.queue or others < self.others_share * usable:
             return None
+        without = predicted.without
+        part = without.recovers(without.alone_s)
+        if part < self.recovers:
+            return None
+        lost, gain = part * (window.spent.bucket_s("data_wait") or 0.0), without.gain_pct(without.alone_s)
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING,
@@ -75,12 +80,15 @@ class NoisyNeighbour:
                 Evidence("share of a batch's time waiting for a CPU", queue, "1", self.queue, "benchmarks/faults"),
                 Evidence("CPUs kept busy by others", others, "CPUs", self.others_share * usable, "benchmarks/faults"),
                 Evidence("CPUs this job may use", usable, "CPUs"),
+                Evidence("share of the loss that comes back without them", part, "1", self.recovers, "our choice"),
             ),
             advice=(
                 Advice.of(
                     "Reserve CPUs: an exclusive node, a cpuset, a higher CPU request, another host.",
                     expect="Batches that wait less for a CPU.",
                     limit="The DataLoader's settings are not the cause, and changing them does not help.",
+                    gain_pct=gain,
+                    interval_pct=predicted.interval_pct(gain),
                 ),
                 Advice.of("Find the neighbours with top or htop."),
             ),

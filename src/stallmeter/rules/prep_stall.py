@@ -40,9 +40,11 @@ class PrepStall:
         "steps.work_s",
     )
     family: ClassVar[str] = "input"
+    rules_out: ClassVar[str] = "more workers"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
     cpu_share: float = threshold(0.4, "1", "What is not mostly blocked computes; our measurement, benchmarks/faults")
+    gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
     min_cpu_s: float = threshold(0.003, "s", "Below it the hand-over, not the CPU, is what a batch costs")
 
     def check(self, window: Window) -> Diagnosis | None:
@@ -59,6 +61,9 @@ class PrepStall:
         predicted = forecast(window)
         if part < self.cpu_share or predicted is None:
             return None
+        gain = predicted.without.gain_pct(predicted.without.no_cpu_s)
+        if gain is not None and gain < self.gain_pct:
+            return None
         lost = window.spent.bucket_s("data_wait") or 0.0
         needed = cpu.mean / work.mean if work.mean > 0 else 0.0
         return Diagnosis(
@@ -67,7 +72,7 @@ class PrepStall:
             title=self.title,
             summary=f"{share:.0f} % of the training time was spent waiting for batches that cost "
             f"{cpu.mean * 1e3:.0f} ms of CPU each; the full speed needs {needed:.1f} CPUs for them, "
-            f"{predicted.available_cpus:.1f} are left.",
+            f"{predicted.available_cpus:.1f} are left.{predicted.neighbours}",
             time_lost_s=lost,
             share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=predicted.confidence,
@@ -83,6 +88,8 @@ class PrepStall:
                     "Use simpler or batched transforms; decode images at reduced size.",
                     expect=f"Less data wait, as the {cpu.mean * 1e3:.0f} ms of CPU for a batch fall.",
                     limit=f"Full speed needs {needed:.1f} CPUs for workers; {predicted.available_cpus:.1f} are left.",
+                    gain_pct=gain,
+                    interval_pct=predicted.interval_pct(gain),
                 ),
                 Advice.of("Move transforms to the GPU (Kornia, DALI).", limit="Only where it has time to spare."),
                 Advice.of(

@@ -5,7 +5,8 @@ although later ones are ready. Once the prefetch queue is full the other workers
 
 **Evidence.** `queue.blocked_wait_share`: share of the data wait in steps whose batch was late while others were ready,
 0 to 1. `queue.top_wait_share`: share of the wait in the tenth of the steps that waited longest. `workers.service_s`:
-time a worker needs for a batch, seconds, median and maximum.
+time a worker needs for a batch, seconds, median and maximum. From the num_workers model: the share of the loss that
+comes back when each slow batch takes as long as a typical one.
 
 **Advice.** Find out what makes these batches slow: large files, retries, a rebuilt cache. Let the queue bridge the
 gap with a larger `prefetch_factor`; how large comes from playing the loader through with the measured batches. Where
@@ -23,7 +24,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
-from ..workers.forecast import forecast
+from ..workers.forecast import Outlook, forecast
 from .rule import threshold
 
 
@@ -39,12 +40,17 @@ class SlowBatches:
         "queue.top_wait_share",
         "workers.service_s",
         "loader.num_workers",
+        "steps.work_s",
     )
     family: ClassVar[str] = "input"
+    cure: ClassVar[str] = "more workers"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
     blocked_share: float = threshold(0.5, "1", "Most of the wait; our measurement, benchmarks/faults")
     top_share: float = threshold(0.6, "1", "An even wait has 0.1 here; our measurement, benchmarks/faults")
+    recovers: float = threshold(
+        0.5, "1", "Most of the loss must come back when slow batches are like others; our choice"
+    )
     tail_factor: float = threshold(4.0, "1", "Slowest batch over the median; our measurement, benchmarks/faults")
 
     def check(self, window: Window) -> Diagnosis | None:
@@ -55,8 +61,13 @@ class SlowBatches:
         if service is None or (window.loader.num_workers or 0) < 2 or share < self.warn_pct:
             return None
         tail = service.max / service.median if service.median > 0 else 0.0
-        if blocked < self.blocked_share or top < self.top_share or tail < self.tail_factor:
+        predicted = forecast(window)
+        if predicted is None or blocked < self.blocked_share or top < self.top_share or tail < self.tail_factor:
             return None
+        without = predicted.without
+        if without.recovers(without.even_s) < self.recovers:
+            return None
+        gain = without.gain_pct(without.even_s)
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING,
@@ -78,8 +89,10 @@ class SlowBatches:
                 Advice.of(
                     "Find what makes these batches slow: large files, retries, a cache that is rebuilt.",
                     expect="A slowest batch that takes little more than a typical one.",
+                    gain_pct=gain,
+                    interval_pct=predicted.interval_pct(gain),
                 ),
-                _deeper_queue(window),
+                _deeper_queue(predicted),
                 Advice.of(
                     "Set in_order=False in the DataLoader (torch 2.6 and later).",
                     limit="Only where the order of samples does not matter.",
@@ -88,9 +101,8 @@ class SlowBatches:
         )
 
 
-def _deeper_queue(window: Window) -> Advice:
-    outlook = forecast(window)
-    deeper = None if outlook is None else outlook.deeper
+def _deeper_queue(predicted: Outlook) -> Advice:
+    deeper = predicted.deeper
     return Advice.of(
         f"Set prefetch_factor={deeper.prefetch_factor}." if deeper else "Raise prefetch_factor.",
         expect="A queue that bridges a slow batch.",

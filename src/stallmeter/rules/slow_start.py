@@ -26,6 +26,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
+from ..workers.gains import gain_of_start
 from .rule import threshold
 
 
@@ -50,6 +51,7 @@ class SlowStart:
         share, lost_s = 100.0 * start_s / wall_s, start_s - self.usual_s
         if share < self.warn_pct and start_s < self.always_s:
             return None
+        gain = gain_of_start(window, lost_s, least=0.5, most=start_s / (lost_s or start_s or 1.0))
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING if start_s >= self.warn_s else Severity.INFO,
@@ -70,11 +72,16 @@ class SlowStart:
             ),
             advice=(
                 Advice.of(
+                    "Save what is prepared anew in each run: file lists, indices, tokenised or resized data.",
+                    expect=f"A first step within {self.usual_s:.0f} s.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
+                ),
+                Advice.of(
                     "Skip Lightning's sanity check: Trainer(num_sanity_val_steps=0).",
                     expect="An earlier first step.",
                     limit="Only once the code works: the check finds mistakes in validation early.",
                 ),
-                Advice.of("Save what is prepared anew in each run: file lists, indices, tokenised or resized data."),
                 Advice.of("Keep data, weights and compiler caches on a local disk that outlives the run."),
             ),
         )

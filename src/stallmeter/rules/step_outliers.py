@@ -22,11 +22,13 @@ GPU the host's clock sees a stall where it waits for the device, not where it ar
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
+from ..workers.gains import gain_without
 from .rule import threshold
 
 
@@ -54,6 +56,9 @@ class StepOutliers:
         rare = found.count <= self.rare_pct / 100.0 * max(ledger.steps, body.count)
         if share is None or share < self.warn_pct or found.count < self.min_outliers or not rare:
             return None
+        # Of a few rare steps a repeated run has some more or fewer.
+        spread = 1.28 / math.sqrt(max(1, found.count))
+        gain = gain_without(window, found.excess_s, least=max(0.3, 1 - spread), most=1 + spread, in_steps=False)
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,
@@ -76,6 +81,13 @@ class StepOutliers:
                 Evidence("longest step's work", found.longest_s, "s", self.factor * body.median, "factor times median"),
             ),
             advice=(
+                Advice.of(
+                    "Find what runs in the long steps: garbage collection, a new shape, another job.",
+                    expect=f"Steps of {body.median * 1e3:.3g} ms of work throughout.",
+                    limit="Batches of very different size are long for a good reason.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
+                ),
                 Advice.of(
                     "Collect garbage at fixed steps: gc.freeze() after set-up, gc.disable(), gc.collect() each N.",
                     expect="Fewer long steps, at places that you choose.",

@@ -40,6 +40,7 @@ class TooFewWorkers:
         "steps.work_s",
     )
     family: ClassVar[str] = "input"
+    rules_out: ClassVar[str] = "fewer workers"
     cure: ClassVar[str] = "more workers"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
@@ -64,7 +65,7 @@ class TooFewWorkers:
             severity=Severity.CRITICAL if share >= 2 * self.warn_pct else Severity.WARNING,
             title=self.title,
             summary=f"{share:.0f} % of the training time was spent waiting for {current} worker"
-            f"{'s' if current > 1 else ''} that need {service.mean * 1e3:.0f} ms for a batch.",
+            f"{'s' if current > 1 else ''} that need {service.mean * 1e3:.0f} ms for a batch.{predicted.neighbours}",
             time_lost_s=lost,
             share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=predicted.confidence,

@@ -24,6 +24,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
+from ..workers.gains import gain_without
 from .rule import threshold
 
 
@@ -45,6 +46,8 @@ class TransferBound:
         if share is None or training is None or share < self.warn_pct:
             return None
         lost = min(share / 100.0 * training, window.ledger.wall_s or 0.0)
+        # Bytes in place of floats are a quarter; half-floats or fewer columns save less.
+        gain = gain_without(window, 0.75 * lost, least=0.4, most=1.2, on_device=True)
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,
@@ -59,6 +62,8 @@ class TransferBound:
                     "Copy the compact form (8-bit images, class indices); convert to floats on the device.",
                     expect="A quarter of the bytes where images were floats.",
                     limit="More workers do not help.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
                 ),
                 Advice.of("Copy the next batch on another CUDA stream while this one is computed."),
                 Advice.of("Crop, resize and drop what is unused before the copy; keep constants on the device."),

@@ -25,6 +25,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
+from ..workers.gains import gain_without
 from .rule import threshold
 
 
@@ -51,6 +52,7 @@ class UnpinnedMemory:
         if share is None or training is None or pinned is not False or share < self.warn_pct:
             return None
         lost = min(self.saved_share * share / 100.0 * training, window.ledger.wall_s or 0.0)
+        gain = gain_without(window, lost, least=0.4, most=1.6, on_device=True)
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING,
@@ -68,6 +70,8 @@ class UnpinnedMemory:
                     "Set DataLoader(pin_memory=True); in a plain loop copy with .to(device, non_blocking=True).",
                     expect="About half the copy time is saved (an estimate).",
                     limit="Not where memory is short: pinned memory cannot be swapped out.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
                 ),
                 Advice.of("Give a batch that is a class of your own a pin_memory() method."),
             ),

@@ -23,6 +23,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
+from ..workers.gains import gain_without
 from .rule import threshold
 
 
@@ -48,6 +49,8 @@ class ValidationHeavy:
         lost_s = spent_s * max(0.0, 1.0 - self.usual_pct / share)
         if lost_s < self.min_lost_s:
             return None
+        # Between less of it, and none at all.
+        gain = gain_without(window, lost_s, least=0.85, most=spent_s / (lost_s or spent_s), in_steps=False)
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,
@@ -70,8 +73,10 @@ class ValidationHeavy:
             advice=(
                 Advice.of(
                     "Validate less often: check_val_every_n_epoch or val_check_interval.",
-                    expect="Half as many validations take half the time.",
+                    expect=f"At {self.usual_pct:.0f} % of the training time it costs what is usual.",
                     limit="Not where early stopping needs each validation.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
                 ),
                 Advice.of("Validate on a part of the data between full validations: limit_val_batches."),
                 Advice.of("Double the batch size of validation.", limit="It fits mostly: no gradients are kept."),

@@ -26,6 +26,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
+from ..workers.gains import gain_without
 from .rule import threshold
 
 
@@ -36,6 +37,7 @@ class WorkerStartup:
     id: ClassVar[str] = "worker-startup"
     title: ClassVar[str] = "Workers start again each epoch"
     needs: ClassVar[tuple[str, ...]] = ("ledger.record", "loader.num_workers", "ledger.training_s")
+    rules_out: ClassVar[str] = "more workers"
 
     warn_pct: float = threshold(10.0, "%", "Our measurement, benchmarks/faults: healthy forked runs stay below 7 %")
     fork_wait_s: float = threshold(0.1, "s", "A fork of a large training process takes some 10 ms; 0.1 s is a wait")
@@ -61,7 +63,7 @@ class WorkerStartup:
                 Evidence("worker start-up per epoch", lost / epochs, "s"),
                 Evidence("forks held the training thread", window.workers.fork_s or 0.0, "s"),
             ),
-            advice=self._advice(window, held=held),
+            advice=self._advice(window, lost, held=held),
             culprit="a fork handler of another package" if held else None,
         )
 
@@ -71,23 +73,30 @@ class WorkerStartup:
         typical = statistics.median(f.wall_s for f in window.workers.forks)
         return typical >= self.fork_wait_s and (window.workers.fork_s or 0.0) >= 0.5 * lost
 
-    def _advice(self, window: Window, *, held: bool) -> tuple[Advice, ...]:
-        loader = window.loader.info
+    def _advice(self, window: Window, lost: float, *, held: bool) -> tuple[Advice, ...]:
+        loader, epochs = window.loader.info, window.ledger.epochs or 1
         advice = []
         if held:
+            gain = gain_without(window, min(lost, window.workers.fork_s or 0.0), least=0.8, most=1.1, in_steps=False)
             advice.append(
                 Advice.of(
                     "Use the client's offline or synchronous mode, or start the workers before the client.",
                     expect="Forks that no longer hold the training thread.",
                     limit="The dataset is not to blame: a client finishes its request before each fork.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
                 )
             )
         if loader is None or not loader.persistent_workers:
+            # The first epoch's start stays; it may be the longest, with cold caches, or the shortest.
+            gain = gain_without(window, lost * (epochs - 1) / epochs, least=0.85, most=1.05, in_steps=False)
             advice.append(
                 Advice.of(
                     "Set persistent_workers=True in the DataLoader.",
                     expect="Workers that start once, not each epoch.",
                     limit="Not for data that must be read anew each epoch.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
                 )
             )
         if loader is not None and loader.start_method in ("spawn", "forkserver"):

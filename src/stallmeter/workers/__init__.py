@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .advice import advise, expected, limited, loop_threads
+from .advice import advise, expected, limited, loop_threads, savings
 from .costs import BatchShape, available_cpus, batch_shape, costs_from, limits_from
 from .model import (
     HANDOVER_S,
@@ -15,6 +15,7 @@ from .model import (
     PrefetchAdvice,
     advise_prefetch,
     best_workers,
+    fewer_workers,
     predict_step_time_s,
     worker_cap,
 )
@@ -36,9 +37,11 @@ __all__ = [
     "best_workers",
     "costs_from",
     "expected",
+    "fewer_workers",
     "limited",
     "limits_from",
     "loop_threads",
     "predict_step_time_s",
+    "savings",
     "worker_cap",
 ]

@@ -9,6 +9,7 @@ from ..records.diagnosis import WorkerAdvice
 from .costs import MIN_BATCHES
 from .model import (
     DEFAULT_WORKER_BYTES,
+    MISSED,
     NOISE,
     Forecast,
     Limits,
@@ -18,6 +19,7 @@ from .model import (
     advise_prefetch,
     best_workers,
     binding,
+    fewer_workers,
     predict_step_time_s,
 )
 
@@ -42,7 +44,8 @@ def advise(costs: LoaderCosts, limits: Limits, *, previous: OperatingPoint | Non
 
     Returns:
         The advice. ``recommended`` equals ``current`` when less than 3 % is to be gained, when the dataset is iterable
-        or the loader stateful, and when the model cannot explain the present step time.
+        or the loader stateful, and when the model cannot explain the present step time. Where nothing is to be gained
+        but a smaller number does the same, that is recommended, with what it saves.
     """
     costs, limits = _learn_from(previous, costs, limits)
     now_s = predict_step_time_s(costs, limits, costs.current)
@@ -60,6 +63,9 @@ def advise(costs: LoaderCosts, limits: Limits, *, previous: OperatingPoint | Non
             "Something else binds, so no other number of workers is recommended"
         )
     elif gain < NOISE:
+        fewer = fewer_workers(costs, limits) if abs(off) <= MISSED and not (costs.iterable or costs.stateful) else None
+        if fewer is not None:
+            return _same_with(fewer, costs, limits, confidence)
         limited_by = binding(costs, limits, costs.current, "")
         why = _why_stay(costs, limits, limited_by)
     elif costs.iterable or costs.stateful:
@@ -95,9 +101,39 @@ def advise(costs: LoaderCosts, limits: Limits, *, previous: OperatingPoint | Non
     )
 
 
+def _same_with(workers: int, costs: LoaderCosts, limits: Limits, confidence: float) -> WorkerAdvice:
+    """Recommend fewer workers that do the same."""
+    limited_by, saved = binding(costs, limits, workers, ""), costs.current - workers
+    advice = WorkerAdvice(
+        current=costs.current,
+        recommended=workers,
+        predicted_step_time_s=predict_step_time_s(costs, limits, workers),
+        predicted_gain_pct=0.0,
+        limited_by=limited_by,
+        reason="",
+        confidence=confidence,
+        saves_processes=saved,
+        saves_bytes=None if limits.unique_bytes is None else saved * limits.unique_bytes,
+        **_prefetch(advise_prefetch(costs, limits, workers)),
+    )
+    why = _why(costs, limits, workers, limited_by)
+    do = "does" if workers == 1 else "do"
+    return replace(advice, reason=f"{workers} {do} the same: {savings(advice)}. {why[0].upper()}{why[1:]}")
+
+
+def savings(advice: WorkerAdvice) -> str:
+    """Say what a smaller number of workers saves at the same speed; empty where it is not recommended for that."""
+    if not advice.saves_processes:
+        return ""
+    memory = f" and {_size(advice.saves_bytes)}" if advice.saves_bytes else ""
+    return f"{advice.saves_processes} processes{memory} less"
+
+
 def expected(advice: WorkerAdvice) -> str:
     """Say in one sentence what the recommended number changes; empty where nothing is predicted."""
     predicted_s, gain_pct = advice.predicted_step_time_s, advice.predicted_gain_pct
+    if advice.saves_processes:
+        return f"The same speed with {savings(advice)}."
     if predicted_s is None or not gain_pct:
         return ""
     return f"Steps of {_ms(predicted_s)} instead of {_ms(predicted_s * (1 + gain_pct / 100))}."
@@ -197,6 +233,10 @@ def _on_threads(costs: LoaderCosts, limited_by: str) -> str:
         f". The loop itself computes with {threads:.1f} threads, which wait for each other while workers compute: "
         "try torch.set_num_threads(1)"
     )
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 0.95e9 else f"{size / 1e6:.0f} MB"
 
 
 def _ms(seconds: float) -> str:

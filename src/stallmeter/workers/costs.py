@@ -29,6 +29,9 @@ MIN_STEPS = 5
 BUSY = 0.85
 """Workers busy for more than this share of the time may themselves be what the loop waits for."""
 
+LONGEST = 64
+"""So many of the longest service times are kept."""
+
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
@@ -52,6 +55,13 @@ def batch_shape(batch: object, depth: int = 0) -> BatchShape:
         members = batch
     parts = [batch_shape(member, depth + 1) for member in members]
     return BatchShape(sum(part.tensors for part in parts), sum(part.bytes for part in parts))
+
+
+def default_handover_s(batch: BatchShape | None) -> float:
+    """Return what handing a batch over to the loop's thread takes as a rule, seconds."""
+    if batch is None:
+        return HANDOVER_S
+    return HANDOVER_S + HANDOVER_PER_TENSOR_S * max(0, batch.tensors - 1) + HANDOVER_PER_BYTE_S * batch.bytes
 
 
 def costs_from(
@@ -95,7 +105,7 @@ def costs_from(
         return None
     cpu_s = _mean([max(b.cpu_s, b.process_cpu_s or 0.0) for b in made])
     step_time_s = _mean([_step_s(step) for step in steady])
-    busy_share = _mean([b.wall_s for b in made]) / (max(1, current) * step_time_s) if step_time_s else 1.0
+    busy_share = _busy_share(made, current, step_time_s)
     handover_s, default_s = _handover(steady, current, busy_share, batch)
     during = [sample for sample in host if steady[0].time_s <= sample.time_s] or host
     main_cpus = _average(sample.main_cpus for sample in during)
@@ -112,6 +122,7 @@ def costs_from(
         neighbour_wait_s=_neighbour_wait_s(made, cpu_s, during, current),
         step_time_s=step_time_s,
         profile=() if loader and loader.in_order is False else tuple(b.service_s for b in made[-PROFILE_BATCHES:]),
+        longest_s=tuple(sorted((b.service_s for b in made), reverse=True)[:LONGEST]),
         batches=len(made),
         iterable=bool(loader and loader.iterable),
         stateful=bool(loader and loader.stateful),
@@ -157,6 +168,7 @@ def limits_from(
         available_cpus=cpus,
         neighbour_cpus=others or 0.0,
         worker_bytes=_worker_bytes(memory),
+        unique_bytes=max((m.uss_bytes // m.workers for m in memory if m.uss_bytes and m.workers), default=None),
         free_bytes=None if last is None else _part(_free_bytes(last), ranks),
         batch_bytes=batch_bytes,
         shm_free_bytes=None if last is None else _part(last.shm_free_bytes, ranks),
@@ -221,6 +233,15 @@ def _settled(batches: Sequence[WorkerBatch], current: int) -> list[WorkerBatch]:
     return settled
 
 
+def _busy_share(made: Sequence[WorkerBatch], current: int, step_time_s: float) -> float:
+    """Share of the workers' time in which they make batches; guessed from the step time where pauses are not known."""
+    known = [(b.wall_s, b.idle_s) for b in made if b.idle_s is not None]
+    if len(known) >= MIN_BATCHES:
+        busy_s, idle_s = (math.fsum(part) for part in zip(*known, strict=True))
+        return busy_s / (busy_s + idle_s) if busy_s + idle_s > 0 else 1.0
+    return _mean([b.wall_s for b in made]) / (max(1, current) * step_time_s) if step_time_s else 1.0
+
+
 def _handover(
     steps: Sequence[StepRecord], current: int, busy_share: float, batch: BatchShape | None
 ) -> tuple[float | None, float]:
@@ -228,14 +249,12 @@ def _handover(
 
     A worker counts a batch as put when it begins to send it, and a busy worker sends slowly: its next batch holds the
     interpreter. That wait costs latency, no throughput. So only a queue that holds a batch per worker, filled by
-    workers that have time to spare, shows what the loop thread itself must spend.
+    workers that pause, shows what the loop thread itself must spend.
     """
     full = [s.data_wait_s for s in steps if s.head_ready and (s.ready or 0) >= max(2, current)]
     if len(full) >= MIN_STEPS and busy_share <= BUSY:
         return statistics.median(full), HANDOVER_S
-    default_s = HANDOVER_S
-    if batch is not None:
-        default_s += HANDOVER_PER_TENSOR_S * max(0, batch.tensors - 1) + HANDOVER_PER_BYTE_S * batch.bytes
+    default_s = default_handover_s(batch)
     ready = [s.data_wait_s for s in steps if s.head_ready]
     return None, min([default_s, statistics.median(ready)] if len(ready) >= MIN_STEPS else [default_s])
 

@@ -9,6 +9,7 @@ from ..records.diagnosis import Advice, WorkerAdvice
 from ..window import Window
 from . import (
     BatchShape,
+    Limits,
     LoaderCosts,
     OperatingPoint,
     PrefetchAdvice,
@@ -19,8 +20,16 @@ from . import (
     limited,
     limits_from,
     loop_threads,
+    savings,
 )
 from .sharing import ASK, doubt, is_doubtful, learn_from_waits
+from .whatif import WhatIf, what_if
+
+MODEL_ERROR = 0.06
+"""Of a predicted step time, 8 of 10 times; benchmarks/workers: median 3 %."""
+
+NEIGHBOURS_MATTER_PCT = 5.0
+"""Rise of throughput from which on it is said what other jobs cost: twice the noise of a step time."""
 
 MAX_IN_FLIGHT = 4096
 """Most batches in flight that the model is asked about; it plays a loader through batch by batch."""
@@ -33,6 +42,8 @@ class Outlook:
     advice: WorkerAdvice
     available_cpus: float
     """CPUs that loop and workers of this rank may keep busy."""
+    without: WhatIf
+    """What a step would take with one cause of waiting gone."""
     deeper: PrefetchAdvice | None = None
     """A larger prefetch factor that would help with the present number of workers."""
     limit: str = ""
@@ -55,6 +66,11 @@ class Outlook:
         """What the recommended number changes, in one sentence; empty where nothing is predicted."""
         return expected(self.advice)
 
+    @property
+    def saves(self) -> str:
+        """What fewer workers save at the same speed; empty where they are not recommended for that."""
+        return savings(self.advice)
+
     def fixes(self, also: str = "") -> tuple[Advice, ...]:
         """Return the change as advice; with it, what to do about threads that compete with the workers.
 
@@ -62,8 +78,14 @@ class Outlook:
             also: Another setting to change with it, beginning with a space.
         """
         change = Advice.of(
-            f"Set num_workers={self.recommended}{also}.", expect=self.expect, limit=self.limit, gain_pct=self.gain_pct
+            f"Set num_workers={self.recommended}{also}.",
+            expect=self.expect,
+            limit=self.limit,
+            gain_pct=self.gain_pct,
+            interval_pct=self.interval_pct(self.gain_pct),
         )
+        if self.saves:
+            return (replace(change, predicted_gain_pct=None),)
         if self.loop_threads is None:
             return (change,)
         fewer = Advice.of(
@@ -71,6 +93,29 @@ class Outlook:
             limit=f"Helps while its {self.loop_threads:.1f} threads and the workers compete for CPUs.",
         )
         return (change, fewer)
+
+    def interval_pct(self, gain_pct: float | None) -> tuple[float, float] | None:
+        """Return between which gains the truth lies in 8 of 10 runs, percent; None where nothing is predicted.
+
+        Args:
+            gain_pct: As predicted by the model.
+        """
+        if gain_pct is None:
+            return None
+        observed_s = self.without.observed_s
+        off = abs(self.without.now_s / observed_s - 1.0) if observed_s else 0.0
+        error = MODEL_ERROR + off
+        factor = 1.0 + gain_pct / 100.0
+        return 100.0 * max(0.0, factor / (1.0 + error) - 1.0), 100.0 * (factor * (1.0 + error) - 1.0)
+
+    @property
+    def neighbours(self) -> str:
+        """What other jobs on these CPUs add to a step, as a sentence to follow another; empty where it is little."""
+        without = self.without
+        gain = without.gain_pct(without.alone_s)
+        if without.alone_s is None or gain is None or gain < NEIGHBOURS_MATTER_PCT:
+            return ""
+        return f" Other jobs hold CPUs as well: without them a step would be {gain:.0f} % faster."
 
     @property
     def confidence(self) -> float:
@@ -108,12 +153,24 @@ def _forecast(window: Window, current: int) -> Outlook | None:
         return Outlook(
             doubt(advice) if doubtful else advice,
             limits.available_cpus,
+            _without(window, costs, limits),
             advise_prefetch(costs, limits, current),
             ASK if doubtful else limited(costs, limits, advice, previous=previous),
             loop_threads(costs, advice.limited_by),
         )
     except SettingError:  # what was measured makes no sense, for example after the system clock was set back
         return None
+
+
+def _without(window: Window, costs: LoaderCosts, limits: Limits) -> WhatIf:
+    blocked, service, content = window.workers.blocked_share, window.workers.service_s, window.loader.content
+    return what_if(
+        costs,
+        limits,
+        blocked_s=None if blocked is None or service is None else blocked * costs.service_s,
+        usable_cpus=window.host.cpus_per_rank,
+        batch=None if content is None else BatchShape(content.tensors, content.bytes),
+    )
 
 
 def _unless_tried(advice: WorkerAdvice, window: Window) -> WorkerAdvice:
@@ -130,6 +187,8 @@ def _unless_tried(advice: WorkerAdvice, window: Window) -> WorkerAdvice:
         predicted_step_time_s=None,
         predicted_gain_pct=0.0,
         reason=f"{failed.workers} workers were tried in this run and were not better beyond the noise{achieved}",
+        saves_processes=None,
+        saves_bytes=None,
     )
 
 
@@ -160,3 +219,23 @@ def _previous(window: Window) -> OperatingPoint | None:
     if costs is None or costs.step_time_s is None:
         return None
     return OperatingPoint(workers=workers, service_s=costs.service_s, cpu_s=costs.cpu_s, step_time_s=costs.step_time_s)
+
+
+def operation(window: Window) -> tuple[LoaderCosts, Limits] | None:
+    """Return what a batch costs and what the workers may use; None when too little was measured for that."""
+    return window.remember("operation", lambda: _operation(window))
+
+
+def _operation(window: Window) -> tuple[LoaderCosts, Limits] | None:
+    current, content = window.loader.num_workers, window.loader.content
+    try:
+        costs = None if current is None else _costs(window, current)
+        limits = limits_from(
+            window.host.samples.items,
+            budget=window.facts.budget,
+            loader=window.loader.info,
+            batch_bytes=None if content is None else content.bytes,
+        )
+    except SettingError:  # what was measured makes no sense, for example after the system clock was set back
+        return None
+    return None if costs is None else (costs, limits)

@@ -163,6 +163,8 @@ class WorkerTrials:
             return self._take_back(self.trial)
         if advice is None or advice.current != self.workers or advice.recommended in self._tried:
             return None
+        if advice.saves_processes:  # it is not faster, and would be taken back for that
+            return None
         if self._failed >= MAX_REVERTS or self._present.speed(None) is None:
             return None
         return Proposal(before=self.workers, workers=advice.recommended, predicted_gain_pct=advice.predicted_gain_pct)

@@ -120,11 +120,11 @@ def test_complete_run(tmp_path):
     for words in (
         "No worker prepares batches beside the loop",
         "60 s lost, 60.0 % of the run",
-        "Do Set num_workers=4. Expect +138 % throughput predicted",
+        "Do Set num_workers=4. Expect predicted 2.4\N{MULTIPLICATION SIGN} faster",
         "100 ms p95 100 ms, slowest 100 ms",
         "330 samples/s 10.3 steps/s",
         "61.9 %",
-        "0 → 4 +138 % throughput predicted",
+        "0 → 4 predicted 2.4\N{MULTIPLICATION SIGN} faster",
         "Where the time went",
         "data wait 60 s 60.0 %",
         "wall time 100 s 100 %",
@@ -362,6 +362,7 @@ def hostile_run(folder, attack: str):
         diagnoses=(diagnosis, diagnosis),
         abstained=(Abstention(attack, (attack,)),),
         num_workers=workers,
+        runner_up=diagnosis,
     )
     known = {"data_wait": 60.0, "forward": 30.0, attack: 10.0}
     records = [

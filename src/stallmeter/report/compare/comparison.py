@@ -46,6 +46,8 @@ class Side:
     title: str | None
     share_pct: float | None
     """Share of the wall time that the primary cause lost."""
+    probable: bool = False
+    """Whether the primary cause is not sure."""
     noise: Mapping[str, Noise | None] = field(default_factory=dict)
     """By key of `NUMBERS`; empty where only a summary is known."""
 
@@ -241,6 +243,7 @@ def _side(document: Mapping[str, Any], source: str, noise: Mapping[str, Noise | 
         rule=primary.get("rule"),
         title=primary.get("title"),
         share_pct=_number(primary.get("share_pct")),
+        probable=document.get("probable") is True,
         noise=noise,
     )
 

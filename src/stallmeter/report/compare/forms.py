@@ -89,7 +89,7 @@ def _cause(side: Side) -> str:
     if side.rule is None:
         return "none"
     lost = f", {wording.percent(side.share_pct)} lost" if side.share_pct else ""
-    return f"{side.rule}{lost}"
+    return f"{'probably ' if side.probable else ''}{side.rule}{lost}"
 
 
 def _row(change: Change) -> tuple[str, ...]:
@@ -149,7 +149,9 @@ def _side(side: Side) -> dict[str, Any]:
         "wall_s": side.wall_s,
         "num_workers": side.num_workers,
         "batch_size": side.batch_size,
-        "primary": None if side.rule is None else {"rule": side.rule, "title": side.title, "share_pct": side.share_pct},
+        "primary": None
+        if side.rule is None
+        else {"rule": side.rule, "title": side.title, "share_pct": side.share_pct, "probable": side.probable},
     }
 
 

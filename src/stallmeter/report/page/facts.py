@@ -29,6 +29,8 @@ class VerdictBox:
     badge: str
     title: str
     summary: str = ""
+    other: str = ""
+    """What it is if it is not this, where that is not sure."""
     lost: str = ""
     share: str = ""
     fix: tuple[wording.FixLine, ...] = ()
@@ -79,8 +81,9 @@ def verdict_box(report: Report) -> VerdictBox:
     return VerdictBox(
         severity=primary.severity.value,
         badge=primary.severity.value,
-        title=primary.title,
+        title=wording.title(primary),
         summary=primary.summary,
+        other=wording.alternative(report.verdict) or "",
         lost=wording.seconds(primary.time_lost_s) if lost else "",
         share=wording.percent(primary.share_pct) if lost else "",
         fix=tuple(wording.fix_lines(replace(primary, advice=primary.advice[:1]))),
@@ -130,7 +133,7 @@ def _workers(report: Report) -> KeyFigure:
         "num_workers, now → advised",
         f"{advice.current} → {advice.recommended}",
         "",
-        wording.predicted(advice.predicted_gain_pct) or "gain not predicted",
+        wording.promised(advice) or "gain not predicted",
     )
 
 

@@ -1,0 +1,163 @@
+"""What a run gains when the cause of a loss is gone.
+
+The time that is no longer spent is known from the ledger. It is not all won where something else is as slow behind it:
+a loop that is held up less asks for its batches sooner, and workers that just kept up with it do not any more. What is
+left of a training of ``T`` seconds and ``n`` steps when ``x`` seconds are saved is therefore ::
+
+    max(T - x,  start of the workers + n * loader(t - x / n),  n * d)
+
+with the step that the loader allows when the loop itself needs ``t - x / n`` (`predict_step_time_s`), and ``d``, the
+time that the device computes in a step, which no host time can hide.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from ..window import Window
+from ..window.exposed_wait import mean_s
+from . import NOISE, Limits, LoaderCosts, predict_step_time_s
+from .forecast import operation
+
+LOADER_ERROR = 0.06
+"""Of the step time that a loader is predicted to allow, in 8 of 10 cases; benchmarks/workers: median 3 %."""
+
+UNSEEN_LOADER = 0.5
+"""Least share of the saved time that is won where workers were not measured: they may have no reserve."""
+
+REMAINS = 0.02
+"""Share of the time that is left at least: a larger gain is not believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """A predicted rise of throughput in percent. Both are None where nothing can be predicted."""
+
+    pct: float | None = None
+    interval_pct: tuple[float, float] | None = None
+    """Least and most of it, which hold it in 8 of 10 runs: what is uncertain, and what repeated runs differ by."""
+
+
+UNKNOWN = Gain()
+
+
+def gain_without(
+    window: Window,
+    saved_s: float | None,
+    *,
+    least: float = 1.0,
+    most: float = 1.0,
+    in_steps: bool = True,
+    on_device: bool = False,
+) -> Gain:
+    """Predict what training gains when some of its seconds are no longer spent.
+
+    Args:
+        window: Of the run.
+        saved_s: Seconds of training time that the fix saves; None or 0 when that is not known.
+        least: Times ``saved_s`` that it saves at least, in 8 of 10 runs.
+        most: Times ``saved_s`` that it saves at most.
+        in_steps: The time is spent in ordinary steps, not in rare pauses in which the prefetch queue fills up.
+        on_device: The time is the device's, so that what it computes is no lower bound.
+    """
+    training_s, ledger = window.ledger.training_s, window.ledger.record
+    if ledger is None or not training_s or not saved_s or not math.isfinite(saved_s) or saved_s < 0:
+        return UNKNOWN
+    steps = max(1, ledger.steps)
+    device_s = 0.0 if on_device else steps * (_device_work_s(window) or 0.0)
+    started_s = window.spent.bucket_s("worker_startup") or 0.0
+    loader = _loader(window)
+    if loader is None and window.loader.num_workers:
+        least *= UNSEEN_LOADER
+
+    def left_s(saved: float, slower: float, cpu_saved: float) -> float:
+        left = max(training_s - saved, device_s)
+        if loader is not None:
+            step_s = loader.step_s(saved / steps if in_steps else 0.0, cpu_saved)
+            left = max(left, started_s + steps * slower * step_s)
+        return min(left, training_s)
+
+    return _gain(
+        training_s,
+        left_s(saved_s, 1.0, 0.5),
+        left_s(least * saved_s, 1.0 + LOADER_ERROR, 0.0),
+        left_s(most * saved_s, 1.0 - LOADER_ERROR, 1.0),
+    )
+
+
+def gain_of_start(window: Window, saved_s: float | None, *, least: float = 1.0, most: float = 1.0) -> Gain:
+    """Predict what the whole run gains when some seconds before its first step are no longer spent.
+
+    Args:
+        window: Of the run.
+        saved_s: Seconds of wall time that the fix saves; None or 0 when that is not known.
+        least: Times ``saved_s`` that it saves at least, in 8 of 10 runs.
+        most: Times ``saved_s`` that it saves at most.
+    """
+    wall_s = window.ledger.wall_s
+    if not wall_s or not saved_s or not math.isfinite(saved_s) or saved_s < 0:
+        return UNKNOWN
+    return _gain(wall_s, *(wall_s - part * saved_s for part in (1.0, least, most)))
+
+
+def gain_with_more_cpus(window: Window) -> Gain:
+    """Predict what training gains when CPUs limit neither the loop nor its workers, with as many workers as now."""
+    training_s, ledger, loader = window.ledger.training_s, window.ledger.record, _loader(window)
+    if ledger is None or not training_s or loader is None:
+        return UNKNOWN
+    free_s = replace(loader, limits=replace(loader.limits, available_cpus=None)).step_s(0.0)
+    now_s = loader.costs.step_time_s or free_s
+    saved_s = min(ledger.steps * max(0.0, now_s - free_s), window.spent.bucket_s("data_wait") or 0.0)
+    # Workers that are stopped and go on find cold caches, and how much of the quota others take is not known.
+    return _gain(training_s, *(training_s - part * saved_s for part in (1.0, 0.7, 1.15)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Loader:
+    """What the workers can deliver."""
+
+    costs: LoaderCosts
+    limits: Limits
+
+    def step_s(self, saved_s: float, cpu_saved: float = 0.5) -> float:
+        """Return the step time that the workers allow when the loop needs so many seconds less for a step.
+
+        Args:
+            saved_s: Per step.
+            cpu_saved: Share of that time in which it kept a CPU busy, as far as the loop does on average.
+        """
+        costs = self.costs
+        saved_s = min(saved_s, costs.work_s)
+        cpu_s = cpu_saved * costs.loop_cpu_s * saved_s / costs.work_s if costs.work_s else 0.0
+        # A batch that lies ready is handed over in the loop's own time, which the ledger holds already.
+        free = replace(costs, handover_s=0.0)
+        now_s = predict_step_time_s(free, self.limits, costs.current)
+        faster = replace(free, work_s=costs.work_s - saved_s, loop_cpu_s=costs.loop_cpu_s - cpu_s)
+        then_s = predict_step_time_s(faster, self.limits, costs.current)
+        # What is taken for slower than it is now was misjudged: it delivers what it delivers.
+        observed_s = costs.step_time_s
+        return then_s * min(1.0, observed_s / now_s) if saved_s and observed_s and now_s else then_s
+
+
+def _loader(window: Window) -> _Loader | None:
+    """Return what is known of the workers; None without any: then each batch is made in the loop's own time."""
+    if not window.loader.num_workers:
+        return None
+    known = operation(window)
+    return None if known is None else _Loader(*known)
+
+
+def _device_work_s(window: Window) -> float | None:
+    """Mean time of a step in which the device has work, seconds; None when that was not measured."""
+    total_s = mean_s(window.device.steps.items, lambda s: s.total_s)
+    idle_s = mean_s(window.device.steps.items, lambda s: (s.exposed_wait_s or 0.0) + (s.idle_s or 0.0))
+    return None if total_s is None or idle_s is None else max(0.0, total_s - idle_s)
+
+
+def _gain(before_s: float, left_s: float, longest_s: float, shortest_s: float) -> Gain:
+    """Compare times before and after. The interval grows by what two runs of the same program differ by."""
+    expected, least, most = (before_s / max(after_s, REMAINS * before_s) for after_s in (left_s, longest_s, shortest_s))
+    noise = NOISE * expected
+    interval = expected - math.hypot(expected - least, noise), expected + math.hypot(most - expected, noise)
+    return Gain(100.0 * (expected - 1.0), (100.0 * (interval[0] - 1.0), 100.0 * (interval[1] - 1.0)))

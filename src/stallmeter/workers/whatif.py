@@ -1,0 +1,122 @@
+"""What a step would take if one cause of waiting for data were gone: the num_workers model, asked with other costs.
+
+Causes that lengthen the same wait can only be weighed against each other like this: what each of them adds depends on
+the others. A slow hand-over costs nothing behind workers that are slower still, and a neighbour that takes a CPU costs
+nothing where the device sets the pace.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, replace
+
+from .costs import BatchShape, default_handover_s
+from .model import Limits, LoaderCosts, best_workers, predict_step_time_s
+
+SLOW_BATCH = 4.0
+"""A batch that takes so many times the median is a slow one; benchmarks/faults."""
+
+RARE = 0.15
+"""Up to this share of the batches slow ones are exceptions; more of them are how the loader is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """Predicted step times, seconds, each with one cause gone and everything else as it is."""
+
+    observed_s: float
+    """As it was measured."""
+    now_s: float
+    """As the model has it."""
+    free_s: float
+    """Data cost nothing at all."""
+    best_workers_s: float
+    """The best number of workers."""
+    light_handover_s: float
+    """A batch is one tensor of the same size."""
+    even_s: float | None
+    """Rare slow batches take as long as the others; None where there are none, or where batches come in any order."""
+    unblocked_s: float | None
+    """Workers never wait for storage, network or a lock; None where that was not measured."""
+    no_cpu_s: float | None
+    """Making a batch costs no CPU time; None like the one before."""
+    alone_s: float | None
+    """No other job uses these CPUs; None where others are not known."""
+
+    def recovers(self, step_s: float | None) -> float:
+        """Return the share (0 to 1) of the loss to data that a predicted step wins back; 0 where it is not known."""
+        lost_s = self.now_s - self.free_s
+        if step_s is None or lost_s <= 0:
+            return 0.0
+        return min(1.0, max(0.0, (self.now_s - step_s) / lost_s))
+
+    def gain_pct(self, step_s: float | None) -> float | None:
+        """Return the rise of throughput, percent, that a predicted step means; None where it is not known."""
+        if step_s is None or step_s <= 0:
+            return None
+        return 100.0 * max(0.0, self.now_s / step_s - 1.0)
+
+
+def what_if(
+    costs: LoaderCosts,
+    limits: Limits,
+    *,
+    blocked_s: float | None = None,
+    usable_cpus: float | None = None,
+    batch: BatchShape | None = None,
+) -> WhatIf:
+    """Ask the model what a step takes with each cause gone.
+
+    Args:
+        costs: Measured with the present number of workers.
+        limits: What the workers may use.
+        blocked_s: Mean time of a batch in which its worker waited for storage, network or a lock.
+        usable_cpus: CPUs that this rank may use when no other job does.
+        batch: What a batch consists of.
+    """
+
+    def step_s(other: LoaderCosts, within: Limits = limits) -> float:
+        return predict_step_time_s(other, within, costs.current)
+
+    now_s = step_s(costs)
+    blocked = None if blocked_s is None else min(blocked_s, costs.service_s)
+    light_s = default_handover_s(BatchShape(1, batch.bytes if batch else 0))
+    handover_s = costs.default_handover_s if costs.handover_s is None else costs.handover_s
+    even = without_slow_batches(costs)
+    neighbours = limits.neighbour_cpus > 0 and usable_cpus is not None
+    return WhatIf(
+        observed_s=costs.step_time_s or now_s,
+        now_s=now_s,
+        free_s=min(now_s, costs.work_s),
+        best_workers_s=best_workers(costs, limits).step_time_s,
+        light_handover_s=step_s(replace(costs, handover_s=min(handover_s, light_s))),
+        even_s=None if even is None else step_s(even),
+        unblocked_s=None
+        if blocked is None
+        else step_s(replace(costs, service_s=costs.service_s - blocked), replace(limits, shared_s=0.0)),
+        no_cpu_s=None
+        if blocked is None
+        else step_s(replace(costs, service_s=blocked, cpu_s=0.0, neighbour_wait_s=0.0)),
+        alone_s=step_s(
+            # A loop that has to wait for a CPU takes longer to receive a batch as well.
+            replace(costs, neighbour_wait_s=0.0, handover_s=min(handover_s, costs.default_handover_s)),
+            replace(limits, available_cpus=usable_cpus, neighbour_cpus=0.0),
+        )
+        if neighbours
+        else None,
+    )
+
+
+def without_slow_batches(costs: LoaderCosts) -> LoaderCosts | None:
+    """Return the costs with every rare slow batch as quick as a typical one; None where there are no such batches."""
+    if not sum(costs.profile):
+        return None
+    typical_s = statistics.median(costs.profile)
+    slow = [s for s in costs.profile if s >= SLOW_BATCH * typical_s]
+    if not slow or typical_s <= 0 or len(slow) > RARE * len(costs.profile):
+        return None
+    profile = tuple(typical_s if s >= SLOW_BATCH * typical_s else s for s in costs.profile)
+    shorter = math.fsum(profile) / math.fsum(costs.profile)
+    service_s = costs.service_s * shorter
+    return replace(costs, profile=profile, service_s=service_s, cpu_s=min(costs.cpu_s, service_s))

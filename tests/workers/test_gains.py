@@ -1,0 +1,125 @@
+"""What a run gains when the cause of a loss is gone: the saved time, as far as loader and device allow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stallmeter.window import Window
+from stallmeter.workers.gains import UNKNOWN, Gain, gain_of_start, gain_with_more_cpus, gain_without
+
+from ..rules.waiting import waiting
+from ..rules.windows import device_steps, ledger, loader, run, step, window
+
+
+def within(gain: Gain, pct: float) -> bool:
+    assert gain.interval_pct is not None
+    least, most = gain.interval_pct
+    return least <= pct <= most
+
+
+def held(batch_s: float, *, pause_s: float = 0.05, work_s: float = 0.05, workers: int = 2, **options: Any) -> Window:
+    """A run of 1,000 steps, each held up by something that is booked beside its work and its wait."""
+    wait_s = max(0.001, batch_s / max(1, workers) - work_s - pause_s)
+    made = waiting(workers=workers, wait_s=wait_s, work_s=work_s + pause_s, batch_s=batch_s, **options)
+    total = 1000 * (wait_s + work_s + pause_s)
+    spent = {"data_wait": 1000 * wait_s, "forward": 1000 * work_s, "backward": 0.0, "optimizer": 0.0}
+    made.append(ledger(wall_s=total, start=0.0, loop=0.0, callbacks={"Slow": 1000 * pause_s}, **spent))
+    return made
+
+
+def test_all_of_it_is_won_where_the_loader_keeps_up() -> None:
+    """101 ms a step become 51 ms: workers that need 20 ms for two batches have time to spare."""
+    gain = gain_without(held(0.02), 50.0)
+    assert gain.pct == pytest.approx(100 * (101 / 51 - 1))
+
+
+def test_what_the_loader_takes_is_not_won() -> None:
+    """Two workers with 150 ms for a batch allow a step each 75 ms, whatever the loop needs."""
+    gain = gain_without(held(0.15), 50.0)
+    assert gain.pct == pytest.approx(100 * (101 / 75.25 - 1), rel=0.1)
+    assert within(gain, 100 * (101 / 75 - 1))
+
+
+def test_nothing_is_won_where_the_loader_sets_the_pace() -> None:
+    """The loop waits for its workers already: what it is no longer held up by, it waits longer."""
+    gain = gain_without(held(0.3), 50.0)
+    assert gain.pct == pytest.approx(0.0, abs=3.0)
+    assert within(gain, 0.0)
+
+
+def test_without_workers_the_loop_makes_its_batches_itself() -> None:
+    made = held(0.15, workers=0)
+    before = (made.ledger.training_s or 0.0) / 1000
+    assert gain_without(made, 50.0).pct == pytest.approx(100 * (before / (before - 0.05) - 1))
+
+
+def test_rare_pauses_in_which_the_queue_fills_up() -> None:
+    """Between them the loop goes at the pace of its workers: what they made in the pause is missing without it."""
+    made = waiting(workers=2, wait_s=0.04, work_s=0.02, batch_s=0.14)
+    spent = {"data_wait": 40.0, "forward": 20.0, "backward": 0.0, "optimizer": 0.0, "checkpoint": 30.0}
+    made.append(ledger(wall_s=90.0, start=0.0, loop=0.0, **spent))
+    gain = gain_without(made, 30.0, in_steps=False)
+    assert gain.pct == pytest.approx(100 * (90 / 70.25 - 1), rel=0.1)
+
+
+def test_the_device_computes_on() -> None:
+    """A callback that waits for the device is charged with its work: that stays."""
+    busy = device_steps(beside_s=0.05, exposed=0.0, host_work_s=0.05)
+    hidden = gain_without(run(*busy, callbacks={"Slow": 50.0}), 50.0)
+    assert hidden.pct == pytest.approx(0.0, abs=1.0)
+    idle = device_steps(beside_s=0.05, exposed=1.0, host_work_s=0.05, total_s=0.1)
+    shown = gain_without(run(*idle, callbacks={"Slow": 50.0}), 50.0)
+    assert shown.pct == pytest.approx(100 * (99 / 49 - 1), rel=0.05)
+    assert gain_without(run(*busy, h2d=50.0), 50.0, on_device=True).pct == pytest.approx(100 * (99 / 49 - 1))
+
+
+def test_the_interval_knows_what_the_fix_leaves() -> None:
+    whole, part = (gain_without(run(callbacks={"A": 20.0}), 20.0, least=least) for least in (1.0, 0.5))
+    assert whole.pct == part.pct
+    assert whole.interval_pct is not None
+    assert part.interval_pct is not None
+    assert part.interval_pct[0] < whole.interval_pct[0] < (whole.pct or 0.0) < whole.interval_pct[1]
+    assert part.interval_pct[1] == whole.interval_pct[1]
+    assert within(part, 100 * (99 / 89 - 1))
+
+
+def test_an_unseen_loader_may_have_no_reserve() -> None:
+    seen = gain_without(run(loader(0), callbacks={"A": 20.0}), 20.0)
+    unseen = gain_without(run(replace(loader(2), probed=False), callbacks={"A": 20.0}), 20.0)
+    assert seen.pct == unseen.pct
+    assert seen.interval_pct is not None
+    assert unseen.interval_pct is not None
+    assert unseen.interval_pct[0] < seen.interval_pct[0]
+
+
+def test_of_the_start() -> None:
+    """Of the whole wall time: training itself gets no faster."""
+    made = run(start=40.0)
+    gain = gain_of_start(made, 38.0, least=0.5)
+    assert gain.pct == pytest.approx(100 * (100 / 62 - 1))
+    assert within(gain, 100 * (100 / 81 - 1))
+
+
+def test_with_more_cpus() -> None:
+    """Two workers that compute 100 ms for a batch allow 50 ms a step, and on one CPU 100 ms."""
+    made = waiting(workers=2, wait_s=0.08, work_s=0.02, batch_s=0.1, cpus=1.0)
+    gain = gain_with_more_cpus(made)
+    assert gain.pct == pytest.approx(100.0, rel=0.15)
+    assert within(gain, 95.0)
+
+
+@pytest.mark.parametrize("seconds", [None, 0.0, -1.0, float("nan"), float("inf")])
+def test_what_is_not_known_is_not_predicted(seconds: float | None) -> None:
+    assert gain_without(run(), seconds) == UNKNOWN
+    assert gain_of_start(run(), seconds) == UNKNOWN
+    assert gain_without(Window(), 1.0) == gain_of_start(Window(), 1.0) == UNKNOWN
+    assert gain_with_more_cpus(Window()) == gain_with_more_cpus(run()) == UNKNOWN
+
+
+def test_no_miracles() -> None:
+    """However much is claimed, some time is left."""
+    gain = gain_without(window(step(5), ledger()), 1e9)
+    assert gain.pct == pytest.approx(4900.0)

@@ -1,0 +1,93 @@
+"""What a step would take with one cause gone, against sums done by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stallmeter.workers import BatchShape, Limits, LoaderCosts
+from stallmeter.workers.whatif import WhatIf, what_if, without_slow_batches
+
+BUSY = LoaderCosts(current=2, work_s=0.010, service_s=0.060, cpu_s=0.060, handover_s=0.001, turnaround_s=0.0)
+ROOM = Limits(available_cpus=8.0)
+
+
+def test_more_workers_win_all_but_the_hand_over() -> None:
+    found = what_if(BUSY, ROOM, blocked_s=0.0)
+    assert found.now_s == pytest.approx(0.030)
+    assert found.free_s == pytest.approx(0.010)
+    assert found.best_workers_s == pytest.approx(0.011, rel=0.05)
+    assert found.recovers(found.best_workers_s) == pytest.approx(0.95, abs=0.05)
+    assert found.no_cpu_s == pytest.approx(0.011)
+    assert found.unblocked_s == pytest.approx(0.030)
+    assert found.gain_pct(found.no_cpu_s) == pytest.approx(100 * (30 / 11 - 1))
+
+
+def test_a_light_hand_over_wins_nothing_behind_slow_workers() -> None:
+    """13 ms from collated to received cost nothing where two workers make a batch in 30 ms."""
+    found = what_if(replace(BUSY, handover_s=0.013), ROOM, batch=BatchShape(1, 64))
+    assert found.recovers(found.light_handover_s) == 0.0
+    quick = what_if(replace(BUSY, service_s=0.002, cpu_s=0.002, handover_s=0.013), ROOM, batch=BatchShape(1, 64))
+    assert quick.recovers(quick.light_handover_s) > 0.8
+
+
+def test_neighbours_are_to_blame_only_where_the_loader_keeps_up_alone() -> None:
+    crowded = Limits(available_cpus=1.0, neighbour_cpus=1.0)
+    keeps_up = replace(BUSY, service_s=0.018, cpu_s=0.018, neighbour_wait_s=0.018)
+    found = what_if(keeps_up, crowded, usable_cpus=2.0)
+    assert found.recovers(found.alone_s) > 0.8
+    heavy = replace(BUSY, neighbour_wait_s=0.020)
+    found = what_if(heavy, crowded, usable_cpus=2.0)
+    assert 0.0 < found.recovers(found.alone_s) <= 0.6
+    assert what_if(heavy, ROOM, usable_cpus=2.0).alone_s is None  # nobody is there
+
+
+def test_rare_slow_batches() -> None:
+    profile = (*[0.004] * 31, 0.100)
+    costs = replace(BUSY, service_s=sum(profile) / 32, cpu_s=0.001, profile=profile)
+    even = without_slow_batches(costs)
+    assert even is not None
+    assert even.service_s == pytest.approx(0.004)
+    found = what_if(costs, ROOM)
+    assert found.even_s == pytest.approx(0.011, rel=0.1)
+    assert found.recovers(found.even_s) > 0.6  # the hand-over stays
+
+
+@pytest.mark.parametrize("profile", [(), (0.01,) * 8, (*[0.01] * 4, *[0.1] * 4)], ids=["none", "even", "half are slow"])
+def test_no_rare_slow_batches(profile: tuple[float, ...]) -> None:
+    assert without_slow_batches(replace(BUSY, profile=profile)) is None
+
+
+@given(
+    st.integers(0, 8),
+    st.floats(1e-4, 0.1),
+    st.floats(1e-4, 0.3),
+    st.floats(0.0, 1.0),
+    st.floats(0.0, 0.02),
+    st.floats(0.5, 8.0),
+)
+def test_no_cause_gone_makes_a_step_longer(
+    workers: int, work_s: float, service_s: float, blocked: float, handover_s: float, cpus: float
+) -> None:
+    costs = LoaderCosts(
+        current=workers, work_s=work_s, service_s=service_s, cpu_s=(1 - blocked) * service_s, handover_s=handover_s
+    )
+    limits = Limits(available_cpus=cpus, neighbour_cpus=1.0)
+    found = what_if(costs, limits, blocked_s=blocked * service_s, usable_cpus=cpus + 1.0)
+    for name in ("free_s", "light_handover_s", "unblocked_s", "no_cpu_s", "alone_s"):
+        step_s = getattr(found, name)
+        assert step_s <= found.now_s * (1 + 1e-9), name
+        assert 0.0 <= found.recovers(step_s) <= 1.0
+        assert (found.gain_pct(step_s) or 0.0) >= 0.0
+
+
+def test_nothing_is_won_from_what_is_not_known() -> None:
+    found = WhatIf(
+        observed_s=1.0, now_s=1.0, free_s=0.5, best_workers_s=0.5, light_handover_s=1.0,
+        even_s=None, unblocked_s=None, no_cpu_s=None, alone_s=None,
+    )  # fmt: skip
+    assert found.recovers(found.alone_s) == 0.0
+    assert found.gain_pct(found.alone_s) is None
