@@ -143,20 +143,22 @@ class TestGrowth:
         assert growth(same) is None
 
     def test_a_slow_hour_with_busy_workers_is_no_sharing(self) -> None:
-        """Each batch waits for itself: because they take long, the loop waits, and all workers are at work."""
+        """Each batch waits for itself: because they take long, the loop waits, and then all workers are at work."""
         made = []
         for i in range(480):
-            slow = i // 48 % 2
+            slow, since = i // 48 % 2, i % 48
+            others = min(3, since // 3) if slow else i % 2
             made.append(
                 WorkerBatch(
                     worker=i % 4, time_s=float(i), wall_s=0.2 if slow else 0.05, cpu_s=0.0, run_queue_s=0.0,
-                    ahead=3 if slow else i % 2, in_flight=4.0 if slow else 1.5,
+                    ahead=others, in_flight=1.0 + others,
                 )
             )  # fmt: skip
 
         found = growth(made)
 
-        assert found is None or not found.shows_sharing
+        assert found is not None
+        assert not found.shows_sharing
 
     def test_records_without_the_number_at_work_say_nothing(self) -> None:
         old = [WorkerBatch(worker=i % 4, time_s=float(i), wall_s=0.1, cpu_s=0.0, run_queue_s=0.0) for i in range(300)]

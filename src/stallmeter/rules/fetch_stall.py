@@ -126,7 +126,7 @@ class FetchStall:
             Advice.of(
                 f"Set num_workers={predicted.recommended} to read more in parallel.",
                 expect=predicted.expect,
-                limit="Helps until the storage itself is busy; blocked workers need no CPU.",
+                limit=predicted.limit,
                 gain_pct=predicted.gain_pct,
                 interval_pct=predicted.interval_pct(predicted.gain_pct),
             ),

@@ -1,0 +1,125 @@
+"""What workers share, as the model takes it: no gain is predicted where one at a time gets through."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallmeter.records import HostSample, LedgerRecord, LoaderInfo, StepRecord, WorkerBatch, WorkerChange, WorkerWaits
+from stallmeter.rules.fetch_stall import FetchStall
+from stallmeter.window import Window
+from stallmeter.workers.forecast import Outlook, forecast
+
+
+def run(*, workers: int = 4, service_s: float = 0.16, step_s: float = 0.04, in_line: bool = False) -> Window:
+    """Blocked workers that are the limit: together they make a batch every 40 ms."""
+    window = Window()
+    window.append(LoaderInfo(time_s=0, kind="DataLoader", num_workers=workers, prefetch_factor=2))
+    fill(window, workers, service_s, step_s, in_line=in_line)
+    return window
+
+
+def fill(
+    window: Window, workers: int, service_s: float, step_s: float, *, in_line: bool = False, first: int = 0
+) -> None:
+    begin_s = 1.0 + first * 0.1
+    window.append(HostSample(time_s=begin_s, usable_cpus=8.0, others_cpus=0.0, job_cpus=0.5, main_cpus=0.1))
+    for i in range(200):
+        window.append(
+            StepRecord(
+                index=first + i, epoch=0, optimizer_step=None, tracker_step=i, samples=4, time_s=begin_s + i * step_s,
+                total_s=step_s, data_wait_s=step_s - 0.002, epoch_start=i == 0, ready=0, head_ready=False,
+            )
+        )  # fmt: skip
+        ahead = i * 7 % workers if in_line else workers - 1
+        wall_s = 2 * service_s * (1 + ahead) / (1 + workers) if in_line else service_s
+        window.append(
+            WorkerBatch(
+                worker=i % workers, time_s=begin_s + i * step_s + wall_s, wall_s=wall_s, cpu_s=0.001, run_queue_s=0.0,
+                ahead=ahead, in_flight=1.0 + ahead,
+            )
+        )  # fmt: skip
+    window.append(
+        LedgerRecord(
+            time_s=begin_s + 200 * step_s, wall_s=(1 + (first > 0)) * 200 * step_s, steps=first + 200, epochs=1,
+            buckets={"data_wait": (1 + (first > 0)) * 190 * step_s, "compute": 20 * step_s, "other": 0.0},
+        )
+    )  # fmt: skip
+
+
+def ask(window: Window) -> Outlook:
+    found = forecast(window)
+    assert found is not None
+    return found
+
+
+def look(window: Window, *, lock: int, sleep: int, contended: int) -> None:
+    for i in range(6):
+        window.append(
+            WorkerWaits(
+                time_s=float(i), looks=8, workers=lock + sleep, lock=lock, sleep=sleep, queued=lock, contended=contended
+            )
+        )
+
+
+def test_one_lock_for_all_no_gain_from_more_workers() -> None:
+    window = run()
+    look(window, lock=24, sleep=8, contended=8)
+
+    found = ask(window)
+
+    assert found.recommended <= 4
+    assert found.gain_pct == 0.0
+    assert found.advice.limited_by == "lock"
+    assert "wait for each other at a lock held 40 ms for a batch" in found.advice.reason
+
+
+def test_a_lock_held_part_of_the_time_allows_for_that_much_more() -> None:
+    window = run()
+    look(window, lock=2, sleep=30, contended=2)
+
+    found = ask(window)
+
+    use = window.workers.waits.lock_use
+    assert use == pytest.approx(0.6, abs=0.1)
+    assert found.recommended > 4
+    assert found.gain_pct == pytest.approx(100 * (1 / use - 1), rel=0.25)
+
+
+def test_a_store_that_serves_one_at_a_time_allows_no_more() -> None:
+    found = ask(run(in_line=True, step_s=0.064))
+
+    assert found.advice.limited_by == "bandwidth"
+    assert found.recommended <= 4
+
+
+def test_without_evidence_more_workers_are_recommended_with_doubt() -> None:
+    window = run()
+    look(window, lock=0, sleep=32, contended=0)
+
+    found = ask(window)
+
+    assert found.recommended > 8
+    assert "Less is gained if the workers share a store" in found.limit
+    assert "If the workers share the store" in found.advice.reason
+    assert found.confidence < 0.7
+
+
+def test_a_number_that_was_tried_before_leaves_no_doubt() -> None:
+    window = run()
+    window.append(WorkerChange(time_s=20.0, step=200, before=4, workers=5))
+    fill(window, 5, 0.16, 0.032, first=200)
+
+    assert window.present() is not window
+    assert "share" not in ask(window.present()).limit
+
+
+def test_the_diagnosis_names_the_lock_and_what_to_do_about_it() -> None:
+    window = run()
+    look(window, lock=24, sleep=8, contended=8)
+
+    found = FetchStall().check(window)
+
+    assert found is not None
+    assert "75% of that for a lock that another process held" in found.summary
+    assert found.advice[0].text.startswith("Hold the lock for less")
+    assert not any("num_workers" in advice.text for advice in found.advice)
