@@ -190,3 +190,44 @@ def test_the_rank_that_started_this_one(start: Callable[..., subprocess.Popen[st
     assert ([process.pid for process in tree.processes], tree.other_ranks) == ([rank1], 1)
     tree.read_ranks_cpu()
     assert (tree.read_ranks_cpu() or 0.0) >= 0.0
+
+
+def test_how_many_files_a_process_may_open() -> None:
+    """No limit is None, and so is what a system does not tell."""
+
+    class Process:
+        pid = 2**30
+
+        def __init__(self, soft: int) -> None:
+            self._soft = soft
+
+        def rlimit(self, which: int) -> tuple[int, int]:
+            return self._soft, which
+
+    class System:
+        RLIMIT_NOFILE = 7
+
+    assert processes.open_files_limit(Process(1024), System) == 1024
+    assert processes.open_files_limit(Process(-1), System) is None
+    assert processes.open_files_limit(Process(2**63 - 1), System) is None
+    assert processes.open_files_limit(Process(1024), object()) is None, "another process on a system that tells of none"
+    assert processes.open_files(Process(1024)) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no such limit here")
+def test_open_files_for_real(tmp_path: Path) -> None:
+    """A file more is one more."""
+    own = psutil.Process()
+    before = processes.open_files(own)
+    with (tmp_path / "file").open("w"):
+        assert processes.open_files(own) == (before or 0) + 1
+    limit = processes.open_files_limit(own)
+    assert limit is None or limit > 0
+    if limit is not None:
+
+        class Mac:
+            """psutil tells of no limits there."""
+
+            pid = os.getpid()
+
+        assert processes.open_files_limit(Mac(), object()) == limit

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
+from contextlib import suppress
 
 import pytest
 
+from stallmeter.recording.reader import Reader
+from stallmeter.records import GarbagePauses, MemorySample
 from stallmeter.sources.garbage import GarbageSource
 from stallmeter.timing.ledger import COMPUTE, DATA_WAIT, FORWARD, START, VALIDATION, Ledger
+
+from ..monitors import bare_monitor
 
 
 class Clock:
@@ -139,4 +145,30 @@ def test_for_real():
         assert len(kept) == 100_000
     finally:
         source.close()
+    assert gc.callbacks == before
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_in_a_run(tmp_path, raises):
+    """A run counts, keeps what was counted beside its processes' memory, and leaves the collector as it was."""
+    before = list(gc.callbacks)
+
+    def train(monitor):
+        kept = [[i] for i in range(100_000)]
+        for _ in monitor.watch([[i] for i in range(5)]):
+            gc.collect()
+        if raises:
+            raise KeyError(len(kept))
+
+    monitor = bare_monitor(tmp_path, hardware=True, interval_s=0.05)
+    with suppress(KeyError), monitor:
+        train(monitor)
+    monitor.finish()
+    (folder,) = (path.parent for path in tmp_path.rglob("rank0.0000.jsonl"))
+    records = [record for record, _ in Reader(folder)]
+    found = [r for r in records if isinstance(r, GarbagePauses)]
+    assert sum(r.passes for r in found) >= 5
+    assert sum(r.training_s for r in found) > 0
+    if sys.platform == "linux":
+        assert any(isinstance(r, MemorySample) and r.main_bytes > 0 for r in records)
     assert gc.callbacks == before

@@ -14,6 +14,7 @@ import pytest
 
 from stallmeter.machine import processes
 from stallmeter.machine.budget import Budget
+from stallmeter.sources import host
 from stallmeter.sources.host import HostSource
 
 DATA = Path(__file__).parent.parent / "data"
@@ -31,6 +32,7 @@ class FakeProcess:
         self.reaped_s = 0.0
         self.rss = 100 * MIB
         self.uss = 4 * 1024
+        self.fds = 42
         self.denied = False
         self.env = {}
         self.cpus = {0, 1, 2, 3}
@@ -79,7 +81,11 @@ class FakeProcess:
 
     def num_fds(self):
         self._check()
-        return 42
+        return self.fds
+
+    def rlimit(self, which):
+        assert which == FakeSystem.RLIMIT_NOFILE
+        return 1024, 4096
 
     def children(self, recursive):
         assert recursive
@@ -95,6 +101,7 @@ class FakeSystem:
     """Stands in for psutil."""
 
     LINUX = True
+    RLIMIT_NOFILE = 7
 
     def __init__(self):
         self.processes = {}
@@ -248,6 +255,32 @@ def test_first_sample_has_gauges_and_no_rates(tmp_path):
     assert (sample.time_s, sample.host_cpus, sample.usable_cpus) == (1.7e9, 4, 4.0)
     assert (sample.job_processes, sample.open_files) == (1, 42)
     assert sample.job_uss_bytes == 4096
+
+
+def test_open_files_of_workers(bench):
+    """The most that one has; one that may not be looked at costs nothing else."""
+    assert (bench.sample().workers_open_files, bench.source.pids) == (None, (100,))
+    for pid, fds in ((101, 7), (102, 900), (103, 1000)):
+        bench.system.start(pid, 100).fds = fds
+    bench.system.processes[103].denied = True
+    sample = bench.sample(after_s=1.0)
+    assert (sample.open_files, sample.workers_open_files, sample.open_files_limit) == (42, 900, 1024)
+    assert bench.source.pids[0] == 100
+    assert {101, 102} <= set(bench.source.pids)
+
+
+def test_open_files_are_counted_less_often_where_that_takes_long(bench, monkeypatch):
+    """The first times it is done at any cost: a short run has no others."""
+    spent = [0.0]
+
+    def slow():
+        spent[0] += 0.01
+        return spent[0]
+
+    monkeypatch.setattr(host.time, "thread_time", slow)
+    counted = [bench.sample(after_s=1.0).open_files for _ in range(60)]
+    assert None not in counted[:30]
+    assert counted[30:].count(None) > 20
 
 
 def test_second_sample_has_all_rates(tmp_path):

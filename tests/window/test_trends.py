@@ -62,3 +62,28 @@ def test_no_trend():
     assert trend([(float(i), 1.0) for i in range(8)]) is None
     assert trend([(0.1 * i, 1.0) for i in range(50)]) is None
     assert trend([(5.0, float(i)) for i in range(100)]) is None
+
+
+def test_any_intervals():
+    """Five readings a second at first and one a second later are one line."""
+    times = [0.2 * i for i in range(50)] + [10.0 + i for i in range(90)]
+    found = trend([(time_s, 3.0 * time_s) for time_s in times])
+    assert found is not None
+    assert found.per_s == pytest.approx(3.0)
+    assert found.growth == pytest.approx(3.0 * (99 - 25), rel=0.02)
+    assert found.is_sure
+    assert found.lasts
+
+
+def test_few_points_are_enough_where_each_rises():
+    """Seven in a row are no chance; with one of them out of order they may be."""
+    assert trend([(float(i), float(i)) for i in range(9)]).is_sure  # type: ignore[union-attr]
+    values = [0, 1, 2, 3, 4, 6, 5, 7, 8]
+    assert not trend([(float(i), float(v)) for i, v in enumerate(values)]).is_sure  # type: ignore[union-attr]
+
+
+def test_few_jumps_are_no_trend():
+    """Each fifth must rise: what jumps twice may never jump again."""
+    jumps = trend([(float(i), 100.0 * (i // 45)) for i in range(100)])
+    assert jumps is not None
+    assert not jumps.is_sure

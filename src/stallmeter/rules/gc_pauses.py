@@ -9,9 +9,9 @@ moment.
 collector's own callbacks, so all of them are counted; as a share of training time in percent. The longest pause, the
 number of collections of the oldest generation, and blocks of memory on Python's heap, which are objects, roughly.
 
-**Advice.** `gc.freeze()` after set-up puts all that exists by then out of the collector's sight. `gc.disable()` and
-`gc.collect()` every so many steps makes the pauses rare and, with several ranks, simultaneous. Fewer Python objects, an
-index as numpy arrays, make them short.
+**Advice.** `gc.disable()` and `gc.collect()` every so many steps make the pauses rare and, with several ranks,
+simultaneous. `gc.freeze()` after set-up puts all that exists by then out of the collector's sight, which makes them
+short where the objects are not made in the steps. So do fewer Python objects, an index as numpy arrays for example.
 
 **When it is wrong.** Where training waits for its workers anyway, a pause is made up for by a shorter wait: the rule is
 silent then. On a GPU with work queued ahead, a short pause costs nothing. Collections on other threads hold the
@@ -101,18 +101,13 @@ class GcPauses:
             ),
             advice=(
                 Advice.of(
-                    "Call gc.collect() and gc.freeze() once, after set-up and before the first step.",
-                    expect="Collections that look at new objects only.",
-                    limit="Helps as far as the objects exist by then, not those made in the steps.",
+                    "Call gc.freeze() after set-up, gc.disable(), and gc.collect() each 1000 steps."
+                    if by_itself
+                    else "Call gc.collect() less often, and gc.freeze() once after set-up.",
+                    expect="Rare and short pauses, at steps that you choose.",
+                    limit="Memory grows in between where objects refer to each other in cycles.",
                     gain_pct=gain.pct,
                     interval_pct=gain.interval_pct,
-                ),
-                Advice.of(
-                    "Call gc.disable() before training, and gc.collect() each 1000 steps."
-                    if by_itself
-                    else "Call gc.collect() less often.",
-                    expect="Rare pauses, at steps that you choose.",
-                    limit="Memory grows in between where objects refer to each other in cycles.",
                 ),
                 Advice.of("Hold an index as numpy arrays or one tensor instead of lists and dicts."),
             ),
