@@ -20,6 +20,7 @@ from stallmeter.workers import (
     limits_from,
     predict_step_time_s,
 )
+from stallmeter.workers.forecast import epoch_start
 
 from .measure import Truth
 
@@ -100,6 +101,7 @@ def model(window: Window) -> tuple[LoaderCosts, Limits] | None:
         loader=loader,
         batch=None if content is None else BatchShape(content.tensors, content.bytes),
         device_s=window.device.pace_s,
+        epoch=epoch_start(window),
     )
     limits = limits_from(
         window.host.samples.items,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .advice import advise, expected, limited, loop_threads, savings
-from .costs import BatchShape, available_cpus, batch_shape, costs_from, limits_from
+from .costs import BatchShape, EpochStart, available_cpus, batch_shape, costs_from, limits_from
 from .model import (
     HANDOVER_S,
     NEAR_BEST,
@@ -25,6 +25,7 @@ __all__ = [
     "NEAR_BEST",
     "NOISE",
     "BatchShape",
+    "EpochStart",
     "Forecast",
     "Limits",
     "LoaderCosts",

@@ -4,11 +4,11 @@ A loop takes ``t`` seconds for a step, and ``w`` workers take ``s`` seconds for 
 itself, by the number of workers, by the CPUs or by something that all workers share::
 
     w = 0    t + s
-    w > 0    max(t + h,  s / w,  (c + l) / B,  b)
+    w > 0    max(t + h,  s / w,  (c + l) / B,  b) + start(w)
 
 ``h`` is the hand-over of a batch that lies ready (unpickling in the loop thread). ``c`` is the CPU time a worker
 needs for a batch, ``l`` what the training process needs for a step, and ``B`` the CPUs that this rank may keep busy.
-``b`` is the time a batch takes of a shared store. A loop that computes with several threads on the CPUs needs more of
+``b`` is the time a batch takes of a shared store, ``start`` what starting workers in each epoch adds to a step. A loop that computes with several threads on the CPUs needs more of
 ``l`` the more workers compete with it (`_crowding`). Where batches take unevenly long, ``max`` is too hopeful:
 torch's loader hands batches over in order and lets each worker run only ``prefetch_factor`` batches ahead, so one
 late batch stops all. The first two terms are therefore played through with the measured times (`_ordered_queue_s`).
@@ -95,8 +95,12 @@ class LoaderCosts:
     """Wait for a CPU per batch for which other jobs are to blame: it is there with any number of workers."""
     turnaround_s: float = TURNAROUND_S
     """Time of a worker between two batches."""
+    start_once_s: float = 0.0
+    """Start of an epoch with any number of workers, spread over its steps; 0 where workers live on between epochs."""
+    start_each_s: float = 0.0
+    """What each worker adds to that."""
     step_time_s: float | None = None
-    """The step as it is now, validation and checkpoint left out. Mean."""
+    """The step as it is now, the start of workers in it, validation and checkpoint left out. Mean."""
     profile: tuple[float, ...] = ()
     """Single service times in the order in which they were measured; only their proportions count."""
     longest_s: tuple[float, ...] = ()
@@ -217,7 +221,8 @@ def best_workers(costs: LoaderCosts, limits: Limits) -> Forecast:
     for step_s in islice(_step_times_s(costs, limits, 1 + HEADROOM), cap + 1):
         times.append(step_s)
         workers = len(times) - 1
-        if workers and step_s <= max(costs.ready_step_s, _floor_s(costs, limits, workers, 1 + HEADROOM)):
+        free_s = max(costs.ready_step_s, _floor_s(costs, limits, workers, 1 + HEADROOM)) + start_s(costs, workers)
+        if workers and step_s <= free_s:
             break
     best = min(times)
     chosen = len(list(takewhile(lambda s: s > best * (1 + NEAR_BEST), times)))
@@ -297,6 +302,11 @@ def advise_prefetch(costs: LoaderCosts, limits: Limits, workers: int) -> Prefetc
     return PrefetchAdvice(prefetch_factor=chosen, gain_pct=100.0 * won) if won >= NOISE else None
 
 
+def start_s(costs: LoaderCosts, workers: int) -> float:
+    """Return the part of a step that goes into starting so many workers in each epoch."""
+    return costs.start_once_s + workers * costs.start_each_s if workers else 0.0
+
+
 def worker_cap(costs: LoaderCosts, limits: Limits) -> tuple[int, str]:
     """Return the most workers that fit, and what allows no more: ``memory`` or ``workers`` (the search's own end).
 
@@ -319,7 +329,7 @@ def binding(costs: LoaderCosts, limits: Limits, workers: int, cap: str) -> str:
         return "bandwidth"
     if 0 < step_s <= _cpu_floor_s(costs, limits, workers):
         return "cpu"
-    free_s = costs.work_s if workers == 0 else costs.ready_step_s
+    free_s = costs.work_s if workers == 0 else costs.ready_step_s + start_s(costs, workers)
     if 2 * free_s >= step_s if workers == 0 else free_s * (1 + NOISE) >= step_s:
         return "compute"
     return cap or "workers"
@@ -341,7 +351,7 @@ def _fits(limits: Limits, workers: int, depth: int) -> bool:
 
 
 def _step_times_s(costs: LoaderCosts, limits: Limits, slower: float = 1.0) -> Iterator[float]:
-    """Step times for 0, 1, 2, … workers. Never rising from 1 on: workers that are not needed sleep.
+    """Step times for 0, 1, 2, … workers. From 1 on they rise only by the start: workers that are not needed sleep.
 
     Args:
         costs: As measured.
@@ -358,7 +368,7 @@ def _step_times_s(costs: LoaderCosts, limits: Limits, slower: float = 1.0) -> It
             time_s = max(time_s, _ordered_queue_s(costs, each_s, workers, max(1, limits.prefetch_factor)))
         # A slow batch may by chance fall better with fewer workers; that is no reason to predict a slowdown.
         best = min(best, max(time_s, _floor_s(costs, limits, workers, slower)))
-        yield best
+        yield best + start_s(costs, workers)
 
 
 def _ordered_queue_s(costs: LoaderCosts, each_s: float, workers: int, prefetch: int) -> float:
