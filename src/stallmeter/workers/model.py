@@ -8,10 +8,11 @@ itself, by the number of workers, by the CPUs or by something that all workers s
 
 ``h`` is the hand-over of a batch that lies ready (unpickling in the loop thread). ``c`` is the CPU time a worker
 needs for a batch, ``l`` what the training process needs for a step, and ``B`` the CPUs that this rank may keep busy.
-``b`` is the time a batch takes of a shared store, ``start`` what starting workers in each epoch adds to a step. A loop that computes with several threads on the CPUs needs more of
-``l`` the more workers compete with it (`_crowding`). Where batches take unevenly long, ``max`` is too hopeful:
-torch's loader hands batches over in order and lets each worker run only ``prefetch_factor`` batches ahead, so one
-late batch stops all. The first two terms are therefore played through with the measured times (`_ordered_queue_s`).
+``b`` is the time a batch takes of a shared store, ``start`` what starting workers in each epoch adds to a step. A loop
+that computes with several threads on the CPUs needs more of ``l`` the more workers compete with it (`_crowding`). Where
+batches take unevenly long, ``max`` is too hopeful: torch's loader hands batches over in order and lets each worker run
+only ``prefetch_factor`` batches ahead, so one late batch stops all. The first two terms are therefore played through
+with the measured times (`_ordered_queue_s`).
 
 Everything here is a pure function of plain numbers: seconds, bytes and CPUs. `docs/explain/workers-model.md` has the
 measurements behind it, `benchmarks/workers` compares it with exhaustive sweeps.
