@@ -20,7 +20,7 @@ from stallmeter.workers import (
     savings,
     worker_cap,
 )
-from stallmeter.workers.model import SAVES_PROCESSES
+from stallmeter.workers.fewer import SAVES_PROCESSES
 
 from .loaders import MEBI, ROOMY, THREADED, UNEVEN, costs_, limits_, loader, points_
 

@@ -49,17 +49,6 @@ NEAR_BEST = 0.02
 HEADROOM = 0.1
 """Workers are counted as if they took this much longer: being one short costs time, one too many costs memory."""
 
-RESERVE = 0.3
-"""Workers are counted as if they took this much longer before fewer are said to do the same. Our choice: three times
-the headroom, since nothing is won in speed; a number that saves is then never below one that was recommended before."""
-
-SAVES_PROCESSES = 2
-SAVES_SHARE = 1 / 3
-"""Fewer workers at the same speed are worth a change from two processes and a third of them on. Our choice."""
-
-MISSED = 0.2
-"""Fewer workers are said to do the same only where the model explains the present step time this closely."""
-
 PREFETCH_FACTORS = (4, 8, 16)
 """Depths that are tried: each holds twice the memory of the one before it."""
 
@@ -212,6 +201,11 @@ def predict_step_time_s(costs: LoaderCosts, limits: Limits, workers: int) -> flo
     return next(islice(_step_times_s(costs, limits), workers, None))
 
 
+def predict_step_times_s(costs: LoaderCosts, limits: Limits, most: int) -> list[float]:
+    """Predict the mean step times (s) with 0, 1, 2, … workers, at once; see `predict_step_time_s`."""
+    return list(islice(_step_times_s(costs, limits), most + 1))
+
+
 def best_workers(costs: LoaderCosts, limits: Limits) -> Forecast:
     """Return the smallest number of workers within 2 % of the best prediction, inside the memory caps.
 
@@ -232,47 +226,6 @@ def best_workers(costs: LoaderCosts, limits: Limits) -> Forecast:
         step_time_s=predict_step_time_s(costs, limits, chosen),
         limited_by=binding(costs, limits, chosen, by if chosen == cap else ""),
     )
-
-
-def fewer_workers(costs: LoaderCosts, limits: Limits) -> int | None:
-    """Find the smallest number of workers that is as fast as the present one, with a reserve.
-
-    Fewer workers have fewer batches ready, so rare slow batches must be bridged by them, too: those that the mean
-    leaves out as well. Beside a neighbour that computes, more processes get a larger share of busy CPUs; nothing is
-    said then.
-
-    Returns:
-        1 or more; None when that saves less than two processes or a third of them.
-    """
-    if costs.current <= SAVES_PROCESSES:
-        return None
-    if limits.neighbour_cpus > NOISE * (limits.available_cpus or 0.0) and (
-        binding(costs, limits, costs.current, "") == "cpu"
-    ):
-        return None
-    measured = list(islice(_step_times_s(costs, limits), costs.current + 1))
-    slower = list(islice(_step_times_s(costs, limits, 1 + RESERVE), costs.current + 1))
-    now_s, slower_now_s = measured[-1] * (1 + NEAR_BEST), slower[-1] * (1 + NEAR_BEST)
-    least = next(
-        (
-            workers
-            for workers in range(1, costs.current)
-            if measured[workers] <= now_s
-            and slower[workers] <= slower_now_s
-            and _unbridged(costs, limits, workers, measured[-1]) <= NEAR_BEST
-        ),
-        costs.current,
-    )
-    saved = costs.current - least
-    return least if saved >= max(SAVES_PROCESSES, SAVES_SHARE * costs.current) else None
-
-
-def _unbridged(costs: LoaderCosts, limits: Limits, workers: int, step_s: float) -> float:
-    """Share of the time for which slow batches hold the loop up although all the others were made ahead."""
-    ahead_s = (workers * max(1, limits.prefetch_factor) - 1) * step_s
-    lost_s = math.fsum(max(0.0, (1 + RESERVE) * longest - ahead_s) for longest in costs.longest_s)
-    even_s = math.fsum(max(0.0, (1 + RESERVE) * costs.service_s - ahead_s) for _ in costs.longest_s)
-    return max(0.0, lost_s - even_s) / (costs.batches * step_s) if costs.batches and step_s else 0.0
 
 
 def advise_prefetch(costs: LoaderCosts, limits: Limits, workers: int) -> PrefetchAdvice | None:
