@@ -28,24 +28,26 @@ def fewer_workers(costs: LoaderCosts, limits: Limits) -> int | None:
     """Find the smallest number of workers that is as fast as the present one, with a reserve.
 
     Fewer workers have fewer batches ready, so rare slow batches must be bridged by them, too: those that the mean
-    leaves out as well. Beside a neighbour that computes, more processes get a larger share of busy CPUs; nothing is
-    said then.
+    leaves out as well. Where the CPUs bind, one worker more than CPUs keeps them busy while another hands over or
+    waits. Beside a neighbour that computes, more processes get a larger share of busy CPUs; nothing is said then.
 
     Returns:
         1 or more; None when that saves less than two processes or a third of them.
     """
     if costs.current <= SAVES_PROCESSES:
         return None
-    beside = limits.neighbour_cpus > NEIGHBOURS * (limits.available_cpus or 0.0)
-    if beside and binding(costs, limits, costs.current, "") == "cpu":
+    cpus = limits.available_cpus or 0.0
+    saturated = "cpu" in (binding(c, limits, costs.current, "") for c in (costs, _slower(costs)))
+    if saturated and limits.neighbour_cpus > NEIGHBOURS * cpus:
         return None
+    fewest = math.ceil(cpus) + 1 if saturated else 1
     measured = predict_step_times_s(costs, limits, costs.current)
     slower = predict_step_times_s(_slower(costs), limits, costs.current)
     now_s, slower_now_s = measured[-1] * (1 + NEAR_BEST), slower[-1] * (1 + NEAR_BEST)
     least = next(
         (
             workers
-            for workers in range(1, costs.current)
+            for workers in range(fewest, costs.current)
             if measured[workers] <= now_s
             and slower[workers] <= slower_now_s
             and _unbridged(costs, limits, workers, measured[-1]) <= NEAR_BEST
