@@ -20,11 +20,16 @@ from stallmeter.workers import (
     limits_from,
     predict_step_time_s,
 )
+from stallmeter.workers.forecast import epoch_start
 
 from .measure import Truth
 
 GOAL_PCT = 95.0
 """Share of the best throughput that a recommendation has to reach."""
+
+
+QUIET_CPUS = 0.3
+"""A sweep during which others kept more CPUs busy says little: the row is marked ``~``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +60,11 @@ class Judgement:
     def reached(self) -> bool:
         """Whether the recommendation is within 5 % of the best."""
         return self.of_best_pct >= GOAL_PCT
+
+    @property
+    def quiet(self) -> bool:
+        """Whether other jobs left the CPUs alone in the sweep."""
+        return self.others_cpus <= QUIET_CPUS
 
 
 def judge(name: str, start: int, recording: Path, truth: Mapping[int, Truth]) -> Judgement:
@@ -100,6 +110,7 @@ def model(window: Window) -> tuple[LoaderCosts, Limits] | None:
         loader=loader,
         batch=None if content is None else BatchShape(content.tensors, content.bytes),
         device_s=window.device.pace_s,
+        epoch=epoch_start(window),
     )
     limits = limits_from(
         window.host.samples.items,
@@ -155,8 +166,9 @@ def table(judged: Sequence[Judgement]) -> str:
     lines = [f"| {' | '.join((*columns, 'limited by', 'primary', 'noise, %'))} |", f"|---{'|---:' * 7}|---|---|---:|"]
     for j in judged:
         every = f"{statistics.median(abs(e) for e in j.errors_pct.values()):.1f}" if j.errors_pct else ""
+        marks = " !" * (not j.reached) + " ~" * (not j.quiet)
         lines.append(
-            f"| {j.name} | {j.start} | {j.recommended} | {j.best} | {j.of_best_pct:.0f}{'' if j.reached else ' !'} "
+            f"| {j.name} | {j.start} | {j.recommended} | {j.best} | {j.of_best_pct:.0f}{marks} "
             f"| {j.start_of_best_pct:.0f} | {'' if j.error_pct is None else f'{j.error_pct:+.1f}'} | {every} "
             f"| {j.limited_by} | {j.primary} | {j.noise_pct:.0f} |"
         )
@@ -174,6 +186,8 @@ def summary(judged: Sequence[Judgement]) -> dict[str, Any]:
         "reached_interval_pct": wilson(hits, len(judged)),
         "starts_reached": sum(j.start_of_best_pct >= GOAL_PCT for j in judged),
         "misses": [j.name for j in judged if not j.reached],
+        "quiet": sum(j.quiet for j in judged),
+        "quiet_reached": sum(j.quiet and j.reached for j in judged),
         "predicted": len(errors),
         "median_error_pct": statistics.median(errors) if errors else None,
         "median_error_all_pct": statistics.median(every) if every else None,
@@ -190,6 +204,11 @@ def sentences(found: Mapping[str, Any]) -> str:
         errors = (
             f"\nPredicted step time: median error {found['median_error_pct']:.1f} % for the recommended number "
             f"({found['predicted']} draws), {found['median_error_all_pct']:.1f} % over all numbers."
+        )
+    if found["quiet"] < found["draws"]:
+        errors += (
+            f"\nOn the {found['quiet']} draws in whose sweep other jobs left the CPUs alone, {found['quiet_reached']} "
+            "recommendations reach it."
         )
     return (
         f"{found['reached']} of {found['draws']} recommendations ({low:.0f}-{high:.0f} %) reach {GOAL_PCT:.0f} % of "

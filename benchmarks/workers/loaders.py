@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image, ImageEnhance
-from sklearn.datasets import load_sample_images
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 ENDLESS = 1_000_000
@@ -181,6 +180,8 @@ def write_photos(folder: Path, count: int = 300) -> list[Path]:
     files = [folder / f"{i:04d}.jpg" for i in range(count)]
     if files[-1].exists():
         return files
+    from sklearn.datasets import load_sample_images  # imports much
+
     photos = [Image.fromarray(pixels) for pixels in load_sample_images().images]
     place = random.Random(0)
     for i, file in enumerate(files):

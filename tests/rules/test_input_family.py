@@ -121,7 +121,7 @@ def test_workers_that_do_nothing_for_the_speed_are_no_loss() -> None:
     assert (found.severity, found.time_lost_s, found.share_pct) == (Severity.INFO, 0.0, 0.0)
     advice = verdict.num_workers
     assert advice is not None
-    assert advice.recommended in (2, 3)
+    assert advice.recommended == 3
     assert advice.saves_processes == 12 - advice.recommended
     assert advice.predicted_gain_pct == 0
     assert f"num_workers={advice.recommended}" in found.advice[0].fix.do

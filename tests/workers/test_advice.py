@@ -20,7 +20,7 @@ from stallmeter.workers import (
     savings,
     worker_cap,
 )
-from stallmeter.workers.model import SAVES_PROCESSES
+from stallmeter.workers.fewer import SAVES_PROCESSES
 
 from .loaders import MEBI, ROOMY, THREADED, UNEVEN, costs_, limits_, loader, points_
 
@@ -173,7 +173,7 @@ TWO_CPUS = Limits(available_cpus=2.0, worker_bytes=150 * MEBI, unique_bytes=150 
 
 def test_workers_that_do_nothing_for_the_speed_are_named_with_what_they_cost():
     advice = advise(CROWDED, TWO_CPUS)
-    assert 2 <= advice.recommended <= 3
+    assert advice.recommended == 3
     assert advice.limited_by == "cpu"
     assert advice.predicted_gain_pct == 0
     assert advice.saves_processes == 12 - advice.recommended

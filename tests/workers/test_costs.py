@@ -12,6 +12,7 @@ from stallmeter.records import HostSample, LoaderInfo, StepRecord, WorkerBatch, 
 from stallmeter.workers import (
     HANDOVER_S,
     BatchShape,
+    EpochStart,
     Limits,
     LoaderCosts,
     available_cpus,
@@ -20,6 +21,7 @@ from stallmeter.workers import (
     limits_from,
     worker_cap,
 )
+from stallmeter.workers.costs import FORK_S
 
 from .loaders import MEBI
 
@@ -157,11 +159,38 @@ def test_defaults_follow_the_shape_of_a_batch():
     assert large is not None
     assert plain.shared_memory_s == 0
     assert plain.default_handover_s == pytest.approx(HANDOVER_S)
-    assert large.shared_memory_s == pytest.approx(0.0042, rel=0.05)
+    assert large.shared_memory_s == pytest.approx(0.0074, rel=0.05)
     assert large.default_handover_s == pytest.approx(0.0075, rel=0.05)
     measured = costs_from(batches(60), steps(50), current=2, batch=BatchShape(16, 8 * MEBI))
     assert measured is not None
     assert measured.shared_memory_s == 0
+
+
+def test_sending_counts_as_the_workers_cpu_time_but_other_children_do_not():
+    """Between two fetches a worker sends its batch; what the job uses beyond that is somebody else's."""
+    shape = BatchShape(10, 2 * MEBI)
+    made = batches(60, cpu_s=0.01)
+    for job_cpus, cpu_s in ((0.4, 0.010), (0.5, 0.012), (4.0, 0.010 + 2 * shape.sending_s)):
+        host = [HostSample(time_s=101.0, main_cpus=0.1, job_cpus=job_cpus)]
+        costs = costs_from(made, steps(50), current=2, host=host, batch=shape)
+        assert costs is not None
+        assert costs.cpu_s == pytest.approx(cpu_s)
+
+
+def test_the_start_of_an_epochs_workers_belongs_to_each_of_its_steps():
+    made = batches(60)
+    known = costs_from(made, steps(50), current=2, epoch=EpochStart(steps=20, start_s=0.44))
+    assert known is not None
+    assert known.start_once_s == pytest.approx(0.002)
+    assert known.start_each_s == pytest.approx(0.01)
+    assert known.step_time_s == pytest.approx(0.03 + 0.022)
+    spawned = costs_from(made, steps(50), current=2, epoch=EpochStart(steps=20, start_s=0.44, in_turn=False))
+    assert spawned is not None
+    assert (spawned.start_once_s, spawned.start_each_s) == (pytest.approx(0.022), 0)
+    none = costs_from(batches(60, workers=0), steps(50), current=0, epoch=EpochStart(steps=20, start_s=0.0))
+    assert none is not None
+    assert none.step_time_s == pytest.approx(0.03)
+    assert none.start_each_s == pytest.approx(FORK_S / 20)
 
 
 def test_loop_cpu_is_per_step_and_without_the_batches_made_in_it():

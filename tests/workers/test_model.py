@@ -87,6 +87,17 @@ def test_impossible_limits_points_profiles_and_numbers_are_refused():
         predict_step_time_s(loader(), ROOMY, -1)
 
 
+def test_short_epochs_ask_for_fewer_workers():
+    """Each worker costs 1 ms a step to start: what a further one gains must be more than that."""
+    long, short = loader(), loader(start_each_s=0.001, start_once_s=0.002)
+    assert best_workers(long, ROOMY).workers == 5
+    assert 2 <= best_workers(short, ROOMY).workers <= 4
+    best = best_workers(short, ROOMY)
+    assert best.step_time_s == pytest.approx(max(0.013, 0.0485 / best.workers) + 0.002 + 0.001 * best.workers)
+    assert predict_step_time_s(short, ROOMY, 0) == predict_step_time_s(long, ROOMY, 0)
+    assert best_workers(loader(start_each_s=0.05), ROOMY).workers == 0
+
+
 @given(st.integers(1, 9), st.floats(0.001, 0.1), st.floats(0.001, 0.2))
 def test_even_batches_follow_the_formula(workers, work_s, service_s):
     costs = loader(work_s=work_s, service_s=service_s, handover_s=0.0, turnaround_s=0.0, cpu_s=0.0, loop_cpu_s=0.0)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from .advice import advise, expected, limited, loop_threads, savings
-from .costs import BatchShape, available_cpus, batch_shape, costs_from, limits_from
+from .advice import advise, expected, limited, loop_threads
+from .costs import BatchShape, EpochStart, available_cpus, batch_shape, costs_from, limits_from
+from .fewer import fewer_workers, savings
 from .model import (
     HANDOVER_S,
     NEAR_BEST,
@@ -15,7 +16,6 @@ from .model import (
     PrefetchAdvice,
     advise_prefetch,
     best_workers,
-    fewer_workers,
     predict_step_time_s,
     worker_cap,
 )
@@ -25,6 +25,7 @@ __all__ = [
     "NEAR_BEST",
     "NOISE",
     "BatchShape",
+    "EpochStart",
     "Forecast",
     "Limits",
     "LoaderCosts",

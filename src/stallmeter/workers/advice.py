@@ -7,9 +7,9 @@ from typing import Any
 
 from ..records.diagnosis import WorkerAdvice
 from .costs import MIN_BATCHES
+from .fewer import MISSED, fewer_workers, savings
 from .model import (
     DEFAULT_WORKER_BYTES,
-    MISSED,
     NOISE,
     Forecast,
     Limits,
@@ -19,7 +19,6 @@ from .model import (
     advise_prefetch,
     best_workers,
     binding,
-    fewer_workers,
     predict_step_time_s,
 )
 
@@ -120,14 +119,6 @@ def _same_with(workers: int, costs: LoaderCosts, limits: Limits, confidence: flo
     why = _why(costs, limits, workers, limited_by)
     do = "does" if workers == 1 else "do"
     return replace(advice, reason=f"{workers} {do} the same: {savings(advice)}. {why[0].upper()}{why[1:]}")
-
-
-def savings(advice: WorkerAdvice) -> str:
-    """Say what a smaller number of workers saves at the same speed; empty where it is not recommended for that."""
-    if not advice.saves_processes:
-        return ""
-    memory = f" and {_size(advice.saves_bytes)}" if advice.saves_bytes else ""
-    return f"{advice.saves_processes} processes{memory} less"
 
 
 def expected(advice: WorkerAdvice) -> str:
@@ -236,10 +227,6 @@ def _on_threads(costs: LoaderCosts, limited_by: str) -> str:
         f". The loop itself computes with {threads:.1f} threads, which wait for each other while workers compute: "
         "try torch.set_num_threads(1)"
     )
-
-
-def _size(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 0.95e9 else f"{size / 1e6:.0f} MB"
 
 
 def _ms(seconds: float) -> str:

@@ -18,6 +18,9 @@ HANDOVER_PER_TENSOR_S = 0.00025
 HANDOVER_PER_BYTE_S = 0.3e-9
 """The loop maps what the worker wrote and unmaps the batch before (7.2 MB: 4 ms)."""
 
+SHARED_MEMORY_PER_TENSOR_S = 0.0002
+"""A worker's CPU time to make a tensor ready for the loop (1 to 64 tensors: 0.14-0.25 ms each, whatever their size)."""
+
 SHARED_MEMORY_PER_BYTE_S = 0.5e-9
 """A worker writes a batch into fresh shared memory, page by page; the loop thread would not (7.2 MB: 3-4 ms)."""
 
@@ -29,6 +32,9 @@ MIN_STEPS = 5
 BUSY = 0.85
 """Workers busy for more than this share of the time may themselves be what the loop waits for."""
 
+FORK_S = 0.01
+"""What one more worker adds to the start of an epoch where that was not measured (benchmarks/workers: 5-20 ms)."""
+
 LONGEST = 64
 """So many of the longest service times are kept."""
 
@@ -39,6 +45,23 @@ class BatchShape:
 
     tensors: int
     bytes: int
+
+    @property
+    def sending_s(self) -> float:
+        """CPU time of a worker to put it into shared memory; the loop thread need not."""
+        return SHARED_MEMORY_PER_TENSOR_S * self.tensors + SHARED_MEMORY_PER_BYTE_S * self.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStart:
+    """What the start of workers costs in a run of several epochs, whose workers do not live on."""
+
+    steps: float
+    """Of one epoch."""
+    start_s: float
+    """Of the workers, in one epoch."""
+    in_turn: bool = True
+    """Whether they start one after the other, as by fork."""
 
 
 def batch_shape(batch: object, depth: int = 0) -> BatchShape:
@@ -74,6 +97,7 @@ def costs_from(
     batch: BatchShape | None = None,
     device_s: float | None = None,
     per_step: float = 1.0,
+    epoch: EpochStart | None = None,
 ) -> LoaderCosts | None:
     """Condense records of one operating point into costs.
 
@@ -92,6 +116,7 @@ def costs_from(
         device_s: Device time of a step. A loop that only launches kernels looks faster than its device while it waits
             for data: then this binds.
         per_step: Batches of the workers that a step takes, where a wrapper makes others of them.
+        epoch: Start of workers; None where it happens once, or is not known.
 
     Returns:
         None when there are fewer than 8 batches (beyond each worker's first) or 5 steps.
@@ -106,23 +131,32 @@ def costs_from(
     if len(made) < MIN_BATCHES or len(steady) < MIN_STEPS:
         return None
     cpu_s = per_step * _mean([max(b.cpu_s, b.process_cpu_s or 0.0) for b in made])
+    service_s = per_step * _mean([b.service_s for b in made])
     step_time_s = _mean([_step_s(step) for step in steady])
     busy_share = _busy_share(made, current, step_time_s / per_step)
     handover_s, default_s = _handover(steady, current, busy_share, batch)
     during = [sample for sample in host if steady[0].time_s <= sample.time_s] or host
     main_cpus = _average(sample.main_cpus for sample in during)
     loop_cpu_s = (main_cpus or 0.0) * step_time_s - (cpu_s if current == 0 else 0.0)
+    sending_s = batch.sending_s if batch else 0.0
+    if current and main_cpus is not None:
+        beside_s = max(0.0, ((_average(s.job_cpus for s in during) or 0.0) - main_cpus) * step_time_s - cpu_s)
+        # Between two fetches a worker sends; other children of the process may compute, too.
+        cpu_s += min(beside_s, 2 * sending_s)
+    once_s, each_s = _start(epoch, current, service_s)
     return LoaderCosts(
         current=current,
         work_s=max(device_s or 0.0, _mean([max(0.0, _step_s(step) - step.data_wait_s) for step in steady])),
-        service_s=per_step * _mean([b.service_s for b in made]),
+        service_s=service_s,
         cpu_s=cpu_s,
         handover_s=handover_s,
         default_handover_s=per_step * default_s,
-        shared_memory_s=SHARED_MEMORY_PER_BYTE_S * batch.bytes if batch and current == 0 else 0.0,
+        shared_memory_s=0.0 if current else sending_s,
         loop_cpu_s=max(0.0, loop_cpu_s),
         neighbour_wait_s=_neighbour_wait_s(made, cpu_s, during, current),
-        step_time_s=step_time_s,
+        start_once_s=once_s,
+        start_each_s=each_s,
+        step_time_s=step_time_s + (once_s + current * each_s if current else 0.0),
         profile=() if loader and loader.in_order is False else tuple(b.service_s for b in made[-PROFILE_BATCHES:]),
         longest_s=tuple(sorted((b.service_s for b in made), reverse=True)[:LONGEST]),
         batches=len(made),
@@ -237,6 +271,19 @@ def _settled(batches: Sequence[WorkerBatch], current: int) -> list[WorkerBatch]:
             settled.append(batch)
         seen.add(batch.worker)
     return settled
+
+
+def _start(epoch: EpochStart | None, current: int, service_s: float) -> tuple[float, float]:
+    """Return what the start of workers adds to a step: with any number of them, and for each of them.
+
+    The first batch of an epoch is waited for with any number.
+    """
+    if epoch is None or epoch.steps < 1:
+        return 0.0, 0.0
+    if current == 0:
+        return service_s / epoch.steps, FORK_S / epoch.steps
+    once_s = min(service_s, epoch.start_s) if epoch.in_turn else epoch.start_s
+    return once_s / epoch.steps, (epoch.start_s - once_s) / current / epoch.steps
 
 
 def _busy_share(made: Sequence[WorkerBatch], current: int, step_time_s: float) -> float:

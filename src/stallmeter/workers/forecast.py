@@ -9,6 +9,7 @@ from ..records.diagnosis import Advice, WorkerAdvice
 from ..window import Window
 from . import (
     BatchShape,
+    EpochStart,
     Limits,
     LoaderCosts,
     OperatingPoint,
@@ -225,7 +226,17 @@ def _costs(window: Window, current: int) -> LoaderCosts | None:
         batch=None if content is None else BatchShape(content.tensors, content.bytes),
         device_s=window.device.pace_s,
         per_step=(window.loader.info and window.loader.info.batches_per_step) or 1.0,
+        epoch=epoch_start(window),
     )
+
+
+def epoch_start(window: Window) -> EpochStart | None:
+    """What starting the workers costs an epoch; None where they live on, or there was one epoch only."""
+    record, loader, epochs = window.ledger.record, window.loader.info, window.ledger.epochs or 0
+    if record is None or loader is None or epochs < 2 or loader.persistent_workers:
+        return None
+    start_s = (window.spent.bucket_s("worker_startup") or 0.0) / epochs
+    return EpochStart(record.steps / epochs, start_s, in_turn=loader.start_method == "fork")
 
 
 def _previous(window: Window) -> OperatingPoint | None:

@@ -4,14 +4,15 @@ A loop takes ``t`` seconds for a step, and ``w`` workers take ``s`` seconds for 
 itself, by the number of workers, by the CPUs or by something that all workers share::
 
     w = 0    t + s
-    w > 0    max(t + h,  s / w,  (c + l) / B,  b)
+    w > 0    max(t + h,  s / w,  (c + l) / B,  b) + start(w)
 
 ``h`` is the hand-over of a batch that lies ready (unpickling in the loop thread). ``c`` is the CPU time a worker
 needs for a batch, ``l`` what the training process needs for a step, and ``B`` the CPUs that this rank may keep busy.
-``b`` is the time a batch takes of a shared store. A loop that computes with several threads on the CPUs needs more of
-``l`` the more workers compete with it (`_crowding`). Where batches take unevenly long, ``max`` is too hopeful:
-torch's loader hands batches over in order and lets each worker run only ``prefetch_factor`` batches ahead, so one
-late batch stops all. The first two terms are therefore played through with the measured times (`_ordered_queue_s`).
+``b`` is the time a batch takes of a shared store, ``start`` what starting workers in each epoch adds to a step. A loop
+that computes with several threads on the CPUs needs more of ``l`` the more workers compete with it (`_crowding`). Where
+batches take unevenly long, ``max`` is too hopeful: torch's loader hands batches over in order and lets each worker run
+only ``prefetch_factor`` batches ahead, so one late batch stops all. The first two terms are therefore played through
+with the measured times (`_ordered_queue_s`).
 
 Everything here is a pure function of plain numbers: seconds, bytes and CPUs. `docs/explain/workers-model.md` has the
 measurements behind it, `benchmarks/workers` compares it with exhaustive sweeps.
@@ -47,17 +48,6 @@ NEAR_BEST = 0.02
 
 HEADROOM = 0.1
 """Workers are counted as if they took this much longer: being one short costs time, one too many costs memory."""
-
-RESERVE = 0.3
-"""Workers are counted as if they took this much longer before fewer are said to do the same. Our choice: three times
-the headroom, since nothing is won in speed; a number that saves is then never below one that was recommended before."""
-
-SAVES_PROCESSES = 2
-SAVES_SHARE = 1 / 3
-"""Fewer workers at the same speed are worth a change from two processes and a third of them on. Our choice."""
-
-MISSED = 0.2
-"""Fewer workers are said to do the same only where the model explains the present step time this closely."""
 
 PREFETCH_FACTORS = (4, 8, 16)
 """Depths that are tried: each holds twice the memory of the one before it."""
@@ -95,8 +85,12 @@ class LoaderCosts:
     """Wait for a CPU per batch for which other jobs are to blame: it is there with any number of workers."""
     turnaround_s: float = TURNAROUND_S
     """Time of a worker between two batches."""
+    start_once_s: float = 0.0
+    """Start of an epoch with any number of workers, spread over its steps; 0 where workers live on between epochs."""
+    start_each_s: float = 0.0
+    """What each worker adds to that."""
     step_time_s: float | None = None
-    """The step as it is now, validation and checkpoint left out. Mean."""
+    """The step as it is now, the start of workers in it, validation and checkpoint left out. Mean."""
     profile: tuple[float, ...] = ()
     """Single service times in the order in which they were measured; only their proportions count."""
     longest_s: tuple[float, ...] = ()
@@ -213,6 +207,11 @@ def predict_step_time_s(costs: LoaderCosts, limits: Limits, workers: int) -> flo
     return next(islice(_step_times_s(costs, limits), workers, None))
 
 
+def predict_step_times_s(costs: LoaderCosts, limits: Limits, most: int) -> list[float]:
+    """Predict the mean step times (s) with 0, 1, 2, … workers, at once; see `predict_step_time_s`."""
+    return list(islice(_step_times_s(costs, limits), most + 1))
+
+
 def best_workers(costs: LoaderCosts, limits: Limits) -> Forecast:
     """Return the smallest number of workers within 2 % of the best prediction, inside the memory caps.
 
@@ -223,7 +222,8 @@ def best_workers(costs: LoaderCosts, limits: Limits) -> Forecast:
     for step_s in islice(_step_times_s(costs, limits, 1 + HEADROOM), cap + 1):
         times.append(step_s)
         workers = len(times) - 1
-        if workers and step_s <= max(costs.ready_step_s, _floor_s(costs, limits, workers, 1 + HEADROOM)):
+        free_s = max(costs.ready_step_s, _floor_s(costs, limits, workers, 1 + HEADROOM)) + start_s(costs, workers)
+        if workers and step_s <= free_s:
             break
     best = min(times)
     chosen = len(list(takewhile(lambda s: s > best * (1 + NEAR_BEST), times)))
@@ -232,47 +232,6 @@ def best_workers(costs: LoaderCosts, limits: Limits) -> Forecast:
         step_time_s=predict_step_time_s(costs, limits, chosen),
         limited_by=binding(costs, limits, chosen, by if chosen == cap else ""),
     )
-
-
-def fewer_workers(costs: LoaderCosts, limits: Limits) -> int | None:
-    """Find the smallest number of workers that is as fast as the present one, with a reserve.
-
-    Fewer workers have fewer batches ready, so rare slow batches must be bridged by them, too: those that the mean
-    leaves out as well. Beside a neighbour that computes, more processes get a larger share of busy CPUs; nothing is
-    said then.
-
-    Returns:
-        1 or more; None when that saves less than two processes or a third of them.
-    """
-    if costs.current <= SAVES_PROCESSES:
-        return None
-    if limits.neighbour_cpus > NOISE * (limits.available_cpus or 0.0) and (
-        binding(costs, limits, costs.current, "") == "cpu"
-    ):
-        return None
-    measured = list(islice(_step_times_s(costs, limits), costs.current + 1))
-    slower = list(islice(_step_times_s(costs, limits, 1 + RESERVE), costs.current + 1))
-    now_s, slower_now_s = measured[-1] * (1 + NEAR_BEST), slower[-1] * (1 + NEAR_BEST)
-    least = next(
-        (
-            workers
-            for workers in range(1, costs.current)
-            if measured[workers] <= now_s
-            and slower[workers] <= slower_now_s
-            and _unbridged(costs, limits, workers, measured[-1]) <= NEAR_BEST
-        ),
-        costs.current,
-    )
-    saved = costs.current - least
-    return least if saved >= max(SAVES_PROCESSES, SAVES_SHARE * costs.current) else None
-
-
-def _unbridged(costs: LoaderCosts, limits: Limits, workers: int, step_s: float) -> float:
-    """Share of the time for which slow batches hold the loop up although all the others were made ahead."""
-    ahead_s = (workers * max(1, limits.prefetch_factor) - 1) * step_s
-    lost_s = math.fsum(max(0.0, (1 + RESERVE) * longest - ahead_s) for longest in costs.longest_s)
-    even_s = math.fsum(max(0.0, (1 + RESERVE) * costs.service_s - ahead_s) for _ in costs.longest_s)
-    return max(0.0, lost_s - even_s) / (costs.batches * step_s) if costs.batches and step_s else 0.0
 
 
 def advise_prefetch(costs: LoaderCosts, limits: Limits, workers: int) -> PrefetchAdvice | None:
@@ -303,6 +262,11 @@ def advise_prefetch(costs: LoaderCosts, limits: Limits, workers: int) -> Prefetc
     return PrefetchAdvice(prefetch_factor=chosen, gain_pct=100.0 * won) if won >= NOISE else None
 
 
+def start_s(costs: LoaderCosts, workers: int) -> float:
+    """Return the part of a step that goes into starting so many workers in each epoch."""
+    return costs.start_once_s + workers * costs.start_each_s if workers else 0.0
+
+
 def worker_cap(costs: LoaderCosts, limits: Limits) -> tuple[int, str]:
     """Return the most workers that fit, and what allows no more: ``memory`` or ``workers`` (the search's own end).
 
@@ -327,7 +291,7 @@ def binding(costs: LoaderCosts, limits: Limits, workers: int, cap: str) -> str:
         return limits.shared_by
     if 0 < step_s <= _cpu_floor_s(costs, limits, workers):
         return "cpu"
-    free_s = costs.work_s if workers == 0 else costs.ready_step_s
+    free_s = costs.work_s if workers == 0 else costs.ready_step_s + start_s(costs, workers)
     if 2 * free_s >= step_s if workers == 0 else free_s * (1 + NOISE) >= step_s:
         return "compute"
     return cap or "workers"
@@ -349,7 +313,7 @@ def _fits(limits: Limits, workers: int, depth: int) -> bool:
 
 
 def _step_times_s(costs: LoaderCosts, limits: Limits, slower: float = 1.0) -> Iterator[float]:
-    """Step times for 0, 1, 2, … workers. Never rising from 1 on: workers that are not needed sleep.
+    """Step times for 0, 1, 2, … workers. From 1 on they rise only by the start: workers that are not needed sleep.
 
     Args:
         costs: As measured.
@@ -367,7 +331,7 @@ def _step_times_s(costs: LoaderCosts, limits: Limits, slower: float = 1.0) -> It
             time_s = max(time_s, _ordered_queue_s(costs, each_s, workers, max(1, limits.prefetch_factor)))
         # A slow batch may by chance fall better with fewer workers; that is no reason to predict a slowdown.
         best = min(best, max(time_s, _floor_s(costs, limits, workers, slower)))
-        yield best
+        yield best + start_s(costs, workers)
 
 
 def _ordered_queue_s(costs: LoaderCosts, each_s: float, workers: int, prefetch: int) -> float:
