@@ -31,6 +31,7 @@ from .slow_callback import SlowCallback
 from .slow_logging import SlowLogging
 from .slow_start import SlowStart
 from .step_outliers import StepOutliers
+from .step_time_drift import StepTimeDrift
 from .too_few_workers import TooFewWorkers
 from .too_many_workers import TooManyWorkers
 from .transfer_bound import TransferBound
@@ -57,6 +58,7 @@ ALL_RULES: tuple[Rule, ...] = (
     CheckpointStall(),
     ValidationHeavy(),
     StepOutliers(),
+    StepTimeDrift(),
     SlowStart(),
     HostMemoryGrowth(),
     HostMemoryNearLimit(),

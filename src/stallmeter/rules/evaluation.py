@@ -20,8 +20,9 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
 
     The primary cause is the largest avoidable loss among the warnings; without one it is the informative diagnosis
     that explains most of the time. Rules of one ``family`` explain the same seconds, so only the first of a family
-    that fires is kept: the order of the rules is the order of precedence, and advice cannot contradict itself. They
-    judge the run since its number of workers was last changed.
+    that fires is kept: the order of the rules is the order of precedence, and advice cannot contradict itself. A
+    diagnosis may also name the rules that it supersedes. They judge the run since its number of workers was last
+    changed.
 
     Args:
         rules: The rules to ask.
@@ -32,7 +33,7 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
     diagnoses: list[Diagnosis] = []
     abstained: list[Abstention] = []
     explained: set[str] = set()
-    cures: set[str] = set()
+    cures: dict[str, str] = {}
     for rule in rules:
         family = getattr(rule, "family", None)
         if family in explained:
@@ -42,16 +43,19 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
             abstained.append(found)
         elif found is not None:
             diagnoses.append(found)
-            cures.add(getattr(rule, "cure", ""))
+            cures[found.rule] = getattr(rule, "cure", "")
             if family is not None:
                 explained.add(family)
+    superseded = {rule for found in diagnoses for rule in found.supersedes}
+    diagnoses = [found for found in diagnoses if found.rule not in superseded]
+    kept = {cure for rule, cure in cures.items() if rule not in superseded}
     outlook = guard("the num_workers model", lambda: forecast(window))
     ordered = sorted(diagnoses, key=lambda d: (d.severity is Severity.INFO, -d.time_lost_s, d.rule))
     return Verdict(
         primary=ordered[0] if ordered else None,
         diagnoses=tuple(ordered),
         abstained=tuple(abstained),
-        num_workers=None if outlook is None else _in_accord(outlook, cures, ordered),
+        num_workers=None if outlook is None else _in_accord(outlook, kept, ordered),
     )
 
 
