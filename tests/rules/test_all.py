@@ -42,6 +42,7 @@ KINDS = (
     records.AllocatorSample,
     records.SyncCalls,
     records.DeepProfile,
+    records.CompilerSample,
     records.WorkerMemory,
     records.Fork,
 )

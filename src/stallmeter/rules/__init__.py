@@ -25,6 +25,7 @@ from .network_saturated import NetworkSaturated
 from .no_workers import NoWorkers
 from .noisy_neighbour import NoisyNeighbour
 from .prep_stall import PrepStall
+from .recompiles import Recompiles
 from .rule import Rule, check_rules
 from .slow_batches import SlowBatches
 from .slow_callback import SlowCallback
@@ -57,6 +58,7 @@ ALL_RULES: tuple[Rule, ...] = (
     SlowLogging(),
     CheckpointStall(),
     ValidationHeavy(),
+    Recompiles(),
     StepOutliers(),
     StepTimeDrift(),
     SlowStart(),
