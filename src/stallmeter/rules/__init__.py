@@ -5,6 +5,7 @@ from __future__ import annotations
 from .accelerator_unused import AcceleratorUnused
 from .batch_handoff import BatchHandoff
 from .checkpoint_stall import CheckpointStall
+from .cold_cache import ColdCache
 from .compute_bound import ComputeBound
 from .cpu_saturated import CpuSaturated
 from .cpu_throttled import CpuThrottled
@@ -62,6 +63,7 @@ ALL_RULES: tuple[Rule, ...] = (
     StepOutliers(),
     StepTimeDrift(),
     SlowStart(),
+    ColdCache(),
     HostMemoryGrowth(),
     HostMemoryNearLimit(),
     GpuMemoryGrowth(),

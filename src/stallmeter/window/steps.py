@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from ..records import LedgerRecord, StepRecord
 from ..records.stats import Reservoir, Stats, stats
 from .drift import Drift, find_drift
+from .epochs import EpochSignals
 from .ledger import LedgerSignals
 from .loader import LoaderSignals
 from .memo import Memo
 from .startup import FirstWaits
 from .warmup import FirstSteps, WarmUp
+from .workers import WorkerSignals
 
 BODY = ("h2d", "forward", "backward", "compute")
 """Buckets of a step's own work."""
@@ -52,6 +54,7 @@ class StepSignals:
         ledger: Tells how long all steps took, those without a record included.
         size: Most steps kept.
         readings: Of the ledger, a sample of all.
+        workers: Tell what batches of the first epoch and of later ones took.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class StepSignals:
         *,
         size: int = 4096,
         readings: Reservoir[LedgerRecord] | None = None,
+        workers: WorkerSignals | None = None,
     ) -> None:
         self.memo = Memo(loader.memo)
         self._loader, self._ledger, self._readings = loader, ledger, readings
@@ -70,6 +74,7 @@ class StepSignals:
         self._slowest: list[tuple[float, int, int, StepRecord]] = []
         self._first_waits = FirstWaits()
         self._first_steps = FirstSteps()
+        self.epochs = EpochSignals(self, workers or WorkerSignals())
 
     def append(self, step: StepRecord) -> None:
         """Take a step."""

@@ -91,7 +91,7 @@ class Window:
         self.ledger = LedgerSignals(readings)
         self.loader = LoaderSignals()
         self.workers = WorkerSignals(batches=batches, samples=samples)
-        self.steps = StepSignals(self.loader, self.ledger, size=steps, readings=readings)
+        self.steps = StepSignals(self.loader, self.ledger, size=steps, readings=readings, workers=self.workers)
         self.queue = QueueSignals(self.steps)
         self.host = HostSignals(self.facts, self.steps, size=samples)
         self.gpu = GpuSignals(self.facts, self.steps, size=samples)
