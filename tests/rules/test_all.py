@@ -44,6 +44,7 @@ KINDS = (
     records.AllocatorSample,
     records.SyncCalls,
     records.DeepProfile,
+    records.CompilerSample,
     records.WorkerMemory,
     records.Fork,
 )

@@ -190,6 +190,7 @@ def _diagnosis(content: Mapping[str, Any]) -> Diagnosis:
             "severity": Severity(content["severity"]),
             "evidence": tuple(_build(Evidence, e) for e in content.get("evidence", ())),
             "advice": tuple(map(_advice, content.get("advice", ()))),
+            "supersedes": tuple(content.get("supersedes", ())),
         },
     )
 

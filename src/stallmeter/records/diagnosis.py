@@ -113,6 +113,8 @@ class Diagnosis:
     advice: tuple[Advice, ...] = ()
     culprit: str | None = None
     """Name of the guilty part (a callback's class, a logger, an interface), when there is one."""
+    supersedes: tuple[str, ...] = ()
+    """Ids of rules that explain the same seconds, whose diagnoses are left out in favour of this one."""
 
 
 @dataclass(frozen=True, slots=True)

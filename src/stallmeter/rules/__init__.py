@@ -5,6 +5,7 @@ from __future__ import annotations
 from .accelerator_unused import AcceleratorUnused
 from .batch_handoff import BatchHandoff
 from .checkpoint_stall import CheckpointStall
+from .cold_cache import ColdCache
 from .compute_bound import ComputeBound
 from .cpu_saturated import CpuSaturated
 from .cpu_throttled import CpuThrottled
@@ -28,6 +29,7 @@ from .no_workers import NoWorkers
 from .noisy_neighbour import NoisyNeighbour
 from .open_files_growth import OpenFilesGrowth
 from .prep_stall import PrepStall
+from .recompiles import Recompiles
 from .rule import Rule, check_rules
 from .shm_near_limit import ShmNearLimit
 from .slow_batches import SlowBatches
@@ -35,6 +37,7 @@ from .slow_callback import SlowCallback
 from .slow_logging import SlowLogging
 from .slow_start import SlowStart
 from .step_outliers import StepOutliers
+from .step_time_drift import StepTimeDrift
 from .too_few_workers import TooFewWorkers
 from .too_many_workers import TooManyWorkers
 from .transfer_bound import TransferBound
@@ -62,8 +65,11 @@ ALL_RULES: tuple[Rule, ...] = (
     CheckpointStall(),
     ValidationHeavy(),
     GcPauses(),
+    Recompiles(),
     StepOutliers(),
+    StepTimeDrift(),
     SlowStart(),
+    ColdCache(),
     HostMemoryGrowth(),
     HostMemoryNearLimit(),
     ShmNearLimit(),

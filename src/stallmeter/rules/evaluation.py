@@ -33,7 +33,8 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
     gains, where something else is as slow behind it. Without a predicted gain the time lost counts. Where nothing warns
     it is the informative diagnosis that explains most of the time. Rules of one ``family`` explain the same seconds, so
     only the first of a family that fires is kept: the order of the rules is the order of precedence, and advice cannot
-    contradict itself. They judge the run since its number of workers was last changed.
+    contradict itself. A diagnosis may also name the rules that it supersedes. They judge the run since its number of
+    workers was last changed.
 
     Args:
         rules: The rules to ask.
@@ -59,6 +60,8 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
             # What costs no time explains none: the cause is still to be found.
             if family is not None and found.severity is not Severity.INFO:
                 explained.add(family)
+    superseded = {rule for found in diagnoses for rule in found.supersedes}
+    diagnoses = [found for found in diagnoses if found.rule not in superseded]
     outlook = guard("the num_workers model", lambda: forecast(window))
     ordered = sorted(diagnoses, key=lambda d: (d.severity is Severity.INFO, -won_s(d, window), d.rule))
     ordered, contrary = _in_accord_with_the_first(ordered, by_id)

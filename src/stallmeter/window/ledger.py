@@ -5,20 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..records import LedgerRecord
+from ..records.stats import Reservoir
 from .memo import Memo
 
 
 class LedgerSignals:
-    """Signals of the ledger alone; see `spent` for those in which data wait counts as far as it cost anything."""
+    """Signals of the ledger alone; see `spent` for those in which data wait counts as far as it cost anything.
 
-    def __init__(self) -> None:
+    Args:
+        readings: Takes a sample of all readings, for who wants more than the newest.
+    """
+
+    def __init__(self, readings: Reservoir[LedgerRecord] | None = None) -> None:
         self.memo = Memo()
         self._record: LedgerRecord | None = None
+        self._readings = readings
 
     def append(self, record: LedgerRecord) -> None:
         """Take a newer reading of the whole run."""
         self.memo.changes += 1
         self._record = record
+        if self._readings is not None:
+            self._readings.add(record)
 
     @property
     def record(self) -> LedgerRecord | None:

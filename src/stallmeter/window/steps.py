@@ -6,13 +6,16 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..records import StepRecord
+from ..records import LedgerRecord, StepRecord
 from ..records.stats import Reservoir, Stats, stats
+from .drift import Drift, find_drift
+from .epochs import EpochSignals
 from .ledger import LedgerSignals
 from .loader import LoaderSignals
 from .memo import Memo
 from .startup import FirstWaits
 from .warmup import FirstSteps, WarmUp
+from .workers import WorkerSignals
 
 BODY = ("h2d", "forward", "backward", "compute")
 """Buckets of a step's own work."""
@@ -50,17 +53,28 @@ class StepSignals:
         loader: Tells whether workers start with an epoch.
         ledger: Tells how long all steps took, those without a record included.
         size: Most steps kept.
+        readings: Of the ledger, a sample of all.
+        workers: Tell what batches of the first epoch and of later ones took.
     """
 
-    def __init__(self, loader: LoaderSignals, ledger: LedgerSignals, *, size: int = 4096) -> None:
+    def __init__(
+        self,
+        loader: LoaderSignals,
+        ledger: LedgerSignals,
+        *,
+        size: int = 4096,
+        readings: Reservoir[LedgerRecord] | None = None,
+        workers: WorkerSignals | None = None,
+    ) -> None:
         self.memo = Memo(loader.memo)
-        self._loader, self._ledger = loader, ledger
+        self._loader, self._ledger, self._readings = loader, ledger, readings
         self._warm_up: list[StepRecord] = []
         self._steady: Reservoir[StepRecord] = Reservoir(size)
         self._openers: Reservoir[StepRecord] = Reservoir(OPENERS)
         self._slowest: list[tuple[float, int, int, StepRecord]] = []
         self._first_waits = FirstWaits()
         self._first_steps = FirstSteps()
+        self.epochs = EpochSignals(self, workers or WorkerSignals())
 
     def append(self, step: StepRecord) -> None:
         """Take a step."""
@@ -155,6 +169,11 @@ class StepSignals:
     def save_s(self) -> Stats | None:
         """Time that steps with a checkpoint in them were held by it."""
         return self._describe("save", lambda s: s.checkpoint_s or None)
+
+    @property
+    def drift(self) -> Drift | None:
+        """By how much steps got slower over the run; None when they did not, or too few are known."""
+        return self.memo("drift", lambda: find_drift(self.steady, self._readings.items if self._readings else ()))
 
     @property
     def startup_excess_s(self) -> float:

@@ -29,6 +29,7 @@ from ..records import (
     WorkerTrial,
     WorkerWaits,
 )
+from ..records.stats import Reservoir
 from .device import DeviceSignals
 from .facts import Facts
 from .gpu import GpuSignals
@@ -68,6 +69,9 @@ PART = {
 }
 """Which part of a window takes which kind of record. Kinds that no signal needs are not listed."""
 
+READINGS = 128
+"""Readings of the ledger that are kept, spread evenly over the run."""
+
 
 class Window:
     """What is known of a run. A signal that was not measured is None.
@@ -90,11 +94,12 @@ class Window:
         """The newest events."""
         self.before: Window | None = None
         """The window before the number of workers was changed; None without a change."""
-        self.ledger = LedgerSignals()
+        readings: Reservoir[LedgerRecord] = Reservoir(READINGS)
+        self.ledger = LedgerSignals(readings)
         pace = Pace(batches=batches)
         self.loader = LoaderSignals(pace)
         self.workers = WorkerSignals(pace, samples=samples)
-        self.steps = StepSignals(self.loader, self.ledger, size=steps)
+        self.steps = StepSignals(self.loader, self.ledger, size=steps, readings=readings, workers=self.workers)
         self.queue = QueueSignals(self.steps)
         self.host = HostSignals(self.facts, self.steps, size=samples)
         self.gpu = GpuSignals(self.facts, self.steps, size=samples)

@@ -1,0 +1,109 @@
+"""torch.compile compiles the same code again and again.
+
+**What it means.** What was compiled holds for the shapes and values that were seen. For others it is compiled again,
+which takes seconds to minutes in which the step stands still: batches of any length, a smaller last batch, a number
+that changes from step to step and is taken for a constant, training and evaluation in turn. After eight times torch
+gives a function up and runs it uncompiled, without an error.
+
+**Evidence.** `device.compiler.recompilations`: times that code was compiled again, from dynamo's own counters.
+`device.compiler.recompile_s`: seconds that took, at the least. Both must come with steps that took longer than the
+median in their own work (`steps.body_s`, the warm-up included) by as many seconds: what counts is the smaller of the
+two, as a share of the run in percent.
+
+**Advice.** Drop the smaller last batch (`drop_last=True`). Have the dimension that changes marked as dynamic
+(`torch.compile(model, dynamic=True)`, `torch._dynamo.mark_dynamic`), or pad to a few lengths. Read the reasons with
+`TORCH_LOGS=recompiles`.
+
+**When it is wrong.** In a short run a handful of compilations weighs much that a long one never notices: they end when
+all shapes have been seen. Compilation that other threads do beside the training costs less than its seconds say.
+
+**References.** PyTorch issues 188150 and 114293. PyTorch, "Dynamic Shapes" and "torch.compile Troubleshooting".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
+from ..window import Window
+from .rule import threshold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recompiles:
+    """Fires when compiling again takes a considerable part of the run, and steps were long for it."""
+
+    id: ClassVar[str] = "recompiles"
+    title: ClassVar[str] = "torch.compile compiles the same code again"
+    needs: ClassVar[tuple[str, ...]] = (
+        "device.compiler.recompilations",
+        "device.compiler.recompile_s",
+        "steps.body_s",
+        "ledger.wall_s",
+    )
+
+    warn_pct: float = threshold(5.0, "%", "as for a callback that takes this much, which XProf reports")
+    critical_pct: float = threshold(20.0, "%", "as for input wait, which XProf calls high from 20 %")
+    min_count: float = threshold(3.0, "times", "our choice: one for other shapes and one for evaluation are usual")
+    min_lost_s: float = threshold(1.0, "s", "our choice: less is not worth a change of the program")
+
+    def check(self, window: Window) -> Diagnosis | None:
+        """Compare what compiling again took with how much longer steps were."""
+        compiler, ledger = window.device.compiler, window.ledger.record
+        count, again_s, body = compiler.recompilations, compiler.recompile_s, window.steps.body_s
+        if count is None or again_s is None or body is None or ledger is None or count < self.min_count:
+            return None
+        longer_s = _longer_s(window, body.median * ledger.steps)
+        lost_s = min(again_s, longer_s)
+        share = window.ledger.share_pct(lost_s)
+        if share is None or share < self.warn_pct or lost_s < self.min_lost_s:
+            return None
+        start_s = (window.ledger.start_s or 0.0) + (window.ledger.warmup_s or 0.0)
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,
+            title=self.title,
+            summary=f"Code was compiled again {count} times, which took {again_s:.1f} s; steps took {longer_s:.1f} s "
+            f"more than median ones ({body.median * 1e3:.1f} ms of own work).",
+            time_lost_s=lost_s,
+            share_pct=share,
+            confidence=0.8,
+            supersedes=("step-outliers", *(("slow-start",) if again_s >= 0.5 * start_s else ())),
+            evidence=(
+                Evidence("compiling again, share of the run", share, "%", self.warn_pct, "as for a callback"),
+                Evidence("code compiled again", count, "times", self.min_count, "our choice"),
+                Evidence("steps beyond median ones", longer_s, "s"),
+            ),
+            advice=_advice(two_sizes=_has_two_sizes(window)),
+        )
+
+
+def _longer_s(window: Window, usual_s: float) -> float:
+    """Seconds that all steps' own work took beyond median ones, the first steps included."""
+    work_s = sum(window.spent.bucket_s(bucket) or 0.0 for bucket in ("h2d", "forward", "backward", "compute"))
+    return max(0.0, work_s - usual_s) + (window.ledger.warmup_s or 0.0)
+
+
+def _has_two_sizes(window: Window) -> bool:
+    """Whether nearly all batches are of one size, and some of another: the last of each epoch."""
+    sizes = [s.samples for s in window.steps.steady if s.samples is not None]
+    return len(set(sizes)) == 2
+
+
+def _advice(*, two_sizes: bool) -> tuple[Advice, ...]:
+    drop = Advice.of(
+        "Set drop_last=True in the DataLoader.",
+        expect="Batches of one size: the smaller last one is not compiled for.",
+        limit="Only where other dimensions do not change.",
+    )
+    dynamic = Advice.of(
+        "Compile for changing sizes: torch.compile(model, dynamic=True), or torch._dynamo.mark_dynamic(batch, dim).",
+        expect="One compilation for all sizes.",
+        limit="Steady steps may be a little slower.",
+    )
+    return (
+        *((drop, dynamic) if two_sizes else (dynamic, drop)),
+        Advice.of("Pad batches to a few lengths.", expect="No more compilations than lengths."),
+        Advice.of("Read why: run once with TORCH_LOGS=recompiles."),
+    )

@@ -1,0 +1,131 @@
+"""The first epoch of a run apart from the later ones: it may be the only one that reads from storage."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..records import StepRecord, WorkerBatch
+from ..records.stats import mean
+from .memo import Memo
+from .warmup import FIRST_STEPS
+from .workers import WorkerSignals
+
+if TYPE_CHECKING:
+    from .steps import StepSignals
+
+MIN_STEPS = 10
+"""Steady steps that are needed of the first epoch, and of later ones."""
+
+BLOCKS = 5
+"""The first epoch is cut into so many blocks, later ones into blocks of as many steps."""
+
+
+class EpochSignals:
+    """Signals of the first epoch and of those after it. None while there is only one epoch.
+
+    Args:
+        steps: Each knows its epoch.
+        workers: Their batches know their time.
+    """
+
+    def __init__(self, steps: StepSignals, workers: WorkerSignals) -> None:
+        self._memo = Memo(steps.memo, workers.memo)
+        self._steps, self._workers = steps, workers
+
+    @property
+    def first_steps(self) -> int | None:
+        """Steps of the first epoch."""
+        later = self._split[1]
+        return min(s.index for s in later) if later else None
+
+    @property
+    def first_wait_s(self) -> float | None:
+        """Mean data wait of a steady step in the first epoch."""
+        return mean(s.data_wait_s for s in self._split[0])
+
+    @property
+    def later_wait_s(self) -> float | None:
+        """Mean data wait of a steady step after the first epoch."""
+        return mean(s.data_wait_s for s in self._split[1])
+
+    @property
+    def first_step_s(self) -> float | None:
+        """Mean time of a steady step in the first epoch."""
+        return mean(s.step_time_s for s in self._split[0])
+
+    @property
+    def later_step_s(self) -> float | None:
+        """Mean time of a steady step after the first epoch."""
+        return mean(s.step_time_s for s in self._split[1])
+
+    @property
+    def later_wait_share_pct(self) -> float | None:
+        """Data wait of steps after the first epoch as a share of their time, by the host's clock."""
+        wait, step = self.later_wait_s, self.later_step_s
+        return None if wait is None or not step else 100.0 * wait / step
+
+    @property
+    def waits_apart_share(self) -> float | None:
+        """Share (0 to 1) of pairs of a first epoch's block and a later one in which the first epoch waited longer."""
+        return self._memo("apart", self._find_apart)
+
+    @property
+    def first_read_bytes(self) -> float | None:
+        """Mean bytes that a batch of the first epoch read from a block device; None where that is not measured."""
+        return mean(b.read_bytes for b in self._batches[0])
+
+    @property
+    def later_read_bytes(self) -> float | None:
+        """Mean bytes that a batch after the first epoch read from a block device."""
+        return mean(b.read_bytes for b in self._batches[1])
+
+    @property
+    def first_service_s(self) -> float | None:
+        """Mean time that a batch of the first epoch took its worker, waiting for a CPU left out."""
+        return mean(b.service_s for b in self._batches[0])
+
+    @property
+    def later_service_s(self) -> float | None:
+        """Mean time that a batch after the first epoch took its worker, waiting for a CPU left out."""
+        return mean(b.service_s for b in self._batches[1])
+
+    @property
+    def _split(self) -> tuple[Sequence[StepRecord], Sequence[StepRecord]]:
+        return self._memo("split", self._split_steps)
+
+    def _split_steps(self) -> tuple[Sequence[StepRecord], Sequence[StepRecord]]:
+        steady = self._steps.steady
+        # A history that begins in the middle of a run, with other workers, has no first epoch.
+        if not steady or steady[0].index > FIRST_STEPS:
+            return (), ()
+        first = [s for s in steady if s.epoch == steady[0].epoch]
+        later = [s for s in steady if s.epoch != steady[0].epoch]
+        return (first, later) if min(len(first), len(later)) >= MIN_STEPS else ((), ())
+
+    @property
+    def _batches(self) -> tuple[Sequence[WorkerBatch], Sequence[WorkerBatch]]:
+        return self._memo("batches", self._split_batches)
+
+    def _split_batches(self) -> tuple[Sequence[WorkerBatch], Sequence[WorkerBatch]]:
+        first, later = self._split
+        if not first or not later:
+            return (), ()
+        began_s, ended_s = later[0].time_s, first[-1].time_s
+        made = self._workers.batches.items
+        return [b for b in made if b.time_s <= ended_s], [b for b in made if b.time_s >= began_s]
+
+    def _find_apart(self) -> float | None:
+        first, later = self._split
+        if not first or not later:
+            return None
+        size = len(first) // BLOCKS
+        ours, theirs = _blocks(first, size), _blocks(later, min(size, len(later) // BLOCKS))
+        return statistics.fmean(a > b for a in ours for b in theirs)
+
+
+def _blocks(steps: Sequence[StepRecord], size: int) -> list[float]:
+    """Return the mean wait of each full block of consecutive steps: waits come in bursts of as many workers."""
+    starts = range(0, len(steps) - size + 1, size)
+    return [statistics.fmean(s.data_wait_s for s in steps[i : i + size]) for i in starts]
