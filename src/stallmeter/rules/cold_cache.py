@@ -29,6 +29,20 @@ from ..window import Window
 from .rule import threshold
 
 
+_OF_ALL_EPOCHS = (
+    "noisy-neighbour",
+    "slow-batches",
+    "batch-handoff",
+    "too-many-workers",
+    "no-workers",
+    "fetch-stall",
+    "too-few-workers",
+    "prep-stall",
+    "input-bound",
+)
+"""Rules that judge all epochs together: what they see is over where later epochs hardly wait."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdCache:
     """Fires when the first epoch waits for data and later ones do not."""
@@ -41,6 +55,9 @@ class ColdCache:
         "steps.epochs.first_step_s",
         "steps.epochs.waits_apart_share",
     )
+
+    optional: ClassVar[tuple[str, ...]] = ("steps.epochs.later_wait_share_pct",)
+    rules_out: ClassVar[str] = "more workers"
 
     factor: float = threshold(2.0, "x", "our choice: the first epoch waits at least twice as long")
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
@@ -74,6 +91,7 @@ class ColdCache:
             time_lost_s=lost_s,
             share_pct=window.ledger.share_pct(lost_s) or 0.0,
             confidence=0.8 if told else 0.6,
+            supersedes=_OF_ALL_EPOCHS if (epochs.later_wait_share_pct or 0.0) < self.warn_pct else (),
             evidence=(
                 Evidence("excess of the first epoch's wait, share of its steps", share, "%", self.warn_pct, "MLPerf"),
                 Evidence("data wait in the first epoch, mean", first, "s", self.factor * later, "twice later ones'"),
