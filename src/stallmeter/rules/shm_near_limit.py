@@ -47,6 +47,7 @@ class ShmNearLimit:
         "loader.num_workers",
     )
     optional: ClassVar[tuple[str, ...]] = (
+        "loader.info",
         "loader.content",
         "facts.budget",
     )
