@@ -44,9 +44,10 @@ class ShmNearLimit:
         "host.memory.shm.least_free_bytes",
         "host.memory.shm.most_free_bytes",
         "host.memory.shm.size_bytes",
-        "loader.info",
+        "loader.num_workers",
     )
     optional: ClassVar[tuple[str, ...]] = (
+        "loader.info",
         "loader.content",
         "facts.budget",
     )
