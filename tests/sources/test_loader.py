@@ -8,14 +8,13 @@ import pickle
 import subprocess
 import sys
 import warnings
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import weakref
-
 import torch
 from torch.utils.data import DataLoader, SequentialSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
