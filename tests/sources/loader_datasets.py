@@ -45,6 +45,37 @@ class Stream(IterableDataset):
             yield _item(index, self.mark)
 
 
+class Unsplit(IterableDataset):
+    """Every worker makes all of it, whichever it is."""
+
+    def __iter__(self) -> Any:
+        return iter(range(COUNT))
+
+
+class Seeded(IterableDataset):
+    """Reads which worker it is in for a seed, and is split by nobody."""
+
+    def __iter__(self) -> Any:
+        info = get_worker_info()
+        start = info.id if info else 0
+        return iter(range(start, start + COUNT))
+
+
+class Set(IterableDataset):
+    """Split by `split_worker`, in each worker, before it is iterated."""
+
+    part = (0, 1)
+
+    def __iter__(self) -> Any:
+        return iter(range(self.part[0], COUNT, self.part[1]))
+
+
+def split_worker(worker_id: int) -> None:
+    info = get_worker_info()
+    assert info is not None
+    info.dataset.part = (info.id, info.num_workers)
+
+
 class Logged(IterableDataset):
     """Writes down when its generators begin and end."""
 

@@ -16,6 +16,7 @@ from stallmeter.workers import (
     best_workers,
     expected,
     fewer_workers,
+    limited,
     predict_step_time_s,
     savings,
     worker_cap,
@@ -57,9 +58,8 @@ def test_recommendation_keeps_the_memory_cap(costs, limits):
 
 @given(costs_, limits_, points_)
 def test_what_must_not_be_changed_is_not(costs, limits, previous):
-    for kind in ("iterable", "stateful"):
-        fixed = replace(costs, **{kind: True})
-        assert advise(fixed, limits, previous=previous).recommended == costs.current
+    fixed = replace(costs, iterable=True, shards_itself=False)
+    assert advise(fixed, limits, previous=previous).recommended == costs.current
 
 
 def test_blocked_loader_gets_workers_beyond_the_cpus():
@@ -136,12 +136,29 @@ def test_small_gains_change_nothing():
     assert "3%" in advice.reason
 
 
-@pytest.mark.parametrize(("kind", "word"), [("iterable", "iterable"), ("stateful", "saved state")])
-def test_reason_says_why_it_is_left_alone_and_what_would_be_gained(kind, word):
-    advice = advise(replace(loader(), **{kind: True}), ROOMY)
+def test_reason_says_why_it_is_left_alone_and_what_would_be_gained():
+    advice = advise(replace(loader(), iterable=True), ROOMY)
     assert advice.recommended == 0
-    assert word in advice.reason
+    assert "iterable" in advice.reason
     assert "5 workers would take 13 ms a step instead of 60 ms" in advice.reason
+
+
+def test_a_dataset_that_splits_itself_gets_workers_up_to_its_shards():
+    """More than one for each shard would be idle."""
+    costs = replace(loader(), iterable=True, shards_itself=True)
+    assert advise(costs, ROOMY).recommended == 5
+    advice = advise(costs, replace(ROOMY, shards=3))
+    assert (advice.recommended, advice.limited_by) == (3, "workers")
+    assert "3 shards" in advice.reason
+    assert advice.predicted_step_time_s > advise(costs, ROOMY).predicted_step_time_s
+
+
+def test_a_saved_state_is_a_caution_and_no_obstacle():
+    """The number can be changed between runs, only not in the middle of an epoch that is resumed."""
+    advice = advise(replace(loader(), stateful=True), ROOMY)
+    assert advice.recommended == 5
+    assert "state that this loader saved" in advice.reason
+    assert "resuming" in limited(replace(loader(), stateful=True), ROOMY, advice)
 
 
 def test_what_the_parts_do_not_explain_is_unknown():

@@ -28,7 +28,6 @@ from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from .rule import threshold
 
-
 _OF_ALL_EPOCHS = (
     "noisy-neighbour",
     "slow-batches",

@@ -124,7 +124,7 @@ class FetchStall:
             return ()
         return (
             Advice.of(
-                f"Set num_workers={predicted.recommended} to read more in parallel.",
+                f"Set num_workers={predicted.recommended}{predicted.place} to read more in parallel.",
                 expect=predicted.expect,
                 limit=predicted.limit,
                 gain_pct=predicted.gain_pct,

@@ -74,7 +74,11 @@ class OneLoader:
         info = self.info
         workers = (info.num_workers if info else None) or 0
         made = sum(self.by_worker.values())
-        if info is None or workers < 2 or made < FAIR_BATCHES * workers:
+        if info is None or workers < 2 or made < MIN_BATCHES:
+            return None
+        if info.shards_itself and info.shards is not None and info.shards < workers:
+            return workers - info.shards
+        if made < FAIR_BATCHES * workers:
             return None
         # Where batches come as they are ready, one that is held up by a slow item falls behind.
         few = 0.0 if info.in_order is False else IDLE_SHARE * made / workers

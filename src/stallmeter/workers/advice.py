@@ -43,8 +43,8 @@ def advise(costs: LoaderCosts, limits: Limits, *, previous: OperatingPoint | Non
 
     Returns:
         The advice. ``recommended`` equals ``current`` when less than 3 % is to be gained, when the dataset is iterable
-        and not known to split itself or the loader stateful, and when the model cannot explain the present step time.
-        Where nothing is to be gained but a smaller number does the same, that is recommended, with what it saves.
+        and not known to split itself, and when the model cannot explain the present step time. Where nothing is to be
+        gained but a smaller number does the same, that is recommended, with what it saves.
     """
     costs, limits = _learn_from(previous, costs, limits)
     now_s = predict_step_time_s(costs, limits, costs.current)
@@ -62,17 +62,15 @@ def advise(costs: LoaderCosts, limits: Limits, *, previous: OperatingPoint | Non
             "Something else binds, so no other number of workers is recommended"
         )
     elif gain < NOISE:
-        fixed = costs.stateful or (costs.iterable and not costs.shards_itself)
+        fixed = costs.iterable and not costs.shards_itself
         fewer = fewer_workers(costs, limits) if abs(off) <= MISSED and not fixed else None
         if fewer is not None:
             return _same_with(fewer, costs, limits, confidence)
         limited_by = binding(costs, limits, costs.current, "")
         why = _why_stay(costs, limits, limited_by)
-    elif costs.stateful or (costs.iterable and not costs.shards_itself):
+    elif costs.iterable and not costs.shards_itself:
         kind = (
             "an iterable dataset repeats or drops samples with another number of workers unless it splits them itself"
-            if costs.iterable and not costs.shards_itself
-            else "the saved state of this loader is only valid for its number of workers"
         )
         why = (
             f"{best.workers} workers would take {_ms(best.step_time_s)} a step instead of {_ms(observed_s)}, "
@@ -134,6 +132,8 @@ def expected(advice: WorkerAdvice) -> str:
 def limited(costs: LoaderCosts, limits: Limits, advice: WorkerAdvice, *, previous: OperatingPoint | None = None) -> str:
     """Say in one sentence what bounds the recommended number. The arguments are those of `advise`, and its answer."""
     costs, limits = _learn_from(previous, costs, limits)
+    if costs.stateful and advice.recommended != advice.current:
+        return "Not when resuming inside an epoch: the loader's saved state needs its number of workers."
     why = _why(costs, limits, advice.recommended, advice.limited_by)
     return f"{why[0].upper()}{why[1:]}."
 
@@ -187,7 +187,8 @@ def _why_change(costs: LoaderCosts, limits: Limits, best: Forecast, observed_s: 
         handover = _ms(costs.ready_step_s - costs.work_s)
         return f"{saves}. Making a batch takes {_ms(costs.service_s)}, taking one over from a worker {handover}"
     why = _why(costs, limits, best.workers, best.limited_by)
-    return f"{saves}. {why[0].upper()}{why[1:]}{_on_threads(costs, best.limited_by)}"
+    state = ". A state that this loader saved is only valid for its number of workers" if costs.stateful else ""
+    return f"{saves}. {why[0].upper()}{why[1:]}{_on_threads(costs, best.limited_by)}{state}"
 
 
 def _why_stay(costs: LoaderCosts, limits: Limits, limited_by: str) -> str:

@@ -77,15 +77,19 @@ class Outlook:
         """What fewer workers save at the same speed; empty where they are not recommended for that."""
         return savings(self.advice)
 
+    @property
+    def place(self) -> str:
+        """Where to change it, beginning with a space; empty where there is one training loader."""
+        return "" if self.which is None else f" in {self.which}"
+
     def fixes(self, also: str = "") -> tuple[Advice, ...]:
         """Return the change as advice; with it, what to do about threads that compete with the workers.
 
         Args:
             also: Another setting to change with it, beginning with a space.
         """
-        place = "" if self.which is None else f" in {self.which}"
         change = Advice.of(
-            f"Set num_workers={self.recommended}{also}{place}.",
+            f"Set num_workers={self.recommended}{also}{self.place}.",
             expect=self.expect,
             limit=self.limit,
             gain_pct=self.gain_pct,

@@ -322,7 +322,7 @@ class LoaderProbe:
             elif not any(asked) and init.own is None:
                 # With a function of the user's, which gets its worker's number, it could be done without asking.
                 remember(loader, splits=False)
-            self._tell(replace(info, shards_itself=splits_itself(loader)))
+            self._tell(replace(info, shards_itself=splits_itself(loader), time_s=time.time()))
         fetches = self._prefetch.fetches
         for number, taken in list(self._prefetch.taken.items()):
             before, had = self._counted.get(number, (0, 0))

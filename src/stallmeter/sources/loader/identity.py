@@ -12,6 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from operator import itemgetter
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -95,7 +96,7 @@ def _noting(info: Any, identity: Identity) -> Any:
     # A pickle or copy of it is torch's own again.
     content = {
         "__getattribute__": read,
-        "__reduce_ex__": lambda self, protocol: info.__reduce_ex__(protocol),  # noqa: ARG005
+        "__reduce_ex__": lambda self, protocol: (itemgetter(0), ((info,),)),  # noqa: ARG005
         "__module__": base.__module__,
         "__qualname__": base.__qualname__,
         "stallmeter_identity": identity,
