@@ -134,7 +134,7 @@ bench-gpu: $(STAMP)
 	$(BIN)/python -m benchmarks.gpu $(ARGS)
 
 bench-workers: $(STAMP)
-	$(BIN)/python -m benchmarks.workers
+	$(BIN)/python -m benchmarks.workers --even
 
 soak: $(STAMP)
 	$(BIN)/python -m benchmarks.soak

@@ -60,7 +60,7 @@ def forked(work: Callable[[], Any]) -> tuple[Any, float]:
     if not pid:
         _child(work, receive, send)
     os.close(send)
-    signal.signal(signal.SIGALRM, lambda *_: os.kill(pid, signal.SIGKILL))
+    signal.signal(signal.SIGALRM, lambda *_: os.killpg(pid, signal.SIGKILL))
     signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
     try:
         with os.fdopen(receive) as answers:

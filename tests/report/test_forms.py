@@ -351,6 +351,27 @@ def test_headline(verdict, expected):
     assert markdown.headline(verdict) == expected
 
 
+def test_workers_that_are_saved_are_named_where_the_number_is(tmp_path):
+    """A smaller number that is as fast promises processes and memory, no throughput."""
+    saving = WorkerAdvice(
+        current=12,
+        recommended=3,
+        predicted_step_time_s=0.02,
+        predicted_gain_pct=0.0,
+        limited_by="cpu",
+        reason="3 do the same",
+        confidence=0.8,
+        saves_processes=9,
+        saves_bytes=1_200_000_000,
+    )
+    verdict = Verdict(primary=PRIMARY, diagnoses=(PRIMARY,), num_workers=saving)
+    made = read_history(write(tmp_path, [*complete_run()[:-1], verdict])).report()
+    said = "9 processes and 1.2 GB less"
+    assert f"12 now; use 3, {said}: 3 do the same" in " ".join(text.to_text(made).split())
+    assert f"12 now, use 3, {said}: 3 do the same" in markdown.note(made)
+    assert wording.worker_change(saving) == f"num_workers 12 → 3: the same speed with {said}"
+
+
 def test_three_short_lines(tmp_path):
     """What to do, what to expect and what limits it stand on lines of their own, on the console too."""
     change = Advice.of(

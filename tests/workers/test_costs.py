@@ -217,6 +217,15 @@ def test_wait_for_a_cpu_is_split_between_neighbours_and_own_processes():
     assert bounded.neighbour_wait_s == pytest.approx(0.01 / 4)
 
 
+def test_wait_for_a_cpu_beside_several_neighbours_on_each_is_all_theirs():
+    """One worker and the loop on two full CPUs do not wait for each other, however long the wait is."""
+    made = batches(60, workers=1, run_queue_s=0.03)
+    host = [HostSample(time_s=101.0, job_cpus=0.4, main_cpus=0.1, others_cpus=1.6, usable_cpus=2.0)]
+    costs = costs_from(made, steps(50), current=1, host=host)
+    assert costs is not None
+    assert costs.neighbour_wait_s == pytest.approx(0.03)
+
+
 def test_loader_info_says_what_may_be_changed_and_whether_order_binds():
     info = LoaderInfo(time_s=0, kind="DataLoader", iterable=True, stateful=True, in_order=False, prefetch_factor=4)
     costs = costs_from(batches(60), steps(50), current=2, loader=info)
