@@ -16,7 +16,7 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1]))
 
 from benchmarks.faults import host, outside, rivals, table, truth
-from benchmarks.faults.__main__ import document, parse, seeds, wanted
+from benchmarks.faults.__main__ import document, parse, rejudged, seeds, wanted
 from benchmarks.faults.cause import HEALTHY, Cause, Lever, cause_of, gone
 from benchmarks.faults.collect import Collector, environment
 from benchmarks.faults.draw import draw
@@ -437,22 +437,27 @@ class TestRivals:
 class TestRuns:
     """Real runs, as the benchmark makes them."""
 
-    def test_a_cause_is_measured_and_the_verdict_judged(self, tmp_path):
+    @pytest.fixture(scope="class")
+    def collector(self, tmp_path_factory):
+        with Collector(folder=tmp_path_factory.mktemp("faults"), patience_s=0.0, retries=0).ready() as collector:
+            yield collector
+
+    def test_a_cause_is_measured_and_the_verdict_judged(self, collector):
         program = sized(Program(device_s=0.01, callback_s=0.02, persistent=True), 4.0)
         one = dataclasses.replace(DRAWS[3], program=program, causes=(CALLBACK,), busy=False, seconds=4.0)
-        with Collector(folder=tmp_path, patience_s=0.0, retries=0).ready() as collector:
-            found = Kept.of(collector.collect(one))
+        found = Kept.of(collector.collect(one))
         assert not found.failed
         assert found.truth.label == "slow-callback"
-        assert Path(found.result["recording"]).is_dir()
-        assert load(tmp_path, [one.seed])[0].truth == found.truth
+        [read] = load(collector.folder, [one.seed])
+        assert read.truth == found.truth
+        [again] = rejudged(collector.folder, [read])
+        assert again.judgement == found.judgement
 
     @pytest.mark.parametrize("library", LIBRARIES)
-    def test_each_library_trains(self, library, tmp_path):
+    def test_each_library_trains(self, library, collector):
         program = Program(
             library=library, workers=2, steps=20, batch_size=4, device_s=0.002,
             work=(Work(kind="json", amount_s=0.0005),),
         )  # fmt: skip
-        with Collector(folder=tmp_path, patience_s=0.0).ready() as collector:
-            found = collector.once(program, 1)
+        found = collector.once(program, 1)
         assert len(found["ends"]) == 20, found

@@ -95,11 +95,11 @@ def collector_of(arguments: argparse.Namespace) -> Collector:
     return Collector(folder=arguments.folder, patience_s=arguments.patience, retries=arguments.retries)
 
 
-def rejudged(found: Sequence[Kept]) -> list[Kept]:
+def rejudged(folder: Path, found: Sequence[Kept]) -> list[Kept]:
     """Ask today's rules about the recordings."""
     from .ours import reevaluated
 
-    return [k.saying(reevaluated(Path(k.result["recording"]))) if "recording" in k.result else k for k in found]
+    return [k.saying(reevaluated(folder / k.result["recording"])) if "recording" in k.result else k for k in found]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         collect(arguments, chosen)
     found = load(arguments.folder, chosen)
     if arguments.rejudge:
-        found = rejudged(found)
+        found = rejudged(arguments.folder, found)
     text = table.markdown(found)
     if arguments.rivals_python:
         from .rivals import comparable, compare

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import logging
 import multiprocessing
@@ -25,6 +26,14 @@ from .program import Program, program_of
 from .work import Maker, calibrated, drop_cache, wait
 
 CGROUP = Path("/sys/fs/cgroup/cpu")
+MODULES = {
+    "stateful": ("torchdata.stateful_dataloader",),
+    "webdataset": ("webdataset",),
+    "webloader": ("webdataset",),
+    "datasets": ("datasets",),
+    "litdata": ("litdata",),
+    "accelerate": ("accelerate",),
+}
 OPEN_FILES = 1024
 """The usual soft limit, whatever this machine's is."""
 
@@ -41,6 +50,8 @@ def run(request: Mapping[str, Any]) -> dict[str, Any]:
         return {"rates": calibrated()}
     program = program_of(request["program"])
     _surroundings(request, program)
+    for name in MODULES.get(program.library, ()) + MODULES.get(program.loop, ()):
+        importlib.import_module(name)  # as a program does before it trains
     with tempfile.TemporaryDirectory(prefix="stallmeter-faults-") as temporary:
         tool = make_tool(request["tool"], Path(request["folder"] or temporary), program.loop)
         return _train(request, program, tool, Path(temporary))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from .program import CPUS, Program
 from .truth import HEALTHY_PCT, gain_pct
 
 ROOT = Path(__file__).resolve().parents[2]
-STEADY_S = 3.0
+STEADY_S = 2.5
 """Of a cured run whose steps are all alike."""
 LONGEST_S = 45.0
 TIMEOUT_S = 150.0
@@ -146,6 +147,9 @@ class Collector:
         assert best is not None
         path = self.path(draw.seed)
         path.mkdir(parents=True, exist_ok=True)
+        for other in path.glob("recording-*"):
+            if other.name != best["attempt"]:
+                shutil.rmtree(other)
         (path / "result.json").write_text(json.dumps(best))
         return best
 
@@ -159,8 +163,11 @@ class Collector:
             "draw": draw.to_dict(),
             "described": draw.described,
             "rates": self.rates,
+            "attempt": recording.name,
             **judged,
         }
+        if "recording" in judged:
+            result["recording"] = os.path.relpath(judged["recording"], self.folder)
         if "error" not in judged:
             result["cured"] = self.cures(draw, judged)
         result["elapsed_s"] = time.monotonic() - started

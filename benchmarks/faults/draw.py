@@ -162,6 +162,6 @@ def _fitting(program: Program) -> Program:
 
 def _seconds(rng: random.Random) -> float:
     kind = rng.random()
-    if kind < 0.82:
-        return rng.uniform(5.0, 8.0)
-    return rng.uniform(8.0, 14.0) if kind < 0.95 else rng.uniform(14.0, 30.0)
+    if kind < 0.84:
+        return rng.uniform(5.0, 7.5)
+    return rng.uniform(7.5, 14.0) if kind < 0.95 else rng.uniform(14.0, 30.0)

@@ -18,7 +18,7 @@ def wait_until_quiet(cpus: Sequence[int], patience_s: float) -> None:
     until = time.monotonic() + patience_s
     while time.monotonic() < until:
         before, started = busy_s(cpus), time.monotonic()
-        time.sleep(0.5)
+        time.sleep(0.25)
         if (busy_s(cpus) - before) / (time.monotonic() - started) < QUIET_CPUS:
             return
 

@@ -43,6 +43,10 @@ class Nobody:
         return nullcontext()
 
 
+CAPPED_STEPS = 40
+"""A run that is cut off has at least so many."""
+
+
 class EnoughError(Exception):
     """The run was only to last so long."""
 
@@ -68,7 +72,7 @@ class Marks:
         self.ends.append(now - self.began)
         self.last = self.ends[-1]
         since = self.ends[-1] - self.ends[0]
-        if self.cap_s is not None and since > self.cap_s and len(self.ends) >= 30:
+        if self.cap_s is not None and since > self.cap_s and len(self.ends) >= CAPPED_STEPS:
             raise EnoughError
         return since > self.gentle_s
 
@@ -106,6 +110,7 @@ class Step:
         self.count = 0
         self.total = program.steps * program.epochs
         self.kept: list[Any] = []
+        self.opened: list[int] = []
         self.history: list[float] = []
         self.heap = [{"at": [i]} for i in range(program.garbage // 2)]
         self.buffer: list[Any] = []
@@ -131,8 +136,10 @@ class Step:
             items = self.net(items[:1].repeat(length, 1)).mean(0, keepdim=True)
         if program.leak_bytes:
             self.kept.append(touched(program.leak_bytes))
-        for _ in range(program.leak_files):
-            self.kept.append(os.open(os.devnull, os.O_RDONLY))
+        while len(self.opened) < program.leak_files * (at + 1) // self.total:
+            self.opened.append(os.open(os.devnull, os.O_RDONLY))
+        if program.garbage:
+            self._make_garbage()
         self.count += 1
         return self.layer(items).mean()
 
@@ -154,13 +161,11 @@ class Step:
             (wait if program.callback == "sleep" else burn)(program.callback_s)
         if program.drift_s and program.drift == "callback":
             wait(program.drift_s * self.count / self.total)
-        if program.garbage:
-            self._make_garbage()
 
     def _make_garbage(self) -> None:
         program = self.program
         if program.garbage_every:
-            if self.count % program.garbage_every == 0 and not program.gc_off:
+            if self.count % program.garbage_every == program.garbage_every - 1 and not program.gc_off:
                 gc.collect()
             return
         self.buffer += [{"at": [i]} for i in range(program.garbage // 16)]

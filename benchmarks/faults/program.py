@@ -118,7 +118,7 @@ class Program:
     leak_item_bytes: int = 0
     """Kept for ever by the dataset, each item."""
     leak_files: int = 0
-    """Opened and never closed, each step."""
+    """Opened in the course of the run and never closed."""
     shm_bytes: int = 0
     """Size of a /dev/shm of its own; 0 leaves the machine's."""
 

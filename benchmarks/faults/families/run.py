@@ -59,10 +59,9 @@ def host_memory_growth(rng: random.Random, program: Program) -> Planted:
 
 
 def open_files_growth(rng: random.Random, program: Program) -> Planted:
-    """Open files and never close them."""
-    return Planted(
-        fields={"leak_files": rng.choice((1, 2))}, causes=(Cause(rule="open-files-growth", mechanism="each step"),)
-    )
+    """Open files and never close them: most of the 1,024 that are usual."""
+    fields = {"leak_files": rng.randint(300, 850)}
+    return Planted(fields=fields, causes=(Cause(rule="open-files-growth", mechanism=f"{fields['leak_files']} files"),))
 
 
 def shm_near_limit(rng: random.Random, program: Program) -> Planted:
