@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from stallmeter.records.diagnosis import Verdict
 from stallmeter.report.model import HOST_SIGNALS, read_history, summarize
 from stallmeter.window import Window
 
+from ..rules.windows import ledger as ledger_of
 from .recordings import COMPUTE_BOUND, START_S, VERDICT, complete_run, ledger, step, write
 
 
@@ -225,3 +227,14 @@ def test_live_window_equals_replay(tmp_path):
     replayed = read_history(folder).report()
     live = summarize(window, VERDICT, header=replayed.header, path=folder, ranks=(0,), settled=True)
     assert live == replayed
+
+
+def test_validation_shows_what_its_own_loader_took():
+    """Inside its share, as callbacks stand inside theirs."""
+    made = Window()
+    made.append(replace(ledger_of(validation=30.0), validation_parts={"start": 20.0, "wait": 1.0}))
+    share = next(share for share in summarize(made, None).ledger if share.name == "validation")
+    assert [(part.name, part.seconds) for part in share.parts] == [
+        ("its own loader's start", 20.0),
+        ("its own loader's wait", 1.0),
+    ]

@@ -174,3 +174,16 @@ def test_steps_and_gaps_sum_to_wall_time(events: list[tuple[str, float]]) -> Non
     for step in steps:
         parts = [getattr(step, f) or 0.0 for f in step.__slots__ if f.endswith("_s") and f not in ("time_s", "total_s")]
         assert sum(parts) == pytest.approx(step.total_s, abs=1e-9)
+
+
+def test_typical_time_of_what_nobody_has_drained(step_clock: StepClock, fake_time: FakeTime) -> None:
+    assert step_clock.typical_s() == 0.0
+    span = DataSpan(step_clock, DATA_WAIT)
+    for i in range(20):
+        with span:
+            fake_time.sleep(0.001)
+        step_clock.worked = True
+        fake_time.sleep(12.0 if i == 0 else 0.009)
+    assert step_clock.typical_s() == pytest.approx(0.01)
+    step_clock.drain()
+    assert step_clock.typical_s() == 0.0

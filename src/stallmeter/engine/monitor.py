@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-NOT_FOR_SPANS = ("start", "worker_startup", "data_wait", "loop", "other")
+NOT_FOR_SPANS = ("start", "warmup", "worker_startup", "data_wait", "loop", "other")
 WORK = ("h2d", "forward", "backward", "optimizer", "compute", "validation")
 """Buckets whose spans give the device something to do."""
 

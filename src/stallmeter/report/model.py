@@ -53,7 +53,7 @@ class Share:
     share_pct: float | None
     """Of the wall time; None while there is none."""
     parts: tuple[Share, ...] = ()
-    """The callbacks or loggers inside it, the largest first."""
+    """The callbacks, loggers or parts inside it, the largest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +350,8 @@ def _shares(ledger: LedgerRecord) -> tuple[Share, ...]:
     def named(parts: Mapping[str, float]) -> tuple[Share, ...]:
         return tuple(share(n, s) for n, s in sorted(parts.items(), key=lambda item: -item[1]))
 
-    inside = {"callbacks": named(ledger.callbacks), "logging": named(ledger.logging)}
+    loader = {f"its own loader's {part}": s for part, s in ledger.validation_parts.items()}
+    inside = {"callbacks": named(ledger.callbacks), "logging": named(ledger.logging), "validation": named(loader)}
     unknown = tuple(b for b in ledger.buckets if b not in BUCKETS)
     return tuple(share(b, ledger.buckets.get(b, 0.0), inside.get(b, ())) for b in (*BUCKETS, *unknown))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ..records import StepRecord, WorkerBatch
 from ..records.stats import mean
@@ -12,14 +12,22 @@ from .memo import Memo
 from .warmup import FIRST_STEPS
 from .workers import WorkerSignals
 
-if TYPE_CHECKING:
-    from .steps import StepSignals
-
 MIN_STEPS = 10
 """Steady steps that are needed of the first epoch, and of later ones."""
 
 BLOCKS = 5
 """The first epoch is cut into so many blocks, later ones into blocks of as many steps."""
+
+
+class Steps(Protocol):
+    """What is asked of the steps here."""
+
+    memo: Memo
+
+    @property
+    def steady(self) -> Sequence[StepRecord]:
+        """A sample of steady steps, oldest first."""
+        ...
 
 
 class EpochSignals:
@@ -30,7 +38,7 @@ class EpochSignals:
         workers: Their batches know their time.
     """
 
-    def __init__(self, steps: StepSignals, workers: WorkerSignals) -> None:
+    def __init__(self, steps: Steps, workers: WorkerSignals) -> None:
         self._memo = Memo(steps.memo, workers.memo)
         self._steps, self._workers = steps, workers
 
