@@ -81,7 +81,9 @@ RULES: dict[str, Rule] = {
 
 
 def test_the_cases_cover_the_family() -> None:
-    assert set(CASES) == {r.id for r in ALL_RULES if getattr(r, "family", None) == "input"} == set(RULES)
+    """All but idle-workers, whose workers make no batches: see its own test."""
+    family = {r.id for r in ALL_RULES if getattr(r, "family", None) == "input"}
+    assert set(CASES) == family - {"idle-workers"} == set(RULES)
 
 
 @pytest.mark.parametrize("truth", CASES)

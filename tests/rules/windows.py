@@ -198,7 +198,7 @@ def check_form(rule: Rule, found: Diagnosis, made: Window) -> None:
 IMPERATIVES = """
     Allow Ask Begin Cache Call Check Clear Close Collate Collect Compare Compile Copy Crop Double Find Give Hide
     Hold Install Keep Leave Let Log Look Lower Make Merge Move Pack Pad Preprocess Raise Read Replace Reserve Run
-    Save Send Set Skip Slim Start Use Validate Write
+    Save Send Set Skip Slim Split Start Use Validate Write
 """
 
 

@@ -209,7 +209,6 @@ def test_workers_that_do_nothing_for_the_speed_are_named_with_what_they_cost():
         ("neighbours take the CPUs from fewer workers", CROWDED, replace(TWO_CPUS, neighbour_cpus=1.0)),
         ("the step is not explained", replace(CROWDED, step_time_s=0.023), TWO_CPUS),
         ("an iterable dataset", replace(CROWDED, iterable=True), TWO_CPUS),
-        ("a stateful loader", replace(CROWDED, stateful=True), TWO_CPUS),
         (
             "one batch in a hundred takes half a second, which only many bridge",
             loader(current=12, work_s=0.02, step_time_s=0.021, longest_s=(0.5,) * 1 + (0.05,) * 63, batches=100),

@@ -55,7 +55,13 @@ class ColdCache:
         "steps.epochs.waits_apart_share",
     )
 
-    optional: ClassVar[tuple[str, ...]] = ("steps.epochs.later_wait_share_pct",)
+    optional: ClassVar[tuple[str, ...]] = (
+        "steps.epochs.later_wait_share_pct",
+        "steps.epochs.first_steps",
+        "steps.epochs.first_read_bytes",
+        "steps.epochs.first_service_s",
+        "steps.epochs.later_service_s",
+    )
     rules_out: ClassVar[str] = "more workers"
 
     factor: float = threshold(2.0, "x", "our choice: the first epoch waits at least twice as long")

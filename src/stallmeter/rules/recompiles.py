@@ -42,6 +42,7 @@ class Recompiles:
         "steps.body_s",
         "ledger.wall_s",
     )
+    optional: ClassVar[tuple[str, ...]] = ("ledger.record", "ledger.start_s", "ledger.warmup_s", "steps.steady")
 
     warn_pct: float = threshold(5.0, "%", "as for a callback that takes this much, which XProf reports")
     critical_pct: float = threshold(20.0, "%", "as for input wait, which XProf calls high from 20 %")

@@ -61,6 +61,7 @@ class StepTimeDrift:
     id: ClassVar[str] = "step-time-drift"
     title: ClassVar[str] = "Steps get slower over the run"
     needs: ClassVar[tuple[str, ...]] = ("steps.step_time_s", "ledger.training_s", "ledger.wall_s")
+    optional: ClassVar[tuple[str, ...]] = ("steps.drift", "ledger.record")
 
     growth_pct: float = threshold(20.0, "%", "our measurement: noisy steps without a trend stay below it")
     warn_pct: float = threshold(5.0, "%", "as for a callback that takes this much, which XProf reports")
