@@ -15,6 +15,7 @@ from .windows import START_S, ledger, step, window
 def waiting(
     *,
     workers: int = 2,
+    active: int | None = None,
     wait_s: float | Callable[[int], float] = 0.05,
     work_s: float = 0.05,
     batch_s: float | Callable[[int], float] = 0.1,
@@ -33,6 +34,7 @@ def waiting(
 
     Args:
         workers: Of the loader; with 0 the batches are the loop thread's.
+        active: So many of them make all batches.
         wait_s: Data wait of a step, or of each one.
         work_s: The rest of a step.
         batch_s: Time to make a batch without waiting for a CPU, or of each one.
@@ -61,7 +63,7 @@ def waiting(
         queue = made * queue_share / (1 - queue_share)
         records.append(
             WorkerBatch(
-                worker=i % workers if workers else -1,
+                worker=i % (active or workers) if workers else -1,
                 time_s=START_S + 1.5 + 0.1 * i,
                 wall_s=made + queue,
                 cpu_s=made * cpu_share,

@@ -69,7 +69,7 @@ class IdleWorkers:
             limit="Not where the dataset is to get more shards.",
         )
         shards = Advice.of(
-            f"Split the dataset into {workers} shards or a multiple of it.",
+            f"Write the dataset as {workers} shards or a multiple of it.",
             expect="Every worker has something to read.",
             limit="One shard is read by one worker only.",
             gain_pct=gain,
