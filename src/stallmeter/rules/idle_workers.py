@@ -47,6 +47,7 @@ class IdleWorkers:
         "steps.data_wait_s",
     )
     family: ClassVar[str] = "input"
+    cure: ClassVar[str] = "fewer workers"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
     busy_share: float = threshold(
@@ -83,6 +84,7 @@ class IdleWorkers:
             time_lost_s=lost,
             share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=0.9,
+            supersedes=("too-many-workers",),
             evidence=(
                 Evidence("workers without batches", float(idle), "workers"),
                 Evidence("workers", float(workers), "workers"),

@@ -88,7 +88,7 @@ def _longer_s(window: Window, usual_s: float) -> float:
 
 def _has_two_sizes(window: Window) -> bool:
     """Whether nearly all batches are of one size, and some of another: the last of each epoch."""
-    sizes = [s.samples for s in window.steps.steady if s.samples is not None]
+    sizes = [s.samples for s in window.steps.steady or () if s.samples is not None]
     return len(set(sizes)) == 2
 
 
