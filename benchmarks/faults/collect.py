@@ -30,6 +30,8 @@ from .truth import HEALTHY_PCT, gain_pct
 ROOT = Path(__file__).resolve().parents[2]
 STEADY_S = 2.5
 """Of a cured run whose steps are all alike."""
+WHOLE_PART = 1.2
+"""Of the judged run's time: a change that makes a run slower need not run to its end."""
 LONGEST_S = 45.0
 TIMEOUT_S = 150.0
 BARE = "bare"
@@ -219,10 +221,12 @@ class Collector:
         """Run it again with each planted cause removed; a cause that turns out to cost nothing has its levers left."""
         found = []
         for cause in draw.causes:
-            for lever in sorted(cause.levers, key=lambda lv: lv.setting):
-                best = self._pulled(draw, cause, lever, judged, found)
-                if not lever.setting and best is not None and best < HEALTHY_PCT / 2:
-                    break
+            works = [self._pulled(draw, cause, lever, judged, found) for lever in cause.levers if not lever.setting]
+            if works and None not in works and max(works) < HEALTHY_PCT / 2:
+                continue
+            for lever in cause.levers:
+                if lever.setting:
+                    self._pulled(draw, cause, lever, judged, found)
         if not draw.causes:
             bare = {"work": (), "workers": 0, "callback_s": 0.0, "logger_s": 0.0, "save_every": 0, "validate_every": 0}
             only = Lever(name=BARE, rules=(), changes=({**bare, "tensors": 1},))
@@ -236,7 +240,7 @@ class Collector:
         for change in _changes(lever, judged):
             program = draw.program.changed(change)
             steady = not (lever.whole or cause.from_start)
-            run = self.once(program, draw.seed, cap_s=STEADY_S if steady else None)
+            run = self.once(program, draw.seed, cap_s=STEADY_S if steady else WHOLE_PART * judged["last"])
             gain = None if "error" in run else gain_pct(judged, run, whole=lever.whole, from_start=cause.from_start)
             found.append(
                 {

@@ -32,8 +32,9 @@ from .truth import Truth
 
 NAMES = ("traceml", "gpuprof")
 
-_INPUT = INPUT_FAMILY | {"noisy-neighbour"}
+_INPUT = INPUT_FAMILY | {"noisy-neighbour", "cpu-throttled", "cold-cache"}
 _OUTSIDE = frozenset({"slow-callback", "slow-logging", "checkpoint-stall", "validation-heavy"})
+_IN_STEPS = frozenset({"step-outliers", "step-time-drift", "gc-pauses", "recompiles"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,8 @@ class Meaning:
 
 MEANINGS = (
     Meaning("traceml", "INPUT_BOUND", frozenset(_INPUT), frozenset({"no-workers", "too-few-workers", "fetch-stall"})),
-    Meaning("traceml", "RESIDUAL_HEAVY", _OUTSIDE | {"step-outliers"}),
-    Meaning("traceml", "COMPUTE_BOUND", frozenset({HEALTHY, "step-outliers"}), frozenset({HEALTHY})),
+    Meaning("traceml", "RESIDUAL_HEAVY", _OUTSIDE | _IN_STEPS),
+    Meaning("traceml", "COMPUTE_BOUND", _IN_STEPS | {HEALTHY}, frozenset({HEALTHY})),
     Meaning("traceml", "NO_CLEAR", frozenset({HEALTHY}), frozenset({HEALTHY})),
     Meaning("traceml", "CREEP", frozenset({"host-memory-growth"}), frozenset({"host-memory-growth"})),
     Meaning("traceml", "HIGH_PROCESS_RSS", frozenset({"host-memory-growth"})),
@@ -60,11 +61,12 @@ MEANINGS = (
     ),
     Meaning("gpuprof", "I/O-bound", frozenset({"fetch-stall"}), frozenset({"fetch-stall"})),
     Meaning("gpuprof", "Prefetch queue starved", frozenset(_INPUT), frozenset({"too-few-workers"})),
-    Meaning("gpuprof", "worker imbalance", frozenset({"slow-batches"}), frozenset({"slow-batches"})),
+    Meaning("gpuprof", "worker imbalance", frozenset({"slow-batches", "idle-workers"}), frozenset({"slow-batches"})),
+    Meaning("gpuprof", "warmup / JIT compile", frozenset({"slow-start", "recompiles"}), frozenset({"slow-start"})),
     Meaning(
         "gpuprof",
         "high tail latency",
-        frozenset({"step-outliers", "slow-batches", "checkpoint-stall"}),
+        _IN_STEPS | {"slow-batches", "checkpoint-stall"},
         frozenset({"step-outliers", "checkpoint-stall"}),
     ),
     Meaning("gpuprof", "Host memory pressure", frozenset({"host-memory-growth"}), frozenset({"host-memory-growth"})),

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from ..cause import Cause, Lever, Planted
-from ..program import CPUS, GIL_HELD, GIL_RELEASED, READS, SHARED, WAITS, Program, Work
+from ..program import COMPUTES, CPUS, GIL_HELD, GIL_RELEASED, READS, SHARED, WAITS, Program, Work
 
 SPREADS = (0.0, 0.0, 0.4, 0.8)
 COMPUTING = (*GIL_HELD, *GIL_HELD, *GIL_RELEASED)
@@ -21,27 +21,44 @@ def work_of(rng: random.Random, kind: str, batch_s: float, program: Program, spr
     return Work(kind=kind, amount_s=batch_s / program.batch_size, spread=spread)
 
 
-def input_levers(program: Program, more: tuple[int, ...], *, waits: bool) -> tuple[Lever, ...]:
+MIXED_PART = 0.25
+"""Of an item's time: items of which at least so much waits and so much computes have two cures."""
+
+
+def items_levers(works: tuple[Work, ...]) -> tuple[Lever, ...]:
+    """Return the work on the data that helps: storage that answers at once, items that need no CPU."""
+    computing = tuple(w for w in works if w.kind in COMPUTES)
+    waiting = tuple(w for w in works if w.kind not in COMPUTES)
+    part = sum(w.amount_s for w in waiting) / sum(w.amount_s for w in works)
+    mixed = MIXED_PART <= part <= 1 - MIXED_PART
+    storage = Lever(
+        name="instant storage",
+        rules=("fetch-stall",),
+        changes=({"work": computing if mixed else ()},),
+        setting=False,
+    )
+    cheap = Lever(
+        name="cheap items", rules=("prep-stall",), changes=({"work": waiting if mixed else ()},), setting=False
+    )
+    return (storage, cheap) if mixed else (storage,) if part > 0.5 else (cheap,)
+
+
+def input_levers(program: Program, more: tuple[int, ...]) -> tuple[Lever, ...]:
     """Return what helps a loader: more workers, where there may be more, and items that cost nothing."""
+    items = items_levers(program.work)
+    waits = any("fetch-stall" in lever.rules for lever in items)
     if not program.workers:
         names: tuple[str, ...] = ("no-workers",)
     else:
         names = ("too-few-workers", "fetch-stall") if waits else ("too-few-workers",)
     changes = tuple({"workers": n} for n in sorted(set(more)) if n > program.workers)
-    items = Lever(
-        name="instant storage" if waits else "cheap items",
-        rules=("fetch-stall",) if waits else ("prep-stall",),
-        changes=({"work": ()},),
-        setting=False,
-    )
-    return (Lever(name="more workers", rules=names, changes=changes), items) if changes else (items,)
+    return (Lever(name="more workers", rules=names, changes=changes), *items) if changes else items
 
 
 def _planted(program: Program, rule: str, works: tuple[Work, ...], more: tuple[int, ...], **fields: Any) -> Planted:
     whole = program.changed({"work": works, **fields})
-    waits = sum(w.amount_s for w in works if w.kind in (*WAITS, *READS, *SHARED)) > sum(w.amount_s for w in works) / 2
     mechanism = " + ".join(w.kind for w in works)
-    levers = input_levers(whole, more, waits=waits)
+    levers = input_levers(whole, more)
     return Planted(fields={"work": works, **fields}, causes=(Cause(rule=rule, mechanism=mechanism, levers=levers),))
 
 

@@ -81,7 +81,7 @@ def noisy_neighbour(rng: random.Random, program: Program) -> Planted:
         "neighbours": rng.choice((2.0, 3.0, 4.0, 6.0)),
         "device": "sleep",
     }
-    levers = (quiet_host(program), *input_levers(program.changed(fields), (), waits=False))
+    levers = (quiet_host(program), *input_levers(program.changed(fields), ()))
     return Planted(fields=fields, causes=(Cause(rule="noisy-neighbour", mechanism=kind, levers=levers),))
 
 
@@ -96,5 +96,5 @@ def cpu_throttled(rng: random.Random, program: Program) -> Planted:
         "device": "sleep",
     }
     quota = Lever(name="no quota", rules=("cpu-throttled",), changes=({"quota_cpus": 0.0},))
-    levers = (quota, *input_levers(program.changed(fields), (), waits=False))
+    levers = (quota, *input_levers(program.changed(fields), ()))
     return Planted(fields=fields, causes=(Cause(rule="cpu-throttled", mechanism=kind, levers=levers),))

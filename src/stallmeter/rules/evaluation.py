@@ -88,7 +88,8 @@ def _in_accord_with_the_first(
         cures = {_cure(rules, d) for d in kept} - {""}
         ruled_out = {_rules_out(rules, d) for d in kept} - {""}
         against = _cure(rules, diagnosis) in ruled_out or _rules_out(rules, diagnosis) in cures
-        (contrary if against else kept).append(diagnosis)
+        # What only informs asks for nothing, and has its number from the same model.
+        (contrary if against and diagnosis.severity is not Severity.INFO else kept).append(diagnosis)
     return kept, contrary
 
 
