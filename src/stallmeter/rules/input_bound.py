@@ -12,7 +12,8 @@ prepare batches beside the loop, unless the loader's work is tiny: then the hand
 it saves. Then make the preparation of one batch cheaper. No gain is predicted: nothing is known of what a batch costs.
 
 **When it is wrong.** On a GPU the host may wait while the device still has work queued; then a part of the wait costs
-nothing. Very short runs consist of warm-up.
+nothing. Very short runs consist of warm-up. Where the workers were measured and no change of the loader is predicted to
+win 5 %, the wait is what handing batches over costs at least, and this is silent.
 
 **References.** XProf calls a program moderately input-bound from 5 % and highly from 20 % of step time
 (`op_stats_to_input_pipeline_analysis.cc`). MLPerf Storage demands an accelerator utilisation of 90 % or more.
@@ -25,6 +26,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
+from ..workers.forecast import forecast
 from .rule import threshold
 
 
@@ -43,6 +45,7 @@ class InputBound:
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
     quick_s: float = threshold(0.003, "s", "A batch made in less costs no more than its hand-over would")
+    gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
     critical_pct: float = threshold(20.0, "%", "XProf calls a program highly input-bound from 20 %")
 
     def check(self, window: Window) -> Diagnosis | None:
@@ -52,6 +55,9 @@ class InputBound:
         if share is None or wait is None or not wall or lost is None or share < self.warn_pct:
             return None
         if window.loader.num_workers == 0 and wait.median < self.quick_s:
+            return None
+        predicted = forecast(window)
+        if predicted is not None and predicted.without.most_gain_pct < self.gain_pct:
             return None
         return Diagnosis(
             rule=self.id,

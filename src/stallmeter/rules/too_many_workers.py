@@ -64,6 +64,8 @@ class TooManyWorkers:
             return self._same(predicted, service.mean, share)
         if handover is None or share < self.warn_pct or ready < self.ready_share or predicted.gain_pct < self.gain_pct:
             return None
+        if not predicted.is_certain:
+            return None
         lost = (window.spent.bucket_s("data_wait") or 0.0) * ready
         return Diagnosis(
             rule=self.id,

@@ -120,6 +120,12 @@ class Outlook:
         return 100.0 * max(0.0, factor / (1.0 + error) - 1.0), 100.0 * (factor * (1.0 + error) - 1.0)
 
     @property
+    def is_certain(self) -> bool:
+        """Whether the predicted gain is more than the model's error."""
+        interval = self.interval_pct(self.gain_pct)
+        return interval is not None and interval[0] > 0
+
+    @property
     def neighbours(self) -> str:
         """What other jobs on these CPUs add to a step, as a sentence to follow another; empty where it is little."""
         without = self.without

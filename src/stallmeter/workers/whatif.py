@@ -12,7 +12,7 @@ import statistics
 from dataclasses import dataclass, replace
 
 from .costs import BatchShape, default_handover_s
-from .model import Limits, LoaderCosts, best_workers, predict_step_time_s
+from .model import HANDOVER_S, Limits, LoaderCosts, best_workers, predict_step_time_s
 
 SLOW_BATCH = 4.0
 """A batch that takes so many times the median is a slow one; benchmarks/faults."""
@@ -51,6 +51,12 @@ class WhatIf:
             return 0.0
         return min(1.0, max(0.0, (self.now_s - step_s) / lost_s))
 
+    @property
+    def most_gain_pct(self) -> float:
+        """Largest rise of throughput, percent, that one change of the loader is predicted to bring."""
+        steps = (self.best_workers_s, self.light_handover_s, self.even_s, self.unblocked_s, self.no_cpu_s)
+        return max(self.gain_pct(step_s) or 0.0 for step_s in steps)
+
     def gain_pct(self, step_s: float | None) -> float | None:
         """Return the rise of throughput, percent, that a predicted step means; None where it is not known."""
         if step_s is None or step_s <= 0:
@@ -81,8 +87,11 @@ def what_if(
 
     now_s = step_s(costs)
     blocked = None if blocked_s is None else min(blocked_s, costs.service_s)
-    light_s = default_handover_s(BatchShape(1, batch.bytes if batch else 0))
     handover_s = costs.default_handover_s if costs.handover_s is None else costs.handover_s
+    # Of what is measured the part that comes with the number of tensors goes: a single one is as light as it gets.
+    light_s = min(handover_s, HANDOVER_S)
+    if batch is not None:
+        light_s = handover_s * default_handover_s(BatchShape(1, batch.bytes)) / default_handover_s(batch)
     even = without_slow_batches(costs)
     neighbours = limits.neighbour_cpus > 0 and usable_cpus is not None
     return WhatIf(
@@ -90,7 +99,7 @@ def what_if(
         now_s=now_s,
         free_s=min(now_s, costs.work_s),
         best_workers_s=best_workers(costs, limits).step_time_s,
-        light_handover_s=step_s(replace(costs, handover_s=min(handover_s, light_s))),
+        light_handover_s=step_s(replace(costs, handover_s=light_s)),
         even_s=None if even is None else step_s(even),
         unblocked_s=None
         if blocked is None
