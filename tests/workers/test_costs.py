@@ -203,27 +203,32 @@ def test_loop_cpu_is_per_step_and_without_the_batches_made_in_it():
     assert beside.loop_cpu_s == pytest.approx(0.9 * 0.03)
 
 
-def test_wait_for_a_cpu_is_split_between_neighbours_and_own_processes():
-    made = batches(60, run_queue_s=0.01)
-    quiet = costs_from(made, steps(50), current=2, host=[HostSample(time_s=101.0, job_cpus=1.5, others_cpus=0.0)])
-    assert quiet is not None
-    assert quiet.neighbour_wait_s == 0
-    crowded = costs_from(made, steps(50), current=2, host=[HostSample(time_s=101.0, job_cpus=1.5, others_cpus=1.0)])
-    assert crowded is not None
-    assert crowded.neighbour_wait_s == pytest.approx(0.005)
-    host = [HostSample(time_s=101.0, job_cpus=1.5, others_cpus=1.0, usable_cpus=4.0)]
-    bounded = costs_from(made, steps(50), current=2, host=host)
-    assert bounded is not None
-    assert bounded.neighbour_wait_s == pytest.approx(0.01 / 4)
-
-
-def test_wait_for_a_cpu_beside_several_neighbours_on_each_is_all_theirs():
-    """One worker and the loop on two full CPUs do not wait for each other, however long the wait is."""
-    made = batches(60, workers=1, run_queue_s=0.03)
-    host = [HostSample(time_s=101.0, job_cpus=0.4, main_cpus=0.1, others_cpus=1.6, usable_cpus=2.0)]
-    costs = costs_from(made, steps(50), current=1, host=host)
+def crowded(workers: int, *, waited_s: float, cpu_s: float = 0.02, **host: float) -> float:
+    """The wait for a CPU of which neighbours are guilty."""
+    made = batches(60, workers=workers, run_queue_s=waited_s, wall_s=cpu_s + waited_s, cpu_s=cpu_s)
+    costs = costs_from(made, steps(50), current=workers, host=[HostSample(time_s=101.0, **host)])
     assert costs is not None
-    assert costs.neighbour_wait_s == pytest.approx(0.03)
+    return costs.neighbour_wait_s
+
+
+def test_wait_for_a_cpu_is_split_between_neighbours_and_own_processes() -> None:
+    """Own processes wait for each other where they are more than the CPUs; the rest is the neighbours' doing."""
+    two = {"usable_cpus": 2.0, "main_cpus": 0.0}
+    assert crowded(2, waited_s=0.01, others_cpus=0.0, **two) == 0.0
+    assert crowded(2, waited_s=0.01, others_cpus=1.0, **two) == pytest.approx(0.01)
+    assert crowded(6, waited_s=0.04, others_cpus=0.2, **two) == pytest.approx(0.0)
+    assert crowded(4, waited_s=0.06, others_cpus=1.0, **two) == pytest.approx(0.04)
+    assert crowded(3, waited_s=0.05, others_cpus=1.0, usable_cpus=2.0, main_cpus=1.0) == pytest.approx(0.03)
+    assert crowded(2, waited_s=0.01, others_cpus=1.0) == 0.0  # who knows how many CPUs there are
+
+
+def test_neighbours_make_wait_at_most_while_they_run() -> None:
+    assert crowded(1, waited_s=0.01, cpu_s=0.03, others_cpus=0.1, usable_cpus=4.0) == pytest.approx(0.004)
+
+
+def test_wait_for_a_cpu_beside_several_neighbours_on_each_is_all_theirs() -> None:
+    """One worker and the loop on two full CPUs do not wait for each other, however long the wait is."""
+    assert crowded(1, waited_s=0.09, main_cpus=0.1, others_cpus=1.6, usable_cpus=2.0) == pytest.approx(0.09)
 
 
 def test_loader_info_says_what_may_be_changed_and_whether_order_binds():

@@ -57,7 +57,8 @@ class SlowStart:
         if start_s is None or not wall_s or start_s + warmup_s < self.usual_s:
             return None
         total_s = start_s + warmup_s
-        share, lost_s = 100.0 * total_s / wall_s, total_s - self.usual_s
+        # Some time before the first step is usual; what the first steps take beyond others is not.
+        share, lost_s = 100.0 * total_s / wall_s, max(0.0, start_s - self.usual_s) + warmup_s
         if share < self.warn_pct and total_s < self.always_s:
             return None
         gain = gain_of_start(window, lost_s, least=0.5, most=total_s / (lost_s or total_s or 1.0))

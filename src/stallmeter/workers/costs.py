@@ -35,9 +35,6 @@ BUSY = 0.85
 FORK_S = 0.01
 """What one more worker adds to the start of an epoch where that was not measured (benchmarks/workers: 5-20 ms)."""
 
-FULL = 0.9
-"""Share of the CPUs' time from which on a process may have to wait for one."""
-
 LONGEST = 64
 """So many of the longest service times are kept."""
 
@@ -316,24 +313,21 @@ def _handover(
 
 
 def _neighbour_wait_s(batches: Sequence[WorkerBatch], cpu_s: float, host: Sequence[HostSample], current: int) -> float:
-    """Share of the wait for a CPU that other jobs cause: their part of the CPU use that competes with a worker.
+    """Return the wait for a CPU per batch that other jobs cause.
 
-    A neighbour on every CPU takes half of each, so that a worker waits as long as it computes. More is our own doing,
-    the other ranks' included; or there are several neighbours for each CPU, which is known only where loop and workers
-    have a CPU each and do not wait for one another.
+    The job's own processes make each other wait where they are more than the CPUs: ``n`` that always compute have each
+    a CPU for ``B / n`` of the time. What is waited beyond that is the neighbours' doing, however many they are on each
+    CPU. While they keep a worker waiting they run: it is no larger part of a batch's time than they keep CPUs busy.
     """
-    others, job = _average(s.others_cpus for s in host), _average(s.job_cpus for s in host)
-    usable = _average(s.usable_cpus for s in host)
+    others, usable = _average(s.others_cpus for s in host), _average(s.usable_cpus for s in host)
     waited = [batch.run_queue_s for batch in batches if batch.run_queue_s is not None]
-    if not others or not waited:
+    if not others or not usable or not waited:
         return 0.0
-    ranks = _average(s.ranks_cpus for s in host) or 0.0
-    processes = max(1.0, _average(s.main_cpus for s in host) or 0.0) + current
-    if usable and not ranks and processes <= usable and others + (job or 0.0) >= FULL * usable:
-        return _mean(waited)
-    own = (job or 0.0) * current / (current + 1) + ranks
-    most_s = cpu_s * min(1.0, others / usable) if usable else cpu_s
-    return min(most_s, _mean(waited) * others / (others + own))
+    loop = min(1.0, _average(s.main_cpus for s in host) or 0.0)
+    processes = current + loop + (_average(s.ranks_cpus for s in host) or 0.0)
+    own_s = cpu_s * max(0.0, processes / usable - 1.0)
+    most_s = min(1.0, others) * _mean([batch.wall_s for batch in batches])
+    return min(most_s, max(0.0, _mean(waited) - own_s))
 
 
 def _worker_bytes(memory: Sequence[WorkerMemory]) -> int | None:
