@@ -58,10 +58,15 @@ class WhatIf:
         return max(self.gain_pct(step_s) or 0.0 for step_s in steps)
 
     def gain_pct(self, step_s: float | None) -> float | None:
-        """Return the rise of throughput, percent, that a predicted step means; None where it is not known."""
+        """Return the rise of throughput, percent, that a predicted step means; None where it is not known.
+
+        The part of the loss that comes back is taken of the step as it was measured: what the model misses of the loss
+        is shared out like the rest.
+        """
         if step_s is None or step_s <= 0:
             return None
-        return 100.0 * max(0.0, self.now_s / step_s - 1.0)
+        then_s = self.observed_s - self.recovers(step_s) * max(0.0, self.observed_s - self.free_s)
+        return 100.0 * (self.observed_s / then_s - 1.0) if then_s > 0 else None
 
 
 def what_if(
@@ -92,6 +97,8 @@ def what_if(
     light_s = min(handover_s, HANDOVER_S)
     if batch is not None:
         light_s = handover_s * default_handover_s(BatchShape(1, batch.bytes)) / default_handover_s(batch)
+    # Where CPUs are short the loop's thread has to wait for one as well, and takes longer to receive a batch.
+    quick_s = min(handover_s, costs.default_handover_s)
     even = without_slow_batches(costs)
     neighbours = limits.neighbour_cpus > 0 and usable_cpus is not None
     return WhatIf(
@@ -106,10 +113,9 @@ def what_if(
         else step_s(replace(costs, service_s=costs.service_s - blocked), replace(limits, shared_s=0.0)),
         no_cpu_s=None
         if blocked is None
-        else step_s(replace(costs, service_s=blocked, cpu_s=0.0, neighbour_wait_s=0.0)),
+        else step_s(replace(costs, service_s=blocked, cpu_s=0.0, neighbour_wait_s=0.0, handover_s=quick_s)),
         alone_s=step_s(
-            # A loop that has to wait for a CPU takes longer to receive a batch as well.
-            replace(costs, neighbour_wait_s=0.0, handover_s=min(handover_s, costs.default_handover_s)),
+            replace(costs, neighbour_wait_s=0.0, handover_s=quick_s),
             replace(limits, available_cpus=usable_cpus, neighbour_cpus=0.0),
         )
         if neighbours
