@@ -105,7 +105,7 @@ class ShmNearLimit:
                     limit="It counts towards the container's memory; Kubernetes: emptyDir, medium Memory, at /dev/shm.",
                 ),
                 Advice.of(
-                    f"Lower prefetch_factor (now {prefetch}), or num_workers.",
+                    f"Lower prefetch_factor (now {prefetch}).",
                     expect="Fewer batches held at a time.",
                     limit="Where training waits for data, fewer workers make it slower.",
                 ),

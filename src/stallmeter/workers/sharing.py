@@ -14,7 +14,7 @@ MOSTLY = 0.5
 NOT_SURE = 0.75
 """Factor on the confidence of a gain that is there only if the workers do not share what they wait for."""
 
-ASK = "Less is gained if the workers share a store: on_num_workers='apply' tries the number and takes it back."
+ASK = "A store that all readers share would make the gain smaller: on_num_workers='apply' tries the number."
 
 
 def learn_from_waits(window: Window, costs: LoaderCosts, limits: Limits) -> tuple[LoaderCosts, Limits]:
