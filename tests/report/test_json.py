@@ -89,6 +89,8 @@ def test_document_of_a_complete_run(tmp_path):
         "confidence": 0.8,
         "prefetch_factor": None,
         "prefetch_gain_pct": None,
+        "saves_processes": None,
+        "saves_bytes": None,
     }
     assert document["worker_trials"] == []
     assert set(document["overhead"]) == {"per_step_us", "share_pct"}

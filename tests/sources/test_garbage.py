@@ -13,7 +13,7 @@ import pytest
 from stallmeter.recording.reader import Reader
 from stallmeter.records import GarbagePauses, MemorySample
 from stallmeter.sources.garbage import GarbageSource
-from stallmeter.timing.ledger import COMPUTE, DATA_WAIT, FORWARD, START, VALIDATION, Ledger
+from stallmeter.timing.ledger import COMPUTE, DATA_WAIT, FIRST_WAIT, FORWARD, START, VALIDATION, Ledger
 
 from ..monitors import bare_monitor
 
@@ -66,7 +66,7 @@ def test_an_epochs_first_wait_is_a_wait(made):
     """The ledger has a slot of its own for it."""
     source, callbacks, clock, ledger = made
     ledger.base(COMPUTE)
-    ledger.enter(len(ledger.slots) - 1)
+    ledger.enter(FIRST_WAIT)
     collect(callbacks, clock, 0.5)
     assert source.sample(1.0)[0].waiting_s == 0.5
 

@@ -99,7 +99,7 @@ def test_without_evidence_more_workers_are_recommended_with_doubt() -> None:
     found = ask(window)
 
     assert found.recommended > 8
-    assert "Less is gained if the workers share a store" in found.limit
+    assert "A store that all readers share" in found.limit
     assert "If the workers share the store" in found.advice.reason
     assert found.confidence < 0.7
 

@@ -99,6 +99,6 @@ def _let_it_be_measured(window: Window) -> tuple[Advice, ...]:
         Advice.of(
             "Give watch() or the Trainer the DataLoader itself, made before training.",
             expect="The cause of the wait, measured inside the workers.",
-            limit=f"This {loader.kind[:40]} could not be looked into.",
+            limit=f"This {loader.kind[:40] or 'loader'} could not be looked into.",
         ),
     )
