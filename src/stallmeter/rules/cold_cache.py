@@ -39,7 +39,7 @@ _OF_ALL_EPOCHS = (
     "prep-stall",
     "input-bound",
 )
-"""Rules that judge all epochs together: what they see is over where later epochs hardly wait."""
+"""Rules that judge all epochs together: most of what they see is over after the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,6 @@ class ColdCache:
     )
 
     optional: ClassVar[tuple[str, ...]] = (
-        "steps.epochs.later_wait_share_pct",
         "steps.epochs.first_steps",
         "steps.epochs.first_read_bytes",
         "steps.epochs.first_service_s",
@@ -67,6 +66,7 @@ class ColdCache:
     factor: float = threshold(2.0, "x", "our choice: the first epoch waits at least twice as long")
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
     apart_pct: float = threshold(90.0, "%", "our choice: nearly all blocks of the first epoch wait longer")
+    most: float = threshold(0.5, "1", "our choice: from this part of all data wait on it is the cause of the wait")
     min_lost_s: float = threshold(0.5, "s", "our choice: less is not worth a thought")
 
     def check(self, window: Window) -> Diagnosis | None:
@@ -96,7 +96,7 @@ class ColdCache:
             time_lost_s=lost_s,
             share_pct=window.ledger.share_pct(lost_s) or 0.0,
             confidence=0.8 if told else 0.6,
-            supersedes=_OF_ALL_EPOCHS if (epochs.later_wait_share_pct or 0.0) < self.warn_pct else (),
+            supersedes=_OF_ALL_EPOCHS if lost_s >= self.most * (window.spent.bucket_s("data_wait") or 0.0) else (),
             evidence=(
                 Evidence("excess of the first epoch's wait, share of its steps", share, "%", self.warn_pct, "MLPerf"),
                 Evidence("data wait in the first epoch, mean", first, "s", self.factor * later, "twice later ones'"),

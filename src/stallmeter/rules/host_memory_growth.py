@@ -166,7 +166,7 @@ def _advice(place: str, filling: bool) -> tuple[Advice, ...]:
             ),
             bound,
             Advice.of(
-                "Compare with num_workers=0 for some hundred steps.",
+                "Compare with some hundred steps without worker processes.",
                 expect="A leak that is easier to find, in one process.",
             ),
         )
