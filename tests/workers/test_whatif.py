@@ -95,3 +95,25 @@ def test_nothing_is_won_from_what_is_not_known() -> None:
     )  # fmt: skip
     assert found.recovers(found.alone_s) == 0.0
     assert found.gain_pct(found.alone_s) is None
+
+
+def test_a_loop_that_computes_is_quicker_when_others_leave_its_cpu() -> None:
+    """A loop of 10 ms, 4 of them computed, waits as long for a CPU as it computes where workers wait half their time."""
+    costs = replace(BUSY, loop_cpu_s=0.004)
+    eased = what_if(costs, ROOM, blocked_s=0.0, cpu_wait_share=0.5)
+    assert eased.no_cpu_s == pytest.approx(0.007)
+    assert eased.free_s == pytest.approx(0.010)
+    assert eased.gain_pct(eased.no_cpu_s) == pytest.approx(100 * (30 / 7 - 1))
+    assert what_if(costs, ROOM, blocked_s=0.0).no_cpu_s == pytest.approx(0.011)
+
+
+def test_what_the_model_misses_is_shared_out() -> None:
+    """Steps of 40 ms where it explains 30: half of the loss of 20 is half of the measured one of 30."""
+    found = WhatIf(
+        observed_s=0.040, now_s=0.030, free_s=0.010, best_workers_s=0.020, light_handover_s=0.030,
+        even_s=None, unblocked_s=None, no_cpu_s=0.010, alone_s=None,
+    )  # fmt: skip
+    assert found.gain_pct(found.best_workers_s) == pytest.approx(100 * (40 / 25 - 1))
+    assert found.gain_pct(found.no_cpu_s) == pytest.approx(300)
+    assert found.gain_pct(found.light_handover_s) == 0.0
+    assert found.most_gain_pct == pytest.approx(300)

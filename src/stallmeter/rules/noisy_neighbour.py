@@ -88,7 +88,7 @@ class NoisyNeighbour:
                     expect="Batches that wait less for a CPU.",
                     limit="The DataLoader's settings are not the cause, and changing them does not help.",
                     gain_pct=gain,
-                    interval_pct=predicted.interval_pct(gain),
+                    interval_pct=predicted.interval_pct(gain, eased=True),
                 ),
                 Advice.of("Find the neighbours with top or htop."),
             ),

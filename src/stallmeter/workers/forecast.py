@@ -30,6 +30,15 @@ from .whatif import WhatIf, what_if
 MODEL_ERROR = 0.06
 """Of a predicted step time, 8 of 10 times; benchmarks/workers: median 3 %."""
 
+NEIGHBOUR_ERROR = 0.35
+"""More of it where others keep all CPUs busy; benchmarks/faults, odd seeds: they do not compute evenly."""
+
+EASED_ERROR = 0.1
+"""More of it where the loop gets CPUs that others leave; benchmarks/faults, odd seeds."""
+
+DOUBTED = 0.33
+"""Part of a gain that is there at least where workers may share what they wait for."""
+
 NEIGHBOURS_MATTER_PCT = 5.0
 """Rise of throughput from which on it is said what other jobs cost: twice the noise of a step time."""
 
@@ -52,6 +61,10 @@ class Outlook:
     """What bounds the recommended number, in one sentence."""
     loop_threads: float | None = None
     """Threads of the loop that compete with the workers for CPUs; None where that costs nothing."""
+    others_share: float = 0.0
+    """Share (0 to 1) of the usable CPUs that other jobs keep busy."""
+    is_doubtful: bool = False
+    """Whether less is gained if workers share what they wait for, which nothing shows."""
     which: str | None = None
     """Which of several training loaders it is about; None where there is one."""
     unsharded_s: float | None = None
@@ -105,19 +118,21 @@ class Outlook:
         )
         return (change, fewer)
 
-    def interval_pct(self, gain_pct: float | None) -> tuple[float, float] | None:
+    def interval_pct(self, gain_pct: float | None, *, eased: bool = False) -> tuple[float, float] | None:
         """Return between which gains the truth lies in 8 of 10 runs, percent; None where nothing is predicted.
 
         Args:
             gain_pct: As predicted by the model.
+            eased: Whether it holds what the loop gains when fewer compete with it for CPUs.
         """
         if gain_pct is None:
             return None
         observed_s = self.without.observed_s
         off = abs(self.without.now_s / observed_s - 1.0) if observed_s else 0.0
-        error = MODEL_ERROR + off
+        error = MODEL_ERROR + off + NEIGHBOUR_ERROR * self.others_share + EASED_ERROR * eased
         factor = 1.0 + gain_pct / 100.0
-        return 100.0 * max(0.0, factor / (1.0 + error) - 1.0), 100.0 * (factor * (1.0 + error) - 1.0)
+        least = (1.0 + DOUBTED * gain_pct / 100.0 if self.is_doubtful else factor) / (1.0 + error)
+        return 100.0 * max(0.0, least - 1.0), 100.0 * (factor * (1.0 + error) - 1.0)
 
     @property
     def is_certain(self) -> bool:
@@ -184,6 +199,8 @@ def _forecast(window: Window, current: int) -> Outlook | None:
             advise_prefetch(costs, limits, current),
             ASK if doubtful else limited(costs, limits, advice, previous=previous),
             loop_threads(costs, advice.limited_by),
+            min(1.0, (window.host.others_cpus or 0.0) / (window.host.usable_cpus or 1.0)),
+            doubtful,
             window.loader.which,
             predict_step_time_s(costs, replace(limits, shards=None), current) if window.workers.idle else None,
         )
@@ -198,6 +215,7 @@ def _without(window: Window, costs: LoaderCosts, limits: Limits) -> WhatIf:
         limits,
         blocked_s=None if blocked is None or service is None else blocked * costs.service_s,
         usable_cpus=window.host.cpus_per_rank,
+        cpu_wait_share=window.workers.cpu_wait_share,
         batch=None if content is None else BatchShape(content.tensors, content.bytes),
     )
 

@@ -17,6 +17,9 @@ from .model import HANDOVER_S, Limits, LoaderCosts, best_workers, predict_step_t
 SLOW_BATCH = 4.0
 """A batch that takes so many times the median is a slow one; benchmarks/faults."""
 
+MOST_WAITED = 0.75
+"""Of the time of loop or worker; a larger part that waits for a CPU is not believed."""
+
 RARE = 0.15
 """Up to this share of the batches slow ones are exceptions; more of them are how the loader is."""
 
@@ -66,6 +69,8 @@ class WhatIf:
         if step_s is None or step_s <= 0:
             return None
         then_s = self.observed_s - self.recovers(step_s) * max(0.0, self.observed_s - self.free_s)
+        # Where CPUs are short the loop itself is slower than it would be.
+        then_s -= max(0.0, self.free_s - step_s)
         return 100.0 * (self.observed_s / then_s - 1.0) if then_s > 0 else None
 
 
@@ -75,6 +80,7 @@ def what_if(
     *,
     blocked_s: float | None = None,
     usable_cpus: float | None = None,
+    cpu_wait_share: float | None = None,
     batch: BatchShape | None = None,
 ) -> WhatIf:
     """Ask the model what a step takes with each cause gone.
@@ -84,6 +90,7 @@ def what_if(
         limits: What the workers may use.
         blocked_s: Mean time of a batch in which its worker waited for storage, network or a lock.
         usable_cpus: CPUs that this rank may use when no other job does.
+        cpu_wait_share: Share (0 to 1) of its time that a worker waits for a CPU: a loop that computes waits alike.
         batch: What a batch consists of.
     """
 
@@ -99,6 +106,9 @@ def what_if(
         light_s = handover_s * default_handover_s(BatchShape(1, batch.bytes)) / default_handover_s(batch)
     # Where CPUs are short the loop's thread has to wait for one as well, and takes longer to receive a batch.
     quick_s = min(handover_s, costs.default_handover_s)
+    waits = min(MOST_WAITED, cpu_wait_share or 0.0)
+    loop_waits_s = min(MOST_WAITED * costs.work_s, costs.loop_cpu_s * waits / (1.0 - waits))
+    eased = replace(costs, work_s=costs.work_s - loop_waits_s, neighbour_wait_s=0.0, handover_s=quick_s)
     even = without_slow_batches(costs)
     neighbours = limits.neighbour_cpus > 0 and usable_cpus is not None
     return WhatIf(
@@ -111,11 +121,9 @@ def what_if(
         unblocked_s=None
         if blocked is None
         else step_s(replace(costs, service_s=costs.service_s - blocked), replace(limits, shared_s=0.0)),
-        no_cpu_s=None
-        if blocked is None
-        else step_s(replace(costs, service_s=blocked, cpu_s=0.0, neighbour_wait_s=0.0, handover_s=quick_s)),
+        no_cpu_s=None if blocked is None else step_s(replace(eased, service_s=blocked, cpu_s=0.0)),
         alone_s=step_s(
-            replace(costs, neighbour_wait_s=0.0, handover_s=quick_s),
+            eased,
             replace(limits, available_cpus=usable_cpus, neighbour_cpus=0.0),
         )
         if neighbours
