@@ -98,7 +98,7 @@ def test_nothing_is_won_from_what_is_not_known() -> None:
 
 
 def test_a_loop_that_computes_is_quicker_when_others_leave_its_cpu() -> None:
-    """A loop of 10 ms, 4 of them computed, waits as long for a CPU as it computes where workers wait half their time."""
+    """4 of its 10 ms are computed, and as long it waits for a CPU, where workers wait for one half their time."""
     costs = replace(BUSY, loop_cpu_s=0.004)
     eased = what_if(costs, ROOM, blocked_s=0.0, cpu_wait_share=0.5)
     assert eased.no_cpu_s == pytest.approx(0.007)
