@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from stallmeter.records import BatchContent, WorkerBatch
 from stallmeter.records.diagnosis import Advice, Diagnosis, Severity
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.batch_handoff import BatchHandoff
@@ -261,3 +263,19 @@ def test_a_cause_whose_removal_wins_nothing_is_not_the_primary() -> None:
     assert verdict.primary is not None
     assert verdict.primary.rule == "too-few-workers"
     assert won_s(callback, made) < won_s(verdict.primary, made) < verdict.primary.time_lost_s < callback.time_lost_s
+
+
+def test_workers_that_pause_while_cpus_are_free_keep_up() -> None:
+    """Batches lie ready, and a busy loop takes some time to receive them: their preparation is no cause."""
+    case = {"workers": 2, "wait_s": 0.003, "work_s": 0.019, "batch_s": 0.024, "ready": 3, "head_ready": True}
+    calm = waiting(**case, cpus=2.0, busy_share=0.6)
+    calm.append(BatchContent(time_s=0.0, tensors=1, bytes=4096))
+    assert silent(PrepStall(), calm)
+    assert evaluate(ALL_RULES, calm).primary is None or not evaluate(ALL_RULES, calm).primary.time_lost_s
+
+
+def test_a_worker_that_waits_for_its_own_threads_computes() -> None:
+    batch = WorkerBatch(worker=0, time_s=0.0, wall_s=0.1, cpu_s=0.002, process_cpu_s=0.15, run_queue_s=0.001)
+    assert batch.blocked_s == 0.0
+    assert replace(batch, process_cpu_s=0.04).blocked_s == pytest.approx(0.059)
+    assert replace(batch, worker=-1).blocked_s == pytest.approx(0.097)

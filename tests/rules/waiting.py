@@ -72,7 +72,7 @@ def waiting(
             )
         )
     mean = sum(waits) / len(waits)
-    own = min(cpus, max(1, workers) * cpu_share * 0.9)
+    own = min(cpus, max(1, workers) * cpu_share * busy_share * 0.9)
     records += [
         HostSample(
             time_s=START_S + 2 + i,

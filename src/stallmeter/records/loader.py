@@ -35,10 +35,14 @@ class WorkerBatch:
 
     @property
     def blocked_s(self) -> float | None:
-        """Time neither computing nor queued for a CPU: waiting for storage, network or a lock."""
+        """Time neither computing nor queued for a CPU: waiting for storage, network or a lock.
+
+        A worker that waits for threads of its own computes, in them; the loop's process has others to do, too.
+        """
         if self.run_queue_s is None:
             return None
-        return max(0.0, self.wall_s - self.cpu_s - self.run_queue_s)
+        computed_s = self.cpu_s if self.worker < 0 else max(self.cpu_s, self.process_cpu_s or 0.0)
+        return max(0.0, self.wall_s - computed_s - self.run_queue_s)
 
     @property
     def service_s(self) -> float:

@@ -17,6 +17,12 @@ from .model import HANDOVER_S, Limits, LoaderCosts, best_workers, predict_step_t
 SLOW_BATCH = 4.0
 """A batch that takes so many times the median is a slow one; benchmarks/faults."""
 
+SHORT = 0.85
+"""Share of the CPUs' time that loop and workers need, from which on they get into each other's way."""
+
+WAITS = 0.25
+"""Share of its time that a worker waits for a CPU, from which on CPUs are short; benchmarks/faults."""
+
 MOST_WAITED = 0.75
 """Of the time of loop or worker; a larger part that waits for a CPU is not believed."""
 
@@ -104,9 +110,11 @@ def what_if(
     light_s = min(handover_s, HANDOVER_S)
     if batch is not None:
         light_s = handover_s * default_handover_s(BatchShape(1, batch.bytes)) / default_handover_s(batch)
-    # Where CPUs are short the loop's thread has to wait for one as well, and takes longer to receive a batch.
-    quick_s = min(handover_s, costs.default_handover_s)
     waits = min(MOST_WAITED, cpu_wait_share or 0.0)
+    # Where CPUs are short the loop's thread has to wait for one as well, and takes longer to receive a batch.
+    needed_s = (costs.cpu_s + costs.loop_cpu_s) / (limits.available_cpus or math.inf)
+    short = needed_s >= SHORT * now_s or waits >= WAITS
+    quick_s = min(handover_s, costs.default_handover_s) if short else handover_s
     loop_waits_s = min(MOST_WAITED * costs.work_s, costs.loop_cpu_s * waits / (1.0 - waits))
     eased = replace(costs, work_s=costs.work_s - loop_waits_s, neighbour_wait_s=0.0, handover_s=quick_s)
     even = without_slow_batches(costs)
