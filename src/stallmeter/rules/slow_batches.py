@@ -42,6 +42,7 @@ class SlowBatches:
         "loader.num_workers",
         "steps.work_s",
     )
+    optional: ClassVar[tuple[str, ...]] = ("ledger.training_s",)
     family: ClassVar[str] = "input"
     cure: ClassVar[str] = "more workers"
 
@@ -65,9 +66,12 @@ class SlowBatches:
         if predicted is None or blocked < self.blocked_share or top < self.top_share or tail < self.tail_factor:
             return None
         without = predicted.without
-        if without.recovers(without.even_s) < self.recovers:
+        part = without.recovers(without.even_s)
+        if part < self.recovers:
             return None
-        gain = without.gain_pct(without.even_s)
+        # Of the ledger and not of the model's step: that leaves the slowest hundredth out, and here it decides.
+        training_s, wait_s = window.ledger.training_s, window.spent.bucket_s("data_wait") or 0.0
+        gain = 100.0 * (training_s / (training_s - part * wait_s) - 1.0) if training_s else None
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING,

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 
 from ..errors import SettingError
 from ..machine.budget import Budget
@@ -157,7 +158,7 @@ def costs_from(
         start_once_s=once_s,
         start_each_s=each_s,
         step_time_s=step_time_s + (once_s + current * each_s if current else 0.0),
-        profile=() if loader and loader.in_order is False else tuple(b.service_s for b in made[-PROFILE_BATCHES:]),
+        profile=() if loader and loader.in_order is False else _profile([b.service_s for b in made]),
         longest_s=tuple(sorted((b.service_s for b in made), reverse=True)[:LONGEST]),
         batches=len(made),
         iterable=bool(loader and loader.iterable),
@@ -284,6 +285,20 @@ def _start(epoch: EpochStart | None, current: int, service_s: float) -> tuple[fl
         return service_s / epoch.steps, FORK_S / epoch.steps
     once_s = min(service_s, epoch.start_s) if epoch.in_turn else epoch.start_s
     return once_s / epoch.steps, (epoch.start_s - once_s) / current / epoch.steps
+
+
+def _profile(times_s: Sequence[float]) -> tuple[float, ...]:
+    """Return service times to play through: all of them, or as many as stand for all, rare slow ones included.
+
+    The last ones may by chance hold none of the slow, and those decide. The order is drawn, always the same: sorted or
+    evenly spread, slow batches would cost more or less than they do.
+    """
+    if len(times_s) <= PROFILE_BATCHES:
+        return tuple(times_s)
+    ordered = sorted(times_s)
+    chosen = [ordered[(2 * i + 1) * len(ordered) // (2 * PROFILE_BATCHES)] for i in range(PROFILE_BATCHES)]
+    Random(0).shuffle(chosen)  # noqa: S311 - no secret
+    return tuple(chosen)
 
 
 def _busy_share(made: Sequence[WorkerBatch], current: int, step_time_s: float) -> float:

@@ -11,6 +11,9 @@ from .model import Limits, LoaderCosts
 MOSTLY = 0.5
 """Share of a batch's time that is blocked, from which on what is behind it decides about more workers."""
 
+BLOCKED = 0.25
+"""Share of a batch's time that is blocked, below which what workers wait for together decides nothing."""
+
 NOT_SURE = 0.75
 """Factor on the confidence of a gain that is there only if the workers do not share what they wait for."""
 
@@ -28,6 +31,8 @@ def learn_from_waits(window: Window, costs: LoaderCosts, limits: Limits) -> tupl
         costs: Measured in it.
         limits: Of the machine.
     """
+    if (window.workers.blocked_share or 0.0) < BLOCKED:
+        return costs, limits
     use, waited, wall = window.workers.waits.lock_use, window.workers.waits.lock_time_share, window.workers.batch_wall_s
     if use and waited and wall is not None and costs.step_time_s:
         held_s = use * costs.step_time_s
