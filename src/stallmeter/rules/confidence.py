@@ -40,8 +40,8 @@ class Signs:
     """Share of the usable CPUs that no other job keeps busy; 1 where that is not known."""
 
 
-WEIGHTS = Signs(rule=1.0, lead=0.0, size=0.0, watched=0.0, quiet=0.0)
-BIAS = 0.0
+WEIGHTS = Signs(rule=0.92, lead=0.6, size=0.26, watched=0.15, quiet=0.17)
+BIAS = 0.25
 
 
 def signs(primary: Diagnosis, won_s: float, next_won_s: float, window: Window) -> Signs:

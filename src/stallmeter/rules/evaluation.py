@@ -15,6 +15,12 @@ from . import ALL_RULES
 from .confidence import calibrated, signs
 from .rule import Rule
 
+HEALTHY = "compute-bound"
+"""The rule that says that nothing else costs much."""
+
+CALIBRATED = frozenset(rule.id for rule in ALL_RULES)
+"""Rules whose verdicts the confidence was fitted to."""
+
 CAUSE_UNKNOWN = "input-bound"
 """The rule that says that the cause is not known: no alternative to one that is."""
 
@@ -110,6 +116,9 @@ def _sure_or_not(ordered: list[Diagnosis], rivals: Sequence[Diagnosis], window: 
     next_s = max((won_s(d, window) for d in others), default=0.0)
     named = [d for d in (*others, *rivals) if d.severity is not Severity.INFO and d.rule != CAUSE_UNKNOWN]
     runner_up = max(named, key=lambda d: won_s(d, window), default=None)
+    # A user's own rule, and what costs no time and so was not measured by its removal, keep their own confidence.
+    if primary.rule not in CALIBRATED or not (primary.time_lost_s or primary.rule == HEALTHY):
+        return runner_up
     ordered[0] = replace(primary, confidence=calibrated(signs(primary, won_s(primary, window), next_s, window)))
     return runner_up
 
