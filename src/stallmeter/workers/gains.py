@@ -17,11 +17,14 @@ from dataclasses import dataclass, replace
 
 from ..window import Window
 from ..window.exposed_wait import mean_s
-from . import NOISE, Limits, LoaderCosts, predict_step_time_s
+from . import Limits, LoaderCosts, predict_step_time_s
 from .forecast import operation
 
 LOADER_ERROR = 0.06
 """Of the step time that a loader is predicted to allow, in 8 of 10 cases; benchmarks/workers: median 3 %."""
+
+RUN_NOISE = 0.05
+"""What two runs of one program differ by, in 8 of 10 cases; benchmarks/faults, odd seeds."""
 
 UNSEEN_LOADER = 0.5
 """Least share of the saved time that is won where workers were not measured: they may have no reserve."""
@@ -131,7 +134,10 @@ class _Loader:
             saved_s: Per step.
             cpu_saved: Share of that time in which it kept a CPU busy, as far as the loop does on average.
         """
-        costs = self.costs
+        # How workers start is no part of a step here: what that takes is counted apart.
+        starts_s = self.costs.start_once_s + self.costs.current * self.costs.start_each_s
+        observed_s = max(0.0, (self.costs.step_time_s or 0.0) - starts_s)
+        costs = replace(self.costs, start_once_s=0.0, start_each_s=0.0)
         saved_s = min(saved_s, costs.work_s)
         cpu_s = cpu_saved * costs.loop_cpu_s * saved_s / costs.work_s if costs.work_s else 0.0
         # A batch that lies ready is handed over in the loop's own time, which the ledger holds already.
@@ -140,7 +146,6 @@ class _Loader:
         faster = replace(free, work_s=costs.work_s - saved_s, loop_cpu_s=costs.loop_cpu_s - cpu_s)
         then_s = predict_step_time_s(faster, self.limits, costs.current)
         # What is taken for slower than it is now was misjudged: it delivers what it delivers.
-        observed_s = costs.step_time_s
         return then_s * min(1.0, observed_s / now_s) if saved_s and observed_s and now_s else then_s
 
 
@@ -162,6 +167,6 @@ def _device_work_s(window: Window) -> float | None:
 def _gain(before_s: float, left_s: float, longest_s: float, shortest_s: float) -> Gain:
     """Compare times before and after. The interval grows by what two runs of the same program differ by."""
     expected, least, most = (before_s / max(after_s, REMAINS * before_s) for after_s in (left_s, longest_s, shortest_s))
-    noise = NOISE * expected
+    noise = RUN_NOISE * expected
     interval = expected - math.hypot(expected - least, noise), expected + math.hypot(most - expected, noise)
     return Gain(100.0 * (expected - 1.0), (100.0 * (interval[0] - 1.0), 100.0 * (interval[1] - 1.0)))

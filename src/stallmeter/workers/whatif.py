@@ -107,9 +107,17 @@ def what_if(
     blocked = None if blocked_s is None else min(blocked_s, costs.service_s)
     handover_s = costs.default_handover_s if costs.handover_s is None else costs.handover_s
     # Of what is measured the part that comes with the number of tensors goes: a single one is as light as it gets.
-    light_s = min(handover_s, HANDOVER_S)
+    light = replace(costs, handover_s=min(handover_s, HANDOVER_S))
     if batch is not None:
-        light_s = handover_s * default_handover_s(BatchShape(1, batch.bytes)) / default_handover_s(batch)
+        one = BatchShape(1, batch.bytes)
+        light_s = handover_s * default_handover_s(one) / default_handover_s(batch)
+        # Sending and receiving each tensor is work on both sides.
+        light = replace(
+            costs,
+            handover_s=light_s,
+            cpu_s=max(0.0, costs.cpu_s - max(0.0, batch.sending_s - one.sending_s)),
+            loop_cpu_s=max(0.0, costs.loop_cpu_s - (handover_s - light_s)),
+        )
     waits = min(MOST_WAITED, cpu_wait_share or 0.0)
     # Where CPUs are short the loop's thread has to wait for one as well, and takes longer to receive a batch.
     needed_s = (costs.cpu_s + costs.loop_cpu_s) / (limits.available_cpus or math.inf)
@@ -124,7 +132,7 @@ def what_if(
         now_s=now_s,
         free_s=min(now_s, costs.work_s),
         best_workers_s=best_workers(costs, limits).step_time_s,
-        light_handover_s=step_s(replace(costs, handover_s=light_s)),
+        light_handover_s=step_s(light),
         even_s=None if even is None else step_s(even),
         unblocked_s=None
         if blocked is None
