@@ -72,7 +72,8 @@ class TooFewWorkers:
             severity=Severity.CRITICAL if share >= 2 * self.warn_pct else Severity.WARNING,
             title=self.title,
             summary=f"{share:.0f} % of the training time was spent waiting for {current} worker"
-            f"{'s that need' if current > 1 else ' that needs'} {service.mean * 1e3:.0f} ms for a batch.{predicted.neighbours}",
+            f"{'s that need' if current > 1 else ' that needs'} {service.mean * 1e3:.0f} ms for a batch."
+            f"{predicted.neighbours}",
             time_lost_s=lost,
             share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=predicted.confidence,
