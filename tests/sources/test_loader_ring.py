@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stallmeter.sources.loader import ring as ring_module
@@ -22,7 +22,8 @@ def record(number: int) -> Fetch:
     return Fetch(*(number * 10 + i for i in range(len(Fetch._fields))))
 
 
-@given(st.lists(st.integers(0, 2 * CAPACITY), max_size=8))
+@settings(max_examples=30)
+@given(st.lists(st.integers(0, 2 * CAPACITY), max_size=5))
 def test_what_was_written_is_read_or_lost(bursts: list[int]) -> None:
     ring = make()
     lane = ring.writer(0)
