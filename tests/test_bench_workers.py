@@ -13,8 +13,9 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1]))
 pytest.importorskip("PIL")
 
+from benchmarks.faults.statistic import wilson_pct as wilson
 from benchmarks.workers.draws import MECHANISMS, draw, maker
-from benchmarks.workers.judging import Judgement, between, judge, of_best, sentences, summary, table, wilson
+from benchmarks.workers.judging import Judgement, between, judge, of_best, sentences, summary, table
 from benchmarks.workers.loaders import Work
 from benchmarks.workers.measure import Truth, forked, measure, record, sweep
 

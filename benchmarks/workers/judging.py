@@ -22,6 +22,7 @@ from stallmeter.workers import (
 )
 from stallmeter.workers.forecast import epoch_start
 
+from ..faults.statistic import wilson_pct
 from .measure import Truth
 
 GOAL_PCT = 95.0
@@ -151,15 +152,6 @@ def between(truth: Mapping[int, Truth], workers: int) -> tuple[float, ...]:
     )
 
 
-def wilson(hits: int, of: int, z: float = 1.96) -> tuple[float, float]:
-    """Return the interval (percent) in which a share lies with 95 % certainty."""
-    if not of:
-        return 0.0, 100.0
-    p, d = hits / of, 1 + z * z / of
-    middle, half = (p + z * z / (2 * of)) / d, z * math.sqrt(p * (1 - p) / of + z * z / (4 * of * of)) / d
-    return 100.0 * max(0.0, middle - half), 100.0 * min(1.0, middle + half)
-
-
 def table(judged: Sequence[Judgement]) -> str:
     """Format a row for each draw."""
     columns = ("draw", "start", "recommended", "sweep best", "of best, %", "start's, %", "error, %", "all numbers, %")
@@ -183,7 +175,7 @@ def summary(judged: Sequence[Judgement]) -> dict[str, Any]:
     return {
         "draws": len(judged),
         "reached": hits,
-        "reached_interval_pct": wilson(hits, len(judged)),
+        "reached_interval_pct": wilson_pct(hits, len(judged)),
         "starts_reached": sum(j.start_of_best_pct >= GOAL_PCT for j in judged),
         "misses": [j.name for j in judged if not j.reached],
         "quiet": sum(j.quiet for j in judged),

@@ -94,9 +94,9 @@ class FetchStall:
                 Evidence("a worker's time for a batch, mean", service.mean, "s"),
             ),
             advice=(
-                *self._less_locking(window, predicted),
+                *self._less_locking(window, predicted, gain),
                 *self._more_readers(window, predicted),
-                *self._less_reading(predicted),
+                *self._less_reading(predicted, gain),
             ),
         )
 
@@ -105,10 +105,9 @@ class FetchStall:
         words = [f", {share:.0%} of that {_WORDS[kind]}" for kind, share in kinds.items() if share >= self.one_kind]
         return words[0] if words else ""
 
-    def _less_locking(self, window: Window, predicted: Outlook) -> tuple[Advice, ...]:
+    def _less_locking(self, window: Window, predicted: Outlook, gain: float | None) -> tuple[Advice, ...]:
         if min(window.workers.waits.lock_share or 0.0, window.workers.waits.lock_use or 0.0) < self.one_kind:
             return ()
-        gain = predicted.without.gain_pct(predicted.without.unblocked_s)
         return (
             Advice.of(
                 "Hold the lock for less: give each worker its own file, connection or cache.",
@@ -132,8 +131,7 @@ class FetchStall:
             ),
         )
 
-    def _less_reading(self, predicted: Outlook) -> tuple[Advice, ...]:
-        gain = predicted.without.gain_pct(predicted.without.unblocked_s)
+    def _less_reading(self, predicted: Outlook, gain: float | None) -> tuple[Advice, ...]:
         return (
             Advice.of(
                 "Keep the data on a local SSD or in a cache.",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
 from ..records import AllocatorSample
 from .gpus import GpuHistory
 from .memo import Memo
-from .trends import Trend, trend
+from .trends import Trend, trend, trend_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class GpuMemorySignals:
         return self.memo(f"trend {index} {name}", lambda: self._find_trend(index, name))
 
     def _find_trend(self, index: int, name: str) -> Trend | None:
-        return trend([(s.time_s, v) for s in self._gpus.at_work(index) if (v := getattr(s, name)) is not None])
+        return trend_of(self._gpus.at_work(index), attrgetter(name))
 
     def tensor_trend(self, index: int) -> Trend | None:
         """Trend of what PyTorch's tensors hold of a GPU since the first steps, bytes, without what is kept cached."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from ..records import HostSample
 from ..records.stats import Reservoir
 from .memo import Memo
 from .steps import StepSignals
-from .trends import Trend, trend
+from .trends import Trend, trend_of
 
 
 class OpenFileSignals:
@@ -51,6 +53,4 @@ class OpenFileSignals:
         return next((v for s in reversed(self._samples.items) if (v := getattr(s, name)) is not None), None)
 
     def _trend(self, name: str) -> Trend | None:
-        begun_s = self._steps.begun_s
-        known = ((s.time_s, getattr(s, name)) for s in self._samples.items if s.time_s >= begun_s)
-        return trend([(time_s, value) for time_s, value in known if value is not None])
+        return trend_of(self._samples.items, attrgetter(name), since_s=self._steps.begun_s)

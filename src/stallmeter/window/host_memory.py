@@ -9,7 +9,7 @@ from ..records import HostSample, MemorySample
 from ..records.stats import Reservoir
 from .memo import Memo
 from .steps import StepSignals
-from .trends import Trend, trend
+from .trends import Trend, trend_of
 
 
 class SharedMemorySignals:
@@ -142,7 +142,7 @@ class HostMemorySignals:
     ) -> Trend | None:
         if not self._samples.items:
             return self._of_hosts(resident)
-        return trend([(s.time_s, v) for s in self._while_stepping() if (v := held(s)) is not None])
+        return trend_of(self._while_stepping(), held)
 
     def _while_stepping(self) -> Sequence[MemorySample]:
         """Samples between which a step began: a leak stands still in a long validation and after the last step."""
@@ -155,5 +155,4 @@ class HostMemorySignals:
         return kept
 
     def _of_hosts(self, of: Callable[[HostSample], float | None]) -> Trend | None:
-        begun_s = self._steps.begun_s
-        return trend([(s.time_s, v) for s in self._hosts.items if s.time_s >= begun_s and (v := of(s)) is not None])
+        return trend_of(self._hosts.items, of, since_s=self._steps.begun_s)

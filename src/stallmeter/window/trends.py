@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
+from typing import Protocol, TypeVar
 
 MIN_TREND_SAMPLES = 7
 """With fewer even a rise without a single step back may be chance: Mann and Kendall's test reaches `SURE` from here."""
@@ -66,6 +67,29 @@ class Trend:
         return (
             self.per_s > 0 and self.recent_per_s >= STEADY * self.per_s and self.last_per_s >= STEADY / 2 * self.per_s
         )
+
+
+class Timed(Protocol):
+    """What is known of a sample here."""
+
+    @property
+    def time_s(self) -> float:
+        """Unix time."""
+        ...
+
+
+S = TypeVar("S", bound=Timed)
+
+
+def trend_of(samples: Iterable[S], of: Callable[[S], float | None], *, since_s: float = float("-inf")) -> Trend | None:
+    """Return the `trend` of something in samples, where it was measured.
+
+    Args:
+        samples: Oldest first.
+        of: Returns it; None where it was not measured.
+        since_s: Unix time from which on samples count.
+    """
+    return trend([(s.time_s, v) for s in samples if s.time_s >= since_s and (v := of(s)) is not None])
 
 
 def trend(points: Sequence[tuple[float, float]]) -> Trend | None:

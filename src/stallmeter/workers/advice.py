@@ -55,6 +55,7 @@ def advise(costs: LoaderCosts, limits: Limits, *, previous: OperatingPoint | Non
     off = now_s / observed_s - 1 if observed_s else 0.0
     limited_by = best.limited_by
     recommended, predicted_s = best.workers, best.step_time_s
+    fixed = costs.iterable and not costs.shards_itself
     if abs(off) > UNEXPLAINED:
         limited_by = "unknown"
         why = (
@@ -62,19 +63,16 @@ def advise(costs: LoaderCosts, limits: Limits, *, previous: OperatingPoint | Non
             "Something else binds, so no other number of workers is recommended"
         )
     elif gain < NOISE:
-        fixed = costs.iterable and not costs.shards_itself
         fewer = fewer_workers(costs, limits) if abs(off) <= MISSED and not fixed else None
         if fewer is not None:
             return _same_with(fewer, costs, limits, confidence)
         limited_by = binding(costs, limits, costs.current, "")
         why = _why_stay(costs, limits, limited_by)
-    elif costs.iterable and not costs.shards_itself:
-        kind = (
-            "an iterable dataset repeats or drops samples with another number of workers unless it splits them itself"
-        )
+    elif fixed:
         why = (
             f"{best.workers} workers would take {_ms(best.step_time_s)} a step instead of {_ms(observed_s)}, "
-            f"but {kind}. Change it by hand if that is safe"
+            "but an iterable dataset repeats or drops samples with another number of workers unless it splits them "
+            "itself. Change it by hand if that is safe"
         )
     else:
         return WorkerAdvice(

@@ -132,7 +132,8 @@ def costs_from(
     if len(made) < MIN_BATCHES or len(steady) < MIN_STEPS:
         return None
     cpu_s = per_step * _mean([max(b.cpu_s, b.process_cpu_s or 0.0) for b in made])
-    service_s = per_step * _mean([b.service_s for b in made])
+    times_s = [b.service_s for b in made]
+    service_s = per_step * _mean(times_s)
     step_time_s = _mean([_step_s(step) for step in steady])
     busy_share = _busy_share(made, current, step_time_s / per_step)
     handover_s, default_s = _handover(steady, current, busy_share, batch)
@@ -158,8 +159,8 @@ def costs_from(
         start_once_s=once_s,
         start_each_s=each_s,
         step_time_s=step_time_s + (once_s + current * each_s if current else 0.0),
-        profile=() if loader and loader.in_order is False else _profile([b.service_s for b in made]),
-        longest_s=tuple(sorted((b.service_s for b in made), reverse=True)[:LONGEST]),
+        profile=() if loader and loader.in_order is False else _profile(times_s),
+        longest_s=tuple(sorted(times_s, reverse=True)[:LONGEST]),
         batches=len(made),
         iterable=bool(loader and loader.iterable),
         stateful=bool(loader and loader.stateful),

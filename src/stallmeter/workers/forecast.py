@@ -193,16 +193,18 @@ def _forecast(window: Window, current: int) -> Outlook | None:
         if window.loader.which is not None:
             advice = replace(advice, reason=f"{window.loader.which} sets the pace: {advice.reason}")
         return Outlook(
-            doubt(advice) if doubtful else advice,
-            limits.available_cpus,
-            _without(window, costs, limits),
-            advise_prefetch(costs, limits, current),
-            ASK if doubtful else limited(costs, limits, advice, previous=previous),
-            loop_threads(costs, advice.limited_by),
-            min(1.0, (window.host.others_cpus or 0.0) / (window.host.usable_cpus or 1.0)),
-            doubtful,
-            window.loader.which,
-            predict_step_time_s(costs, replace(limits, shards=None), current) if window.workers.idle else None,
+            advice=doubt(advice) if doubtful else advice,
+            available_cpus=limits.available_cpus,
+            without=_without(window, costs, limits),
+            deeper=advise_prefetch(costs, limits, current),
+            limit=ASK if doubtful else limited(costs, limits, advice, previous=previous),
+            loop_threads=loop_threads(costs, advice.limited_by),
+            others_share=min(1.0, (window.host.others_cpus or 0.0) / (window.host.usable_cpus or 1.0)),
+            is_doubtful=doubtful,
+            which=window.loader.which,
+            unsharded_s=predict_step_time_s(costs, replace(limits, shards=None), current)
+            if window.workers.idle
+            else None,
         )
     except SettingError:  # what was measured makes no sense, for example after the system clock was set back
         return None
@@ -244,6 +246,11 @@ def _change(advice: WorkerAdvice) -> tuple[int, int]:
 
 
 def _costs(window: Window, current: int) -> LoaderCosts | None:
+    """Return what a batch costs. Several rules and gains ask in one verdict, and it is made of all batches."""
+    return window.remember(f"costs {current}", lambda: _find_costs(window, current))
+
+
+def _find_costs(window: Window, current: int) -> LoaderCosts | None:
     content = window.loader.content
     return costs_from(
         window.workers.batches.items,
@@ -273,7 +280,7 @@ def _previous(window: Window) -> OperatingPoint | None:
     if before is None or before.loader.num_workers is None:
         return None
     workers = before.loader.num_workers
-    costs = before.remember("costs", lambda: _costs(before, workers))
+    costs = _costs(before, workers)
     if costs is None or costs.step_time_s is None:
         return None
     return OperatingPoint(workers=workers, service_s=costs.service_s, cpu_s=costs.cpu_s, step_time_s=costs.step_time_s)
