@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -215,6 +216,8 @@ RATES = [
     "host_busy_cpus",
     "job_cpus",
     "main_cpus",
+    "loop_cpu_pct",
+    "loop_cpu_wait_pct",
     "others_cpus",
     "swap_in_bytes_per_s",
     "swap_out_bytes_per_s",
@@ -403,6 +406,22 @@ def test_job_is_the_training_process_and_its_descendants(bench):
     assert sample.others_cpus == pytest.approx(2.0 - 0.875)
     assert (sample.main_rss_bytes, sample.children_rss_bytes) == (100 * MIB, 200 * MIB)
     assert sample.job_rss_bytes == 300 * MIB
+
+
+def test_the_training_thread_on_a_cpu_and_waiting_for_one(bench):
+    schedstat = f"proc/100/task/{threading.get_native_id()}/schedstat"
+    bench.write(schedstat, "1000000000 500000000 7\n")
+    assert bench.sample().loop_cpu_wait_pct is None
+    bench.write(schedstat, "1500000000 1000000000 9\n")
+    sample = bench.sample(after_s=2.0)
+    assert (sample.loop_cpu_pct, sample.loop_cpu_wait_pct) == (25.0, 25.0)
+
+
+@pytest.mark.parametrize("text", ["", "0 0 0\n", "not numbers at all\n"])
+def test_a_kernel_that_counts_no_waits_for_a_cpu(bench, text):
+    bench.write(f"proc/100/task/{threading.get_native_id()}/schedstat", text)
+    bench.sample()
+    assert bench.sample(after_s=2.0).loop_cpu_wait_pct is None
 
 
 def test_workers_started_between_samples_count_from_their_birth(bench):

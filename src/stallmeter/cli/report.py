@@ -15,12 +15,15 @@ def add(commands: Any) -> None:
     report = commands.add_parser("report", help="show a recording", description="Show a recording.")
     report.add_argument("path", nargs="?", default="stallmeter", type=Path, help="a recording, or a folder: its newest")
     report.add_argument("--format", choices=FORMATS, default="text")
-    report.add_argument("--rank", type=int, help="which rank of a distributed run (default: the lowest)")
+    report.add_argument("--rank", type=int, help="one rank of a distributed run alone (default: all of them, the job)")
     report.add_argument("--output", type=Path, metavar="FILE", help="write there instead of to stdout")
     report.set_defaults(call=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     history = read(arguments.path, arguments.rank)
-    history.guarded(lambda _: show(history, arguments.format, arguments.output))
+    from ..report.job.folder import report_of_job
+
+    job = report_of_job(history) if arguments.rank is None else None
+    history.guarded(lambda _: show(history, arguments.format, arguments.output, job))
     return 0

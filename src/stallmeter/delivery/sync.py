@@ -17,6 +17,7 @@ from ..recording.pending import is_written, sendable
 from ..records.interfaces import Tracker
 from ..records.redaction import HIDDEN
 from ..report.files import complete_reports
+from ..report.job.folder import report_of_job
 from ..report.model import Report, read_history
 from ..report.run_page import build_page
 from ..rules.evaluation import diagnose
@@ -75,7 +76,7 @@ def sync(
     with _alone(folder, rank):
         history = read_history(folder, rank)
         verdict = history.verdict if history.settled and history.verdict else diagnose(history.window)
-        report = history.report(verdict)
+        report = (report_of_job(history, verdict) if rank == 0 else None) or history.report(verdict)
         tracker, label = _tracker(folder, rank, tracking_uri, run_id, label)
         if isinstance(tracker, MlflowTracker):
             tracker.end_status = _status(report)

@@ -32,6 +32,7 @@ from ..records.checks import sound_samples
 from ..records.diagnosis import Verdict
 from ..records.interfaces import Page, Source
 from ..records.redaction import redact
+from ..report.job.model import JobReport
 from ..report.model import summarize
 from ..report.run_page import build_page
 from ..report.steps_csv import HELD_ROWS
@@ -42,6 +43,7 @@ from ..window import Window
 from ..workers.apply import EpochBoundary, WorkerTuner
 from .context import RunContext
 from .guard import Guard
+from .job_watch import JobWatch, alone
 from .options import Options
 from .output import AnyRecorder, Output
 from .overhead_limiter import OverheadLimiter
@@ -98,6 +100,7 @@ class Collector:
         output: Where the records go.
         worker_tuner: Decides about the number of workers; None where that was not wanted.
         profiler: Asked when a verdict lies inside the step, and one of the sources; None where that was not wanted.
+        job_watch: Exchanges verdicts with the other ranks; None for a run of one.
         after: What a thread beside the training does once the run was asked to end, with `end` for a beginning.
         cut_short: Makes ``after`` come back soon.
     """
@@ -116,6 +119,7 @@ class Collector:
         output: Output,
         worker_tuner: WorkerTuner | None = None,
         profiler: Profiler | None = None,
+        job_watch: JobWatch | None = None,
         after: Callable[[], None] = lambda: None,
         cut_short: Callable[[], None] = lambda: None,
     ) -> None:
@@ -130,12 +134,15 @@ class Collector:
         self._output = output
         self._worker_tuner = worker_tuner
         self._profiler = profiler
+        self._job_watch = job_watch
         self.sources = {source.name: source for source in sources}
         self.sampler = Sampler(
             self.tick, options.interval_s, abandon=guard.abandon, last=self._last_tick, after=after, cut_short=cut_short
         )
         self.verdict = Verdict(primary=None)
-        """The newest. Never changed, only replaced: other threads read it whenever they like."""
+        """The newest; on rank 0 that of the job. Never changed, only replaced: other threads read it at any time."""
+        self._own_verdict = self.verdict
+        """Of this rank alone: what is recorded."""
         self.flushed = threading.Event()
         """Set when all that was known at the end is in the file; the last sample and the last verdict come later."""
         self._limiter = OverheadLimiter()
@@ -371,6 +378,8 @@ class Collector:
     def _keep(self, record: Any) -> None:
         self._window.append(record)
         self._period.add(record)
+        if self._job_watch is not None:
+            self._job_watch.keep(record)
         if self._output.recorder is not None and self._in_detail(record):
             self._output.recorder.write(record)
 
@@ -437,20 +446,36 @@ class Collector:
     def _evaluate(self, now_s: float) -> None:
         self._next_verdict_s = now_s + VERDICT_EVERY_S * self._limiter.level
         verdict = evaluate(self._options.rules, self._window, self._guard.ask)
-        changed = verdict.primary != self.verdict.primary
-        self.verdict = verdict
+        changed = verdict.primary != self._own_verdict.primary
+        self._own_verdict = verdict
         if self._profiler is not None and verdict.primary is not None:
             self._profiler.request(verdict.primary.rule, self._clock.index)
         if self._output.recorder is not None and (changed or self._final_tick):
             self._output.recorder.write(verdict)
+        self.verdict = self._of_the_job(verdict)
         if self._output.forwarder is not None:
             page = self._guard("the run's page", self.page)
             if page is not None:
                 self._output.forwarder.show(page)
 
+    def _of_the_job(self, own: Verdict) -> Verdict:
+        if self._job_watch is None:
+            return own
+        ended = self._reason if self._final_tick else None
+        self._guard.ask(
+            "the other ranks", self._job_watch.exchange, self._output.recorder, own, ended, again=self._final_tick
+        )
+        judged = self._job_watch.judged
+        return alone(own, self._context.world_size) if judged is None else judged.verdict
+
+    @property
+    def job(self) -> JobReport | None:
+        """What reports show of the job's ranks; None on other ranks than 0, and while no other is known."""
+        return None if self._job_watch is None else self._job_watch.report
+
     def page(self, files: Mapping[str, Path] | None = None, *, final: bool = False) -> Page:
         """Return the run's page as it is now, with the files that there are."""
-        return build_page(summarize(self._window, self.verdict), files or {}, final=final)
+        return build_page(summarize(self._window, self.verdict, job=self.job), files or {}, final=final)
 
     def name_hanging_trackers(self, longer_than_s: float) -> None:
         """Name the trackers whose one call has taken longer than this."""

@@ -244,6 +244,7 @@ class Ending:
             path=recorder.folder,
             ranks=ranks(recorder.folder),
             settled=True,
+            job=self._collector.job,
         )
         files = write_summaries(recorder.folder, self._rank, report)
         return files if self._profiler is None else {**files, **self._profiler.files}

@@ -25,6 +25,7 @@ from .collector import Collector, Profiler
 from .context import RunContext
 from .ending import Draw, Ending
 from .guard import Guard
+from .job_watch import JobWatch
 from .loader_watch import LoaderWatch
 from .options import Options
 from .output import Output
@@ -106,6 +107,7 @@ def assemble(
         output=output,
         worker_tuner=worker_tuner,
         profiler=profiler,
+        job_watch=_job_watch(context, window, inbox.append),
         # The thread that carries out the ending is made with the collector, so that there is one when a run ends while
         # the interpreter does, and can be started no more.
         after=lambda: run.do_ending(),
@@ -148,6 +150,20 @@ def find_run_folder(context: RunContext) -> RunFolder:
     return RunFolder(context.rank, context.world_size, partial(channels.find_channels, directory=context.recordings))
 
 
+def _job_watch(context: RunContext, window: Window, tell: Callable[[Event], None]) -> JobWatch | None:
+    if context.world_size < 2:
+        return None
+    from ..ranks import channels
+
+    return JobWatch(
+        context.rank,
+        context.world_size,
+        partial(channels.find_channels, directory=context.recordings),
+        window,
+        tell,
+    )
+
+
 def start_drawing() -> Draw | None:
     """Return what makes a run's page and pictures in a child process; None where no process can be started."""
     from ..report.drawing import can_draw, draw
@@ -184,6 +200,7 @@ def _usual_sources(
     if options.hardware:
         if context.world_size > 1:
             makers["source ranks"] = lambda: [_rank_source(context, output, window)]
+            makers["source flight recorder"] = lambda: [_collectives_source(clock)]
         makers["source host"] = lambda: _host_sources(options, clock, window)
         makers["source nvml"] = lambda: [_nvml_source()]
         makers["source compiler"] = lambda: [_compiler_source()]
@@ -209,6 +226,12 @@ def _rank_source(context: RunContext, output: Output, window: Window) -> Source:
     budget = window.facts.budget
     here = budget.ranks_on_node if budget is not None and budget.ranks_on_node > 1 else context.world_size
     return RankSource(lambda: output.folder, context.rank, min(here, context.world_size) - 1)
+
+
+def _collectives_source(clock: StepClock) -> Source:
+    from ..sources.flight_recorder import FlightRecorderSource
+
+    return FlightRecorderSource(clock.unix_s(clock.ledger.origin))
 
 
 def _host_sources(options: Options, clock: StepClock, window: Window) -> Sequence[Source]:

@@ -43,6 +43,15 @@ def counts_run_queue(schedstat: str) -> bool:
     return len(words) == 3 and words != ["0", "0", "0"]  # a running thread has had a time slice
 
 
+def thread_times_ns(root: Path, pid: int, thread: int) -> tuple[int, int] | None:
+    """Return how long a thread has been on a CPU and how long it has waited for one, ns; None where nobody counts."""
+    text = read_text(root / f"proc/{pid}/task/{thread}/schedstat")
+    if not counts_run_queue(text):
+        return None
+    ran, waited, _ = text.split()
+    return int(ran), int(waited)
+
+
 def open_run_queue() -> int | None:
     """Open the scheduler statistics of the calling thread.
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from ..report import wording
 from ..report.markdown import escape
-from ..report.overview import Table, table_to_markdown
+from ..report.overview import table_to_markdown
+from ..report.table import Table
 from ..version import VERSION
 from ..workers import savings
 from .result import BatchSizeRow, ProbeResult, Rate, WorkersRow, gain_pct

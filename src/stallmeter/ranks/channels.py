@@ -166,6 +166,14 @@ class StoreChannel:
         """Whether an answer was taken."""
         return self._get(f"answer/{nonce}") is None
 
+    def post(self, rank: int, text: str) -> None:
+        """Leave a rank's newest post; the one before is lost."""
+        self._set(f"post/{rank}", text)
+
+    def posted(self, rank: int) -> str | None:
+        """Return a rank's newest post; None while there is none."""
+        return self._get(f"post/{rank}")
+
     def _set(self, key: str, value: str) -> None:
         _calling(self._store.set, f"{self._prefix}/{key}", value)
 
@@ -234,3 +242,23 @@ class FolderChannel:
     def is_taken(self, nonce: str) -> bool:
         """Whether an answer was taken."""
         return not (self._folder / f"{nonce}.answer").exists()
+
+    def post(self, rank: int, text: str) -> None:
+        """Leave a rank's newest post; the one before is lost."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._folder / f"{rank}.post", text)
+
+    def posted(self, rank: int) -> str | None:
+        """Return a rank's newest post; None while there is none."""
+        try:
+            return (self._folder / f"{rank}.post").read_text(encoding="ascii", errors="replace")
+        except FileNotFoundError:
+            return None
+
+    def clear(self) -> None:
+        """Remove all posts, and the folder when nothing else is in it."""
+        for path in self._folder.glob("*.post"):
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._folder.rmdir()
+            self._folder.parent.rmdir()

@@ -59,6 +59,12 @@ class Channel(Protocol):
     def is_taken(self, nonce: str) -> bool:
         """Whether an answer was taken."""
 
+    def post(self, rank: int, text: str) -> None:
+        """Leave a rank's newest post."""
+
+    def posted(self, rank: int) -> str | None:
+        """Return a rank's newest post; None while there is none."""
+
 
 Channels = Callable[[str], Mapping[str, Callable[[], Channel]]]
 """Returns what connects this process with the other ranks at the moment, by address, for one topic. Called often."""

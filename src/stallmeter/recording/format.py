@@ -38,6 +38,7 @@ _KINDS: dict[str, type[Any]] = {
     "sync": records.SyncCalls,
     "profile": records.DeepProfile,
     "compiler": records.CompilerSample,
+    "arrivals": records.Arrivals,
     "event": records.Event,
     "verdict": Verdict,
 }
@@ -148,6 +149,8 @@ def decode(line: str, columns: Mapping[str, list[str]] = _COLUMNS) -> records.Re
             content["network"] = tuple(records.NetworkSample(**n) for n in content.get("network", ()))
         if cls is records.DeepProfile:
             content["operators"] = tuple(_build(records.Operator, o) for o in content.get("operators", ()))
+        if cls is records.Arrivals:
+            content |= {name: tuple(content[name]) for name in ("sequence", "began_us", "took_us", "sent_bytes")}
         if cls is records.GpuSample and content.get("throttle_reasons") is not None:
             content["throttle_reasons"] = tuple(content["throttle_reasons"])
         return _build(cls, content)  # type: ignore[no-any-return]
@@ -191,6 +194,7 @@ def _diagnosis(content: Mapping[str, Any]) -> Diagnosis:
             "evidence": tuple(_build(Evidence, e) for e in content.get("evidence", ())),
             "advice": tuple(map(_advice, content.get("advice", ()))),
             "supersedes": tuple(content.get("supersedes", ())),
+            "ranks": tuple(content.get("ranks", ())),
         },
     )
 

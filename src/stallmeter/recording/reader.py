@@ -90,6 +90,13 @@ class Reader:
                 return part_path(self.folder, self.rank, part), self._read_header(part)[0]
         raise _NoHeaderError(part_path(self.folder, self.rank, parts[0]))
 
+    def columns(self, part: int) -> Mapping[str, list[str]] | None:
+        """Return the columns of the kinds that a part writes without names; None where it has no header."""
+        try:
+            return self._read_header(part)[1]
+        except _NoHeaderError:
+            return None
+
     def __iter__(self) -> Iterator[tuple[Record | Verdict, Position]]:
         """Yield each complete record with the position behind it, up to the end of what is written."""
         for part, _, columns in self._readable(self.position.part):

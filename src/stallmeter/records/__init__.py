@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .compiler import CompilerSample
 from .device import AllocatorSample, DeepProfile, DeviceStep, Operator, SyncCalls
+from .exchange import Arrivals
 from .hardware import GarbagePauses, GpuSample, HostSample, MemorySample, NetworkSample
 from .loader import BatchContent, Fork, LoaderInfo, WorkerBatch, WorkerChange, WorkerMemory, WorkerTrial, WorkerWaits
 from .steps import BUCKETS, HINDSIGHT, VALIDATION_PARTS, Event, LedgerRecord, StepRecord, UserMetrics, WindowRecord
@@ -13,6 +14,7 @@ __all__ = [
     "HINDSIGHT",
     "VALIDATION_PARTS",
     "AllocatorSample",
+    "Arrivals",
     "BatchContent",
     "CompilerSample",
     "DeepProfile",
@@ -55,6 +57,7 @@ Sample = (
     | SyncCalls
     | DeepProfile
     | CompilerSample
+    | Arrivals
     | Event
 )
 """What a Source may return."""

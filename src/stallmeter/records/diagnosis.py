@@ -115,6 +115,8 @@ class Diagnosis:
     """Name of the guilty part (a callback's class, a logger, an interface), when there is one."""
     supersedes: tuple[str, ...] = ()
     """Ids of rules that explain the same seconds, whose diagnoses are left out in favour of this one."""
+    ranks: tuple[int, ...] = ()
+    """Ranks of the job that it holds for; empty when it holds for all alike, and for a run of one rank."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,10 @@ class HostSample:
     """CPUs that this rank's own processes kept busy, workers included, other ranks not."""
     main_cpus: float | None = None
     """CPUs that the training process alone kept busy."""
+    loop_cpu_pct: float | None = None
+    """Share of the period in which the training thread ran on a CPU."""
+    loop_cpu_wait_pct: float | None = None
+    """Share of the period in which the training thread could have run and had no CPU."""
     others_cpus: float | None = None
     """CPUs that processes outside the job kept busy on the CPUs this job may use. The job's other ranks are among them
     where ``ranks_cpus`` is not known."""

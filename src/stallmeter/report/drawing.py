@@ -18,6 +18,7 @@ from typing import Any
 
 from ..errors import StallmeterError
 from .files import report_files, write_drawn
+from .job.folder import report_of_job
 from .model import read_history
 
 _log = logging.getLogger("stallmeter")
@@ -166,6 +167,8 @@ def main(arguments: Sequence[str]) -> None:
             errors.append(exc)
             return None
 
-    write_drawn(folder, rank, read_history(folder, rank), attempt)
+    history = read_history(folder, rank)
+    whole = attempt("the other ranks", report_of_job, history) if rank == 0 else None
+    write_drawn(folder, rank, history, attempt, whole)
     if errors:
         raise errors[0]

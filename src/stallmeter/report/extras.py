@@ -9,46 +9,50 @@ from pathlib import Path
 from ..errors import MissingPackageError
 from ..recording import write_atomically
 from ..records.interfaces import GuardedCall
-from .model import History
+from .model import History, Report
 
 _log = logging.getLogger("stallmeter")
 
 
-def _page(history: History) -> str:
+def _page(history: History, report: Report | None) -> str:
     from .page.html import to_html
 
-    return to_html(history)
+    return to_html(history, report)
 
 
-def _picture(history: History) -> bytes | None:
+def _picture(history: History, _: Report | None) -> bytes | None:
     from .page.chart_png import phase_chart
 
     return phase_chart(history)
 
 
-MAKERS: Mapping[str, Callable[[History], str | bytes | None]] = {"report.html": _page, "phases.png": _picture}
+MAKERS: Mapping[str, Callable[[History, Report | None], str | bytes | None]] = {
+    "report.html": _page,
+    "phases.png": _picture,
+}
 """File name to what makes it."""
 
 
-def write_extras(history: History, files: Mapping[str, Path], guard: GuardedCall) -> None:
+def write_extras(history: History, files: Mapping[str, Path], guard: GuardedCall, report: Report | None = None) -> None:
     """Write the HTML report and the phase chart.
 
     Args:
         history: The recording read back.
         files: Where to write, by the name of the file; others than ours are ignored.
         guard: Calls something that may fail, once for each file.
+        report: What to show of it, when it is not its own report.
     """
-    missing = [name for name in MAKERS if guard(name, _write, history, name, files[name]) is False]
+    missing = [name for name in MAKERS if guard(name, _write, history, name, files[name], report) is False]
     if missing:
         _log.info(
             "stallmeter: no %s was written; to have it: pip install 'stallmeter[report]'", " and no ".join(missing)
         )
 
 
-def _write(history: History, name: str, path: Path) -> bool:
+def _write(history: History, name: str, path: Path, report: Report | None) -> bool:
     """Write one file where there is something to show; return whether its packages are installed."""
     try:
-        content = MAKERS[name](history)
+        content = MAKERS[name](history, report)
     except MissingPackageError:
         return False
     if content is not None:

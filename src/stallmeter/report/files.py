@@ -11,7 +11,7 @@ from ..records.interfaces import GuardedCall, unguarded
 from ..records.redaction import redact
 from . import markdown
 from .extras import write_extras
-from .json import to_json
+from .json import job_document, to_json
 from .model import History, Report
 from .steps_csv import write_steps_csv
 
@@ -40,7 +40,12 @@ def write_summaries(folder: Path, rank: int, report: Report) -> dict[str, Path]:
     files = report_files(folder, rank)
     write_atomically(files["report.md"], redact(markdown.to_markdown(report)))
     write_atomically(files["diagnosis.json"], json.dumps(_redacted(to_json(report)), indent=2))
-    return {name: files[name] for name in ("report.md", "diagnosis.json")}
+    written = {name: files[name] for name in ("report.md", "diagnosis.json")}
+    if report.job is not None:
+        path = folder / "ranks.json"
+        write_atomically(path, json.dumps(_redacted(job_document(report)), indent=2))
+        written["ranks.json"] = path
+    return written
 
 
 def _redacted(value: Any) -> Any:
@@ -51,7 +56,7 @@ def _redacted(value: Any) -> Any:
     return [_redacted(item) for item in value] if isinstance(value, list) else value
 
 
-def write_drawn(folder: Path, rank: int, history: History, guard: GuardedCall) -> None:
+def write_drawn(folder: Path, rank: int, history: History, guard: GuardedCall, report: Report | None = None) -> None:
     """Write what takes long: the table of steps, and for rank 0 page and picture, where their packages are installed.
 
     Args:
@@ -59,11 +64,12 @@ def write_drawn(folder: Path, rank: int, history: History, guard: GuardedCall) -
         rank: Whose files.
         history: The recording read back.
         guard: Called as ``guard(name, call, *args)`` once for each file; keeps the failure of one from the others.
+        report: What to show of it, when it is not its own report: that of its job.
     """
     files = report_files(folder, rank)
     guard("steps.csv", write_steps_csv, folder, rank, files["steps.csv"])
     if rank == 0:  # the others' pictures are drawn when somebody asks for them
-        write_extras(history, files, guard)
+        write_extras(history, files, guard, report)
 
 
 def complete_reports(folder: Path, rank: int, history: History, report: Report) -> dict[str, Path]:
@@ -87,5 +93,5 @@ def complete_reports(folder: Path, rank: int, history: History, report: Report) 
         write_summaries(folder, rank, report)
     drawn = ("steps.csv", "report.html") if rank == 0 else ("steps.csv",)
     if not all(files[name].is_file() for name in drawn):
-        write_drawn(folder, rank, history, unguarded)
+        write_drawn(folder, rank, history, unguarded, report)
     return files

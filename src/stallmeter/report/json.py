@@ -9,6 +9,7 @@ from typing import Any
 
 from ..records.diagnosis import Diagnosis
 from ..records.stats import Stats
+from .job.forms import job_to_json, ranks_to_json
 from .model import Level, Report
 
 SCHEMA = 1
@@ -54,7 +55,22 @@ def to_json(report: Report) -> dict[str, Any]:
         },
         "hardware": _hardware(report),
         "device": _fields(report.device),
+        "job": None if report.job is None else job_to_json(report.job),
+        "ranks": [] if report.job is None else ranks_to_json(report.job),
         "abstained": [{"rule": a.rule, "missing": a.missing} for a in verdict.abstained],
+    }
+    return _plain(document)  # type: ignore[no-any-return]
+
+
+def job_document(report: Report) -> dict[str, Any]:
+    """Return what is known of a job's ranks alone, as plain objects for ``json.dumps``."""
+    primary = report.verdict.primary
+    assert report.job is not None
+    document = {
+        "schema": SCHEMA,
+        "primary": None if primary is None else _diagnosis(primary),
+        "job": job_to_json(report.job),
+        "ranks": ranks_to_json(report.job),
     }
     return _plain(document)  # type: ignore[no-any-return]
 
@@ -104,6 +120,7 @@ def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
         "share_pct": diagnosis.share_pct,
         "confidence": diagnosis.confidence,
         "culprit": diagnosis.culprit,
+        **({"ranks": list(diagnosis.ranks)} if diagnosis.ranks else {}),
         "evidence": [_fields(e) for e in diagnosis.evidence],
         "advice": [_fields(a) for a in diagnosis.advice],
     }

@@ -11,6 +11,8 @@ from ..records.diagnosis import Diagnosis, Verdict
 from ..records.stats import Stats
 from . import wording
 from .device import device_lines
+from .job import forms
+from .job.model import JobReport
 from .model import END, Report, Share
 from .wording import headline
 
@@ -18,6 +20,9 @@ __all__ = ["NOTE_BYTES", "escape", "headline", "note", "tags", "to_markdown"]
 
 NOTE_BYTES = 4000
 """Most bytes of a note."""
+
+NOTE_RANKS = 16
+"""A table of more ranks is not part of a note."""
 
 SHOWN_PCT = 0.5
 """Buckets below this share of the wall time are summed up in one row of a note."""
@@ -102,6 +107,8 @@ def _sections(report: Report, *, full: bool) -> Iterator[str]:
     yield f"**{escape(headline(report.known_verdict, report.trials), wording.HEADLINE_LIMIT)}**"
     if verdict.primary is not None:
         yield from _primary(verdict, verdict.primary, full=full)
+    if report.job is not None:
+        yield from _job(report.job, full=full)
     if report.ledger:
         yield _ledger(report, full=full)
     yield "\n".join(_facts(report))
@@ -148,9 +155,18 @@ def _primary(verdict: Verdict, primary: Diagnosis, *, full: bool) -> Iterator[st
         yield table(("Evidence", "Value", "Threshold", "Where the threshold comes from"), rows)
 
 
+def _job(job: JobReport, *, full: bool) -> Iterator[str]:
+    yield f"**Ranks**: {escape(forms.headline(job))}\n\n" + "\n".join(f"- {escape(r)}" for r in forms.remarks(job))
+    tables = (forms.rank_table(job), forms.step_table(job)) if full or len(job.rows) <= NOTE_RANKS else ()
+    for shown in tables if full else tables[:1]:
+        if shown is not None:
+            head, *rows = (tuple(map(escape, row)) for row in (shown.head, *shown.rows))
+            yield table(head, rows, numeric=shown.numeric)
+
+
 def _brief(diagnosis: Diagnosis) -> str:
     lost = f" {wording.seconds(diagnosis.time_lost_s)} lost." if diagnosis.time_lost_s > 0 else ""
-    return f"- {escape(diagnosis.title, 120).rstrip('.')} ({escape(diagnosis.rule, wording.NAME_LIMIT)}).{lost}"
+    return f"- {escape(wording.titled(diagnosis, 120))} ({escape(diagnosis.rule, wording.NAME_LIMIT)}).{lost}"
 
 
 def _ledger(report: Report, *, full: bool) -> str:

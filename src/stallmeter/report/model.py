@@ -25,6 +25,7 @@ from ..records.diagnosis import Verdict
 from ..records.stats import Stats, median
 from ..window import Window
 from .device import DeviceView, device_view
+from .job.model import JobReport
 from .timeline import Timeline
 
 T = TypeVar("T")
@@ -173,6 +174,9 @@ class Report:
     trials: tuple[WorkerTrial, ...]
     """Numbers of workers that were tried in the run, in order."""
     verdict: Verdict
+    """Of this rank; of the whole job where ``job`` is there."""
+    job: JobReport | None = None
+    """All ranks; None for a run of one, and for a report of one rank alone."""
 
     @property
     def known_verdict(self) -> Verdict | None:
@@ -295,6 +299,7 @@ def summarize(
     ranks: tuple[int, ...] = (),
     settled: bool = False,
     skipped_lines: int = 0,
+    job: JobReport | None = None,
 ) -> Report:
     """Return the report of a window as it stands: the one way there, for a live run and for a replayed recording.
 
@@ -306,6 +311,7 @@ def summarize(
         ranks: Ranks that the folder holds.
         settled: Whether the run ended and the verdict saw all of the window.
         skipped_lines: Damaged lines of the recording.
+        job: The other ranks, where the verdict is the job's.
     """
     ledger = window.ledger.record
     return Report(
@@ -336,6 +342,7 @@ def summarize(
         slow_steps=tuple(window.steps.slowest),
         trials=tuple(window.loader.trials),
         verdict=verdict or Verdict(primary=None),
+        job=job,
     )
 
 

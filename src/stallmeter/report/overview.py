@@ -6,16 +6,7 @@ from dataclasses import dataclass
 
 from . import markdown
 from .markdown import escape
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows under a head; a row may end early."""
-
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    numeric: bool = True
-    """Whether all columns but the first hold numbers."""
+from .table import Table
 
 
 @dataclass(frozen=True, slots=True)

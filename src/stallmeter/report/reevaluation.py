@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from ..records.diagnosis import Diagnosis, Verdict
 from . import wording
-from .overview import Overview, Table
+from .overview import Overview
+from .table import Table
 
 Kind = Literal["new", "gone", "changed", "same"]
 

@@ -13,8 +13,11 @@ from ..records.diagnosis import Diagnosis, Evidence, Severity
 from ..records.stats import Stats
 from . import wording
 from .device import device_lines
+from .job import forms
+from .job.model import JobReport
 from .model import END, Gpu, Level, Report, Share
 from .overview import Overview
+from .table import Table as Rows
 
 try:
     from rich.console import Console, RenderableType
@@ -86,20 +89,34 @@ def print_overview(overview: Overview, file: TextIO) -> None:
     file.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
 
 
+def _job(job: JobReport) -> Iterator[RenderableType]:
+    yield ""
+    yield _plain(forms.headline(job), style="bold")
+    yield from (_plain(remark) for remark in forms.remarks(job))
+    for table in (forms.rank_table(job), forms.step_table(job)):
+        if table is not None:
+            yield ""
+            yield _grid(table)
+
+
 def _overview(overview: Overview) -> Iterator[RenderableType]:
     yield _plain(overview.headline, style="bold")
     for table in overview.tables:
         yield ""
-        grid = Table.grid(padding=(0, 2))
-        for column in range(len(table.head)):
-            grid.add_column(justify="right" if column and table.numeric else "left", overflow="fold")
-        grid.add_row(*(_plain(cell, style="dim" if i else "bold") for i, cell in enumerate(table.head)))
-        for row in table.rows:
-            grid.add_row(*(_plain(cell) for cell in row))
-        yield grid
+        yield _grid(table)
     if overview.remarks:
         yield ""
         yield from (_plain(f"{remark}.") for remark in overview.remarks)
+
+
+def _grid(table: Rows) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    for column in range(len(table.head)):
+        grid.add_column(justify="right" if column and table.numeric else "left", overflow="fold")
+    grid.add_row(*(_plain(cell, style="dim" if i else "bold") for i, cell in enumerate(table.head)))
+    for row in table.rows:
+        grid.add_row(*(_plain(cell) for cell in row))
+    return grid
 
 
 def _draw(report: Report, console: Console, *, blocks: bool) -> None:
@@ -111,6 +128,8 @@ def _blocks(report: Report, *, blocks: bool) -> Iterator[RenderableType]:
     yield Text(_title(report), style="dim")
     yield ""
     yield _verdict(report)
+    if report.job is not None:
+        yield from _job(report.job)
     if report.ledger:
         yield ""
         yield _ledger(report, blocks=blocks)
@@ -192,7 +211,7 @@ def _evidence(evidence: Evidence) -> str:
 
 def _brief(diagnosis: Diagnosis) -> str:
     lost = f", {wording.seconds(diagnosis.time_lost_s)} lost" if diagnosis.time_lost_s > 0 else ""
-    return f"{diagnosis.title.rstrip('.')} ({diagnosis.rule}{lost})"
+    return f"{wording.titled(diagnosis)} ({diagnosis.rule}{lost})"
 
 
 def _ledger(report: Report, *, blocks: bool) -> RenderableType:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ..records import WorkerTrial
 from ..records.diagnosis import SURE, Abstention, Advice, Diagnosis, Verdict, WorkerAdvice
 from ..records.redaction import redact
+from ..rules.job.words import of_ranks
 from ..workers import savings
 
 ABSENT = "-"
@@ -269,8 +270,15 @@ def _is_first(line: FixLine) -> bool:
 
 def title(primary: Diagnosis, limit: int = 160) -> str:
     """Return a primary cause's title; where it is not sure it begins with "Probably"."""
-    said = one_line(primary.title, limit).rstrip(".")
+    said = titled(primary, limit)
     return said if primary.confidence >= SURE else f"Probably: {said}"
+
+
+def titled(diagnosis: Diagnosis, limit: int = 160) -> str:
+    """Return a diagnosis' title without its full stop; where it holds for some ranks alone these come first."""
+    said = one_line(diagnosis.title, limit).rstrip(".")
+    who = of_ranks(diagnosis.ranks)
+    return f"{who[:1].upper()}{who[1:]}: {said}" if who else said
 
 
 def sure(diagnosis: Diagnosis) -> str:
@@ -286,7 +294,7 @@ def alternative(verdict: Verdict | None, limit: int = 160) -> str | None:
         limit: Most characters of the title.
     """
     other = verdict.runner_up if verdict is not None and verdict.is_probable else None
-    return None if other is None else f"{one_line(other.title, limit).rstrip('.')} ({rule_name(other)}, {sure(other)})"
+    return None if other is None else f"{titled(other, limit)} ({rule_name(other)}, {sure(other)})"
 
 
 def rule_name(diagnosis: Diagnosis) -> str:

@@ -33,6 +33,7 @@ class CheckpointStall:
 
     id: ClassVar[str] = "checkpoint-stall"
     title: ClassVar[str] = "Training stands still while checkpoints are written"
+    bucket: ClassVar[str] = "checkpoint"
     needs: ClassVar[tuple[str, ...]] = ("ledger.training_s", "ledger.wall_s")
     optional: ClassVar[tuple[str, ...]] = ("steps.save_s",)
 

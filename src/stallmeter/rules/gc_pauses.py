@@ -38,6 +38,7 @@ class GcPauses:
 
     id: ClassVar[str] = "gc-pauses"
     title: ClassVar[str] = "Python's garbage collector holds training up"
+    bucket: ClassVar[str] = "compute"
     needs: ClassVar[tuple[str, ...]] = (
         "host.garbage.training_s",
         "host.garbage.waiting_s",

@@ -36,6 +36,7 @@ class Recompiles:
 
     id: ClassVar[str] = "recompiles"
     title: ClassVar[str] = "torch.compile compiles the same code again"
+    bucket: ClassVar[str] = "compute"
     needs: ClassVar[tuple[str, ...]] = (
         "device.compiler.recompilations",
         "device.compiler.recompile_s",

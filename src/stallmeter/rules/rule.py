@@ -18,6 +18,8 @@ class Rule(Protocol):
 
     It may have more class variables. ``optional`` lists signals that ``check`` reads beside those in ``needs``: without
     them it says less, and nothing else. Rules of one ``family`` explain the same seconds (`evaluate`).
+    ``bucket`` is the bucket of the ledger whose seconds a rule explains: where one rank of a job loses them and all
+    others wait for it, the rule's diagnosis is the job's. Rules of the family ``input`` explain ``data_wait``.
     """
 
     id: ClassVar[str]

@@ -40,6 +40,7 @@ class SlowCallback:
 
     id: ClassVar[str] = "slow-callback"
     title: ClassVar[str] = "A callback holds up training"
+    bucket: ClassVar[str] = "callbacks"
     needs: ClassVar[tuple[str, ...]] = ("ledger.callbacks_by_name_s", "ledger.training_s", "ledger.wall_s")
 
     warn_pct: float = threshold(5.0, "%", "XProf reports debug printing in the step from 5 %")

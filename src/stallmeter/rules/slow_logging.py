@@ -34,6 +34,7 @@ class SlowLogging:
 
     id: ClassVar[str] = "slow-logging"
     title: ClassVar[str] = "A logger holds up training"
+    bucket: ClassVar[str] = "logging"
     needs: ClassVar[tuple[str, ...]] = ("ledger.logging_by_name_s", "ledger.training_s", "ledger.wall_s")
 
     warn_pct: float = threshold(5.0, "%", "XProf reports debug printing in the step from 5 %")

@@ -34,6 +34,7 @@ class TransferBound:
 
     id: ClassVar[str] = "transfer-bound"
     title: ClassVar[str] = "Copying batches to the device takes a large part of the step"
+    bucket: ClassVar[str] = "h2d"
     needs: ClassVar[tuple[str, ...]] = ("device.h2d_share_pct", "ledger.training_s", "ledger.wall_s")
     family: ClassVar[str] = "transfer"
 

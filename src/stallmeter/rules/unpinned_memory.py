@@ -35,6 +35,7 @@ class UnpinnedMemory:
 
     id: ClassVar[str] = "unpinned-memory"
     title: ClassVar[str] = "Batches are copied to the device from memory that is not pinned"
+    bucket: ClassVar[str] = "h2d"
     needs: ClassVar[tuple[str, ...]] = (
         "device.h2d_share_pct",
         "loader.pin_memory",

@@ -36,6 +36,7 @@ class ValidationHeavy:
 
     id: ClassVar[str] = "validation-heavy"
     title: ClassVar[str] = "Validation takes a large part of the run"
+    bucket: ClassVar[str] = "validation"
     needs: ClassVar[tuple[str, ...]] = ("ledger.training_s", "ledger.wall_s")
     optional: ClassVar[tuple[str, ...]] = ("spent.validation_parts_s",)
 

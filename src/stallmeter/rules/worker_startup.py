@@ -36,6 +36,7 @@ class WorkerStartup:
 
     id: ClassVar[str] = "worker-startup"
     title: ClassVar[str] = "Workers start again each epoch"
+    bucket: ClassVar[str] = "worker_startup"
     needs: ClassVar[tuple[str, ...]] = (
         "loader.num_workers",
         "ledger.training_s",

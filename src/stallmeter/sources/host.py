@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
@@ -12,7 +13,7 @@ from typing import Any
 
 from ..machine.budget import Budget, CgroupFiles, cpu_affinity, read_budget, read_shm
 from ..machine.processes import SYSTEM, UNREADABLE, JobTree, open_files, open_files_limit, unique_bytes
-from ..machine.procfs import read_numbers
+from ..machine.procfs import read_numbers, thread_times_ns
 from ..records import HostSample, NetworkSample
 from ..records.stats import percent
 
@@ -53,7 +54,7 @@ class HostSource:
         system: Any = SYSTEM,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Find what to read; nothing is sampled yet.
+        """Find what to read; nothing is sampled yet. The calling thread is taken for the one that trains.
 
         Args:
             pid: The training process; the calling process by default.
@@ -73,10 +74,12 @@ class HostSource:
         self._budget = read_budget(root, affinity=self._affinity) if budget is None else budget
         self._cgroup = CgroupFiles.find(root)
         self._rates = _Rates()
+        self._thread = threading.get_native_id()
         self._job = JobTree(system.Process(os.getpid() if pid is None else pid), system, self._affinity)
         self._groups: tuple[Callable[[], _Fields], ...] = (
             self._read_cpu,
             self._read_job,
+            self._read_thread,
             self._read_ranks,
             self._read_rss,
             self._read_uss,
@@ -164,6 +167,16 @@ class HostSource:
             "job_cpus": self._rates.per_s("job_cpu", tree_cpu_s, now_s),
             "job_processes": len(self._job.processes),
         }
+
+    def _read_thread(self) -> _Fields:
+        times_ns = thread_times_ns(self._root, self._job.main.pid, self._thread)
+        if times_ns is None:
+            return {}
+        now_s = self._clock()
+        ran, waited = (
+            self._rates.per_s(kind, ns / 1e9, now_s) for kind, ns in zip(("ran", "waited"), times_ns, strict=True)
+        )
+        return {"loop_cpu_pct": _share_pct(ran), "loop_cpu_wait_pct": _share_pct(waited)}
 
     def _read_ranks(self) -> _Fields:
         known, expected = self._job.other_ranks, self._budget.ranks_on_node - 1
@@ -337,6 +350,11 @@ class _Rates:
 def _sum(times: Any, *kinds: str) -> float:
     """Sum the kinds of CPU time that this platform knows."""
     return sum(getattr(times, kind, 0.0) for kind in kinds)
+
+
+def _share_pct(rate: float | None) -> float | None:
+    """Return seconds of one thread per second in percent; the two were not read at one moment."""
+    return None if rate is None else min(100.0, 100.0 * rate)
 
 
 def _total(rates: Sequence[float | None]) -> float | None:

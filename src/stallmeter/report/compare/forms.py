@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from .. import wording
-from ..overview import Overview, Table
+from ..overview import Overview
+from ..table import Table
 from .comparison import Change, Comparison, Side
 
 SCHEMA = 1

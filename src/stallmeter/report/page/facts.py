@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from ...records import Event
 from ...records.stats import Stats
 from .. import wording
+from ..job import forms
 from ..model import END, Report, Share
+from ..table import Table
 from .palette import tone
 
 NAMED_PCT = 1.0
@@ -219,3 +221,26 @@ def _settings(settings: Mapping[str, object]) -> Iterator[tuple[str, str]]:
             yield from _settings({f"{name}, {key}": item for key, item in value.items()})
         elif value is not None:
             yield name, value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """What the page shows of a job's ranks."""
+
+    headline: str
+    remarks: tuple[str, ...]
+    heat: tuple[forms.HeatRow, ...]
+    tables: tuple[Table, ...]
+
+
+def job(report: Report) -> Ranks | None:
+    """Return the ranks of the job; None where the report is of one rank."""
+    if report.job is None:
+        return None
+    tables = (forms.rank_table(report.job), forms.step_table(report.job))
+    return Ranks(
+        forms.headline(report.job),
+        tuple(forms.remarks(report.job)),
+        tuple(forms.heat_rows(report.job)),
+        tuple(table for table in tables if table is not None),
+    )

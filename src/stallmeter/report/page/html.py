@@ -91,6 +91,7 @@ def _render(history: History, report: Report) -> str:
         worker_rows=rows[:WORKERS_LISTED],
         workers_left_out=max(0, len(rows) - WORKERS_LISTED),
         device=list(device_lines(report.device)),
+        job=facts.job(report),
         missing=facts.missing(report),
         overhead=facts.overhead(report),
         events=facts.events(report),
@@ -124,6 +125,7 @@ def _template() -> Any:
         name=lambda value: wording.one_line(value, wording.NAME_LIMIT),
         unit=lambda value: "" if value == "1" else wording.one_line(value, wording.NAME_LIMIT),
         prose=_prose,
+        titled=wording.titled,
     )
     return environment.from_string(_resource("report.html.j2"))
 

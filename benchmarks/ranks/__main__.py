@@ -1,0 +1,178 @@
+"""Is the verdict of a job of two ranks right? Two real ranks with gloo, a fault that is drawn, and its removal.
+
+Each draw runs twice, with its fault and without it, stallmeter watching both. The job's report must name the rule and
+the rank, and its lost seconds are held against what the removal saved. Draws are kept in a folder: a benchmark that was
+stopped goes on, and ``--report`` asks today's rules about the recordings that are kept.
+
+    python -m benchmarks.ranks [--seeds N] [--minutes M] [--only TEXT ...] [--folder F] [--report] [--markdown FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from .draws import FAULTS, LAUNCHERS, Draw, draw
+
+PROGRAM = Path(__file__).with_name("program.py")
+PATIENCE_S = 120.0
+NEAR = 0.10
+"""Lost seconds may be off by this share."""
+
+
+def main() -> None:
+    """Run what is not kept yet, and print the tables."""
+    options = _arguments()
+    draws = [draw(fault, launcher, seed) for seed in range(options.seeds) for launcher in LAUNCHERS for fault in FAULTS]
+    draws = [d for d in draws if not options.only or any(part in d.name for part in options.only)]
+    options.folder.mkdir(parents=True, exist_ok=True)
+    begun = time.monotonic()
+    if not options.report:
+        for each in draws:
+            if time.monotonic() - begun > 60 * options.minutes:
+                break
+            if not (options.folder / each.name / "result.json").exists():
+                run(each, options.folder / each.name)
+                print(judged(each, options.folder / each.name).line, flush=True)
+    found = [judged(d, options.folder / d.name) for d in draws if (options.folder / d.name / "result.json").exists()]
+    text = table(found)
+    print(text)
+    if options.markdown:
+        options.markdown.write_text(text)
+
+
+def run(each: Draw, folder: Path) -> None:
+    """Train with the fault and without it; keep the recording and both times."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    times = {}
+    for name in ("planted", "removed"):
+        request = {
+            **asdict(each),
+            "planted": name == "planted",
+            "recording": str(folder / name),
+            "scratch": str(folder / "scratch"),
+            "result": str(folder / f"{name}.json"),
+        }
+        path = folder / f"{name}.request.json"
+        path.write_text(json.dumps(request))
+        launch(each, path, folder / f"{name}.log")
+        ends = [json.loads(p.read_text())["loop_s"] for p in sorted(folder.glob(f"{name}.json.*"))]
+        if len(ends) != 2:
+            raise SystemExit(f"{each.name}: a rank did not end; see {folder / name}.log")
+        times[name] = max(ends)
+    shutil.rmtree(folder / "scratch", ignore_errors=True)
+    (folder / "result.json").write_text(json.dumps({"draw": asdict(each), "loop_s": times}))
+
+
+def launch(each: Draw, request: Path, log: Path) -> None:
+    """Start both ranks and wait for them."""
+    python = [sys.executable, "-W", "ignore"]
+    command = [*python, str(PROGRAM), str(request)]
+    if each.launcher == "plain":
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        command = [*python, *torchrun, str(PROGRAM), str(request)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with log.open("w") as out:
+        subprocess.run(
+            command, stdout=out, stderr=out, env=environment, timeout=PATIENCE_S, check=False, cwd=log.parent
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One draw with what was said of it."""
+
+    draw: Draw
+    document: dict[str, Any]
+    """The job's report as JSON."""
+    lost_s: float
+    """What the removal of the fault saved."""
+
+    @property
+    def primary(self) -> dict[str, Any]:
+        return self.document.get("primary") or {}
+
+    @property
+    def warns(self) -> bool:
+        return bool(self.primary) and self.primary["severity"] != "info"
+
+    @property
+    def is_right(self) -> bool:
+        if self.draw.is_healthy:
+            return not self.warns
+        ranks = tuple(self.primary.get("ranks", ()))
+        return self.warns and self.primary["rule"] in self.draw.right_rules and ranks == self.draw.right_ranks
+
+    @property
+    def error(self) -> float | None:
+        """Of the lost seconds, as a share of the truth; None where little was lost."""
+        if self.draw.is_healthy or not self.warns or self.lost_s < 0.2:
+            return None
+        return float(self.primary["time_lost_s"]) / self.lost_s - 1.0
+
+    @property
+    def line(self) -> str:
+        said = f"{self.primary.get('rule', 'none')} {self.primary.get('ranks', '')}"
+        error = "" if self.error is None else f", lost {self.primary['time_lost_s']:.1f} of {self.lost_s:.1f} s"
+        return f"{'right' if self.is_right else 'WRONG'}: {self.draw.name} (rank {self.draw.rank}): {said}{error}"
+
+
+def judged(each: Draw, folder: Path) -> Judged:
+    """Ask for the report of a kept draw."""
+    result = json.loads((folder / "result.json").read_text())
+    command = [sys.executable, "-m", "stallmeter", "report", str(folder / "planted"), "--format", "json"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    loops = result["loop_s"]
+    return Judged(each, json.loads(shown), loops["planted"] - loops["removed"])
+
+
+def table(found: Sequence[Judged]) -> str:
+    """Return the tables as Markdown."""
+    lines = ["| fault | right | lost seconds within 10 % | median error |", "| --- | ---: | ---: | ---: |"]
+    for fault in FAULTS:
+        part = [j for j in found if j.draw.fault == fault]
+        if part:
+            lines.append(_row(fault, part))
+    lines.append(_row("all", found))
+    alarms = sum(j.draw.is_healthy and j.warns for j in found)
+    victims = sum(_compute_bound_beside_a_straggler(j) for j in found)
+    lines += ["", f"Alarms on healthy jobs: {alarms}. Jobs called compute-bound beside a planted fault: {victims}.", ""]
+    lines += [f"- {j.line}" for j in found if not j.is_right]
+    return "\n".join(lines) + "\n"
+
+
+def _row(name: str, part: Sequence[Judged]) -> str:
+    errors = [abs(j.error) for j in part if j.error is not None]
+    near = f"{sum(e <= NEAR for e in errors)} of {len(errors)}" if errors else ""
+    middle = f"{100 * median(errors):.1f} %" if errors else ""
+    return f"| {name} | {sum(j.is_right for j in part)} of {len(part)} | {near} | {middle} |"
+
+
+def _compute_bound_beside_a_straggler(found: Judged) -> bool:
+    return not found.draw.is_healthy and found.primary.get("rule") == "compute-bound"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks.ranks", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=5, help="draws of each fault under each launcher")
+    parser.add_argument("--minutes", type=float, default=60.0, help="begin no draw after so many")
+    parser.add_argument("--only", nargs="+", default=(), help="draws whose name holds one of these")
+    parser.add_argument("--folder", type=Path, default=Path("build/ranks"))
+    parser.add_argument("--report", action="store_true", help="train nothing")
+    parser.add_argument("--markdown", type=Path, metavar="FILE")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

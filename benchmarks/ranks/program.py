@@ -1,0 +1,211 @@
+"""The training of one rank, with or without its planted fault: ``torchrun … program.py REQUEST``.
+
+It knows the public names of stallmeter and nothing of its rules. The request is a JSON file with the fields of a draw,
+the folder of the recording (or null: without stallmeter), and where to write what was measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+RANK = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
+
+
+def spend(seconds: float, spins: bool) -> None:
+    """Spend time, on a CPU or off it."""
+    if not spins:
+        time.sleep(seconds)
+        return
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        sum(range(500))
+
+
+class Items(Dataset[torch.Tensor]):
+    """Vectors; the first item of a batch takes what a batch is to take."""
+
+    def __init__(self, request: dict[str, Any], rank: int) -> None:
+        self.request, self.rank = request, rank
+
+    def __len__(self) -> int:
+        return int(self.request["steps"] * self.request["batch"])
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        request = self.request
+        if index % request["batch"] == 0 and request["planted"]:
+            step, fault = index // request["batch"], request["fault"]
+            late = fault == "both-data" or (fault == "data" and self.rank == request["rank"])
+            if late or (fault == "rotating" and step % 2 == self.rank):
+                # A worker makes a batch while the loop takes its step: only what is longer is waited for.
+                hidden_s = request["step_s"] if request["workers"] else 0.0
+                spend(request["extra_s"] + hidden_s, request["spins"])
+        return torch.randn(request["features"])
+
+
+class SlowBackward(torch.autograd.Function):
+    """Takes its time in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, seconds: float, spins: bool) -> torch.Tensor:
+        ctx.seconds, ctx.spins = seconds, spins
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        spend(ctx.seconds, ctx.spins)
+        return grads[0], None, None
+
+
+class Net(nn.Module):
+    """One wide layer: what it has to exchange is the square of its width."""
+
+    def __init__(self, request: dict[str, Any], rank: int) -> None:
+        super().__init__()
+        width = request["features"]
+        self.wide, self.last = nn.Linear(width, width), nn.Linear(width, 4)
+        self.request, self.rank = request, rank
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        request, planted_s = self.request, planted(self.request, self.rank)
+        time.sleep(request["step_s"])
+        if request["fault"] == "forward" and planted_s:
+            spend(planted_s, request["spins"])
+        hidden = torch.relu(self.wide(x))
+        if request["fault"] == "backward" and planted_s:
+            hidden = SlowBackward.apply(hidden, planted_s, request["spins"])
+        return self.last(hidden)
+
+
+def planted(request: dict[str, Any], rank: int, step: int = 0) -> float:
+    """Return what this rank has to spend in this step beyond the others."""
+    if not request["planted"] or rank != request["rank"] or step % request["every"]:
+        return 0.0
+    return float(request["extra_s"])
+
+
+def plain(request: dict[str, Any]) -> float:
+    """Train in a loop of one's own; return the seconds of the loop."""
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = nn.parallel.DistributedDataParallel(Net(request, RANK))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    loader = DataLoader(Items(request, RANK), batch_size=request["batch"], num_workers=request["workers"])
+    batches: Any = loader
+    monitor: Any = None
+    if request["recording"]:
+        import stallmeter
+
+        monitor = stallmeter.Monitor(directory=request["recording"], trackers=None, console=False)
+        batches = monitor.watch(loader)
+    started = time.perf_counter()
+    for step, batch in enumerate(batches):
+        model(batch).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        extra_s = planted(request, RANK, step)
+        if extra_s and request["fault"] == "hook":
+            spend(extra_s, request["spins"])
+        if extra_s and request["fault"] in ("logging", "checkpoint"):
+            if monitor is None:
+                spend(extra_s, request["spins"])
+            else:
+                with monitor.span(request["fault"]):
+                    spend(extra_s, request["spins"])
+    elapsed_s = time.perf_counter() - started
+    if monitor is not None:
+        monitor.close()
+    dist.barrier()
+    dist.destroy_process_group()
+    return elapsed_s
+
+
+def in_lightning(request: dict[str, Any]) -> float:
+    """Train with Lightning's ddp; return the seconds of the loop."""
+    from lightning.pytorch.loggers import CSVLogger
+
+    import lightning as L
+
+    class Module(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net: nn.Module | None = None
+            self.net = Net(request, RANK)
+
+        def training_step(self, batch: torch.Tensor, index: int) -> torch.Tensor:
+            loss: torch.Tensor = self.net(batch).square().mean()  # type: ignore[misc]
+            if request["fault"] == "logging":
+                self.log("loss", loss)
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=1e-4)
+
+    class Logger(CSVLogger):
+        def log_metrics(self, *args: Any, **kwargs: Any) -> None:
+            if request["fault"] == "logging" and request["planted"]:
+                spend(request["extra_s"], request["spins"])
+
+    class Hook(L.Callback):
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
+            extra_s = planted(request, trainer.global_rank, index)
+            if extra_s and request["fault"] == "hook":
+                spend(extra_s, request["spins"])
+
+    class Saves(L.pytorch.callbacks.Checkpoint):
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
+            extra_s = planted(request, trainer.global_rank, index)
+            if extra_s and request["fault"] == "checkpoint":
+                spend(extra_s, request["spins"])
+
+    class Clock(L.Callback):
+        def on_train_start(self, *_: Any) -> None:
+            self.started = time.perf_counter()
+
+        def on_train_end(self, *_: Any) -> None:
+            self.elapsed_s = time.perf_counter() - self.started
+
+    clock = Clock()
+    callbacks: list[Any] = [clock, Hook(), Saves()]
+    if request["recording"]:
+        from stallmeter.lightning import StallMonitor
+
+        callbacks.append(StallMonitor(directory=request["recording"], console=False))
+    logs = request["fault"] == "logging"
+    trainer = L.Trainer(
+        accelerator="cpu",
+        devices=2,
+        strategy="ddp",
+        max_epochs=1,
+        callbacks=callbacks,
+        logger=Logger(request["scratch"]) if logs else False,
+        log_every_n_steps=request["every"],
+        enable_checkpointing=True,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    )
+    loader = DataLoader(Items(request, RANK), batch_size=request["batch"], num_workers=request["workers"])
+    trainer.fit(Module(), loader)
+    return clock.elapsed_s
+
+
+def main() -> None:
+    """Train, and write what was measured."""
+    request = json.loads(Path(sys.argv[1]).read_text())
+    torch.set_num_threads(1)
+    elapsed_s = (plain if request["launcher"] == "plain" else in_lightning)(request)
+    Path(f"{request['result']}.{RANK}").write_text(json.dumps({"loop_s": elapsed_s}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""A job: all of its ranks, as far as they are known."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..errors import RecordingError
+from ..recording import Header, ranks
+from ..recording.columns import Columns, read_columns
+from ..records import Arrivals, Event, GpuSample, HostSample, LedgerRecord, LoaderInfo
+from ..records.diagnosis import Verdict
+from .arrivals import Exchanges, late_in_exchanges
+from .merge import Merged, merge
+from .steps import COLUMNS, RankSteps, rank_steps
+
+MOST_STEPS = 1_500_000
+"""Steps of all ranks together that are merged; of more, rows of `ROW` are taken evenly over the run."""
+
+ROW = 32
+"""Steps in a row. What a rank does after the exchange of gradients shows at the next one."""
+
+_LINE_BYTES = 190
+"""Of a step in a recording, roughly; only for choosing how many to read."""
+
+_KINDS = ("ledger", "verdict", "loader")
+
+HOST_FACTS: Mapping[str, Callable[[HostSample], float | None]] = {
+    "CPUs kept busy by others": lambda s: s.others_cpus,
+    "CPU time stolen by the hypervisor, %": lambda s: s.cpu_steal_pct,
+    "training thread waits for a CPU, %": lambda s: s.loop_cpu_wait_pct,
+    "quota periods throttled, %": lambda s: s.cpu_throttled_pct,
+}
+GPU_FACTS: Mapping[str, Callable[[GpuSample], float | None]] = {
+    "SM clock, MHz": lambda s: s.sm_clock_mhz,
+    "GPU temperature, °C": lambda s: s.temperature_c,
+    "GPU power, W": lambda s: s.power_w,
+    "GPU busy, %": lambda s: s.utilization_pct,
+    "clocks held down, % of samples": lambda s: (
+        None if s.throttle_reasons is None else 100.0 * bool(s.throttle_reasons)
+    ),
+    "GPU memory of other processes, bytes": lambda s: (
+        None if s.memory_used_bytes is None or s.job_memory_bytes is None else s.memory_used_bytes - s.job_memory_bytes
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankView:
+    """What is known of one rank."""
+
+    rank: int
+    header: Header
+    steps: RankSteps
+    ledger: LedgerRecord | None = None
+    verdict: Verdict | None = None
+    """Its own: of this rank alone."""
+    loader: LoaderInfo | None = None
+    facts: Mapping[str, float] = field(default_factory=dict)
+    """Medians of what was sampled beside the loop, by words that name value and unit."""
+    ended: str | None = None
+    """Why its run ended; None when it goes on or was killed."""
+    arrivals: Sequence[Arrivals] = ()
+
+    @property
+    def training_s(self) -> float:
+        """Wall time without the start."""
+        if self.ledger is None:
+            return 0.0
+        return max(0.0, self.ledger.wall_s - self.ledger.buckets.get("start", 0.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """All ranks that are known."""
+
+    ranks: tuple[RankView, ...]
+    """By number."""
+    world_size: int
+    merged: Merged | None
+    exchanges: Exchanges | None = None
+    """What the collectives say that the ledgers cannot; None where nobody recorded them."""
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Ranks of which nothing is known."""
+        known = {view.rank for view in self.ranks}
+        return tuple(rank for rank in range(self.world_size) if rank not in known)
+
+    @property
+    def died(self) -> tuple[RankView, ...]:
+        """Ranks that fell silent while others went on: killed, or hung."""
+        newest_s = max((view.ledger.time_s for view in self.ranks if view.ledger), default=0.0)
+        return tuple(
+            view
+            for view in self.ranks
+            if view.ended is None and view.ledger is not None and newest_s - view.ledger.time_s > SILENT_S
+        )
+
+    @property
+    def training_s(self) -> float:
+        """Training time of the longest rank."""
+        return max((view.training_s for view in self.ranks), default=0.0)
+
+    @property
+    def wall_s(self) -> float:
+        """Wall time of the longest rank."""
+        return max((view.ledger.wall_s for view in self.ranks if view.ledger), default=0.0)
+
+    def view(self, rank: int) -> RankView | None:
+        """Return one rank; None when it is not known."""
+        return next((view for view in self.ranks if view.rank == rank), None)
+
+
+SILENT_S = 5.0
+"""A rank whose recording ends so much before the others' has died: each writes once a second."""
+
+
+def assemble(views: Iterable[RankView]) -> Job:
+    """Merge what is known of the ranks."""
+    ordered = tuple(sorted(views, key=lambda view: view.rank))
+    # One that has died early would leave no steps that all have.
+    longest = max((len(view.steps) for view in ordered), default=0)
+    walking = [view.steps for view in ordered if len(view.steps) * 10 >= longest]
+    merged = merge(walking) if longest else None
+    return Job(
+        ranks=ordered,
+        world_size=max((view.header.world_size for view in ordered), default=0),
+        merged=merged,
+        exchanges=None if merged is None else late_in_exchanges(ordered_arrivals(ordered), walking),
+    )
+
+
+def ordered_arrivals(views: Sequence[RankView]) -> Mapping[int, Sequence[Arrivals]]:
+    """Return what each rank recorded of its collectives."""
+    return {view.rank: view.arrivals for view in views if view.arrivals}
+
+
+def read_job(folder: Path, *, verdicts: Mapping[int, Verdict] | None = None, known: Sequence[int] | None = None) -> Job:
+    """Read all ranks of a recording.
+
+    Args:
+        folder: The recording's folder.
+        verdicts: Of ranks whose own verdict is not to be taken from the recording.
+        known: Ranks to read; by default all that have a recording.
+
+    Raises:
+        RecordingError: There is no rank with a header.
+        OSError: The files cannot be read.
+    """
+    found = ranks(folder) if known is None else known
+    wants = _rows_to_read(folder)
+    views = []
+    for rank in found:
+        try:
+            columns = read_columns(
+                folder, rank, COLUMNS, wants=wants, last=_KINDS, some=("host", "gpu", "event", "arrivals")
+            )
+        except RecordingError:  # it was just being made, or never got its first line
+            continue
+        views.append(view_of(columns, (verdicts or {}).get(rank)))
+    if not views:
+        raise RecordingError(f"{str(folder)!r} holds no rank with a readable recording")
+    return assemble(views)
+
+
+def _rows_to_read(folder: Path) -> Callable[[int], bool]:
+    """Choose rows of steps by their index, so that all ranks read the same."""
+    size = sum(path.stat().st_size for path in folder.glob("rank*.jsonl"))
+    every = 1
+    while size / _LINE_BYTES / every > MOST_STEPS:
+        every *= 2
+    return (lambda _: True) if every == 1 else (lambda index: index // ROW % every == 0)
+
+
+def view_of(columns: Columns, verdict: Verdict | None = None) -> RankView:
+    """Return what the columns of one rank hold."""
+    ledger, recorded, loader = (columns.last.get(kind) for kind in _KINDS)
+    ends = [e.detail for e in columns.some.get("event", ()) if isinstance(e, Event) and e.name == "end"]
+    rank = columns.header.rank
+    return RankView(
+        rank=rank,
+        header=columns.header,
+        steps=rank_steps(rank, columns.steps, columns.header.host),
+        ledger=ledger if isinstance(ledger, LedgerRecord) else None,
+        verdict=verdict or (recorded if isinstance(recorded, Verdict) else None),
+        loader=loader if isinstance(loader, LoaderInfo) else None,
+        facts=facts_of(columns.some.get("host", ()), columns.some.get("gpu", ())),
+        ended=ends[-1] if ends else None,
+        arrivals=[a for a in columns.some.get("arrivals", ()) if isinstance(a, Arrivals)],
+    )
+
+
+def facts_of(host: Iterable[object], gpu: Iterable[object]) -> dict[str, float]:
+    """Return medians of what tells one rank's machine from another's."""
+    hosts, gpus = [s for s in host if isinstance(s, HostSample)], [s for s in gpu if isinstance(s, GpuSample)]
+    found: dict[str, float] = {}
+    for name, of in HOST_FACTS.items():
+        values = [v for s in hosts if (v := of(s)) is not None]
+        found |= {name: statistics.median(values)} if values else {}
+    for name, of_gpu in GPU_FACTS.items():
+        values = [v for s in gpus if (v := of_gpu(s)) is not None]
+        found |= {name: statistics.fmean(values) if "samples" in name else statistics.median(values)} if values else {}
+    return found

@@ -1,0 +1,137 @@
+"""What a job loses to ranks that come late, by cause: the merge's findings, scaled to the whole run."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...ranks.job import Job
+
+COMPUTE = "compute"
+"""A rank's own work in the step: what is no wait for data, no callback, logger, checkpoint or validation."""
+
+_OWN_WORK = frozenset({"h2d", "forward", "backward", "compute", "optimizer", "loop", "other"})
+
+NAMED_SHARE = 0.8
+"""Part of a loss that the named ranks must have caused."""
+
+CHANCE = 1e-3
+"""A rank that was last so often by chance, were all alike, is not named; the binomial test."""
+
+EXTRA_SHARE = 0.03
+"""Share of the steps' time by which the collectives must show more loss than the ledgers, to be believed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """Time that the job lost because ranks came late with one kind of work."""
+
+    bucket: str
+    """The late ranks' own; `COMPUTE` for all that is their own work."""
+    ranks: tuple[int, ...]
+    """Who was late, lasting through the run; empty when each step it was another one."""
+    lost_s: float
+    """Of the whole run, waited by the others."""
+    share: float
+    """Of the training time, 0 to 1."""
+    per_step_s: float
+    """Mean of a step."""
+    steps: int
+    """Steps of those seen in which a rank came late with this."""
+    parts: Mapping[str, float]
+    """Share (0 to 1) of the loss by bucket of the ledger."""
+    from_collectives: bool
+    """Whether most of it was seen in the collectives alone."""
+
+
+def group_of(bucket: str) -> str:
+    """Return the kind of work that a bucket of the ledger is."""
+    return COMPUTE if bucket in _OWN_WORK else bucket
+
+
+def losses(job: Job) -> list[Loss]:
+    """Return the losses of a job by kind of work, the largest first; none where the ranks do not meet."""
+    merged = job.merged
+    if merged is None or not merged.total_s:
+        return []
+    lost: defaultdict[str, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
+    late: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    parts: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+    if merged.is_together:
+        for (rank, bucket), seconds in merged.lost_s.items():
+            lost[group_of(bucket)][rank] += seconds
+            parts[group_of(bucket)][bucket] += seconds
+        for meeting in merged.meetings:
+            late[group_of(meeting.bucket)][meeting.rank] += 1
+    unseen = _unseen(job)
+    for rank, seconds in unseen.items():
+        lost[COMPUTE][rank] += seconds
+        parts[COMPUTE][""] += seconds
+        assert job.exchanges is not None
+        late[COMPUTE][rank] += job.exchanges.late_steps.get(rank, 0)
+    found = []
+    for group, by_rank in lost.items():
+        seconds = sum(by_rank.values())
+        share = seconds / merged.total_s
+        if share > 0:
+            found.append(
+                Loss(
+                    bucket=group,
+                    ranks=_named(by_rank, late[group], merged.ranks),
+                    lost_s=share * job.training_s,
+                    share=share,
+                    per_step_s=seconds / merged.steps,
+                    steps=late[group].total(),
+                    parts={bucket: s / seconds for bucket, s in parts[group].items()},
+                    from_collectives=group == COMPUTE and sum(unseen.values()) > seconds / 2,
+                )
+            )
+    return sorted(found, key=lambda loss: -loss.share)
+
+
+def _unseen(job: Job) -> dict[int, float]:
+    """Return what was waited for each rank beyond what the ledgers show, scaled to the steps of the merge."""
+    merged, exchanges = job.merged, job.exchanges
+    if merged is None or exchanges is None or not exchanges.total_s:
+        return {}
+    seen: defaultdict[int, float] = defaultdict(float)
+    if merged.is_together:
+        for meeting in merged.meetings:
+            if meeting.index in exchanges.steps:
+                seen[meeting.rank] += meeting.loss_s
+    # Lateness that a rank makes up for later in the step is in the collectives, and no loss of the ledgers'.
+    extra = {rank: seconds - seen[rank] for rank, seconds in exchanges.lost_s.items()}
+    scale = merged.total_s / exchanges.total_s
+    least_s = EXTRA_SHARE * exchanges.total_s
+    return {rank: scale * seconds for rank, seconds in extra.items() if seconds > least_s}
+
+
+def _named(lost_s: Mapping[int, float], late: Mapping[int, int], ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the few ranks that caused nearly all of it, where that is no chance; none where it went round."""
+    whole_s = sum(lost_s.values())
+    named: list[int] = []
+    part_s = 0.0
+    for rank in sorted(lost_s, key=lambda r: -lost_s[r]):
+        named.append(rank)
+        part_s += lost_s[rank]
+        if part_s >= NAMED_SHARE * whole_s:
+            break
+    if len(named) > max(1, len(ranks) // 2):
+        return ()
+    often, times = sum(late.get(rank, 0) for rank in named), sum(late.values())
+    # A checkpoint each thousand steps is one rank's all the same, though nobody could tell it from chance.
+    if times >= _TESTABLE and _tail(often, times, len(named) / len(ranks)) > CHANCE:
+        return ()
+    return tuple(sorted(named))
+
+
+_TESTABLE = 12
+"""Of fewer times that somebody was late no test tells anything at `CHANCE`."""
+
+
+def _tail(often: int, times: int, chance: float) -> float:
+    """Return the probability of so many or more of ``times``, each with this chance: the normal approximation."""
+    spread = math.sqrt(times * chance * (1.0 - chance))
+    return 0.5 * math.erfc((often - 0.5 - times * chance) / spread / math.sqrt(2.0)) if spread else 0.0

@@ -1,0 +1,85 @@
+"""In each step another rank comes last, and all others wait for it.
+
+**What it means.** Ranks that train together meet in each step. None of them is slow for long, but in each step one of
+them is, and the job runs at the pace of the slowest of each step. That is slower than any rank alone.
+
+**Evidence.** The steps of all ranks, walked through beside each other: how far the last one was behind when the others
+began to wait, and that it was not the same one often enough to be named.
+
+**Advice.** Even out what the ranks get in one step: sequences of like length, shards of like size. For waits for data
+more workers and a deeper queue help, as they bridge single slow batches.
+
+**When it is wrong.** Two ranks that share few CPUs take turns in being late without a reason of their own.
+
+**References.** Sequence-length imbalance is the most frequent cause of stragglers in ByteDance's jobs (Understanding
+Stragglers in Large Model Training, OSDI '25).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ...ranks.job import Job
+from ...records.diagnosis import Advice, Diagnosis, Evidence, Severity
+from ..rule import threshold
+from .gain import job_gain
+from .losses import Loss
+from .words import named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankImbalance:
+    """Fires when the others wait for one rank in this step and for another in the next."""
+
+    id: ClassVar[str] = "rank-imbalance"
+    title: ClassVar[str] = "In each step another rank comes last, and the others wait for it"
+
+    warn_pct: float = threshold(15.0, "%", "our measurement, benchmarks/ranks: healthy ranks stay below 10 %")
+    critical_pct: float = threshold(40.0, "%", "our choice: nearly half of the job waits")
+
+    def check(self, job: Job, found: Sequence[Loss]) -> Diagnosis | None:
+        """Find a loss that no rank caused alone."""
+        loss = next((loss for loss in found if not loss.ranks), None)
+        if loss is None or 100.0 * loss.share < self.warn_pct:
+            return None
+        gain_pct, interval_pct = job_gain(job, loss.lost_s)
+        share_pct = 100.0 * loss.share
+        work = named(max(loss.parts, key=lambda bucket: loss.parts[bucket], default=loss.bucket))
+        waits = loss.bucket in ("data_wait", "worker_startup")
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.CRITICAL if share_pct >= self.critical_pct else Severity.WARNING,
+            title=self.title,
+            summary=f"In a mean step {loss.per_step_s * 1e3:.1f} ms were waited for the last rank, {share_pct:.0f} % "
+            f"of the training time, and it was another one each time; it was late with {work}.",
+            time_lost_s=loss.lost_s,
+            share_pct=100.0 * loss.lost_s / job.wall_s if job.wall_s else 0.0,
+            confidence=0.8,
+            culprit=work,
+            evidence=(
+                Evidence(
+                    "waited for the last rank, share of training time",
+                    share_pct,
+                    "%",
+                    self.warn_pct,
+                    "benchmarks/ranks",
+                ),
+                Evidence("waited in a mean step", loss.per_step_s, "s"),
+                Evidence("steps in which a rank was late, of those looked at", float(loss.steps), "steps"),
+            ),
+            advice=(
+                Advice.of(
+                    "Raise num_workers and prefetch_factor, so that single slow batches are bridged."
+                    if waits
+                    else "Give all ranks alike work in a step: sequences of like length, even shards.",
+                    expect="Ranks that arrive together.",
+                    limit="Where every batch is slow the loader itself must become faster."
+                    if waits
+                    else "What is left is the mean of the ranks' times, not the shortest.",
+                    gain_pct=gain_pct,
+                    interval_pct=interval_pct,
+                ),
+            ),
+        )
