@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..records import Arrivals
-from .merge import LEAST_S
 from .steps import PHASES, RankSteps
+from .together import LEAST_S
 
 MIN_STEPS = 20
 """Fewer steps with collectives say nothing about a run."""
