@@ -30,8 +30,8 @@ def starts_s(ranks: Sequence[RankSteps]) -> list[list[float]] | None:
     first = ranks[0]
     found = []
     for rank in ranks:
-        offset_s = _offset_s(rank, first)
-        if offset_s is None:
+        offset_s, is_one_amount = (0.0, True) if rank is first else ahead_s(rank, first)
+        if not is_one_amount:
             if not rank.host or rank.host != first.host:
                 return None
             offset_s = 0.0
@@ -43,13 +43,20 @@ def _by_step(rank: RankSteps) -> Sequence[Sequence[float]]:
     return list(zip(*rank.seconds.values(), strict=True)) or [()] * len(rank)
 
 
-def _offset_s(rank: RankSteps, first: RankSteps) -> float | None:
-    """Return by how much a rank's clock is ahead; None where it is not one amount."""
-    if rank is first:
-        return 0.0
+def ahead_s(rank: RankSteps, first: RankSteps) -> tuple[float, bool]:
+    """Return by how much a rank's clock seems to be ahead of another's, and whether that is one amount.
+
+    All leave an exchange together: what is apart there beyond what each does until its step ends is the clocks'.
+
+    Args:
+        rank: The same steps as the other's.
+        first: The other.
+    """
     mine, theirs = tail_of(rank), tail_of(first)
     places = range(0, len(rank), max(1, len(rank) // MANY))
     apart = [rank.ends_s[at] - mine[at] - first.ends_s[at] + theirs[at] for at in places]
+    if not apart:
+        return 0.0, False
     offset_s = statistics.median(apart)
     varies_s = statistics.median(abs(each - offset_s) for each in apart)
-    return offset_s if varies_s <= TIGHT * abs(offset_s) else None
+    return offset_s, varies_s <= TIGHT * abs(offset_s)
