@@ -10,6 +10,9 @@ from .steps import RankSteps, tail_of
 TIGHT = 0.1
 """Clocks differ by a constant when what is read of it varies by less than this part of it."""
 
+TICK_S = 1e-3
+"""To which a recording rounds Unix times."""
+
 MANY = 512
 """Steps that are looked at for it, evenly over the run."""
 
@@ -59,4 +62,4 @@ def ahead_s(rank: RankSteps, first: RankSteps) -> tuple[float, bool]:
         return 0.0, False
     offset_s = statistics.median(apart)
     varies_s = statistics.median(abs(each - offset_s) for each in apart)
-    return offset_s, varies_s <= TIGHT * abs(offset_s)
+    return offset_s, varies_s <= max(TICK_S, TIGHT * abs(offset_s))

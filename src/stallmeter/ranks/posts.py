@@ -99,6 +99,8 @@ def decode_post(text: bytes) -> RankView:
     try:
         unpack = zlib.decompressobj()
         whole = json.loads(unpack.decompress(base64.b85decode(text), MOST_UNPACKED))
+        if not unpack.eof:
+            raise ValueError("a post that is cut off, or too long")
         header = Header(**whole["header"])
         ledger = decode(whole["ledger"])
         verdict = decode(whole["verdict"]) if whole.get("verdict") else None
