@@ -221,6 +221,16 @@ def test_joined_takes_each_step_once_and_the_newest_of_all_else() -> None:
     assert len(found.arrivals) == 4
 
 
+def test_joined_to_what_a_recording_says() -> None:
+    """It does not know of weight updates, and has more of the rows; its verdict stays until there is a newer one."""
+    before = posted(0, 24)
+    recorded = replace(before, steps=replace(before.steps, optimizer_step=()), verdict=VERDICT, facts=FACTS)
+    found = joined(recorded, replace(posted(16, 16), facts={}), 100)
+    assert list(found.steps.index) == list(range(32))
+    assert list(found.steps.optimizer_step) == [None] * 24 + list(range(24, 32))
+    assert (found.verdict, found.facts) == (VERDICT, FACTS)
+
+
 def test_buckets_that_come_later() -> None:
     """A bucket in which nobody had spent time before: until then it was nothing."""
     late_one = [replace(step, checkpoint_s=0.5) for step in some_steps(8, first=8)]

@@ -36,6 +36,8 @@ class Merged:
     """Steps that all ranks have."""
     first_index: int
     last_index: int
+    by_update: bool = False
+    """Whether an index is the number of a weight update, because ranks have taken batches of different number."""
     total_s: float
     """Time of these steps, and between epochs; of the longest rank."""
     loss_s: float
@@ -84,7 +86,7 @@ def merge(ranks: Sequence[RankSteps]) -> Merged | None:
         None with fewer than two ranks or without steps that all have.
     """
     aligned = common(ranks)
-    if len(aligned) < 2 or len(aligned[0]) <= WARM_UP:
+    if len(aligned) < 2 or len(aligned[0]) <= WARM_UP or not any(rank.seconds for rank in aligned):
         return None
     walk = Walk(aligned, starts_s(aligned), accumulation(aligned[0]))
     for at in range(WARM_UP, len(aligned[0])):
@@ -113,6 +115,7 @@ def _result(ranks: Sequence[RankSteps], walk: Walk) -> Merged:
         steps=len(ranks[0]),
         first_index=ranks[0].index[0],
         last_index=ranks[0].index[-1],
+        by_update=list(ranks[0].index) == list(ranks[0].optimizer_step),
         total_s=total_s,
         loss_s=sum(found.values()),
         unmet_s=0.0 if together else walk.apart_s,

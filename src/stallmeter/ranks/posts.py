@@ -132,8 +132,9 @@ def joined(before: RankView | None, new: RankView, most: int) -> RankView:
     if before is None:
         return replace(new, steps=_newest_rows(new.steps, most))
     old, late = before.steps, new.steps
-    seen = set(old.index)
-    fresh = [at for at, index in enumerate(late.index) if index not in seen]
+    # Not those between: one that was read from its recording has more of the rows than its posts.
+    newest = old.index[-1] if len(old.index) else -1
+    fresh = [at for at, index in enumerate(late.index) if index > newest]
     seconds = {
         name: [
             *old.seconds.get(name, [0.0] * len(old)),
@@ -146,11 +147,17 @@ def joined(before: RankView | None, new: RankView, most: int) -> RankView:
         [*old.index, *_at(late.index, fresh)],
         [*old.ends_s, *_at(late.ends_s, fresh)],
         seconds,
-        [*old.optimizer_step, *_at(late.optimizer_step, fresh)],
+        [*(old.optimizer_step or [None] * len(old)), *_at(late.optimizer_step or [None] * len(late), fresh)],
         late.host or old.host,
         sorted({*old.starts, *late.starts}),
     )
-    return replace(new, steps=_newest_rows(whole, most), arrivals=[*before.arrivals, *new.arrivals][-4:])
+    return replace(
+        new,
+        verdict=new.verdict or before.verdict,
+        facts=new.facts or before.facts,
+        steps=_newest_rows(whole, most),
+        arrivals=[*before.arrivals, *new.arrivals][-4:],
+    )
 
 
 def _at(values: Sequence[T], places: Sequence[int]) -> list[T]:

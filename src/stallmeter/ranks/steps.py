@@ -6,7 +6,6 @@ from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import compress
 
 PHASES = (
@@ -64,17 +63,26 @@ def rank_steps(rank: int, columns: Mapping[str, array[float]], host: str = "") -
         columns: By the names in `COLUMNS`.
         host: Where it ran.
     """
-    even = [is_outlier != 1.0 for is_outlier in columns["outlier"]]
-    found: dict[str, list[float]] = {}
+    even = bytes(is_outlier != 1.0 for is_outlier in columns["outlier"])
+    found: dict[str, array[float]] = {}
     for name in PHASES:
-        values = [0.0 if value != value else value for value in compress(columns[f"{name}_s"], even)]
+        values = array("d", (0.0 if value != value else value for value in compress(columns[f"{name}_s"], even)))
         if any(values):
             found[name] = values
     first = [at for at, is_first in enumerate(compress(columns["epoch_start"], even)) if is_first == 1.0]
-    updates = [None if value != value else int(value) for value in compress(columns["optimizer_step"], even)]
-    index = [int(i) for i in compress(columns["index"], even)]
-    ends_s = list(compress(columns["time_s"], even))
+    index = array("q", map(int, compress(columns["index"], even)))
+    ends_s = array("d", compress(columns["time_s"], even))
+    updates = _updates(array("d", compress(columns["optimizer_step"], even)))
     return RankSteps(rank, index, ends_s, with_starts(found, first), updates, host, [index[at] for at in first])
+
+
+def _updates(column: array[float]) -> Sequence[int | None]:
+    unknown = sum(1 for value in column if value != value)
+    if unknown == len(column):
+        return ()
+    if not unknown:
+        return array("q", map(int, column))
+    return [None if value != value else int(value) for value in column]
 
 
 def with_starts(seconds: Mapping[str, Sequence[float]], first: Sequence[int]) -> Mapping[str, Sequence[float]]:
@@ -86,8 +94,8 @@ def with_starts(seconds: Mapping[str, Sequence[float]], first: Sequence[int]) ->
     """
     if not first or "data_wait" not in seconds:
         return seconds
-    waits = list(seconds["data_wait"])
-    starts = list(seconds.get("worker_startup", [0.0] * len(waits)))
+    waits = array("d", seconds["data_wait"])
+    starts = array("d", seconds.get("worker_startup", [0.0] * len(waits)))
     for at in first:
         starts[at] += waits[at]
         waits[at] = 0.0
@@ -104,7 +112,11 @@ def common(ranks: Sequence[RankSteps]) -> list[RankSteps]:
         return []
     by_update = [r for r in (_by_update(rank) for rank in ranks) if r is not None] if _shifted(ranks) else []
     found = by_update if len(by_update) == len(ranks) else ranks
-    indices = reduce(lambda kept, rank: kept & set(rank.index), found[1:], set(found[0].index))
+    first = found[0]
+    indices = set(first.index)
+    for rank in found[1:]:
+        if rank.index != first.index:
+            indices &= set(rank.index)
     return [rank if len(indices) == len(rank) else _only(rank, indices) for rank in found]
 
 
@@ -112,9 +124,9 @@ def _only(rank: RankSteps, indices: set[int]) -> RankSteps:
     at = [i for i, index in enumerate(rank.index) if index in indices]
     return RankSteps(
         rank.rank,
-        [rank.index[i] for i in at],
-        [rank.ends_s[i] for i in at],
-        {name: [values[i] for i in at] for name, values in rank.seconds.items()},
+        array("q", (rank.index[i] for i in at)),
+        array("d", (rank.ends_s[i] for i in at)),
+        {name: array("d", (values[i] for i in at)) for name, values in rank.seconds.items()},
         [rank.optimizer_step[i] for i in at] if rank.optimizer_step else (),
         rank.host,
         [index for index in rank.starts if index in indices],
@@ -134,10 +146,16 @@ _SHIFTED = 0.01
 
 def _shifted(ranks: Sequence[RankSteps]) -> bool:
     """Whether one index is not the same weight update on all ranks."""
-    updates = [dict(zip(rank.index, rank.optimizer_step, strict=False)) for rank in ranks]
-    known = [i for i in updates[0] if all(u.get(i) is not None for u in updates)]
-    differ = sum(1 for i in known if any(u[i] != updates[0][i] for u in updates))
-    return differ > max(1.0, _SHIFTED * len(known))
+    first = ranks[0]
+    usual = {i: update for i, update in zip(first.index, first.optimizer_step, strict=False) if update is not None}
+    known, differ = set(usual), set()
+    for rank in ranks[1:]:
+        if rank.index == first.index and rank.optimizer_step == first.optimizer_step:
+            continue
+        theirs = dict(zip(rank.index, rank.optimizer_step, strict=False))
+        known = {i for i in known if theirs.get(i) is not None}
+        differ |= {i for i in known if theirs[i] != usual[i]}
+    return len(differ & known) > max(1.0, _SHIFTED * len(known))
 
 
 def _by_update(rank: RankSteps) -> RankSteps | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import add, sub
 
 from .steps import RankSteps
 
@@ -51,7 +52,7 @@ class Drift:
     def spent(self, spent: Sequence[float]) -> None:
         """Take what each rank spent in a bucket."""
         self._squares += _squares(spent)
-        self._sums = [total + s for total, s in zip(self._sums, spent, strict=True)]
+        self._sums = list(map(add, self._sums, spent))
 
     def exchanged(self) -> None:
         """The part of a step has ended that ends with the exchange of gradients."""
@@ -62,7 +63,7 @@ class Drift:
             part = self._part(sums, squares)
             self._parts += [] if part is None else [part]
             self._met, self._steps = (self._zero, 0.0), 0
-            self._sums = [now - before for now, before in zip(self._sums, sums, strict=True)]
+            self._sums = list(map(sub, self._sums, sums))
             self._squares -= squares
 
     def cut(self) -> None:

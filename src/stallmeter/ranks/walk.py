@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import add
 
 from .steps import HEAD, PHASES, RankSteps
 from .together import LEAST_S, Drift
@@ -86,14 +88,12 @@ class Walk:
         self._lost_steps = max(LOST_STEPS, 2 * accumulated)
         count = len(self._index)
         self._phases = tuple(name for name in PHASES if any(name in rank.seconds for rank in ranks))
-        nothing = [0.0] * count
-        self._rows = {
-            name: list(zip(*(rank.seconds.get(name, nothing) for rank in ranks), strict=True)) for name in self._phases
-        }
+        # By bucket and rank, as they are: hundreds of ranks have millions of numbers.
+        nothing = array("d", bytes(8 * count))
+        self._columns = {name: [rank.seconds.get(name, nothing) for rank in ranks] for name in self._phases}
         last = max((i for i, name in enumerate(self._phases) if name in HEAD), default=len(self._phases) - 1)
         self._last_of_head, self._tail = "".join(self._phases[last : last + 1]), self._phases[last + 1 :]
-        longest = sorted(max(map(sum, zip(*parts, strict=True))) for parts in zip(*self._rows.values(), strict=True))
-        self.typical_s = longest[(count - 1) // 2] if longest else 0.0
+        self.typical_s = sorted(self._longest(len(ranks)))[(count - 1) // 2] if self._phases else 0.0
         self.drift = Drift(len(ranks), accumulated, CLEAR_SHARE * self.typical_s)
         """How far their sums drift apart."""
         self._least_s = max(LEAST_S, LEAST_SHARE * self.typical_s)
@@ -132,7 +132,7 @@ class Walk:
         self._at = at
         self._since_met += 1
         for name in self._phases:
-            spent = self._rows[name][at]
+            spent = self._spent(name, at)
             if any(spent):
                 self._spend(at, name, spent)
             if name == self._last_of_head:
@@ -141,6 +141,17 @@ class Walk:
                     self._forget_guess(name)
         if self._known and self._spread(self._behind) <= self._least_s:
             self._since_met = 0
+
+    def _longest(self, count: int) -> Iterable[float]:
+        """Return the time of each step, of the longest rank in it."""
+        longest: Iterable[float] = ()
+        for i in range(count):
+            own = map(sum, zip(*(self._columns[name][i] for name in self._phases), strict=True))
+            longest = array("d", map(max, longest, own) if i else own)
+        return longest
+
+    def _spent(self, name: str, at: int) -> list[float]:
+        return [column[at] for column in self._columns[name]]
 
     def end(self) -> None:
         """A row of steps ends: note how far the ranks are apart."""
@@ -166,7 +177,7 @@ class Walk:
             has_more: Whether other steps follow or have come before it.
         """
         self._since_met, self._guessed = 0, self._starts_s is None and before == at
-        tail = {name: list(self._rows[name][before]) for name in self._tail}
+        tail = {name: self._spent(name, before) for name in self._tail}
         behind = _from_least([sum(parts) for parts in zip(self._zero, *tail.values(), strict=True)])
         # What has others beside it is told apart from them by the first meeting; a step alone has nothing else.
         self._known = not has_more
@@ -184,7 +195,7 @@ class Walk:
     def _between(self, at: int) -> None:
         """Take the ranks through the time before the first step of an epoch, each by its own clock."""
         spent = [
-            ends[at] - ends[at - 1] - sum(self._rows[name][at][i] for name in self._phases)
+            ends[at] - ends[at - 1] - sum(self._columns[name][i][at] for name in self._phases)
             for i, ends in enumerate(self._ends_s)
         ]
         if max(spent) > CLOCK_S:
@@ -192,9 +203,9 @@ class Walk:
 
     def _spend(self, at: int, name: str, spent: Sequence[float]) -> None:
         self.drift.spent(spent)
-        self.totals = [total + s for total, s in zip(self.totals, spent, strict=True)]
+        self.totals = list(map(add, self.totals, spent))
         before = self._behind
-        self._behind = [lag + s for lag, s in zip(before, spent, strict=True)]
+        self._behind = list(map(add, before, spent))
         if name not in NEVER_MEET:
             late_s = self._spread(before)
             if late_s > self._least_s:
@@ -207,7 +218,7 @@ class Walk:
                     return
         self.shared[name] += sorted(spent)[self._middle]
         own = self._own.get(name)
-        self._own[name] = list(spent) if own is None else [o + s for o, s in zip(own, spent, strict=True)]
+        self._own[name] = list(spent) if own is None else list(map(add, own, spent))
 
     def _forget_guess(self, name: str) -> None:
         """The first exchange of a row has not confirmed how far apart the ranks were: what this step shows is left.
