@@ -213,7 +213,9 @@ if WATCHED:
     import stallmeter
     from stallmeter.engine import wiring
     wiring.start_drawing = lambda: None
-    monitor = stallmeter.Monitor(directory=FOLDER / "runs", trackers=None, console=False, interval_s=0.05)
+    monitor = stallmeter.Monitor(
+        directory=FOLDER / "runs", trackers=None, console=False, hardware=False, workers=False, interval_s=0.05
+    )
     batches = monitor.watch(batches)
 for _ in batches:
     time.sleep(0.01 * RANK)
