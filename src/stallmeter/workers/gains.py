@@ -23,7 +23,7 @@ from .forecast import operation
 LOADER_ERROR = 0.06
 """Of the step time that a loader is predicted to allow, in 8 of 10 cases; benchmarks/workers: median 3 %."""
 
-RUN_NOISE = 0.05
+RUN_NOISE = 0.08
 """What two runs of one program differ by, in 8 of 10 cases; benchmarks/faults, odd seeds."""
 
 UNSEEN_LOADER = 0.5
