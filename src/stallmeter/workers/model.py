@@ -347,10 +347,19 @@ def _crowded(costs: LoaderCosts, limits: Limits, workers: int) -> float:
     if not cpus or computes_s <= 0:
         return 1.0
     waits_s = max(0.0, costs.service_s - computes_s)
-    step_s = max(costs.ready_step_s, costs.service_s / workers)
-    left = max(cpus / 2.0, cpus - min(1.0, costs.loop_cpu_s / step_s if step_s else 1.0))
-    before_s = _cycle_s(computes_s, waits_s, max(1, costs.current), left)
-    return max(1.0, _cycle_s(computes_s, waits_s, workers, left) / before_s)
+    present = max(1, costs.current)
+    longer = 1.0
+    for _ in range(_ROUNDS):
+        # The longer a step takes, the less of a CPU the loop keeps busy.
+        step_s = max(costs.ready_step_s, longer * costs.service_s / workers, (computes_s + costs.loop_cpu_s) / cpus)
+        left = max(cpus / 4.0, cpus - costs.loop_cpu_s / step_s)
+        before_s = _cycle_s(computes_s, waits_s, present, left)
+        longer = max(1.0, _cycle_s(computes_s, waits_s, workers, left) / before_s)
+    return longer
+
+
+_ROUNDS = 4
+"""After so many the answer stands to a percent."""
 
 
 def _cycle_s(computes_s: float, waits_s: float, workers: int, cpus: float) -> float:
