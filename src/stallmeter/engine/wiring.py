@@ -201,6 +201,7 @@ def _usual_sources(
         if context.world_size > 1:
             makers["source ranks"] = lambda: [_rank_source(context, output, window)]
             makers["source flight recorder"] = lambda: [_collectives_source(clock)]
+            makers["source DDP's own times"] = lambda: [_ddp_source(context, clock)]
         makers["source host"] = lambda: _host_sources(options, clock, window)
         makers["source nvml"] = lambda: [_nvml_source()]
         makers["source compiler"] = lambda: [_compiler_source()]
@@ -232,6 +233,12 @@ def _collectives_source(clock: StepClock) -> Source:
     from ..sources.flight_recorder import FlightRecorderSource
 
     return FlightRecorderSource(clock.unix_s(clock.ledger.origin))
+
+
+def _ddp_source(context: RunContext, clock: StepClock) -> Source:
+    from ..sources.ddp import DdpSource
+
+    return DdpSource(lambda: clock.index, context.ddp_module)
 
 
 def _host_sources(options: Options, clock: StepClock, window: Window) -> Sequence[Source]:

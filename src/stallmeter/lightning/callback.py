@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -150,6 +151,7 @@ class StallMonitorMixin:
             rank=trainer.global_rank,
             world_size=trainer.world_size,
             ranks_on_node=trainer.num_devices if trainer.world_size > 1 else 1,
+            ddp_module=_module_of(weakref.ref(trainer)),
         )
         return assemble(
             options,
@@ -373,6 +375,11 @@ class _Fit:
         name = "lightning.fabric" if _namespace(self._trainer) == "lightning" else "lightning_fabric"
         seed = sys.modules[f"{name}.utilities.seed"]
         return functools.partial(seed.pl_worker_init_function, rank=self._trainer.global_rank)
+
+
+def _module_of(trainer: weakref.ref[Any]) -> Callable[[], object]:
+    """Return what finds the module that the strategy has wrapped; a run that is kept must not keep the trainer."""
+    return lambda: getattr(getattr(trainer(), "strategy", None), "model", None)
 
 
 def _optimizer_progress(epoch_loop: Any, module: Any) -> Any:
