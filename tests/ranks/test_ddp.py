@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import random
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from stallmeter.ranks.ddp import MIN_TIMES, ddp_exchange
+from stallmeter.ranks.job import RankView, read_job
+from stallmeter.ranks.posts import LARGEST, MOST_DDP, decode_post, encode_post, joined
 from stallmeter.ranks.steps import RankSteps
-from stallmeter.records import DdpTimes
+from stallmeter.recording import Header, find_recording
+from stallmeter.records import DdpTimes, LedgerRecord
+from stallmeter.rules.job.evaluation import judge
+
+from ..ports import free_port
+from ..warm import Forks
+
+LONGER_S = 0.006
+"""By so much the backward pass of rank 1 takes longer in `ddp_ranks.py`."""
 
 
 def steps_of(rank: int, count: int = 1000, updates_every: int | None = 1) -> RankSteps:
@@ -134,3 +147,47 @@ def test_a_loop_that_counts_no_updates(batches: int, per_step: float) -> None:
     found = job(seen, seen, updates_every=None)
     assert found is not None
     assert found.per_step == per_step
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="gloo between two processes, as tested")
+def test_two_real_ranks(forks: Forks, tmp_path: Path) -> None:
+    """No ledger shows a slow backward pass; without the flight recorder, as before torch 2.9, DDP's own times do."""
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("STALLMETER", "SLURM", "TORCHELASTIC"))}
+    started = [
+        forks.start(
+            Path(__file__).with_name("ddp_ranks.py"),
+            tmp_path / "rec",
+            420,
+            cwd=tmp_path,
+            env={**clean, **address, "RANK": str(rank), "LOCAL_RANK": str(rank), "TORCH_FR_BUFFER_SIZE": "0"},
+        )
+        for rank in (0, 1)
+    ]
+    for program in started:
+        assert program.wait() == 0, program.read("stderr")[-3000:]
+    job = read_job(find_recording(tmp_path / "rec"))
+    assert job.exchanges is None
+    assert job.ddp is not None
+    assert (job.ddp.late, job.ddp.per_step) == (1, 1.0)
+    assert job.ddp.backward_s[1] >= LONGER_S
+    assert LONGER_S / 2 < job.ddp.loss_s < 2 * LONGER_S
+    primary = judge(job).verdict.primary
+    assert primary is not None
+    assert (primary.rule, primary.ranks, primary.culprit) == ("straggler", (1,), "its backward pass")
+
+
+def posted(noted: list[DdpTimes], most: int) -> RankView:
+    header = Header(run_id="r", rank=1, world_size=2, started_s=0.0)
+    ledger = LedgerRecord(time_s=1.0, wall_s=1.0, steps=1, epochs=1, buckets={})
+    return decode_post(encode_post(header, ledger, None, [], facts={}, ddp=noted, most=most))
+
+
+def test_a_post_carries_the_newest() -> None:
+    noted = times(lambda i: 0.001 * (1 + i % 2), 40)
+    whole = posted(noted, LARGEST)
+    assert list(whole.ddp) == noted[-30:]
+    assert len(posted(noted, 1000).ddp) <= 2
+    both = joined(whole, posted(times(lambda _: 0.5, 40, first=5000), LARGEST), 1000)
+    assert list(both.ddp)[: -len(whole.ddp)] == noted[-30:]
+    assert len(joined(both, whole, 1000).ddp) == MOST_DDP

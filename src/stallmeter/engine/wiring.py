@@ -55,7 +55,13 @@ def plain_run(options: Options) -> Run:
     trackers = choose_trackers(options.trackers, (), rank)  # before there is a run: its errors are the caller's
     worker = ray_worker()
     on_node = None if worker is None else worker.ranks_on_node
-    context = RunContext(recordings=recordings, rank=rank, world_size=world_size, ranks_on_node=on_node)
+    context = RunContext(
+        recordings=recordings,
+        rank=rank,
+        world_size=world_size,
+        ranks_on_node=on_node,
+        is_killed=worker is not None,
+    )
     return assemble(options, context, find_trackers=lambda: trackers)
 
 
@@ -129,6 +135,7 @@ def assemble(
         output=output,
         collector=collector,
         ending=ending,
+        is_killed=context.is_killed,
     )
     return run
 

@@ -152,6 +152,7 @@ class StallMonitorMixin:
             rank=trainer.global_rank,
             world_size=trainer.world_size,
             ranks_on_node=_ranks_on_node(trainer),
+            is_killed=ray_worker() is not None,
             ddp_module=_module_of(weakref.ref(trainer)),
         )
         return assemble(
@@ -302,6 +303,8 @@ class _Fit:
         finally:
             self.deliver(last=True)
             self.run.ending.settle()
+            if not reason.startswith("exception"):
+                self.run.see_out()
 
     def _signalled(self, exception: BaseException | None = None) -> bool:
         """Whether a signal is ending the process."""
