@@ -41,7 +41,7 @@ class Clock:
 
 
 def source_of(module: object, clock: Clock | None = None) -> DdpSource:
-    return DdpSource(lambda: 130, lambda: module, clock=clock or Clock())
+    return DdpSource(lambda: 130, lambda: True, lambda: module, clock=clock or Clock())
 
 
 def test_units_and_fields() -> None:
@@ -104,7 +104,8 @@ def test_without_an_adapter_the_module_in_its_forward_pass_is_taken(monkeypatch:
     package = Distributed()
     package.DistributedDataParallel = DistributedDataParallel  # type: ignore[attr-defined]
     monkeypatch.setitem(ddp.sys.modules, "torch.nn.parallel.distributed", package)
-    source = DdpSource(lambda: 130, clock=Clock())
+    outside = [False]
+    source = DdpSource(lambda: 130, lambda: outside[-1], clock=Clock())
     assert source.sample(1.0) == ()
     small, large = FakeDdp(size=10), FakeDdp(size=4000)
     DistributedDataParallel._active_ddp_module = small
@@ -114,6 +115,10 @@ def test_without_an_adapter_the_module_in_its_forward_pass_is_taken(monkeypatch:
     assert [t.sent_bytes for t in source.sample(3.0)] == [4000]
     DistributedDataParallel._active_ddp_module = None
     large.data["iteration"] = 300
+    reads = large.reads
+    assert source.sample(3.5) == ()
+    assert large.reads == reads, "the exchange may be under way"
+    outside.append(True)
     assert [t.iteration for t in source.sample(4.0)] == [300]
     # It keeps no module alive.
     del small, large
@@ -123,4 +128,4 @@ def test_without_an_adapter_the_module_in_its_forward_pass_is_taken(monkeypatch:
 
 def test_no_torch_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(ddp.sys.modules, "torch.nn.parallel.distributed", raising=False)
-    assert DdpSource(lambda: 1, clock=Clock()).sample(1.0) == ()
+    assert DdpSource(lambda: 1, lambda: True, clock=Clock()).sample(1.0) == ()

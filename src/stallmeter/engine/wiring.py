@@ -18,7 +18,7 @@ from ..records import BatchContent, Event, UserMetrics
 from ..records.interfaces import Source, Tracker
 from ..rules.host_sync import HostSync
 from ..timing.clock import StepClock
-from ..timing.ledger import CALLBACKS, COMPUTE, LOOP, OTHER, START, Ledger
+from ..timing.ledger import BACKWARD, CALLBACKS, COMPUTE, FORWARD, LOOP, OPTIMIZER, OTHER, START, Ledger
 from ..window import Window
 from ..workers.apply import WorkerTuner
 from .between_steps import BetweenSteps
@@ -255,7 +255,12 @@ def _collectives_source(clock: StepClock) -> Source:
 def _ddp_source(context: RunContext, clock: StepClock) -> Source:
     from ..sources.ddp import DdpSource
 
-    return DdpSource(lambda: clock.index, context.ddp_module)
+    ledger = clock.ledger
+
+    def is_outside() -> bool:
+        return ledger.slots[ledger.stack[-1]][0] not in (FORWARD, BACKWARD, OPTIMIZER, COMPUTE)
+
+    return DdpSource(lambda: clock.index, is_outside, context.ddp_module)
 
 
 def _host_sources(options: Options, clock: StepClock, window: Window) -> Sequence[Source]:

@@ -1,9 +1,10 @@
 """What DistributedDataParallel times itself: its backward pass, and the exchange of gradients beside it.
 
-It times the first ten iterations and then each hundredth, whether somebody reads it or not. Reading copies a table
-under the lock of DDP's reducer, in 17 us and without the interpreter's lock; where an exchange goes on, this thread
-waits for its end, and nobody else does. The module is not searched for: an adapter knows it, or it says itself that it
-is in its forward pass. Neither is a documented interface: where a version has none, there is no record.
+It times the first ten iterations and then each hundredth, whether somebody reads it or not. Reading copies a table, in
+17 us and without the interpreter's lock. It takes the lock of DDP's reducer, which gloo's exchange holds until all
+ranks have come: where one has died, for ever. So it is read only while no exchange can be under way, in a forward pass
+or outside the step. The module is not searched for: an adapter knows it, or it says itself that it is in its forward
+pass. Neither is a documented interface: where a version has none, there is no record.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class DdpSource:
 
     Args:
         index: Returns the number of steps so far.
+        is_outside: Whether the training thread is outside all that may exchange gradients.
         module: Returns the wrapped module, where an adapter knows it.
         clock: Monotonic seconds.
     """
@@ -39,11 +41,13 @@ class DdpSource:
     def __init__(
         self,
         index: Callable[[], int],
+        is_outside: Callable[[], bool],
         module: Callable[[], object] | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._index = index
+        self._is_outside = is_outside
         self._module = module
         self._clock = clock
         self._begun_s = self._due_s = clock()
@@ -56,9 +60,10 @@ class DdpSource:
         Args:
             time_s: Unix time of this poll.
         """
-        self._look()
+        in_forward = _in_forward()
+        self._look(in_forward if self._module is None else self._module())
         now_s = self._clock()
-        if now_s < self._due_s or not self._known:
+        if now_s < self._due_s or not self._known or (in_forward is None and not self._is_outside()):
             return ()
         self._due_s = now_s + min(LONGEST_S, (now_s - self._begun_s) / 120.0)
         found = [times for module in list(self._known) if (times := _times(module, time_s, self._index())) is not None]
@@ -73,8 +78,7 @@ class DdpSource:
         """Forget the modules."""
         self._known.clear()
 
-    def _look(self) -> None:
-        module = _in_forward() if self._module is None else self._module()
+    def _look(self, module: object) -> None:
         if hasattr(module, "_get_ddp_logging_data"):
             self._known.add(module)
 
