@@ -71,7 +71,7 @@ ECOSYSTEM := .venv-ecosystem
 $(ECOSYSTEM)/.installed: pyproject.toml constraints-ecosystem.txt
 	$(PYTHON) -m venv $(ECOSYSTEM)
 	$(ECOSYSTEM)/bin/python -m pip install --quiet --upgrade pip
-	$(ECOSYSTEM)/bin/python -m pip install --quiet --constraint constraints-ecosystem.txt --editable '.[all]' \
+	$(ECOSYSTEM)/bin/python -m pip install --quiet --constraint constraints-ecosystem.txt --editable '.[all,ray]' \
 	    pytest pytest-timeout hypothesis accelerate pytorch-forecasting neuralforecast scvi-tools
 	touch $@
 

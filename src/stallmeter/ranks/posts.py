@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..recording import Header, decode, encode
-from ..records import Arrivals, LedgerRecord, StepRecord
+from ..records import Arrivals, DdpTimes, LedgerRecord, StepRecord
 from ..records.diagnosis import Diagnosis, Severity, Verdict
 from .job import RankView
 from .steps import PHASES, RankSteps, with_starts
@@ -32,6 +32,12 @@ LARGEST = 12_000
 
 LEAST = 400
 """Bytes that a ledger and a short verdict take in any case."""
+
+MOST_DDP = 64
+"""Of DDP's own times that are kept of a rank, the newest."""
+
+_DDP_PART = 400
+"""For each so many bytes that a post may have, one of DDP's own times is in it."""
 
 _TICK_S = 1e-5
 _TEXT = 160
@@ -51,6 +57,7 @@ def encode_post(
     *,
     facts: Mapping[str, float],
     arrivals: Sequence[Arrivals] = (),
+    ddp: Sequence[DdpTimes] = (),
     ended: str | None = None,
     most: int = LARGEST,
 ) -> bytes:
@@ -63,6 +70,7 @@ def encode_post(
         steps: Those since the last post.
         facts: About its machine.
         arrivals: Its newest collectives.
+        ddp: What DDP timed since the last post.
         ended: Why its run ended; None while it goes on.
         most: Bytes. Steps are left out, and then words, until it fits.
     """
@@ -76,7 +84,14 @@ def encode_post(
     every = 1
     while every <= 1 << 20:
         chosen = [step for step in steps if not step.outlier and step.index // ROW % every == 0]
-        text = _packed({**whole, "steps": _columns(chosen), "arrivals": _newest(arrivals, 512 // every)})
+        text = _packed(
+            {
+                **whole,
+                "steps": _columns(chosen),
+                "arrivals": _newest(arrivals, 512 // every),
+                "ddp": [encode(times) for times in ddp[-max(1, most // _DDP_PART // every) :]],
+            }
+        )
         if len(text) <= most:
             return text
         every *= 2
@@ -99,6 +114,7 @@ def decode_post(text: bytes) -> RankView:
         if not isinstance(ledger, LedgerRecord):
             raise ValueError("a post without a ledger")
         arrivals = [a for line in whole.get("arrivals", ()) if isinstance(a := decode(line), Arrivals)]
+        ddp = [t for line in whole.get("ddp", ()) if isinstance(t := decode(line), DdpTimes)]
         return RankView(
             rank=header.rank,
             header=header,
@@ -108,6 +124,7 @@ def decode_post(text: bytes) -> RankView:
             facts=whole.get("facts", {}),
             ended=whole.get("ended"),
             arrivals=arrivals,
+            ddp=ddp,
         )
     except (KeyError, TypeError, zlib.error) as exc:
         raise ValueError(f"no post of a rank: {exc}") from exc
@@ -145,6 +162,7 @@ def joined(before: RankView | None, new: RankView, most: int) -> RankView:
             late.host,
         ),
         arrivals=[*before.arrivals, *new.arrivals][-4:],
+        ddp=[*before.ddp, *new.ddp][-MOST_DDP:],
     )
 
 
@@ -156,6 +174,7 @@ def view_of_steps(
     *,
     facts: Mapping[str, float],
     arrivals: Sequence[Arrivals] = (),
+    ddp: Sequence[DdpTimes] = (),
     ended: str | None = None,
 ) -> RankView:
     """Return rank 0's view of itself, in the form of the others'."""
@@ -169,6 +188,7 @@ def view_of_steps(
         facts=facts,
         ended=ended,
         arrivals=arrivals,
+        ddp=ddp,
     )
 
 
