@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from ..ranks.job import Job, RankView, assemble, facts_of
-from ..ranks.posts import decode_post, encode_post, joined, post_bytes, view_of_steps
+from ..ranks.posts import decode_post, encode_post, joined, least_period_s, post_bytes, view_of_steps
 from ..ranks.run_folder import Channel, Channels
 from ..recording import Header
 from ..records import Arrivals, Event, LedgerRecord, StepRecord
@@ -23,7 +23,8 @@ from ..rules.job.evaluation import JobVerdict, judge
 from ..window import Window
 
 FIRST_S, PERIOD_S = 2.0, 30.0
-"""The first post comes after so long, the others whenever the run has doubled, at last twice a minute."""
+"""The first post comes after so long, the others whenever the run has doubled, at last twice a minute. In a large job
+they are farther apart: rank 0 receives them all."""
 
 WAIT_S = 2.0
 """Most seconds that rank 0 waits at its end for the last posts of the others."""
@@ -74,7 +75,9 @@ class JobWatch:
         self._tell = tell
         self._clock = clock
         self._begun_s = clock()
-        self._due_s = self._begun_s + FIRST_S
+        self._least_period_s = max(FIRST_S, least_period_s(world_size))
+        self._due_s = self._begun_s + self._least_period_s
+        self._last_s = self._begun_s
         self._new: deque[StepRecord] = deque(maxlen=MOST_NEW)
         self._arrivals: deque[Arrivals] = deque(maxlen=4)
         self._open: dict[str, Channel] = {}
@@ -114,10 +117,12 @@ class JobWatch:
         ledger = self._window.ledger.record
         if header is None or not header.run_id or ledger is None or (now_s < self._due_s and ended is None):
             return
-        self._due_s = now_s + min(PERIOD_S, max(FIRST_S, now_s - self._begun_s))
+        period_s = PERIOD_S if ended is not None else now_s - self._last_s
+        self._last_s = now_s
+        self._due_s = now_s + max(self._least_period_s, min(PERIOD_S, now_s - self._begun_s))
         channels = self._connect(f"posts/{header.run_id}")
         if self._rank:
-            self._post(channels, header, ledger, own, ended)
+            self._post(channels, header, ledger, own, ended, post_bytes(self._world_size, period_s))
             return
         self._views[0] = joined(self._views.get(0), self._own_view(header, ledger, own, ended), self._most_steps)
         self._new.clear()
@@ -135,7 +140,13 @@ class JobWatch:
         return list(self._open.values())
 
     def _post(
-        self, channels: list[Channel], header: Header, ledger: LedgerRecord, own: Verdict, ended: str | None
+        self,
+        channels: list[Channel],
+        header: Header,
+        ledger: LedgerRecord,
+        own: Verdict,
+        ended: str | None,
+        most: int,
     ) -> None:
         text = encode_post(
             header,
@@ -145,7 +156,7 @@ class JobWatch:
             facts=self._facts(),
             arrivals=self._arrivals,
             ended=ended,
-            most=post_bytes(self._world_size),
+            most=most,
         ).decode("ascii")
         try:
             for channel in channels:

@@ -38,9 +38,14 @@ _TEXT = 160
 """Most characters of a sentence."""
 
 
-def post_bytes(world_size: int, posts_per_min: float = 2.0) -> int:
-    """Return how large a post of each rank may be."""
-    return int(max(LEAST, min(LARGEST, BYTES_PER_MIN / posts_per_min / max(1, world_size - 1))))
+def post_bytes(world_size: int, period_s: float = 30.0) -> int:
+    """Return how large a post of each rank may be, the one before it so long ago."""
+    return int(max(LEAST, min(LARGEST, BYTES_PER_MIN * period_s / 60.0 / max(1, world_size - 1))))
+
+
+def least_period_s(world_size: int) -> float:
+    """Return how far apart posts must be, so that even the least of them are not too much for rank 0."""
+    return 60.0 * LEAST * max(1, world_size - 1) / BYTES_PER_MIN
 
 
 def encode_post(
