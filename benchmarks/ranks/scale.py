@@ -16,19 +16,20 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-from stallmeter.engine.job_watch import JobWatch
+from stallmeter.engine.job_watch import MERGED_STEPS
 from stallmeter.ranks.channels import StoreChannel
-from stallmeter.records import LedgerRecord
+from stallmeter.ranks.job import RankView, assemble, facts_of
+from stallmeter.ranks.posts import PostPace, decode_post, encode_post, joined
+from stallmeter.records import HostSample, LedgerRecord, StepRecord
 from stallmeter.records.diagnosis import Verdict
-from stallmeter.window import Window
+from stallmeter.rules.job.evaluation import JobVerdict, judge
 
 from .simulated import SimulatedJob, own_verdicts, records_of, write_job
 
@@ -149,90 +150,96 @@ def measured(command: Sequence[str]) -> tuple[float, int]:
     return wall_s, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-class Counting(StoreChannel):
-    """A channel that counts what is posted over it."""
-
-    posts = 0
-    sent_bytes = 0
-
-    def post(self, rank: int, text: str) -> None:
-        type(self).posts += 1
-        type(self).sent_bytes += len(text)
-        super().post(rank, text)
-
-
 def posted(job: SimulatedJob) -> Posted:
     """Let all ranks of a job live through some minutes, a second at a time, and count what they tell rank 0."""
-    clock = SimpleNamespace(now_s=0.0)
     job = SimulatedJob(job.ranks, min(job.steps, 60 * MINUTES * 30))
     meetings_s = job.meetings_s()
     verdicts = own_verdicts(job, meetings_s)
-    Counting.posts = Counting.sent_bytes = 0
-    with store() as connect:
-        ranks = [_Rank(job, rank, meetings_s, verdicts[rank == job.late], connect, clock) for rank in range(job.ranks)]
-        by_minute, before = [], 0
+    ranks = [_Rank(job, rank, meetings_s, verdicts[rank == job.late]) for rank in range(job.ranks)]
+    by_minute: list[int] = []
+    longest_post_s = longest_round_s = 0.0
+    said: JobVerdict | None = None
+    with store() as channel:
+        sent = posts = 0
         for second in range(1, 60 * MINUTES + 1):
-            clock.now_s = float(second)
-            for rank in reversed(ranks):  # rank 0 last: it reads what the others have just sent
-                rank.live()
+            for rank in ranks[1:]:
+                if (text := rank.live(float(second))) is not None:
+                    began_s = time.perf_counter()
+                    channel.post(rank.number, text.decode("ascii"))
+                    longest_post_s = max(longest_post_s, rank.took_s + time.perf_counter() - began_s)
+                    sent, posts = sent + len(text), posts + 1
+            if (own := ranks[0].live(float(second))) is not None:
+                began_s = time.perf_counter()
+                said = _round(ranks, own, channel)
+                longest_round_s = max(longest_round_s, time.perf_counter() - began_s)
             if second % 60 == 0:
-                by_minute.append(Counting.sent_bytes - before)
-                before = Counting.sent_bytes
-    judged = ranks[0].watch.judged
-    primary = None if judged is None else judged.verdict.primary
+                by_minute.append(sent - sum(by_minute))
+    primary = None if said is None else said.verdict.primary
     if primary is None or (primary.rule, primary.ranks) != ("straggler", (job.late,)):
         raise SystemExit(f"rank 0 of {job.ranks} says {primary and (primary.rule, primary.ranks)}, not the late rank")
-    posts = Counting.posts // (job.ranks - 1)
-    return Posted(job.ranks, tuple(by_minute), posts, ranks[0].longest_s, max(r.longest_s for r in ranks[1:]))
+    return Posted(job.ranks, tuple(by_minute), posts // (job.ranks - 1), longest_round_s, longest_post_s)
+
+
+def _round(ranks: Sequence[_Rank], own: bytes, channel: StoreChannel) -> JobVerdict:
+    """Do what rank 0 does when it is time: read all posts, merge, judge."""
+    first, *others = ranks
+    first.take(own)
+    for rank in others:
+        if (text := channel.posted(rank.number)) is not None:
+            rank.take(text.encode())
+    return judge(assemble([rank.view for rank in ranks if rank.view is not None]))
 
 
 class _Rank:
-    """One rank that lives through simulated seconds."""
+    """One rank that lives through simulated seconds, and what rank 0 knows of it."""
 
-    def __init__(
-        self,
-        job: SimulatedJob,
-        rank: int,
-        meetings_s: Sequence[float],
-        own: Verdict,
-        connect: Callable[[str], StoreChannel],
-        clock: SimpleNamespace,
-    ) -> None:
-        self._header = SimpleNamespace(header=job.header(rank))
-        self._records = records_of(job, rank, meetings_s)
+    def __init__(self, job: SimulatedJob, number: int, meetings_s: Sequence[float], own: Verdict) -> None:
+        self.number = number
+        self.view: RankView | None = None
+        self.took_s = 0.0
+        """Time to make the newest post."""
+        self._header = job.header(number)
+        self._records = records_of(job, number, meetings_s)
         self._own = own
-        self._window = Window()
-        self.watch = JobWatch(
-            rank,
-            job.ranks,
-            lambda topic: {"store": lambda: connect(topic)},
-            self._window,
-            lambda _: None,
-            clock=lambda: clock.now_s,
-        )
-        self.longest_s = 0.0
+        self._pace = PostPace(job.ranks, 0.0)
+        self._most_steps = max(64, MERGED_STEPS // job.ranks)
+        self._new: list[StepRecord] = []
+        self._ledger: LedgerRecord | None = None
+        self._facts: dict[str, float] = {}
 
-    def live(self) -> None:
-        """Take the records of one second, up to its ledger, and exchange what is due."""
+    def live(self, now_s: float) -> bytes | None:
+        """Take the records of one second, up to its ledger; return a post where it is time for one."""
         for record in self._records:
-            self.watch.keep(record)
-            if isinstance(record, LedgerRecord):
-                self._window.append(record)
+            if isinstance(record, StepRecord):
+                self._new.append(record)
+            elif isinstance(record, HostSample):
+                self._facts = facts_of([record], ())
+            elif isinstance(record, LedgerRecord):
+                self._ledger = record
                 break
+        if now_s < self._pace.due_s or self._ledger is None:
+            return None
+        self._pace.begin(now_s)
         began_s = time.perf_counter()
-        self.watch.exchange(self._header, self._own)
-        self.longest_s = max(self.longest_s, time.perf_counter() - began_s)
+        text = encode_post(self._header, self._ledger, self._own, self._new, facts=self._facts, most=self._pace.most)
+        self.took_s = time.perf_counter() - began_s
+        self._new.clear()
+        return text
+
+    def take(self, text: bytes) -> None:
+        """Take a post of this rank, as rank 0 does."""
+        self.view = joined(self.view, decode_post(text), self._most_steps)
 
 
 @contextmanager
-def store() -> Iterator[Callable[[str], StoreChannel]]:
-    """A real store on this machine, and what makes a channel through a client of its own."""
+def store() -> Iterator[StoreChannel]:
+    """Return a channel through a client of a real store on this machine; simulated ranks take turns with it."""
     from torch.distributed import TCPStore
 
-    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30))
-    # One client for all simulated ranks but one for rank 0's reading would be the same to the server: they take turns.
-    client = TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=30))
-    yield lambda topic: Counting(client, topic)
+    patience = timedelta(seconds=30)
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=patience)
+    client = TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False, timeout=patience)
+    yield StoreChannel(client, "scale")
 
 
 def table(reads: Sequence[Read], posts: Sequence[Posted]) -> str:

@@ -8,15 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from stallmeter.engine import job_watch
-from stallmeter.ranks import job
+from stallmeter.ranks import job, posts
 from stallmeter.ranks.job import read_job
 from stallmeter.ranks.merge import merge
-from stallmeter.ranks.posts import BYTES_PER_MIN, LARGEST, LEAST, least_period_s, post_bytes
+from stallmeter.ranks.posts import (
+    BYTES_PER_MIN,
+    LARGEST,
+    LEAST,
+    PERIOD_S,
+    PostPace,
+    decode_post,
+    encode_post,
+    post_bytes,
+)
 from stallmeter.ranks.steps import COLUMNS, RankSteps, rank_steps
 from stallmeter.recording import Header, Recorder
 from stallmeter.recording.columns import read_columns
 from stallmeter.records import LedgerRecord, StepRecord
+from stallmeter.records.diagnosis import Advice, Diagnosis, Severity, Verdict
+from stallmeter.records.steps import BUCKETS
 from stallmeter.report.job.model import MOST_BESIDE, job_report
 from stallmeter.rules.job.evaluation import judge
 
@@ -132,13 +142,69 @@ def test_a_slow_step_is_shown_with_some_ranks(tmp_path):
 
 @pytest.mark.parametrize("world_size", [2, 8, 64, 512, 4096])
 def test_posts_are_no_more_than_rank_0_can_take(world_size):
-    """From the first post on, whatever their number: bytes grow no faster than the time."""
-    sent = now_s = last_s = 0.0
-    due_s = least_s = max(job_watch.FIRST_S, least_period_s(world_size))
-    while due_s < 600.0:
-        now_s, period_s, last_s = due_s, due_s - last_s, due_s
-        size = post_bytes(world_size, period_s)
-        assert LEAST <= size <= LARGEST
-        sent += size * (world_size - 1)
+    """From the first post on, however many ranks there are: bytes grow no faster than the time."""
+    pace, sent = PostPace(world_size, 0.0), 0.0
+    while pace.due_s < 900.0:
+        now_s = pace.due_s
+        pace.begin(now_s)
+        assert LEAST <= pace.most <= LARGEST
+        sent += pace.most * (world_size - 1)
         assert sent <= 1.001 * BYTES_PER_MIN * now_s / 60.0
-        due_s = now_s + max(least_s, min(job_watch.PERIOD_S, now_s))
+        assert now_s < pace.due_s
+    assert pace.due_s - now_s == pytest.approx(max(PERIOD_S, 60.0 * LEAST * (world_size - 1) / BYTES_PER_MIN))
+
+
+def test_the_last_post_has_the_room_of_half_a_minute():
+    pace = PostPace(64, 0.0)
+    pace.begin(30.0)
+    pace.begin(31.0, last=True)
+    assert pace.most == post_bytes(64) > 7000
+
+
+HEADER = Header(run_id="r", rank=3, world_size=512, started_s=1e9, host="node003", framework="lightning 2.6.6")
+LEDGER = LedgerRecord(time_s=1e9, wall_s=30.0, steps=600, epochs=1, buckets=dict.fromkeys(BUCKETS, 1.234567))
+FINDING = Diagnosis(
+    rule="fetch-stall",
+    severity=Severity.WARNING,
+    title="Batches wait for storage",
+    summary=" ".join(str(7919**k % 99991) for k in range(40)),
+    time_lost_s=12.0,
+    share_pct=40.0,
+    confidence=0.9,
+    advice=(Advice.of("Do this or that.", expect="Less of it."),),
+)
+VERDICT = Verdict(primary=FINDING, diagnoses=(FINDING,))
+VARIED = [
+    step(i, data_wait_s=0.001 * (i % 7), forward_s=0.01 + 1e-5 * (i * 37 % 101), backward_s=0.03 + 1e-5 * (i * 53 % 97))
+    for i in range(600)
+]
+
+
+@pytest.mark.parametrize(
+    ("most", "steps", "words"), [(post_bytes(2), 600, True), (post_bytes(512), 24, False), (700, 8, False)]
+)
+def test_steps_come_before_words(most, steps, words):
+    text = encode_post(HEADER, LEDGER, VERDICT, VARIED, facts={"GPU busy, %": 97.0}, most=most)
+    found = decode_post(text)
+    assert len(text) <= most
+    assert len(found.steps) >= steps
+    assert found.steps.seconds["forward"][7] == pytest.approx(VARIED[found.steps.index[7]].forward_s, abs=1e-5)
+    assert found.verdict is not None
+    assert found.verdict.primary is not None
+    assert (found.verdict.primary.rule, found.verdict.primary.time_lost_s) == ("fetch-stall", 12.0)
+    assert found.ledger is not None
+    assert found.ledger.buckets == pytest.approx(LEDGER.buckets)
+    assert bool(found.verdict.primary.summary) is words
+
+
+def test_the_least_post_has_a_ledger_and_a_verdict():
+    text = encode_post(HEADER, LEDGER, VERDICT, [], facts={}, most=LEAST)
+    assert len(text) <= LEAST
+    assert decode_post(text).ledger is not None
+
+
+def test_a_post_of_another_version_is_none(monkeypatch):
+    text = encode_post(HEADER, LEDGER, VERDICT, VARIED, facts={})
+    monkeypatch.setattr(posts, "_COMMON", b"something else")
+    with pytest.raises(ValueError, match="no post"):
+        decode_post(text)

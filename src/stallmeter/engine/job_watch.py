@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from ..ranks.job import Job, RankView, assemble, facts_of
-from ..ranks.posts import decode_post, encode_post, joined, least_period_s, post_bytes, view_of_steps
+from ..ranks.posts import PERIOD_S, PostPace, decode_post, encode_post, joined, view_of_steps
 from ..ranks.run_folder import Channel, Channels
 from ..recording import Header
 from ..records import Arrivals, Event, LedgerRecord, StepRecord
@@ -21,10 +21,6 @@ from ..records.diagnosis import Verdict
 from ..report.job.model import JobReport, job_report
 from ..rules.job.evaluation import JobVerdict, judge
 from ..window import Window
-
-FIRST_S, PERIOD_S = 2.0, 30.0
-"""The first post comes after so long, the others whenever the run has doubled, at last twice a minute. In a large job
-they are farther apart: rank 0 receives them all."""
 
 WAIT_S = 2.0
 """Most seconds that rank 0 waits at its end for the last posts of the others."""
@@ -75,9 +71,7 @@ class JobWatch:
         self._tell = tell
         self._clock = clock
         self._begun_s = clock()
-        self._least_period_s = max(FIRST_S, least_period_s(world_size))
-        self._due_s = self._begun_s + self._least_period_s
-        self._last_s = self._begun_s
+        self._pace = PostPace(world_size, self._begun_s)
         self._new: deque[StepRecord] = deque(maxlen=MOST_NEW)
         self._arrivals: deque[Arrivals] = deque(maxlen=4)
         self._open: dict[str, Channel] = {}
@@ -115,14 +109,12 @@ class JobWatch:
         now_s = self._clock()
         header = None if recorder is None else recorder.header
         ledger = self._window.ledger.record
-        if header is None or not header.run_id or ledger is None or (now_s < self._due_s and ended is None):
+        if header is None or not header.run_id or ledger is None or (now_s < self._pace.due_s and ended is None):
             return
-        period_s = PERIOD_S if ended is not None else now_s - self._last_s
-        self._last_s = now_s
-        self._due_s = now_s + max(self._least_period_s, min(PERIOD_S, now_s - self._begun_s))
+        self._pace.begin(now_s, last=ended is not None)
         channels = self._connect(f"posts/{header.run_id}")
         if self._rank:
-            self._post(channels, header, ledger, own, ended, post_bytes(self._world_size, period_s))
+            self._post(channels, header, ledger, own, ended)
             return
         self._views[0] = joined(self._views.get(0), self._own_view(header, ledger, own, ended), self._most_steps)
         self._new.clear()
@@ -140,13 +132,7 @@ class JobWatch:
         return list(self._open.values())
 
     def _post(
-        self,
-        channels: list[Channel],
-        header: Header,
-        ledger: LedgerRecord,
-        own: Verdict,
-        ended: str | None,
-        most: int,
+        self, channels: list[Channel], header: Header, ledger: LedgerRecord, own: Verdict, ended: str | None
     ) -> None:
         text = encode_post(
             header,
@@ -156,7 +142,7 @@ class JobWatch:
             facts=self._facts(),
             arrivals=self._arrivals,
             ended=ended,
-            most=most,
+            most=self._pace.most,
         ).decode("ascii")
         try:
             for channel in channels:
