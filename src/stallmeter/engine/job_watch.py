@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from ..ranks.job import Job, RankView, assemble, facts_of
-from ..ranks.posts import MOST_DDP, decode_post, encode_post, joined, post_bytes, view_of_steps
+from ..ranks.posts import MOST_DDP, PERIOD_S, PostPace, decode_post, encode_post, joined, view_of_steps
 from ..ranks.run_folder import Channel, Channels
 from ..recording import Header
 from ..records import Arrivals, DdpTimes, Event, LedgerRecord, StepRecord
@@ -21,9 +21,6 @@ from ..records.diagnosis import Verdict
 from ..report.job.model import JobReport, job_report
 from ..rules.job.evaluation import JobVerdict, judge
 from ..window import Window
-
-FIRST_S, PERIOD_S = 2.0, 30.0
-"""The first post comes after so long, the others whenever the run has doubled, at last twice a minute."""
 
 WAIT_S = 2.0
 """Most seconds that rank 0 waits at its end for the last posts of the others."""
@@ -74,7 +71,7 @@ class JobWatch:
         self._tell = tell
         self._clock = clock
         self._begun_s = clock()
-        self._due_s = self._begun_s + FIRST_S
+        self._pace = PostPace(world_size, self._begun_s)
         self._new: deque[StepRecord] = deque(maxlen=MOST_NEW)
         self._arrivals: deque[Arrivals] = deque(maxlen=4)
         self._ddp: deque[DdpTimes] = deque(maxlen=MOST_DDP)
@@ -115,9 +112,9 @@ class JobWatch:
         now_s = self._clock()
         header = None if recorder is None else recorder.header
         ledger = self._window.ledger.record
-        if header is None or not header.run_id or ledger is None or (now_s < self._due_s and ended is None):
+        if header is None or not header.run_id or ledger is None or (now_s < self._pace.due_s and ended is None):
             return
-        self._due_s = now_s + min(PERIOD_S, max(FIRST_S, now_s - self._begun_s))
+        self._pace.begin(now_s, last=ended is not None)
         channels = self._connect(f"posts/{header.run_id}")
         if self._rank:
             self._post(channels, header, ledger, own, ended)
@@ -149,7 +146,7 @@ class JobWatch:
             arrivals=self._arrivals,
             ddp=list(self._ddp),
             ended=ended,
-            most=post_bytes(self._world_size),
+            most=self._pace.most,
         ).decode("ascii")
         try:
             for channel in channels:
