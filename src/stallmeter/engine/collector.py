@@ -44,6 +44,7 @@ from ..workers.apply import EpochBoundary, WorkerTuner
 from .context import RunContext
 from .guard import Guard
 from .job_watch import JobWatch, alone
+from .job_workers import JobWorkers
 from .options import Options
 from .output import AnyRecorder, Output
 from .overhead_limiter import OverheadLimiter
@@ -101,6 +102,7 @@ class Collector:
         worker_tuner: Decides about the number of workers; None where that was not wanted.
         profiler: Asked when a verdict lies inside the step, and one of the sources; None where that was not wanted.
         job_watch: Exchanges verdicts with the other ranks; None for a run of one.
+        job_workers: Exchanges with them what the worker tuner decides; None for a run of one, and without a tuner.
         after: What a thread beside the training does once the run was asked to end, with `end` for a beginning.
         cut_short: Makes ``after`` come back soon.
     """
@@ -120,6 +122,7 @@ class Collector:
         worker_tuner: WorkerTuner | None = None,
         profiler: Profiler | None = None,
         job_watch: JobWatch | None = None,
+        job_workers: JobWorkers | None = None,
         after: Callable[[], None] = lambda: None,
         cut_short: Callable[[], None] = lambda: None,
     ) -> None:
@@ -135,6 +138,7 @@ class Collector:
         self._worker_tuner = worker_tuner
         self._profiler = profiler
         self._job_watch = job_watch
+        self._job_workers = job_workers
         self.sources = {source.name: source for source in sources}
         self.sampler = Sampler(
             self.tick, options.interval_s, abandon=guard.abandon, last=self._last_tick, after=after, cut_short=cut_short
@@ -276,7 +280,7 @@ class Collector:
         if due and not self._guard.out_of_time:
             self._evaluate(now_s)
         if worker_tuner is not None:
-            self._guard("num_workers", self._tune_workers, worker_tuner, due)
+            self._guard("num_workers", self._tune_workers, worker_tuner, due, now_s)
         self.name_hanging_trackers(TRACKER_HANG_S)
 
     def _due(self, name: str, source: Source) -> bool:
@@ -294,11 +298,18 @@ class Collector:
             name = f"sampling every {self._limiter.level * self._options.interval_s:g} s"
             self._keep(Event(time_s=time.time(), name=name, detail=detail))
 
-    def _tune_workers(self, worker_tuner: WorkerTuner, fresh: bool) -> None:
-        worker_tuner.decide(self.verdict.num_workers, fresh=fresh)
-        if self._final_tick:
-            for trial in worker_tuner.finish(self.verdict.num_workers):
-                self._keep(trial)
+    def _tune_workers(self, worker_tuner: WorkerTuner, fresh: bool, now_s: float) -> None:
+        advice = self._own_verdict.num_workers
+        if worker_tuner.decides_for_all:
+            advice = None if self._job_watch is None else self._job_watch.num_workers
+        worker_tuner.decide(advice, fresh=fresh, now_s=now_s)
+        told: list[str] | None = None
+        if self._job_workers is not None:
+            exchange = self._job_workers.exchange
+            told = self._guard.ask("num_workers of all ranks", exchange, self._output.recorder, self._final_tick)
+        trials = worker_tuner.heard(told or ())
+        for trial in (*trials, *(worker_tuner.finish(advice) if self._final_tick else ())):
+            self._keep(trial)
 
     def _report_pending_deliveries(self) -> None:
         """Say which earlier recordings their tracker has not got: nobody else will."""

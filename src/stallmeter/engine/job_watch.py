@@ -17,7 +17,7 @@ from ..ranks.posts import MOST_DDP, PERIOD_S, PostPace, decode_post, encode_post
 from ..ranks.run_folder import Channel, Channels
 from ..recording import Header
 from ..records import Arrivals, DdpTimes, Event, LedgerRecord, StepRecord
-from ..records.diagnosis import Verdict
+from ..records.diagnosis import Verdict, WorkerAdvice
 from ..report.job.model import JobReport, job_report
 from ..rules.job.evaluation import JobVerdict, judge
 from ..window import Window
@@ -88,6 +88,13 @@ class JobWatch:
     def report(self) -> JobReport | None:
         """What reports show of the job; None while only one rank is known."""
         return None if self.job is None or self.judged is None else job_report(self.job, self.judged)
+
+    @property
+    def num_workers(self) -> WorkerAdvice | None:
+        """What is advised for all ranks; None while one of them is not known."""
+        if self.job is None or self.judged is None or self.job.missing:
+            return None
+        return self.judged.verdict.num_workers
 
     def keep(self, record: object) -> None:
         """Take what this rank records, where it is part of a post."""

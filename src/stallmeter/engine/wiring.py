@@ -27,6 +27,7 @@ from .context import RunContext
 from .ending import Draw, Ending
 from .guard import Guard
 from .job_watch import JobWatch
+from .job_workers import JobWorkers, look_s, part_of
 from .loader_watch import LoaderWatch
 from .options import Options
 from .output import Output
@@ -102,7 +103,7 @@ def assemble(
     probe = guard("worker probe", _loader_probe, clock) if options.workers else None
     profiler = guard("the profiler", _profiler, options, context, output, window, between_steps)
     sources += [source for source in (probe, profiler) if source is not None]
-    worker_tuner = guard("num_workers", _worker_tuner, options, guard, inbox.append)
+    worker_tuner = guard("num_workers", _worker_tuner, options, context, guard, inbox.append)
 
     collector = Collector(
         options,
@@ -117,6 +118,7 @@ def assemble(
         worker_tuner=worker_tuner,
         profiler=profiler,
         job_watch=_job_watch(context, window, inbox.append),
+        job_workers=_job_workers(options, context, worker_tuner),
         # The thread that carries out the ending is made with the collector, so that there is one when a run ends while
         # the interpreter does, and can be started no more.
         after=lambda: run.do_ending(),
@@ -179,6 +181,15 @@ def _job_watch(context: RunContext, window: Window, tell: Callable[[Event], None
         window,
         tell,
     )
+
+
+def _job_workers(options: Options, context: RunContext, tuner: WorkerTuner | None) -> JobWorkers | None:
+    if tuner is None or tuner.job is None:
+        return None
+    from ..ranks import channels
+
+    find = partial(channels.find_channels, directory=context.recordings)
+    return JobWorkers(context.rank, tuner.job, find, every_s=look_s(options.interval_s, context.world_size))
 
 
 def start_drawing() -> Draw | None:
@@ -333,10 +344,14 @@ def _profiler(
     return DeepProfiler(options.deep_steps, between_steps.add, lambda: output.folder, median_s, suffix=suffix)
 
 
-def _worker_tuner(options: Options, guard: Guard, tell: Callable[[Event], None]) -> WorkerTuner | None:
+def _worker_tuner(
+    options: Options, context: RunContext, guard: Guard, tell: Callable[[Event], None]
+) -> WorkerTuner | None:
     """Return what changes the training loader's number of workers, where that was asked for."""
     if options.on_num_workers == "report":
         return None
     from ..sources.loader.resize import resize, why_fixed
 
-    return WorkerTuner(options.on_num_workers, resize=resize, why_fixed=why_fixed, guard=guard, tell=tell)
+    rank, ranks = context.rank, context.world_size
+    job = part_of(rank, ranks, options.interval_s) if ranks > 1 else None
+    return WorkerTuner(options.on_num_workers, resize=resize, why_fixed=why_fixed, guard=guard, tell=tell, job=job)

@@ -272,7 +272,16 @@ def worker_cap(costs: LoaderCosts, limits: Limits) -> tuple[int, str]:
 
     Batches in flight lie in /dev/shm: each worker holds up to ``prefetch_factor`` of them.
     """
-    rooms = [(limits.max_workers, "workers")]
+    return min([(limits.max_workers, "workers"), *_rooms(costs, limits)])
+
+
+def most_workers(costs: LoaderCosts, limits: Limits) -> int | None:
+    """Return the most workers that fit into memory, /dev/shm and the dataset's shards; None where none is known."""
+    return min((most for most, _ in _rooms(costs, limits)), default=None)
+
+
+def _rooms(costs: LoaderCosts, limits: Limits) -> list[tuple[int, str]]:
+    rooms = []
     if limits.shards is not None:
         rooms.append((limits.shards, "workers"))
     if limits.free_bytes is not None:
@@ -281,7 +290,7 @@ def worker_cap(costs: LoaderCosts, limits: Limits) -> tuple[int, str]:
     if limits.shm_free_bytes is not None and limits.batch_bytes:
         each = max(1, limits.prefetch_factor) * limits.batch_bytes
         rooms.append((costs.current + int(MEMORY_SHARE * limits.shm_free_bytes / each), "memory"))
-    return min(rooms)
+    return rooms
 
 
 def binding(costs: LoaderCosts, limits: Limits, workers: int, cap: str) -> str:
