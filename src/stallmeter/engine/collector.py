@@ -44,7 +44,6 @@ from ..workers.apply import EpochBoundary, WorkerTuner
 from .context import RunContext
 from .guard import Guard
 from .job_watch import JobWatch, alone
-from .job_workers import JobWorkers
 from .options import Options
 from .output import AnyRecorder, Output
 from .overhead_limiter import OverheadLimiter
@@ -102,7 +101,6 @@ class Collector:
         worker_tuner: Decides about the number of workers; None where that was not wanted.
         profiler: Asked when a verdict lies inside the step, and one of the sources; None where that was not wanted.
         job_watch: Exchanges verdicts with the other ranks; None for a run of one.
-        job_workers: Exchanges with them what the worker tuner decides; None for a run of one, and without a tuner.
         after: What a thread beside the training does once the run was asked to end, with `end` for a beginning.
         cut_short: Makes ``after`` come back soon.
     """
@@ -122,7 +120,6 @@ class Collector:
         worker_tuner: WorkerTuner | None = None,
         profiler: Profiler | None = None,
         job_watch: JobWatch | None = None,
-        job_workers: JobWorkers | None = None,
         after: Callable[[], None] = lambda: None,
         cut_short: Callable[[], None] = lambda: None,
     ) -> None:
@@ -138,7 +135,6 @@ class Collector:
         self._worker_tuner = worker_tuner
         self._profiler = profiler
         self._job_watch = job_watch
-        self._job_workers = job_workers
         self.sources = {source.name: source for source in sources}
         self.sampler = Sampler(
             self.tick, options.interval_s, abandon=guard.abandon, last=self._last_tick, after=after, cut_short=cut_short
@@ -303,10 +299,8 @@ class Collector:
         if worker_tuner.decides_for_all:
             advice = None if self._job_watch is None else self._job_watch.num_workers
         worker_tuner.decide(advice, fresh=fresh, now_s=now_s)
-        told: list[str] | None = None
-        if self._job_workers is not None:
-            exchange = self._job_workers.exchange
-            told = self._guard.ask("num_workers of all ranks", exchange, self._output.recorder, self._final_tick)
+        exchange = worker_tuner.exchange
+        told = self._guard.ask("num_workers of all ranks", exchange, self._output.recorder, self._final_tick)
         trials = worker_tuner.heard(told or ())
         for trial in (*trials, *(worker_tuner.finish(advice) if self._final_tick else ())):
             self._keep(trial)

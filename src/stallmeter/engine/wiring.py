@@ -97,9 +97,8 @@ def assemble(
     _find_facts({**(facts or {}), **_usual_facts(options, context)}, window, guard)
     trackers = guard("finding the tracker", find_trackers) or ()
     output = Output(context, run_folder or find_run_folder(context), trackers, guard, inbox.append)
-    sources = list(options.sources)
-    for name, make in _usual_sources(options, context, clock, window, output, between_steps).items():
-        sources += guard(name, make) or ()
+    makers = _usual_sources(options, context, clock, window, output, between_steps)
+    sources = [*options.sources, *(source for name, make in makers.items() for source in guard(name, make) or ())]
     probe = guard("worker probe", _loader_probe, clock) if options.workers else None
     profiler = guard("the profiler", _profiler, options, context, output, window, between_steps)
     sources += [source for source in (probe, profiler) if source is not None]
@@ -118,7 +117,6 @@ def assemble(
         worker_tuner=worker_tuner,
         profiler=profiler,
         job_watch=_job_watch(context, window, inbox.append),
-        job_workers=_job_workers(options, context, worker_tuner),
         # The thread that carries out the ending is made with the collector, so that there is one when a run ends while
         # the interpreter does, and can be started no more.
         after=lambda: run.do_ending(),
@@ -181,15 +179,6 @@ def _job_watch(context: RunContext, window: Window, tell: Callable[[Event], None
         window,
         tell,
     )
-
-
-def _job_workers(options: Options, context: RunContext, tuner: WorkerTuner | None) -> JobWorkers | None:
-    if tuner is None or tuner.job is None:
-        return None
-    from ..ranks import channels
-
-    find = partial(channels.find_channels, directory=context.recordings)
-    return JobWorkers(context.rank, tuner.job, find, every_s=look_s(options.interval_s, context.world_size))
 
 
 def start_drawing() -> Draw | None:
@@ -352,6 +341,12 @@ def _worker_tuner(
         return None
     from ..sources.loader.resize import resize, why_fixed
 
-    rank, ranks = context.rank, context.world_size
-    job = part_of(rank, ranks, options.interval_s) if ranks > 1 else None
-    return WorkerTuner(options.on_num_workers, resize=resize, why_fixed=why_fixed, guard=guard, tell=tell, job=job)
+    make = partial(WorkerTuner, options.on_num_workers, resize=resize, why_fixed=why_fixed, guard=guard, tell=tell)
+    if context.world_size < 2:
+        return make()
+    from ..ranks import channels
+
+    part = part_of(context.rank, context.world_size, options.interval_s)
+    find = partial(channels.find_channels, directory=context.recordings)
+    every_s = look_s(options.interval_s, context.world_size)
+    return make(job=part, exchange=JobWorkers(context.rank, part, find, every_s=every_s).exchange)

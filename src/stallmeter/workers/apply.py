@@ -76,6 +76,8 @@ class WorkerTuner:
         guard: Keeps errors of the user's function away from the training.
         tell: Takes events for the recording.
         job: What this rank knows of the others; None for a training of one rank.
+        exchange: Tells them what is new here and returns what is new there, see `heard`; given this rank's recorder,
+            and whether the run ends.
     """
 
     def __init__(
@@ -87,7 +89,9 @@ class WorkerTuner:
         guard: GuardedCall,
         tell: Callable[[Event], None],
         job: Leader | Follower | None = None,
+        exchange: Callable[[Any, bool], Sequence[str]] = lambda _recorder, _ended: (),
     ) -> None:
+        self.exchange = exchange
         self.job = job
         """What this rank knows of the others; None for a training of one rank."""
         self._ask = mode if callable(mode) else None
