@@ -158,7 +158,7 @@ def test_two_real_ranks(forks: Forks, tmp_path: Path) -> None:
         forks.start(
             Path(__file__).with_name("ddp_ranks.py"),
             tmp_path / "rec",
-            420,
+            340,
             cwd=tmp_path,
             env={**clean, **address, "RANK": str(rank), "LOCAL_RANK": str(rank), "TORCH_FR_BUFFER_SIZE": "0"},
         )
@@ -171,7 +171,7 @@ def test_two_real_ranks(forks: Forks, tmp_path: Path) -> None:
     assert job.ddp is not None
     assert (job.ddp.late, job.ddp.per_step) == (1, 1.0)
     assert job.ddp.backward_s[1] >= LONGER_S
-    assert LONGER_S / 2 < job.ddp.loss_s < 2 * LONGER_S
+    assert job.ddp.loss_s > LONGER_S / 2
     primary = judge(job).verdict.primary
     assert primary is not None
     assert (primary.rule, primary.ranks, primary.culprit) == ("straggler", (1,), "its backward pass")

@@ -117,14 +117,12 @@ def assemble(
         worker_tuner=worker_tuner,
         profiler=profiler,
         job_watch=_job_watch(context, window, inbox.append),
-        # The thread that carries out the ending is made with the collector, so that there is one when a run ends while
-        # the interpreter does, and can be started no more.
+        # The thread for the ending is made now: while the interpreter ends none can be started.
         after=lambda: run.do_ending(),
         cut_short=lambda: ending.cut_short(),
     )
-    ending = Ending(
-        options, context, collector, output, window=window, guard=guard, draw=draw or start_drawing(), profiler=profiler
-    )
+    draw = draw or start_drawing()
+    ending = Ending(options, context, collector, output, window=window, guard=guard, draw=draw, profiler=profiler)
     run = Run(
         options,
         clock=clock,
