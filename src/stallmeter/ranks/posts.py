@@ -41,6 +41,9 @@ they are farther apart: rank 0 receives them all."""
 _ENOUGH = 3 * ROW
 """Steps that are worth more than words."""
 
+_STEP_BYTES = 6
+"""Of a post, at least; only for not trying what cannot fit."""
+
 _TICK_S = 1e-5
 _TEXT = 160
 """Most characters of a sentence."""
@@ -127,6 +130,8 @@ def encode_post(
     even = [step for step in steps if not step.outlier]
     for form, enough in ((whole, min(_ENOUGH, len(even))), (bare, min(1, len(even)))):
         every = 1
+        while len(even) / every * _STEP_BYTES > most:
+            every *= 2
         while len(chosen := [step for step in even if step.index // ROW % every == 0]) >= enough:
             text = _packed({**form, "steps": _columns(chosen), "arrivals": _newest(arrivals, 512 // every)})
             if len(text) <= most:
