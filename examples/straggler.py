@@ -92,7 +92,7 @@ def train(epochs: int, num_workers: int, count: int) -> None:
     dist.destroy_process_group()
 
 
-def main(epochs: int = 3, num_workers: int = 1, count: int = 960) -> None:
+def main(epochs: int = 3, num_workers: int = 1, count: int = 640) -> None:
     if "RANK" in os.environ:
         train(epochs, num_workers, count)
         return

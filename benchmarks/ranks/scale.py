@@ -47,12 +47,13 @@ class Read:
     job: SimulatedJob
     recorded_bytes: int
     wall_s: float
+    cpu_s: float
     peak_bytes: int
     shown_bytes: Mapping[str, int]
     """By format."""
     primary: Mapping[str, Any]
     lost_s: float
-    """In truth."""
+    """As it was planted."""
 
     @property
     def is_right(self) -> bool:
@@ -66,6 +67,7 @@ class Read:
         sizes = " / ".join(f"{size / 1e3:.0f}" for size in self.shown_bytes.values())
         return (
             f"| {self.job.ranks} of {self.job.steps:,} | {self.recorded_bytes / 1e6:,.0f} MB | {self.wall_s:.1f} s | "
+            f"{self.cpu_s:.1f} s | "
             f"{self.peak_bytes / 1e6:.0f} MB | {sizes} kB | {said}, {self.primary.get('time_lost_s', 0.0):.1f} of "
             f"{self.lost_s:.1f} s |"
         )
@@ -121,21 +123,21 @@ def read(job: SimulatedJob, folder: Path) -> Read:
         shutil.rmtree(folder, ignore_errors=True)
         write_job(folder, job)
         (folder / "complete").touch()
-    shown, wall_s, peak_bytes = {}, 0.0, 0
+    shown, wall_s, cpu_s, peak_bytes = {}, 0.0, 0.0, 0
     for form in ("text", "json"):
         output = folder.with_suffix(f".{form}")
-        took_s, peak = measured(
+        took_s, used_s, peak = measured(
             [sys.executable, "-m", "stallmeter", "report", str(folder), "--format", form, "--output", str(output)]
         )
-        wall_s, peak_bytes = max(wall_s, took_s), max(peak_bytes, peak)
+        wall_s, cpu_s, peak_bytes = max(wall_s, took_s), max(cpu_s, used_s), max(peak_bytes, peak)
         shown[form] = output.stat().st_size
     document = json.loads(folder.with_suffix(".json").read_text())
     recorded = sum(path.stat().st_size for path in folder.iterdir())
-    return Read(job, recorded, wall_s, peak_bytes, shown, document.get("primary") or {}, job.lost_s())
+    return Read(job, recorded, wall_s, cpu_s, peak_bytes, shown, document.get("primary") or {}, job.lost_s)
 
 
-def measured(command: Sequence[str]) -> tuple[float, int]:
-    """Return how long a program ran and its largest resident size in bytes.
+def measured(command: Sequence[str]) -> tuple[float, float, int]:
+    """Return how long a program ran, the CPU time that it took, and its largest resident size in bytes.
 
     Raises:
         SystemExit: It failed.
@@ -147,7 +149,8 @@ def measured(command: Sequence[str]) -> tuple[float, int]:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}")
-    return wall_s, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    peak_bytes = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return wall_s, usage.ru_utime + usage.ru_stime, peak_bytes
 
 
 def posted(job: SimulatedJob) -> Posted:
@@ -247,8 +250,8 @@ def table(reads: Sequence[Read], posts: Sequence[Posted]) -> str:
     lines = [
         f"Goals: {GOAL_S:.0f} s and {GOAL_BYTES / 1e9:.0f} GB a report, {GOAL_BYTES_PER_MIN / 1e6:.0f} MB a minute.",
         "",
-        "| ranks of kept steps | recording | report | largest resident size | text / JSON | says |",
-        "| --- | ---: | ---: | ---: | ---: | --- |",
+        "| ranks of kept steps | recording | report | its CPU time | largest resident size | text / JSON | says |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | --- |",
         *(each.row for each in reads),
         "",
         "| ranks | posts of one | all posts, by minute | making one | rank 0's round |",

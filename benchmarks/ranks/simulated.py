@@ -61,22 +61,23 @@ class SimulatedJob:
             framework="lightning 2.6.6",
         )
 
-    def arrivals_s(self, rank: int, *, planted: bool = True) -> array[float]:
+    @property
+    def lost_s(self) -> float:
+        """What the others wait for the late rank."""
+        return LATE_S * self.steps
+
+    def arrivals_s(self, rank: int) -> array[float]:
         """Return how long after a step's begin this rank enters the exchange, for each step."""
         random = Random(rank)
-        own_s = WAIT_S + FORWARD_S + (LATE_S if planted and rank == self.late else 0.0)
+        own_s = WAIT_S + FORWARD_S + (LATE_S if rank == self.late else 0.0)
         return array("d", (own_s + random.expovariate(1.0 / JITTER_S) for _ in range(self.steps)))
 
-    def meetings_s(self, *, planted: bool = True) -> array[float]:
+    def meetings_s(self) -> array[float]:
         """Return when the last rank enters the exchange, for each step."""
-        last_s = self.arrivals_s(0, planted=planted)
+        last_s = self.arrivals_s(0)
         for rank in range(1, self.ranks):
-            last_s = array("d", map(max, last_s, self.arrivals_s(rank, planted=planted)))
+            last_s = array("d", map(max, last_s, self.arrivals_s(rank)))
         return last_s
-
-    def lost_s(self) -> float:
-        """Return what the late rank costs the job."""
-        return sum(self.meetings_s()) - sum(self.meetings_s(planted=False))
 
 
 def records_of(job: SimulatedJob, rank: int, meetings_s: Sequence[float]) -> Iterator[Any]:

@@ -47,6 +47,9 @@ MOST_DDP = 64
 _DDP_PART = 400
 """For each so many bytes that a post may have, one of DDP's own times is in it."""
 
+_STEP_BYTES = 6
+"""Of a post, at least; only for not trying what cannot fit."""
+
 _TICK_S = 1e-5
 _TEXT = 160
 """Most characters of a sentence."""
@@ -135,6 +138,8 @@ def encode_post(
     even = [step for step in steps if not step.outlier]
     for form, enough in ((whole, min(_ENOUGH, len(even))), (bare, min(1, len(even)))):
         every = 1
+        while len(even) / every * _STEP_BYTES > most:
+            every *= 2
         while len(chosen := [step for step in even if step.index // ROW % every == 0]) >= enough:
             text = _packed(
                 {
