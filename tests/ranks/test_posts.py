@@ -18,7 +18,6 @@ from stallmeter.ranks.job import RankView, assemble
 from stallmeter.ranks.posts import (
     BYTES_PER_MIN,
     LARGEST,
-    ROW,
     decode_post,
     encode_post,
     joined,
@@ -28,6 +27,7 @@ from stallmeter.ranks.posts import (
 from stallmeter.recording import Header
 from stallmeter.records import Arrivals, LedgerRecord, StepRecord
 from stallmeter.records.diagnosis import Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
+from stallmeter.timing.rows import ROW
 
 from .synthetic import Program, always, late, records, train
 
