@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ..records import DdpTimes
 from .steps import RankSteps
-from .walk import LEAST_S
+from .together import LEAST_S
 
 MIN_TIMES = 3
 """Fewer iterations of a rank say nothing."""
