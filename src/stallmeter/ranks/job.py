@@ -22,8 +22,8 @@ MOST_STEPS = 1_500_000
 ROW = 32
 """Steps in a row. What a rank does after the exchange of gradients shows at the next one."""
 
-_LINE_BYTES = 190
-"""Of a step in a recording, roughly; only for choosing how many to read."""
+_LOOKED_AT = 2**18
+"""Bytes of one file from which the number of steps in all of them is estimated."""
 
 _KINDS = ("ledger", "verdict", "loader")
 
@@ -168,10 +168,16 @@ def read_job(folder: Path, *, verdicts: Mapping[int, Verdict] | None = None, kno
 
 def _rows_to_read(folder: Path) -> Callable[[int], bool]:
     """Choose rows of steps by their index, so that all ranks read the same."""
-    size = sum(path.stat().st_size for path in folder.glob("rank*.jsonl"))
+    files = {path: path.stat().st_size for path in sorted(folder.glob("rank*.jsonl"))}
     every = 1
-    while size / _LINE_BYTES / every > MOST_STEPS:
-        every *= 2
+    if files:
+        # Beside the steps there are batches, samples and ledgers: how many differs from job to job.
+        largest = max(files, key=files.__getitem__)
+        with largest.open("rb") as file:
+            head = file.read(_LOOKED_AT)
+        steps = sum(files.values()) * head.count(b'\n["step"') / max(1, len(head))
+        while steps / every > MOST_STEPS:
+            every *= 2
     return (lambda _: True) if every == 1 else (lambda index: index // ROW % every == 0)
 
 

@@ -14,9 +14,12 @@ What one was behind when they met is the loss. It is the late rank's, and of its
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from operator import add, sub
 
 from .steps import PHASES, RankSteps, common
 
@@ -116,7 +119,7 @@ def merge(ranks: Sequence[RankSteps]) -> Merged | None:
         None with fewer than two ranks or without steps that all have.
     """
     aligned = common(ranks)
-    if len(aligned) < 2 or len(aligned[0]) <= WARM_UP:
+    if len(aligned) < 2 or len(aligned[0]) <= WARM_UP or not any(rank.seconds for rank in aligned):
         return None
     walk = _Walk(aligned)
     for at in range(WARM_UP, len(aligned[0])):
@@ -130,16 +133,11 @@ class _Walk:
         self._index = ranks[0].index
         count = len(self._index)
         self._phases = tuple(name for name in PHASES if any(name in rank.seconds for rank in ranks))
-        nothing = [0.0] * count
-        self._rows = {
-            name: list(zip(*(rank.seconds.get(name, nothing) for rank in ranks), strict=True)) for name in self._phases
-        }
-        totals = [
-            max(map(sum, zip(*(self._rows[name][at] for name in self._phases), strict=True))) for at in range(count)
-        ]
-        self._totals = totals
-        ordered = sorted(totals)
-        self._typical_s = ordered[(count - 1) // 2]
+        # By bucket and rank, as they are: hundreds of ranks have millions of numbers.
+        nothing = array("d", bytes(8 * count))
+        self._columns = {name: [rank.seconds.get(name, nothing) for rank in ranks] for name in self._phases}
+        self._totals, self._starts_s = self._times(ranks)
+        self._typical_s = sorted(self._totals)[(count - 1) // 2]
         self._least_s = max(LEAST_S, LEAST_SHARE * self._typical_s)
         self._middle = (len(ranks) - 1) // 2
         self._behind = [0.0] * len(ranks)
@@ -152,18 +150,22 @@ class _Walk:
         self._waited_in: defaultdict[tuple[int, str], float] = defaultdict(float)
         self._meetings: list[Meeting] = []
         self._unmet_s = 0.0
-        self._starts_s = self._starts(ranks)
 
-    def _starts(self, ranks: Sequence[RankSteps]) -> list[tuple[float, ...]] | None:
-        """Return when each rank began each step, where one clock says so; else it is concluded from sums."""
-        if len({rank.host for rank in ranks}) > 1 or not ranks[0].host:
-            return None
-        return [
-            tuple(
-                rank.ends_s[at] - sum(self._rows[name][at][i] for name in self._phases) for i, rank in enumerate(ranks)
-            )
-            for at in range(len(self._index))
-        ]
+    def _times(self, ranks: Sequence[RankSteps]) -> tuple[array[float], list[array[float]] | None]:
+        """Return the time of each step, of the longest rank in it, and when each rank began it, if one clock says so.
+
+        Without one clock the beginnings are concluded from sums.
+        """
+        one_clock = bool(ranks[0].host) and len({rank.host for rank in ranks}) == 1
+        longest: array[float] | None = None
+        starts_s = []
+        for i, rank in enumerate(ranks):
+            own = array("d", map(sum, zip(*(self._columns[name][i] for name in self._phases), strict=True)))
+            longest = own if longest is None else array("d", map(max, longest, own))
+            if one_clock:
+                starts_s.append(array("d", map(sub, rank.ends_s, own)))
+        assert longest is not None
+        return longest, starts_s if one_clock else None
 
     def step(self, at: int) -> None:
         follows = at > 0 and self._index[at] == self._index[at - 1] + 1
@@ -171,19 +173,22 @@ class _Walk:
             self._count_unmet()
             self._begin(at, at - 1 if follows else at)
         if self._starts_s is not None:
-            least_s = min(self._starts_s[at])
-            self._behind = [start_s - least_s for start_s in self._starts_s[at]]
+            starts_s = [starts_s[at] for starts_s in self._starts_s]
+            least_s = min(starts_s)
+            self._behind = [start_s - least_s for start_s in starts_s]
         self._since_met += 1
         for name in self._phases:
-            spent = self._rows[name][at]
+            spent = [column[at] for column in self._columns[name]]
+            if not any(spent):
+                continue
             before = self._behind
-            self._behind = [lag + s for lag, s in zip(before, spent, strict=True)]
+            self._behind = list(map(add, before, spent))
             if name not in NEVER_MEET:
                 late_s = self._spread(before)
                 if late_s > self._least_s and self._spread(self._behind) <= MEETS * late_s:
                     self._meet(at, name, before, late_s - self._spread(self._behind), spent)
                     continue
-            self._own[name] = [own + s for own, s in zip(self._own[name], spent, strict=True)]
+            self._own[name] = list(map(add, self._own[name], spent))
         if self._known and self._spread(self._behind) <= self._least_s:
             self._since_met = 0
 
@@ -196,11 +201,11 @@ class _Walk:
         """
         self._since_met = 0
         tail = self._phases[max((i for i, name in enumerate(self._phases) if name in _HEAD), default=-1) + 1 :]
-        behind = [sum(self._rows[name][before][rank] for name in tail) for rank in range(len(self._ids))]
+        behind = [sum(self._columns[name][rank][before] for name in tail) for rank in range(len(self._ids))]
         self._restart(behind)
         self._entered_s = self._spread(behind)
         if self._entered_s > self._least_s:
-            self._own.update({name: list(self._rows[name][before]) for name in tail})
+            self._own.update({name: [column[before] for column in self._columns[name]] for name in tail})
         # What follows another step is told apart from it by the first meeting; a step alone has nothing else.
         self._known = before == at and not self._continues(at)
 
@@ -246,10 +251,7 @@ class _Walk:
         self._count_unmet()
         count = len(self._index)
         own = {
-            rank: {
-                name: (sum(row[i] for row in self._rows[name]) - self._waited_in[i, name]) / count
-                for name in self._phases
-            }
+            rank: {name: (sum(self._columns[name][i]) - self._waited_in[i, name]) / count for name in self._phases}
             for i, rank in enumerate(self._ids)
         }
         return Merged(
@@ -263,7 +265,7 @@ class _Walk:
             lost_s=dict(self._lost),
             waited_s=dict(zip(self._ids, self._waited, strict=True)),
             waited_in_s={(self._ids[i], name): s for (i, name), s in self._waited_in.items()},
-            shared_s={name: sum(map(min, rows[WARM_UP:])) for name, rows in self._rows.items()},
+            shared_s={name: sum(islice(map(min, *ranks), WARM_UP, None)) for name, ranks in self._columns.items()},
             meetings=tuple(self._meetings),
             typical_s=self._typical_s,
             own_s=own,

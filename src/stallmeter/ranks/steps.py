@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 PHASES = (
     "data_wait",
@@ -57,14 +56,23 @@ def rank_steps(rank: int, columns: Mapping[str, array[float]], host: str = "") -
         columns: By the names in `COLUMNS`.
         host: Where it ran.
     """
-    found: dict[str, list[float]] = {}
+    found: dict[str, array[float]] = {}
     for name in PHASES:
-        values = [0.0 if value != value else value for value in columns[f"{name}_s"]]
+        values = array("d", (0.0 if value != value else value for value in columns[f"{name}_s"]))
         if any(values):
             found[name] = values
     seconds = with_starts(found, [at for at, first in enumerate(columns["epoch_start"]) if first])
-    updates = [None if value != value else int(value) for value in columns["optimizer_step"]]
-    return RankSteps(rank, [int(i) for i in columns["index"]], list(columns["time_s"]), seconds, updates, host)
+    index = array("q", map(int, columns["index"]))
+    return RankSteps(rank, index, columns["time_s"], seconds, _updates(columns["optimizer_step"]), host)
+
+
+def _updates(column: array[float]) -> Sequence[int | None]:
+    unknown = sum(1 for value in column if value != value)
+    if unknown == len(column):
+        return ()
+    if not unknown:
+        return array("q", map(int, column))
+    return [None if value != value else int(value) for value in column]
 
 
 def with_starts(seconds: Mapping[str, Sequence[float]], first: Sequence[int]) -> Mapping[str, Sequence[float]]:
@@ -76,8 +84,8 @@ def with_starts(seconds: Mapping[str, Sequence[float]], first: Sequence[int]) ->
     """
     if not first or "data_wait" not in seconds:
         return seconds
-    waits = list(seconds["data_wait"])
-    starts = list(seconds.get("worker_startup", [0.0] * len(waits)))
+    waits = array("d", seconds["data_wait"])
+    starts = array("d", seconds.get("worker_startup", [0.0] * len(waits)))
     for at in first:
         starts[at] += waits[at]
         waits[at] = 0.0
@@ -94,7 +102,11 @@ def common(ranks: Sequence[RankSteps]) -> list[RankSteps]:
         return []
     by_update = [r for r in (_by_update(rank) for rank in ranks) if r is not None] if _shifted(ranks) else []
     found = by_update if len(by_update) == len(ranks) else ranks
-    indices = reduce(lambda kept, rank: kept & set(rank.index), found[1:], set(found[0].index))
+    first = found[0]
+    indices = set(first.index)
+    for rank in found[1:]:
+        if rank.index != first.index:
+            indices &= set(rank.index)
     return [rank if len(indices) == len(rank) else _only(rank, indices) for rank in found]
 
 
@@ -102,9 +114,9 @@ def _only(rank: RankSteps, indices: set[int]) -> RankSteps:
     at = [i for i, index in enumerate(rank.index) if index in indices]
     return RankSteps(
         rank.rank,
-        [rank.index[i] for i in at],
-        [rank.ends_s[i] for i in at],
-        {name: [values[i] for i in at] for name, values in rank.seconds.items()},
+        array("q", (rank.index[i] for i in at)),
+        array("d", (rank.ends_s[i] for i in at)),
+        {name: array("d", (values[i] for i in at)) for name, values in rank.seconds.items()},
         [rank.optimizer_step[i] for i in at] if rank.optimizer_step else (),
         rank.host,
     )
@@ -116,10 +128,16 @@ _SHIFTED = 0.01
 
 def _shifted(ranks: Sequence[RankSteps]) -> bool:
     """Whether one index is not the same weight update on all ranks."""
-    updates = [dict(zip(rank.index, rank.optimizer_step, strict=False)) for rank in ranks]
-    known = [i for i in updates[0] if all(u.get(i) is not None for u in updates)]
-    differ = sum(1 for i in known if any(u[i] != updates[0][i] for u in updates))
-    return differ > max(1.0, _SHIFTED * len(known))
+    first = ranks[0]
+    usual = {i: update for i, update in zip(first.index, first.optimizer_step, strict=False) if update is not None}
+    known, differ = set(usual), set()
+    for rank in ranks[1:]:
+        if rank.index == first.index and rank.optimizer_step == first.optimizer_step:
+            continue
+        theirs = dict(zip(rank.index, rank.optimizer_step, strict=False))
+        known = {i for i in known if theirs.get(i) is not None}
+        differ |= {i for i in known if theirs[i] != usual[i]}
+    return len(differ & known) > max(1.0, _SHIFTED * len(known))
 
 
 def _by_update(rank: RankSteps) -> RankSteps | None:
