@@ -17,7 +17,7 @@ from __future__ import annotations
 from array import array
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from operator import add, sub
 
@@ -73,6 +73,8 @@ class Merged:
     """Steps that all ranks have."""
     first_index: int
     last_index: int
+    by_update: bool = False
+    """Whether an index is the number of a weight update, because ranks have taken batches of different number."""
     total_s: float
     """Time of these steps; of the longest rank in each."""
     loss_s: float
@@ -124,7 +126,8 @@ def merge(ranks: Sequence[RankSteps]) -> Merged | None:
     walk = _Walk(aligned)
     for at in range(WARM_UP, len(aligned[0])):
         walk.step(at)
-    return walk.result()
+    by_update = list(aligned[0].index) == list(aligned[0].optimizer_step)
+    return replace(walk.result(), by_update=by_update)
 
 
 class _Walk:

@@ -28,6 +28,7 @@ from ...records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..rule import threshold
 from .gain import job_gain
 from .losses import Loss
+from .words import time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,49 +41,60 @@ class CommunicationBound:
     warn_pct: float = threshold(20.0, "%", "XProf calls a share of 20 % high")
     critical_pct: float = threshold(50.0, "%", "our choice: most of the step")
 
-    def check(self, job: Job, _: Sequence[Loss]) -> Diagnosis | None:
+    def check(self, job: Job, _: Sequence[Loss]) -> list[Diagnosis]:
         """Compare the time of the exchange itself with that of the steps."""
         exchanges, merged = job.exchanges, job.merged
-        if exchanges is None or merged is None or exchanges.exchange_s is None or not exchanges.total_s:
-            return None
-        share = exchanges.exchange_s / exchanges.total_s
+        if exchanges is None or merged is None or not exchanges.exchange_s or not exchanges.total_s:
+            return []
+        share = min(1.0, exchanges.exchange_s / exchanges.total_s)
         if 100.0 * share < self.warn_pct:
-            return None
-        count, per_step_s = len(merged.ranks), exchanges.exchange_s / len(exchanges.steps)
+            return []
+        count, per_step_s = max(job.world_size, len(merged.ranks)), exchanges.exchange_s / max(1, len(exchanges.steps))
         bandwidth = 2.0 * (count - 1) / count * exchanges.bytes_per_step / per_step_s
         lost_s = share * job.training_s
         # Half of it is what exchanging half as often, or half as much, can win.
         gain_pct, interval_pct = job_gain(job, lost_s / 2.0)
-        return Diagnosis(
-            rule=self.id,
-            severity=Severity.CRITICAL if 100.0 * share >= self.critical_pct else Severity.WARNING,
-            title=self.title,
-            summary=f"After the last rank's arrival the exchange took {per_step_s * 1e3:.1f} ms in a mean step, "
-            f"{100.0 * share:.0f} % of the time, for {exchanges.bytes_per_step / 1e6:.3g} MB of each rank.",
-            time_lost_s=lost_s,
-            share_pct=100.0 * lost_s / job.wall_s if job.wall_s else 0.0,
-            confidence=0.8 if exchanges.is_measured else 0.6,
-            evidence=(
-                Evidence(
-                    "exchange after the last arrival, share of the steps", 100.0 * share, "%", self.warn_pct, "XProf"
+        return [
+            Diagnosis(
+                rule=self.id,
+                severity=Severity.CRITICAL if 100.0 * share >= self.critical_pct else Severity.WARNING,
+                title=self.title,
+                summary=f"After the last rank's arrival the exchange took {time(per_step_s)} in a mean step, "
+                f"{100.0 * share:.0f} % of the time, for {exchanges.bytes_per_step / 1e6:.3g} MB of each rank.",
+                time_lost_s=lost_s,
+                share_pct=100.0 * lost_s / job.wall_s if job.wall_s else 0.0,
+                confidence=0.8 if exchanges.is_measured else 0.6,
+                evidence=(
+                    Evidence(
+                        "exchange after the last arrival, share of the steps",
+                        100.0 * share,
+                        "%",
+                        self.warn_pct,
+                        "XProf",
+                    ),
+                    Evidence("exchange in a mean step", per_step_s, "s"),
+                    Evidence("exchanged by a rank in a step", exchanges.bytes_per_step, "bytes"),
+                    Evidence("collectives in a step", exchanges.per_step, "collectives"),
+                    Evidence("bandwidth of the algorithm", bandwidth, "bytes/s"),
                 ),
-                Evidence("exchange in a mean step", per_step_s, "s"),
-                Evidence("exchanged by a rank in a step", exchanges.bytes_per_step, "bytes"),
-                Evidence("collectives in a step", exchanges.per_step, "collectives"),
-                Evidence("bandwidth of the algorithm", bandwidth, "bytes/s"),
-            ),
-            advice=(
-                Advice.of(
-                    "Exchange half as often: accumulate_grad_batches=2, in a plain loop model.no_sync().",
-                    expect="Half the exchanges for the same samples.",
-                    limit="The effective batch doubles: the learning rate may need a change.",
-                    gain_pct=gain_pct,
-                    interval_pct=interval_pct,
+                advice=(
+                    Advice.of(
+                        "Exchange half as often: accumulate_grad_batches=2, in a plain loop model.no_sync().",
+                        expect="Half the exchanges for the same samples.",
+                        limit="The effective batch doubles: the learning rate may need a change.",
+                        gain_pct=gain_pct,
+                        interval_pct=interval_pct,
+                    ),
+                    Advice.of(
+                        "Halve the bytes: register DDP's bf16_compress_hook.",
+                        limit="Gradients are rounded to bfloat16 on the way.",
+                    ),
+                    Advice.of("Check that the fast network is used: NCCL_DEBUG=INFO names the interface."),
                 ),
-                Advice.of(
-                    "Halve the bytes: register DDP's bf16_compress_hook.",
-                    limit="Gradients are rounded to bfloat16 on the way.",
-                ),
-                Advice.of("Check that the fast network is used: NCCL_DEBUG=INFO names the interface."),
-            ),
-        )
+            )
+        ]
+
+    def lacks(self, job: Job) -> tuple[str, ...]:
+        """Without the collectives of all ranks it is not known when the exchange begins."""
+        known = job.exchanges is not None and job.exchanges.exchange_s is not None
+        return () if known else ("collectives that all ranks recorded",)
