@@ -168,7 +168,7 @@ def _side(side: Side) -> dict[str, Any]:
             "title": side.title,
             "share_pct": side.share_pct,
             "probable": side.probable,
-            **({"ranks": list(side.cause_ranks)} if side.cause_ranks else {}),
+            "ranks": list(side.cause_ranks),
         },
     }
 

@@ -17,6 +17,9 @@ SHORT = 16
 BRIEF = 8
 """Ranks that a table in a note lists."""
 
+STRONG = 0.2
+"""Part of the time that was waited for a rank, from which on a cell of the heat map may have its full colour."""
+
 _HOST_LIMIT = 24
 _HOURS_FROM_S = 7200.0
 
@@ -137,13 +140,15 @@ def heat_of(job: JobReport) -> Heat | None:
     if heat is None or most <= 0:
         return None
     span = heat.last - heat.first + 1
+    # What is little everywhere stays pale.
+    strongest = max(most, STRONG * job.training_s / len(heat.seconds[0]))
     rows = []
     for rank, seconds in zip(heat.ranks, heat.seconds, strict=True):
         cells = []
         for piece, s in enumerate(seconds):
             begin, end = (heat.first + (piece + i) * span // len(seconds) for i in (0, 1))
             said = f"rank {rank}, steps {begin:,} to {max(begin, end - 1):,}: {wording.seconds(s)} waited for it"
-            cells.append((round(100 * s / most), said))
+            cells.append((round(100 * s / strongest), said))
         rows.append(HeatRow(rank, tuple(cells)))
     return Heat(tuple(rows), f"step {heat.first:,}", f"step {heat.last:,}", wording.seconds(most))
 

@@ -134,10 +134,10 @@ def job_report(job: Job, verdict: JobVerdict) -> JobReport:
         why_not=verdict.why_not,
         silent=tuple(silent_lines(job)),
         who_waits=tuple(_who_waits(job, verdict))[:MOST_LINES],
-        heat=_heat(merged) if merged is not None and merged.is_together else None,
-        slowest=_slowest(merged, [view.steps for view in job.ranks])
-        if merged is not None and merged.is_together
-        else (),
+        heat=None if merged is None or not _is_worth_drawing(merged) else _heat(merged),
+        slowest=()
+        if merged is None or not _is_worth_drawing(merged)
+        else _slowest(merged, [view.steps for view in job.ranks]),
     )
 
 
@@ -195,11 +195,17 @@ def _who_waits(job: Job, verdict: JobVerdict) -> list[str]:
 def _waits(loss: Loss, job: Job) -> str:
     late, each = work_of(loss), wording.seconds(loss.per_step_s)
     share = f"{each} in a mean step, {wording.percent(100 * loss.share)} of the training time"
+    share += " (seen at the collectives)" if loss.from_collectives else ""
     if not loss.ranks:
         return f"The ranks wait for each other in turn, for the last one and {late}: {share}."
     others = sorted(set(range(job.world_size)) - set(loss.ranks))
     who = f"Rank {others[0]} waits" if len(others) == 1 else "The others wait"
     return f"{who} for {of_ranks(loss.ranks)}, late with {late}: {share}."
+
+
+def _is_worth_drawing(merged: Merged) -> bool:
+    """Whether the ledgers show waits; less is noise, and what the collectives alone show is not in them."""
+    return merged.is_together and merged.loss_share >= TOLD_SHARE
 
 
 def _heat(merged: Merged) -> HeatMap | None:
