@@ -98,6 +98,7 @@ def test_document_of_a_complete_run(tmp_path):
         "prefetch_gain_pct": None,
         "saves_processes": None,
         "saves_bytes": None,
+        "most": None,
     }
     assert document["worker_trials"] == []
     assert set(document["overhead"]) == {"per_step_us", "share_pct"}

@@ -32,7 +32,8 @@ class Exchanges:
     lost_s: Mapping[int, float]
     """By rank: what others waited for it."""
     late_steps: Mapping[int, int]
-    """By rank: steps in which it was the last."""
+    """By rank: steps in which most was waited for it. Sharded models have many collectives in a step, and each rank is
+    the last in some."""
     exchange_s: float | None
     """Time from the last arrival to the end of the exchange, over all these steps; None where that is not known."""
     is_measured: bool
@@ -120,7 +121,8 @@ class _Segments:
         self._totals = [sum(parts) for parts in zip(*first.seconds.values(), strict=True)]
         self._open: _Entered | None = None
         self._lost: defaultdict[int, float] = defaultdict(float)
-        self._late: Counter[tuple[int, int]] = Counter()
+        self._late: defaultdict[int, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
+        """By index of the step and rank: what was waited for it."""
         self._steps: dict[int, float] = {}
         tails = [name for name in PHASES[PHASES.index("optimizer") :] if name in first.seconds]
         after = [first.seconds[name] for name in tails]
@@ -157,7 +159,7 @@ class _Segments:
         loss_s = last_s - sorted(entered.began_s)[self._middle]
         if loss_s > LEAST_S:
             self._lost[self._ids[late]] += loss_s
-            self._late[self._ids[late], self._index[at]] += 1
+            self._late[self._index[at]][self._ids[late]] += loss_s
         if last_s <= self._exits_s[at]:
             self._last_s[at] = max(last_s, self._last_s.get(at, last_s))
         took_s = [began + took for began, took in zip(entered.began_s, entered.took_s, strict=True) if took is not None]
@@ -173,7 +175,7 @@ class _Segments:
             steps=frozenset(self._steps),
             total_s=sum(self._steps.values()),
             lost_s=dict(self._lost),
-            late_steps=Counter(rank for rank, _ in self._late),
+            late_steps=Counter(max(lost, key=lost.__getitem__) for lost in self._late.values()),
             exchange_s=self._exchanged_s(),
             is_measured=bool(self._exchange_s),
             bytes_per_step=self._bytes / len(self._steps),

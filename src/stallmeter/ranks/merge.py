@@ -23,9 +23,9 @@ from operator import add, sub
 
 from .steps import PHASES, RankSteps, common
 
-NEVER_MEET = frozenset({"data_wait", "worker_startup", "h2d"})
+NEVER_MEET = frozenset({"data_wait", "worker_startup"})
 """Buckets in which no rank waits for another. A rank that came late finds its next batch ready and waits less for it:
-it has not met anybody there."""
+it has not met anybody there. Copies to a device may wait for what it was given before, the exchange included."""
 
 MEETS = 0.5
 """Ranks have met in a bucket when the latest is behind by less than this part of what it was."""

@@ -12,13 +12,14 @@ import json
 import zlib
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from ..recording import Header, decode, encode
-from ..records import Arrivals, LedgerRecord, StepRecord
-from ..records.diagnosis import Diagnosis, Severity, Verdict
-from .job import RankView
+from ..records import Arrivals, DdpTimes, LedgerRecord, StepRecord
+from ..records.diagnosis import Advice, Diagnosis, Severity, Verdict, WorkerAdvice
+from ..records.steps import BUCKETS
+from .job import GPU_FACTS, HOST_FACTS, RankView
 from .steps import PHASES, RankSteps, with_starts
 
 ROW = 8
@@ -30,17 +31,75 @@ BYTES_PER_MIN = 1_000_000
 LARGEST = 12_000
 """Bytes of one post at most, however few ranks there are."""
 
-LEAST = 400
-"""Bytes that a ledger and a short verdict take in any case."""
+LEAST = 600
+"""Bytes that a ledger, the shortest verdict and a row of steps take in any case."""
+
+FIRST_S, PERIOD_S = 2.0, 30.0
+"""The first post comes after so long, the others whenever the run has doubled, at last twice a minute. In a large job
+they are farther apart: rank 0 receives them all."""
+
+_ENOUGH = 3 * ROW
+"""Steps that are worth more than words."""
+
+MOST_DDP = 64
+"""Of DDP's own times that are kept of a rank, the newest."""
+
+_DDP_PART = 400
+"""For each so many bytes that a post may have, one of DDP's own times is in it."""
+
+_STEP_BYTES = 6
+"""Of a post, at least; only for not trying what cannot fit."""
 
 _TICK_S = 1e-5
 _TEXT = 160
 """Most characters of a sentence."""
 
+_RECORDS = (Header, LedgerRecord, Verdict, Diagnosis, Advice, WorkerAdvice)
+_COMMON = "".join(
+    f',"{name}":'
+    for name in (
+        *HOST_FACTS,
+        *GPU_FACTS,
+        *(f.name for record in _RECORDS for f in fields(record)),
+        *("ledger", "verdict", "facts", "ended", "arrivals", "header", "base_s", "index", "end", "update", "first"),
+        *BUCKETS,
+    )
+).encode()
+"""What posts have in common: half of a small one. Only ranks with the same version understand each other."""
 
-def post_bytes(world_size: int, posts_per_min: float = 2.0) -> int:
-    """Return how large a post of each rank may be."""
-    return int(max(LEAST, min(LARGEST, BYTES_PER_MIN / posts_per_min / max(1, world_size - 1))))
+
+def post_bytes(world_size: int, period_s: float = PERIOD_S) -> int:
+    """Return how large a post of each rank may be, the one before it so long ago."""
+    return int(max(LEAST, min(LARGEST, BYTES_PER_MIN * period_s / 60.0 / max(1, world_size - 1))))
+
+
+class PostPace:
+    """When a rank posts, and how much: what rank 0 receives grows no faster than the time.
+
+    Args:
+        world_size: Ranks of the job.
+        now_s: Monotonic seconds.
+    """
+
+    def __init__(self, world_size: int, now_s: float) -> None:
+        self._world_size = world_size
+        self._begun_s = self._last_s = now_s
+        self._least_s = max(FIRST_S, 60.0 * LEAST * max(1, world_size - 1) / BYTES_PER_MIN)
+        self.due_s = now_s + self._least_s
+        """When the next post is to come."""
+        self.most = LEAST
+        """Bytes of the post at hand."""
+
+    def begin(self, now_s: float, *, last: bool = False) -> None:
+        """Begin a post.
+
+        Args:
+            now_s: Monotonic seconds.
+            last: Whether none will follow.
+        """
+        self.most = post_bytes(self._world_size, PERIOD_S if last else now_s - self._last_s)
+        self._last_s = now_s
+        self.due_s = now_s + max(self._least_s, min(PERIOD_S, now_s - self._begun_s))
 
 
 def encode_post(
@@ -51,6 +110,7 @@ def encode_post(
     *,
     facts: Mapping[str, float],
     arrivals: Sequence[Arrivals] = (),
+    ddp: Sequence[DdpTimes] = (),
     ended: str | None = None,
     most: int = LARGEST,
 ) -> bytes:
@@ -63,6 +123,7 @@ def encode_post(
         steps: Those since the last post.
         facts: About its machine.
         arrivals: Its newest collectives.
+        ddp: What DDP timed since the last post.
         ended: Why its run ended; None while it goes on.
         most: Bytes. Steps are left out, and then words, until it fits.
     """
@@ -73,16 +134,27 @@ def encode_post(
         "facts": {name: float(f"{value:.4g}") for name, value in facts.items()},
         "ended": ended,
     }
-    every = 1
-    while every <= 1 << 20:
-        chosen = [step for step in steps if not step.outlier and step.index // ROW % every == 0]
-        text = _packed({**whole, "steps": _columns(chosen), "arrivals": _newest(arrivals, 512 // every)})
-        if len(text) <= most:
-            return text
-        every *= 2
-        if not chosen:
-            break
-    return _packed({**whole, "verdict": None if verdict is None else encode(_wordless(verdict)), "facts": {}})
+    bare = {**whole, "verdict": None if verdict is None else encode(_wordless(verdict)), "facts": {}}
+    even = [step for step in steps if not step.outlier]
+    for form, enough in ((whole, min(_ENOUGH, len(even))), (bare, min(1, len(even)))):
+        every = 1
+        while len(even) / every * _STEP_BYTES > most:
+            every *= 2
+        while len(chosen := [step for step in even if step.index // ROW % every == 0]) >= enough:
+            text = _packed(
+                {
+                    **form,
+                    "steps": _columns(chosen),
+                    "arrivals": _newest(arrivals, 512 // every),
+                    "ddp": [encode(times) for times in ddp[-max(1, most // _DDP_PART // every) :]],
+                }
+            )
+            if len(text) <= most:
+                return text
+            if not chosen or every > 1 << 20:
+                break
+            every *= 2
+    return _packed(bare)
 
 
 def decode_post(text: bytes) -> RankView:
@@ -92,13 +164,14 @@ def decode_post(text: bytes) -> RankView:
         ValueError: It is no post.
     """
     try:
-        whole = json.loads(zlib.decompress(base64.b85decode(text)))
+        whole = json.loads(zlib.decompressobj(zdict=_COMMON).decompress(base64.b85decode(text)))
         header = Header(**whole["header"])
         ledger = decode(whole["ledger"])
         verdict = decode(whole["verdict"]) if whole.get("verdict") else None
         if not isinstance(ledger, LedgerRecord):
             raise ValueError("a post without a ledger")
         arrivals = [a for line in whole.get("arrivals", ()) if isinstance(a := decode(line), Arrivals)]
+        ddp = [t for line in whole.get("ddp", ()) if isinstance(t := decode(line), DdpTimes)]
         return RankView(
             rank=header.rank,
             header=header,
@@ -108,6 +181,7 @@ def decode_post(text: bytes) -> RankView:
             facts=whole.get("facts", {}),
             ended=whole.get("ended"),
             arrivals=arrivals,
+            ddp=ddp,
         )
     except (KeyError, TypeError, zlib.error) as exc:
         raise ValueError(f"no post of a rank: {exc}") from exc
@@ -145,6 +219,7 @@ def joined(before: RankView | None, new: RankView, most: int) -> RankView:
             late.host,
         ),
         arrivals=[*before.arrivals, *new.arrivals][-4:],
+        ddp=[*before.ddp, *new.ddp][-MOST_DDP:],
     )
 
 
@@ -156,6 +231,7 @@ def view_of_steps(
     *,
     facts: Mapping[str, float],
     arrivals: Sequence[Arrivals] = (),
+    ddp: Sequence[DdpTimes] = (),
     ended: str | None = None,
 ) -> RankView:
     """Return rank 0's view of itself, in the form of the others'."""
@@ -169,11 +245,14 @@ def view_of_steps(
         facts=facts,
         ended=ended,
         arrivals=arrivals,
+        ddp=ddp,
     )
 
 
 def _packed(whole: Mapping[str, Any]) -> bytes:
-    return base64.b85encode(zlib.compress(json.dumps(whole, separators=(",", ":")).encode(), 6))
+    squeezed = zlib.compressobj(6, zdict=_COMMON)
+    text = json.dumps(whole, separators=(",", ":")).encode()
+    return base64.b85encode(squeezed.compress(text) + squeezed.flush())
 
 
 def _header(header: Header) -> dict[str, Any]:

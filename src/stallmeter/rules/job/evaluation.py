@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from ...ranks.job import GPU_FACTS, Job, RankView
 from ...records.diagnosis import Abstention, Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
+from ...workers.job import advise_job
 from .. import ALL_RULES
 from ..evaluation import BEFORE_TRAINING
 from . import JOB_RULES
@@ -79,7 +80,7 @@ def judge(job: Job) -> JobVerdict:
         primary=ordered[0] if ordered else None,
         diagnoses=tuple(ordered),
         abstained=tuple(_abstained(job)),
-        num_workers=_workers(job, ordered),
+        num_workers=_workers(job, found),
         runner_up=next((d for d in ordered[1:] if d.severity is not Severity.INFO), None),
     )
     return JobVerdict(
@@ -337,14 +338,8 @@ def _abstained(job: Job) -> list[Abstention]:
     return found
 
 
-def _workers(job: Job, ordered: Sequence[Diagnosis]) -> WorkerAdvice | None:
-    """Return one number for all ranks: that of the late ones where data make them late, else what most would take."""
+def _workers(job: Job, found: Sequence[Loss]) -> WorkerAdvice | None:
+    """Return one number for all ranks: that of the late ones where data make them late."""
     known = {view.rank: view.verdict.num_workers for view in job.ranks if view.verdict and view.verdict.num_workers}
-    if not known:
-        return None
-    late = ordered[0].ranks if ordered and _BUCKETS.get(ordered[0].rule) == "data_wait" else ()
-    asked = [known[rank] for rank in (late or known) if rank in known] or list(known.values())
-    if late:
-        return max(asked, key=lambda advice: advice.recommended)
-    usual = Counter(advice.recommended for advice in asked).most_common(1)[0][0]
-    return next(advice for advice in asked if advice.recommended == usual)
+    late = {rank for loss in found if loss.bucket == "data_wait" and loss.share >= WORTH_SHARE for rank in loss.ranks}
+    return advise_job(known, sorted(late))

@@ -8,8 +8,8 @@ rule is told with the rank's number instead of this one.
 **Evidence.** The steps of all ranks, walked through beside each other: how far the named rank was behind when the
 others began to wait for it. No clock is needed for that. A slow backward pass, or slow work in the body of a plain
 loop, shows in no ledger, because all ranks wait in it alike; there the arrivals at the collectives tell, from PyTorch's
-flight recorder. Beside it what differs between its machine and the others': clocks, throttling, temperature, power, CPU
-time stolen by the hypervisor, other processes on its CPUs or its GPU.
+flight recorder, or else DDP's own times of its exchange. Beside it what differs between its machine and the others':
+clocks, throttling, temperature, power, CPU time stolen by the hypervisor, other processes on its CPUs or its GPU.
 
 **Advice.** Compare the machine with the others. Move the rank, or leave the machine out. Where the machines are alike,
 look for work that only this rank does: a longer batch, a hook, a print, a debug flag.
@@ -80,6 +80,7 @@ class Straggler:
         share_pct = 100.0 * loss.share
         work = work_of(loss)
         facts, explained = _facts(job, loss.ranks)
+        unseen = Evidence(f"of that, in no ledger: seen by {loss.seen_by}", 100.0 * loss.unseen_share, "%")
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if share_pct >= self.critical_pct else Severity.WARNING,
@@ -93,6 +94,7 @@ class Straggler:
             evidence=(
                 Evidence("waited for it, share of training time", share_pct, "%", self.warn_pct, "our choice"),
                 Evidence("waited for it in a mean step", loss.per_step_s, "s"),
+                *([unseen] if loss.seen_by else []),
                 Evidence(f"steps of {loss.of_steps:,} in which it was late", float(loss.steps), "steps"),
                 *facts,
             ),
