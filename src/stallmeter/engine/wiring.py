@@ -108,8 +108,7 @@ def assemble(
         worker_tuner=worker_tuner,
         profiler=profiler,
         job_watch=_job_watch(context, window, inbox.append),
-        # The thread that carries out the ending is made with the collector, so that there is one when a run ends while
-        # the interpreter does, and can be started no more.
+        # The thread for the ending is made with the collector: while the interpreter ends none can be started any more.
         after=lambda: run.do_ending(),
         cut_short=lambda: ending.cut_short(),
     )

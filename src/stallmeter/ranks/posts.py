@@ -125,8 +125,9 @@ def joined(before: RankView | None, new: RankView, most: int) -> RankView:
         return new
     old, late = before.steps, new.steps
     names = {*old.seconds, *late.seconds}
-    seen = set(old.index)
-    fresh = [at for at, index in enumerate(late.index) if index not in seen]
+    # Not those between: one that was read from its recording has more of the rows than its posts.
+    newest = old.index[-1] if len(old.index) else -1
+    fresh = [at for at, index in enumerate(late.index) if index > newest]
     cut = max(0, len(old.index) + len(fresh) - most)
     if cut:  # at the beginning of a row, so that all ranks drop the same
         cut = next((at for at in range(cut, len(old.index)) if old.index[at] // ROW != old.index[at - 1] // ROW), cut)
@@ -136,6 +137,8 @@ def joined(before: RankView | None, new: RankView, most: int) -> RankView:
         seconds[name] = [*mine[cut:], *(theirs[at] for at in fresh)]
     return replace(
         new,
+        verdict=new.verdict or before.verdict,
+        facts=new.facts or before.facts,
         steps=RankSteps(
             new.rank,
             [*old.index[cut:], *(late.index[at] for at in fresh)],
@@ -184,6 +187,7 @@ def _header(header: Header) -> dict[str, Any]:
         "started_s": header.started_s,
         "host": header.host,
         "pid": header.pid,
+        "process_space": header.process_space,
         "version": header.version,
         "framework": header.framework,
     }

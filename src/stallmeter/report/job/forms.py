@@ -27,6 +27,7 @@ def headline(job: JobReport) -> str:
 
 def remarks(job: JobReport) -> Iterator[str]:
     """Yield what is not in the table."""
+    yield from job.silent
     yield from job.who_waits
     if job.why_not and not any(job.why_not in line for line in job.who_waits):
         yield f"Who waits for whom was not judged: {job.why_not}."
@@ -106,6 +107,7 @@ def job_to_json(job: JobReport) -> dict[str, Any]:
         "slowdown": job.slowdown,
         "why_not": job.why_not or None,
         "missing": list(job.missing),
+        "silent": list(job.silent),
         "who_waits": list(job.who_waits),
         "heat": None if job.heat is None else dataclasses.asdict(job.heat),
         "slowest_steps": [dataclasses.asdict(step) for step in job.slowest],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...ranks.job import Job, RankView
@@ -12,6 +12,7 @@ from ...ranks.steps import RankSteps
 from ...rules.job.evaluation import JobVerdict
 from ...rules.job.words import named, of_ranks
 from .. import wording
+from .endings import silent_lines
 
 BINS = 48
 """Columns of the heat map."""
@@ -51,7 +52,7 @@ class RankRow:
     """What that one says."""
     ended: str | None
     died: bool
-    """Whether it fell silent while others went on."""
+    """Whether its process was gone without a word, while others went on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,8 @@ class JobReport:
     lost_gpu_s: float
     slowdown: float | None
     why_not: str
+    silent: tuple[str, ...]
+    """Ranks that did not end as they should, with their last step, and those of which nothing is known."""
     who_waits: tuple[str, ...]
     """Up to three lines."""
     heat: HeatMap | None
@@ -100,22 +103,24 @@ class JobReport:
 def job_report(job: Job, verdict: JobVerdict) -> JobReport:
     """Return what is shown of a job."""
     merged = job.merged
+    died = frozenset(view.rank for view in job.died)
     return JobReport(
         world_size=job.world_size,
-        rows=tuple(_row(view, job, verdict) for view in job.ranks),
+        rows=tuple(_row(view, job, verdict, died) for view in job.ranks),
         missing=job.missing,
         steps=0 if merged is None else merged.steps,
         lost_s=verdict.lost_s,
         lost_gpu_s=verdict.lost_gpu_s,
         slowdown=verdict.slowdown,
         why_not=verdict.why_not,
-        who_waits=tuple(_who_waits(job, verdict))[:3],
+        silent=tuple(silent_lines(job)),
+        who_waits=tuple(_who_waits(verdict))[:3],
         heat=None if merged is None else _heat(merged),
         slowest=() if merged is None else _slowest(merged, [view.steps for view in job.ranks]),
     )
 
 
-def _row(view: RankView, job: Job, verdict: JobVerdict) -> RankRow:
+def _row(view: RankView, job: Job, verdict: JobVerdict, died: Collection[int]) -> RankRow:
     merged, ledger = job.merged, view.ledger
     own = None if merged is None else merged.own_s.get(view.rank)
     scale = job.training_s / merged.total_s if merged is not None and merged.total_s else 0.0
@@ -145,11 +150,11 @@ def _row(view: RankView, job: Job, verdict: JobVerdict) -> RankRow:
         primary=None if primary is None else primary.rule,
         summary=None if primary is None else primary.summary,
         ended=view.ended,
-        died=any(dead.rank == view.rank for dead in job.died),
+        died=view.rank in died,
     )
 
 
-def _who_waits(job: Job, verdict: JobVerdict) -> list[str]:
+def _who_waits(verdict: JobVerdict) -> list[str]:
     lines = []
     for loss in verdict.losses[:2]:
         if loss.share < 0.01:
@@ -159,11 +164,6 @@ def _who_waits(job: Job, verdict: JobVerdict) -> list[str]:
         share = wording.percent(100 * loss.share)
         each = wording.seconds(loss.per_step_s)
         lines.append(f"{share} of the time is waited {who}, late with {work}: {each} in a mean step.")
-    for dead in job.died:
-        steps = 0 if dead.ledger is None else dead.ledger.steps
-        lines.insert(0, f"Rank {dead.rank} fell silent after step {steps:,}, while others went on.")
-    if job.missing:
-        lines.append(f"Nothing is known of {of_ranks(job.missing)}.")
     if not lines:
         lines.append("No rank waits long for another." if not verdict.why_not else f"Not judged: {verdict.why_not}.")
     return lines

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...ranks.job import Job, RankView
-from ...records.diagnosis import Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
+from ...records.diagnosis import Abstention, Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
 from .. import ALL_RULES
 from . import JOB_RULES
 from .gain import job_gain
 from .losses import COMPUTE, Loss, group_of, losses
 from .straggler import Straggler
-from .words import named, of_ranks
+from .words import OTHERS, named, of_ranks
 
 WORTH_SHARE = 0.05
 """Share of the training time from which on a loss to late ranks, or one of all ranks, is worth a warning."""
@@ -78,6 +78,20 @@ def judge(job: Job) -> JobVerdict:
         lost_gpu_s=lost_s * max(1, job.world_size),
         slowdown=job.training_s / (job.training_s - lost_s) if job.training_s else None,
         why_not=_why_not(job),
+    )
+
+
+def alone(verdict: Verdict, world_size: int) -> Verdict:
+    """Return the verdict of a rank that knows of no other: it cannot say that nothing is wrong.
+
+    Its steps may be waits for them.
+    """
+    if world_size < 2 or all(diagnosis.rule != HEALTHY for diagnosis in verdict.diagnoses):
+        return verdict
+    kept = tuple(diagnosis for diagnosis in verdict.diagnoses if diagnosis.rule != HEALTHY)
+    primary = verdict.primary if verdict.primary is None or verdict.primary.rule != HEALTHY else None
+    return replace(
+        verdict, primary=primary, diagnoses=kept, abstained=(*verdict.abstained, Abstention(HEALTHY, (OTHERS,)))
     )
 
 

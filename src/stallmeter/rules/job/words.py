@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+OTHERS = "the other ranks"
+"""What it lacks where nothing, or not enough, is known of them."""
+
 SHOWN = 6
 """More ranks are counted, not listed."""
 
