@@ -113,12 +113,15 @@ class JobWatch:
         self._begun_s = clock()
         self._due_s = self._begun_s + FIRST_S
         self._new: deque[StepRecord] = deque(maxlen=MOST_NEW)
+        self._sent: deque[StepRecord] = deque(maxlen=MOST_NEW)
+        """Of the last post: the next one repeats them where rank 0 has not taken it."""
+        self._left = False
+        """Whether there was somewhere to leave the last post."""
         self._arrivals: deque[Arrivals] = deque(maxlen=4)
         self._turn: _Turn | None = None
         self._expecting: dict[str, Channel] = {}
         """Where others leave posts for rank 0."""
         self._views: dict[int, RankView] = {}
-        self._texts: dict[int, str] = {}
         self._sizes: dict[int, int] = {}
         """Of other ranks' recordings when they were last looked into."""
         self._heard_s: dict[int, float] = {}
@@ -164,7 +167,7 @@ class JobWatch:
         self._turn = _Turn(header, ledger, own, ended, recorder.folder)
         if self._rank == 0:
             self._add(self._own_view(self._turn))
-            self._forget_new()
+            self._new.clear()
         return True
 
     def exchange(self) -> None:
@@ -205,24 +208,32 @@ class JobWatch:
     # -- other ranks than 0 --------------------------------------------------------------------------------------------
 
     def _post(self, turn: _Turn) -> None:
-        text = encode_post(
+        try:
+            channels = list(self._connect(turn.topic).values())
+            if self._left and not any(channel.is_posted(self._rank) for channel in channels):
+                self._sent.clear()
+            self._left = False
+            self._sent.extend(self._new)
+            self._new.clear()
+            text = self._text(turn)
+            for channel in channels:
+                self._left = channel.post(self._rank, text) or self._left
+        except OSError:
+            if turn.ended is None:
+                raise
+            # Rank 0 may have ended before this one, and the store with it.
+
+    def _text(self, turn: _Turn) -> str:
+        return encode_post(
             turn.header,
             turn.ledger,
             turn.own,
-            list(self._new),
+            list(self._sent),
             facts=self._facts(),
             arrivals=self._arrivals,
             ended=turn.ended,
             most=post_bytes(self._world_size),
         ).decode("ascii")
-        try:
-            left = [channel.post(self._rank, text) for channel in self._connect(turn.topic).values()]
-        except OSError:
-            if turn.ended is None:
-                raise
-            return  # rank 0 may have ended before this one, and the store with it
-        if any(left):
-            self._forget_new()
 
     def _connect(self, topic: str) -> dict[str, Channel]:
         """Return new connections: one that has been broken meanwhile would be complained of on stderr, by torch."""
@@ -231,10 +242,6 @@ class JobWatch:
     def _facts(self) -> dict[str, float]:
         gpus = [sample for samples in self._window.gpu.samples.values() for sample in samples.items[-32:]]
         return facts_of(self._window.host.samples.items[-64:], gpus)
-
-    def _forget_new(self) -> None:
-        self._new.clear()
-        self._arrivals.clear()
 
     # -- rank 0 --------------------------------------------------------------------------------------------------------
 
@@ -258,11 +265,10 @@ class JobWatch:
             self._expecting[address] = channels[address]
         for rank in wanted:
             for channel in channels.values():
-                text = channel.posted(rank)
+                text = channel.take_post(rank)
                 if is_abandoned():  # it has hung, and another thread goes on with what was known
                     raise Abandoned
-                if text is not None and text != self._texts.get(rank):
-                    self._texts[rank] = text
+                if text is not None:
                     self._take(rank, text)
 
     def _take(self, rank: int, text: str) -> None:
@@ -359,7 +365,7 @@ class JobWatch:
 
     def _end_posts(self, channels: Iterable[Channel]) -> None:
         for channel in channels:
-            channel.end_posts([rank for rank in range(1, self._world_size) if rank in self._texts])
+            channel.end_posts(self._heard_s)
 
     def _asked(self, view: RankView) -> RankView:
         """Return a view with what became of its process."""

@@ -26,7 +26,7 @@ from .run_folder import Channel
 
 T = TypeVar("T")
 
-_NOTHING = "(nothing)"
+_NOTHING, _TAKEN = "(nothing)", "(taken)"
 CONNECT_S = 3.0
 """Most seconds for making a connection."""
 
@@ -181,9 +181,18 @@ class StoreChannel:
         self._set(f"post/{rank}", text)
         return True
 
-    def posted(self, rank: int) -> str | None:
-        """Return a rank's newest post; None while there is none."""
-        return self._get(f"post/{rank}")
+    def is_posted(self, rank: int) -> bool:
+        """Whether a rank's newest post has not been taken yet."""
+        return self._get(f"post/{rank}") not in (None, _TAKEN)
+
+    def take_post(self, rank: int) -> str | None:
+        """Return a rank's newest post, and put a mark in its place."""
+        text = self._get(f"post/{rank}")
+        if text in (None, _TAKEN):
+            return None
+        # Only if it is still this one: a newer one, posted at this moment, is taken the next time.
+        _calling(self._store.compare_set, f"{self._prefix}/post/{rank}", text, _TAKEN)
+        return text
 
     def end_posts(self, ranks: Iterable[int]) -> None:
         """Remove them: a program of many fits would fill the store."""
@@ -279,10 +288,16 @@ class FolderChannel:
             return False
         return True
 
-    def posted(self, rank: int) -> str | None:
-        """Return a rank's newest post; None while there is none."""
+    def is_posted(self, rank: int) -> bool:
+        """Whether a rank's newest post has not been taken yet."""
+        return (self._folder / f"{rank}.post").exists()
+
+    def take_post(self, rank: int) -> str | None:
+        """Return a rank's newest post, and remove it."""
+        taken = self._folder / f"{rank}.taken"
         try:
-            return (self._folder / f"{rank}.post").read_text(encoding="ascii", errors="replace")
+            (self._folder / f"{rank}.post").replace(taken)  # before it is read: a newer one may come at this moment
+            return taken.read_text(encoding="ascii", errors="replace")
         except FileNotFoundError:
             return None
 

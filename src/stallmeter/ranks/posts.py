@@ -147,7 +147,7 @@ def joined(before: RankView | None, new: RankView, most: int) -> RankView:
             [*old.optimizer_step[cut:], *(late.optimizer_step[at] for at in fresh)],
             late.host,
         ),
-        arrivals=[*before.arrivals, *new.arrivals][-4:],
+        arrivals=[*before.arrivals, *(a for a in new.arrivals if a not in before.arrivals)][-4:],
     )
 
 

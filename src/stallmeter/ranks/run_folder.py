@@ -68,8 +68,11 @@ class Channel(Protocol):
     def post(self, rank: int, text: str) -> bool:
         """Leave a rank's newest post; returns whether somebody may read it."""
 
-    def posted(self, rank: int) -> str | None:
-        """Return a rank's newest post; None while there is none."""
+    def is_posted(self, rank: int) -> bool:
+        """Whether a rank's newest post has not been taken yet: the next one has to repeat it."""
+
+    def take_post(self, rank: int) -> str | None:
+        """Return a rank's newest post, and remove it; None while there is none."""
 
     def end_posts(self, ranks: Iterable[int]) -> None:
         """Rank 0 reads no more: remove what these ranks have left."""
