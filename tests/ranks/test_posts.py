@@ -22,6 +22,7 @@ from stallmeter.ranks.posts import (
     encode_post,
     joined,
     post_bytes,
+    unpacked,
     view_of_steps,
 )
 from stallmeter.recording import Header
@@ -269,10 +270,6 @@ def squeezed(text: bytes) -> bytes:
 
 def packed(whole: object) -> bytes:
     return squeezed(json.dumps(whole).encode())
-
-
-def unpacked(text: bytes) -> Any:
-    return json.loads(zlib.decompressobj(zdict=posts._COMMON).decompress(base64.b85decode(text)))
 
 
 GOOD = unpacked(encode_post(HEADER, LEDGER, None, some_steps(16), facts=FACTS))

@@ -167,10 +167,7 @@ def decode_post(text: bytes) -> RankView:
         ValueError: It is no post.
     """
     try:
-        unpack = zlib.decompressobj(zdict=_COMMON)
-        whole = json.loads(unpack.decompress(base64.b85decode(text), MOST_UNPACKED))
-        if not unpack.eof:
-            raise ValueError("a post that is cut off, or too long")
+        whole = unpacked(text)
         header = Header(**whole["header"])
         ledger = decode(whole["ledger"])
         verdict = decode(whole["verdict"]) if whole.get("verdict") else None
@@ -228,8 +225,8 @@ def joined(before: RankView | None, new: RankView, most: int) -> RankView:
         verdict=new.verdict or before.verdict,
         facts=new.facts or before.facts,
         steps=_newest_rows(whole, most),
-        arrivals=[*before.arrivals, *new.arrivals][-4:],
-        ddp=[*before.ddp, *new.ddp][-MOST_DDP:],
+        arrivals=[*before.arrivals, *(a for a in new.arrivals if a not in before.arrivals)][-4:],
+        ddp=[*before.ddp, *(times for times in new.ddp if times not in before.ddp)][-MOST_DDP:],
     )
 
 
@@ -280,6 +277,20 @@ def view_of_steps(
     )
 
 
+def unpacked(text: bytes) -> Any:
+    """Return the plain objects that a post is made of.
+
+    Raises:
+        ValueError: It is none, cut off, or too long.
+        zlib.error: The same.
+    """
+    unpack = zlib.decompressobj(zdict=_COMMON)
+    whole = json.loads(unpack.decompress(base64.b85decode(text), MOST_UNPACKED))
+    if not unpack.eof:
+        raise ValueError("a post that is cut off, or too long")
+    return whole
+
+
 def _packed(whole: Mapping[str, Any]) -> bytes:
     squeezed = zlib.compressobj(6, zdict=_COMMON)
     text = json.dumps(whole, separators=(",", ":")).encode()
@@ -294,6 +305,7 @@ def _header(header: Header) -> dict[str, Any]:
         "started_s": header.started_s,
         "host": header.host,
         "pid": header.pid,
+        "process_space": header.process_space,
         "version": header.version,
         "framework": header.framework,
     }
