@@ -18,16 +18,14 @@ from ..recording.columns import Columns, read_columns
 from ..recording.tail import END, read_tail
 from ..records import Arrivals, DdpTimes, Event, GpuSample, HostSample, LedgerRecord, LoaderInfo, StepRecord
 from ..records.diagnosis import Verdict
+from ..timing.rows import is_kept
 from .arrivals import Exchanges, late_in_exchanges
 from .ddp import DdpExchange, ddp_exchange
 from .merge import Merged, merge
 from .steps import COLUMNS, RankSteps, rank_steps
 
 MOST_STEPS = 1_500_000
-"""Steps of all ranks together that are merged; of more, rows of `ROW` are taken evenly over the run."""
-
-ROW = 32
-"""Steps in a row. What a rank does after the exchange of gradients shows at the next one."""
+"""Steps of all ranks together that are merged; of more, rows are taken evenly over the run."""
 
 _LOOKED_AT = 2**18
 """Bytes of one file from which the number of steps in all of them is estimated."""
@@ -262,7 +260,7 @@ def _rows_to_read(folder: Path) -> Callable[[int], bool]:
         steps = sum(files.values()) * head.count(b'\n["step"') / max(1, len(head))
         while steps / every > MOST_STEPS:
             every *= 2
-    return (lambda _: True) if every == 1 else (lambda index: index // ROW % every == 0)
+    return lambda index: is_kept(index, every)
 
 
 def view_of(columns: Columns, verdict: Verdict | None = None) -> RankView:

@@ -19,13 +19,11 @@ from ..recording import Header, decode, encode
 from ..records import Arrivals, DdpTimes, LedgerRecord, StepRecord
 from ..records.diagnosis import Advice, Diagnosis, Severity, Verdict, WorkerAdvice
 from ..records.steps import BUCKETS
+from ..timing.rows import ROW, is_kept
 from .job import GPU_FACTS, HOST_FACTS, RankView
 from .steps import PHASES, RankSteps, with_starts
 
 T = TypeVar("T")
-
-ROW = 8
-"""Steps in a row."""
 
 BYTES_PER_MIN = 1_000_000
 """What rank 0 receives at most from all ranks together."""
@@ -145,7 +143,7 @@ def encode_post(
         every = 1
         while len(even) / every * _STEP_BYTES > most:
             every *= 2
-        while len(chosen := [step for step in even if step.index // ROW % every == 0]) >= enough:
+        while len(chosen := [step for step in even if is_kept(step.index, every)]) >= enough:
             text = _packed(
                 {
                     **form,
