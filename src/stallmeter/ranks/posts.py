@@ -82,7 +82,13 @@ def encode_post(
         every *= 2
         if not chosen:
             break
-    return _packed({**whole, "verdict": None if verdict is None else encode(_wordless(verdict)), "facts": {}})
+    bare = None if verdict is None else _wordless(verdict)
+    if bare is not None:  # the job's number of workers is made of all ranks': it goes last
+        text = _packed({**whole, "verdict": encode(bare), "facts": {}})
+        if len(text) <= most:
+            return text
+        bare = replace(bare, num_workers=None)
+    return _packed({**whole, "verdict": None if bare is None else encode(bare), "facts": {}})
 
 
 def decode_post(text: bytes) -> RankView:
@@ -247,4 +253,5 @@ def _brief(diagnosis: Diagnosis) -> Diagnosis:
 def _wordless(verdict: Verdict) -> Verdict:
     short = _short(verdict)
     bare = tuple(replace(d, summary="", title=d.title[:60], advice=()) for d in short.diagnoses[:2])
-    return Verdict(primary=bare[0] if bare else None, diagnoses=bare)
+    workers = None if short.num_workers is None else replace(short.num_workers, reason="")
+    return Verdict(primary=bare[0] if bare else None, diagnoses=bare, num_workers=workers)
