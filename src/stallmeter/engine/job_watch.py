@@ -13,17 +13,14 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from ..ranks.job import Job, RankView, assemble, facts_of
-from ..ranks.posts import decode_post, encode_post, joined, post_bytes, view_of_steps
+from ..ranks.posts import MOST_DDP, PERIOD_S, PostPace, decode_post, encode_post, joined, view_of_steps
 from ..ranks.run_folder import Channel, Channels
 from ..recording import Header
-from ..records import Arrivals, Event, LedgerRecord, StepRecord
+from ..records import Arrivals, DdpTimes, Event, LedgerRecord, StepRecord
 from ..records.diagnosis import Verdict, WorkerAdvice
 from ..report.job.model import JobReport, job_report
 from ..rules.job.evaluation import JobVerdict, judge
 from ..window import Window
-
-FIRST_S, PERIOD_S = 2.0, 30.0
-"""The first post comes after so long, the others whenever the run has doubled, at last twice a minute."""
 
 WAIT_S = 2.0
 """Most seconds that rank 0 waits at its end for the last posts of the others."""
@@ -74,9 +71,10 @@ class JobWatch:
         self._tell = tell
         self._clock = clock
         self._begun_s = clock()
-        self._due_s = self._begun_s + FIRST_S
+        self._pace = PostPace(world_size, self._begun_s)
         self._new: deque[StepRecord] = deque(maxlen=MOST_NEW)
         self._arrivals: deque[Arrivals] = deque(maxlen=4)
+        self._ddp: deque[DdpTimes] = deque(maxlen=MOST_DDP)
         self._open: dict[str, Channel] = {}
         self._views: dict[int, RankView] = {}
         self._texts: dict[int, str] = {}
@@ -104,6 +102,8 @@ class JobWatch:
             self._new.append(record)
         elif isinstance(record, Arrivals):
             self._arrivals.append(record)
+        elif isinstance(record, DdpTimes):
+            self._ddp.append(record)
 
     def exchange(self, recorder: HasHeader | None, own: Verdict, ended: str | None = None) -> None:
         """Post, or read and judge, where it is time to; at the end in any case.
@@ -119,15 +119,15 @@ class JobWatch:
         now_s = self._clock()
         header = None if recorder is None else recorder.header
         ledger = self._window.ledger.record
-        if header is None or not header.run_id or ledger is None or (now_s < self._due_s and ended is None):
+        if header is None or not header.run_id or ledger is None or (now_s < self._pace.due_s and ended is None):
             return
-        self._due_s = now_s + min(PERIOD_S, max(FIRST_S, now_s - self._begun_s))
+        self._pace.begin(now_s, last=ended is not None)
         channels = self._connect(f"posts/{header.run_id}")
         if self._rank:
             self._post(channels, header, ledger, own, ended)
             return
         self._views[0] = joined(self._views.get(0), self._own_view(header, ledger, own, ended), self._most_steps)
-        self._new.clear()
+        self._forget_new()
         self._read(channels)
         if ended is not None:
             self._await_others(channels)
@@ -151,8 +151,9 @@ class JobWatch:
             list(self._new),
             facts=self._facts(),
             arrivals=self._arrivals,
+            ddp=list(self._ddp),
             ended=ended,
-            most=post_bytes(self._world_size),
+            most=self._pace.most,
         ).decode("ascii")
         try:
             for channel in channels:
@@ -160,7 +161,11 @@ class JobWatch:
         except OSError:
             self._open.clear()
             raise
+        self._forget_new()
+
+    def _forget_new(self) -> None:
         self._new.clear()
+        self._ddp.clear()
 
     def _facts(self) -> dict[str, float]:
         gpus = [sample for samples in self._window.gpu.samples.values() for sample in samples.items[-32:]]
@@ -168,7 +173,14 @@ class JobWatch:
 
     def _own_view(self, header: Header, ledger: LedgerRecord, own: Verdict, ended: str | None) -> RankView:
         return view_of_steps(
-            header, ledger, own, list(self._new), facts=self._facts(), arrivals=tuple(self._arrivals), ended=ended
+            header,
+            ledger,
+            own,
+            list(self._new),
+            facts=self._facts(),
+            arrivals=tuple(self._arrivals),
+            ddp=tuple(self._ddp),
+            ended=ended,
         )
 
     def _read(self, channels: list[Channel]) -> None:

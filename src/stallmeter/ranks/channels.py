@@ -35,13 +35,14 @@ EXCHANGE_FOLDER = ".ranks"
 
 
 def find_channels(
-    topic: str, *, directory: Path, environ: Mapping[str, str] = os.environ
+    topic: str, *, directory: Path, job: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> Mapping[str, Callable[[], Channel]]:
     """Return what connects this process with the other ranks at the moment, by address.
 
     Args:
         topic: What is asked about.
         directory: Where recordings go.
+        job: Names this start of the ranks, where that is known; else the launcher's variables do.
         environ: The launcher's variables.
     """
     # After a restart by torchrun the store may be the old one.
@@ -49,7 +50,7 @@ def find_channels(
     store = _agents_store(environ) or _groups_store()
     if store is not None:
         return {"|".join(map(str, store)): partial(_connect, store, prefix)}
-    job = job_from_environment(environ)
+    job = job or job_from_environment(environ)
     if job is None:
         return {}
     name = hashlib.sha256(f"{job}|{topic}".encode()).hexdigest()[:16]

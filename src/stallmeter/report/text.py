@@ -40,6 +40,9 @@ SHOWN_PCT = 0.1
 NAMED_PCT = 1.0
 """A callback or logger is named from this share of the wall time on."""
 
+MOST_NAMED = 16
+"""Other ranks that are listed by number."""
+
 # Names of the terminal's own palette, which its owner made readable on its background; no fixed colours.
 _STYLE = {Severity.CRITICAL: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold green"}
 _BUCKET_STYLE = {"data_wait": "red", "worker_startup": "red", "other": "magenta"}
@@ -408,4 +411,5 @@ def _doubts(report: Report) -> Iterator[tuple[str, str]]:
         yield "damaged", f"{report.skipped_lines} lines of the recording were passed over"
     others = [rank for rank in report.ranks if report.header is None or rank != report.header.rank]
     if others:
-        yield "other ranks", f"{', '.join(map(str, others))} (see them with --rank)"
+        more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
+        yield "other ranks", f"{', '.join(map(str, others[:MOST_NAMED]))}{more} (see them with --rank)"

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...ranks.job import Job, RankView
-from ...ranks.merge import Meeting, Merged
+from ...ranks.merge import Merged
 from ...ranks.steps import RankSteps
+from ...ranks.walk import Meeting
 from ...rules.job.evaluation import JobVerdict
 from ...rules.job.words import named, of_ranks
 from .. import wording
@@ -21,6 +22,9 @@ SLOWEST = 5
 
 MOST_ROWS = 64
 """Ranks that a heat map and a table list; of more, those that were waited for the most."""
+
+MOST_BESIDE = 8
+"""Ranks that one slow step is shown with; of more, the late one and others spread evenly from the longest on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +106,7 @@ def job_report(job: Job, verdict: JobVerdict) -> JobReport:
     merged = job.merged
     return JobReport(
         world_size=job.world_size,
-        rows=tuple(_row(view, job, verdict) for view in job.ranks),
+        rows=_rows(job, verdict),
         missing=job.missing,
         steps=0 if merged is None else merged.steps,
         lost_s=verdict.lost_s,
@@ -115,7 +119,12 @@ def job_report(job: Job, verdict: JobVerdict) -> JobReport:
     )
 
 
-def _row(view: RankView, job: Job, verdict: JobVerdict) -> RankRow:
+def _rows(job: Job, verdict: JobVerdict) -> tuple[RankRow, ...]:
+    died = {view.rank for view in job.died}
+    return tuple(_row(view, job, verdict, died=view.rank in died) for view in job.ranks)
+
+
+def _row(view: RankView, job: Job, verdict: JobVerdict, *, died: bool) -> RankRow:
     merged, ledger = job.merged, view.ledger
     own = None if merged is None else merged.own_s.get(view.rank)
     scale = job.training_s / merged.total_s if merged is not None and merged.total_s else 0.0
@@ -145,7 +154,7 @@ def _row(view: RankView, job: Job, verdict: JobVerdict) -> RankRow:
         primary=None if primary is None else primary.rule,
         summary=None if primary is None else primary.summary,
         ended=view.ended,
-        died=any(dead.rank == view.rank for dead in job.died),
+        died=died,
     )
 
 
@@ -187,13 +196,22 @@ def _slowest(merged: Merged, steps: Sequence[RankSteps]) -> tuple[SlowStep, ...]
         if len(worst) >= SLOWEST:
             break
         worst.setdefault(meeting.index, meeting)
-    places = {rank.rank: {index: at for at, index in enumerate(rank.index)} for rank in steps} if worst else {}
     found = []
     for index, meeting in worst.items():
-        seconds = {
-            rank.rank: {name: values[at] for name, values in rank.seconds.items() if values[at] > 0}
-            for rank in steps
-            if (at := places[rank.rank].get(index)) is not None
-        }
-        found.append(SlowStep(index, meeting.loss_s, meeting.rank, meeting.bucket, seconds))
+        seconds = {}
+        for rank in steps:
+            if index in rank.index:
+                at = rank.index.index(index)
+                seconds[rank.rank] = {name: values[at] for name, values in rank.seconds.items() if values[at] > 0}
+        shown = _beside(seconds, meeting.rank)
+        found.append(SlowStep(index, meeting.loss_s, meeting.rank, meeting.bucket, shown))
     return tuple(found)
+
+
+def _beside(seconds: dict[int, dict[str, float]], late: int) -> dict[int, dict[str, float]]:
+    """Return the late rank and some others, where there are too many to compare with the eye."""
+    if len(seconds) <= MOST_BESIDE:
+        return seconds
+    others = sorted((rank for rank in seconds if rank != late), key=lambda rank: -sum(seconds[rank].values()))
+    chosen = {others[i * (len(others) - 1) // (MOST_BESIDE - 2)] for i in range(MOST_BESIDE - 1)}
+    return {rank: parts for rank, parts in seconds.items() if rank == late or rank in chosen}

@@ -5,14 +5,15 @@ until the exchange has ended. Neither data nor computing is the limit.
 
 **Evidence.** From the collectives that PyTorch's flight recorder noted on all ranks: time from the last arrival to
 the end of the exchange, bytes and collectives in a step, and the bandwidth of the algorithm that follows from them.
+Where it does not note their end (gloo), or notes nothing, the time is DDP's own: it times one exchange in a hundred.
 What overlaps with the backward pass is not counted.
 
 **Advice.** Exchange less often (accumulate gradients), less (bf16 compression), or in larger pieces (bucket size);
 check that the fast network is used.
 
-**When it is wrong.** Where nobody recorded collectives it is silent. gloo does not note their end: the end of the
-backward pass, or of a plain loop's body, is taken for it, and a long optimizer step looks like a long exchange. On two
-ranks of one host the "network" is its memory and its CPUs: with few CPUs the exchange is slow because of these.
+**When it is wrong.** Where nobody recorded collectives it is silent. Without their end and without DDP's own times the
+end of the backward pass, or of a plain loop's body, is taken, and a long optimizer step looks like a long exchange. On
+two ranks of one host the "network" is its memory and its CPUs: with few CPUs the exchange is slow because of these.
 
 **References.** NCCL tests' definition of the bandwidth of an all-reduce: 2 (n - 1) / n times the bytes, over the time.
 """
@@ -42,14 +43,11 @@ class CommunicationBound:
 
     def check(self, job: Job, _: Sequence[Loss]) -> Diagnosis | None:
         """Compare the time of the exchange itself with that of the steps."""
-        exchanges, merged = job.exchanges, job.merged
-        if exchanges is None or merged is None or exchanges.exchange_s is None or not exchanges.total_s:
+        merged, found = job.merged, _exchange_of(job)
+        if merged is None or found is None or 100.0 * found.share < self.warn_pct:
             return None
-        share = exchanges.exchange_s / exchanges.total_s
-        if 100.0 * share < self.warn_pct:
-            return None
-        count, per_step_s = len(merged.ranks), exchanges.exchange_s / len(exchanges.steps)
-        bandwidth = 2.0 * (count - 1) / count * exchanges.bytes_per_step / per_step_s
+        share, per_step_s, count = found.share, found.per_step_s, len(merged.ranks)
+        bandwidth = 2.0 * (count - 1) / count * found.bytes_per_step / per_step_s
         lost_s = share * job.training_s
         # Half of it is what exchanging half as often, or half as much, can win.
         gain_pct, interval_pct = job_gain(job, lost_s / 2.0)
@@ -58,17 +56,15 @@ class CommunicationBound:
             severity=Severity.CRITICAL if 100.0 * share >= self.critical_pct else Severity.WARNING,
             title=self.title,
             summary=f"After the last rank's arrival the exchange took {per_step_s * 1e3:.1f} ms in a mean step, "
-            f"{100.0 * share:.0f} % of the time, for {exchanges.bytes_per_step / 1e6:.3g} MB of each rank.",
+            f"{100.0 * share:.0f} % of the time, for {found.bytes_per_step / 1e6:.3g} MB of each rank.",
             time_lost_s=lost_s,
             share_pct=100.0 * lost_s / job.wall_s if job.wall_s else 0.0,
-            confidence=0.8 if exchanges.is_measured else 0.6,
+            confidence=0.8 if found.is_measured else 0.6,
             evidence=(
-                Evidence(
-                    "exchange after the last arrival, share of the steps", 100.0 * share, "%", self.warn_pct, "XProf"
-                ),
+                Evidence(found.measured, 100.0 * share, "%", self.warn_pct, "XProf"),
                 Evidence("exchange in a mean step", per_step_s, "s"),
-                Evidence("exchanged by a rank in a step", exchanges.bytes_per_step, "bytes"),
-                Evidence("collectives in a step", exchanges.per_step, "collectives"),
+                Evidence("exchanged by a rank in a step", found.bytes_per_step, "bytes"),
+                Evidence("collectives in a step", found.per_step, "collectives"),
                 Evidence("bandwidth of the algorithm", bandwidth, "bytes/s"),
             ),
             advice=(
@@ -86,3 +82,45 @@ class CommunicationBound:
                 Advice.of("Check that the fast network is used: NCCL_DEBUG=INFO names the interface."),
             ),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """The exchange itself, waits for late ranks apart."""
+
+    share: float
+    """Of the time of the steps, 0 to 1."""
+    per_step_s: float
+    bytes_per_step: float
+    per_step: float
+    """Collectives in a step."""
+    is_measured: bool
+    """Whether its end was noted."""
+    measured: str
+    """What the share is, in words."""
+
+
+def _exchange_of(job: Job) -> _Exchange | None:
+    """Return what is known of the exchange: as noted where its end was, else by DDP's own times."""
+    exchanges, ddp, merged = job.exchanges, job.ddp, job.merged
+    is_measured = exchanges is not None and exchanges.is_measured
+    if ddp is not None and merged is not None and merged.total_s and not is_measured:
+        per_step_s = ddp.exposed_s * ddp.per_step
+        return _Exchange(
+            per_step_s * merged.steps / merged.total_s,
+            per_step_s,
+            exchanges.bytes_per_step if exchanges is not None else ddp.sent_bytes * ddp.per_step,
+            exchanges.per_step if exchanges is not None else ddp.buckets * ddp.per_step,
+            True,
+            "exchange of gradients that nothing hides, by DDP's own times, share of the steps",
+        )
+    if exchanges is None or exchanges.exchange_s is None or not exchanges.total_s:
+        return None
+    return _Exchange(
+        exchanges.exchange_s / exchanges.total_s,
+        exchanges.exchange_s / len(exchanges.steps),
+        exchanges.bytes_per_step,
+        exchanges.per_step,
+        exchanges.is_measured,
+        "exchange after the last arrival, share of the steps",
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,6 +45,10 @@ class Loss:
     """Share (0 to 1) of the loss by bucket of the ledger."""
     from_collectives: bool
     """Whether most of it was seen in the collectives alone."""
+    seen_by: str = ""
+    """What has seen the part of it that no ledger shows; empty where there is none."""
+    unseen_share: float = 0.0
+    """That part, 0 to 1."""
 
 
 def group_of(bucket: str) -> str:
@@ -66,12 +71,12 @@ def losses(job: Job) -> list[Loss]:
         for meeting in merged.meetings:
             late[group_of(meeting.bucket)][meeting.rank] += 1
     unseen = _unseen(job)
-    for rank, seconds in unseen.items():
-        lost[COMPUTE][rank] += seconds
-        parts[COMPUTE][""] += seconds
-        assert job.exchanges is not None
-        late[COMPUTE][rank] += job.exchanges.late_steps.get(rank, 0)
+    for part in unseen:
+        lost[COMPUTE][part.rank] += part.lost_s
+        parts[COMPUTE][part.bucket] += part.lost_s
+        late[COMPUTE][part.rank] += part.times
     found = []
+    unseen_s = sum(part.lost_s for part in unseen)
     for group, by_rank in lost.items():
         seconds = sum(by_rank.values())
         share = seconds / merged.total_s
@@ -85,17 +90,30 @@ def losses(job: Job) -> list[Loss]:
                     per_step_s=seconds / merged.steps,
                     steps=late[group].total(),
                     parts={bucket: s / seconds for bucket, s in parts[group].items()},
-                    from_collectives=group == COMPUTE and sum(unseen.values()) > seconds / 2,
+                    from_collectives=group == COMPUTE and unseen_s > seconds / 2,
+                    seen_by=unseen[0].seen_by if unseen and group == COMPUTE else "",
+                    unseen_share=unseen_s / seconds if group == COMPUTE else 0.0,
                 )
             )
     return sorted(found, key=lambda loss: -loss.share)
 
 
-def _unseen(job: Job) -> dict[int, float]:
-    """Return what was waited for each rank beyond what the ledgers show, scaled to the steps of the merge."""
+@dataclass(frozen=True, slots=True)
+class _Unseen:
+    """What was waited for a rank beyond what the ledgers show, scaled to the steps of the merge."""
+
+    rank: int
+    lost_s: float
+    times: int
+    """That it was seen to be the last."""
+    bucket: str
+    seen_by: str
+
+
+def _unseen(job: Job) -> list[_Unseen]:
     merged, exchanges = job.merged, job.exchanges
     if merged is None or exchanges is None or not exchanges.total_s:
-        return {}
+        return _unseen_by_ddp(job)
     seen: defaultdict[int, float] = defaultdict(float)
     if merged.is_together:
         for meeting in merged.meetings:
@@ -105,7 +123,26 @@ def _unseen(job: Job) -> dict[int, float]:
     extra = {rank: seconds - seen[rank] for rank, seconds in exchanges.lost_s.items()}
     scale = merged.total_s / exchanges.total_s
     least_s = EXTRA_SHARE * exchanges.total_s
-    return {rank: scale * seconds for rank, seconds in extra.items() if seconds > least_s}
+    return [
+        _Unseen(rank, scale * seconds, exchanges.late_steps.get(rank, 0), "", "the flight recorder")
+        for rank, seconds in extra.items()
+        if seconds > least_s
+    ]
+
+
+def _unseen_by_ddp(job: Job) -> list[_Unseen]:
+    """The same from what DDP timed itself: only of a rank that is late through the whole run."""
+    merged, ddp = job.merged, job.ddp
+    if merged is None or ddp is None or ddp.late is None:
+        return []
+    whole_s = ddp.loss_s * ddp.per_step * merged.steps
+    extra_s = whole_s - (merged.lost_by(ddp.late) if merged.is_together else 0.0)
+    if extra_s <= EXTRA_SHARE * merged.total_s:
+        return []
+    others = statistics.median(s for rank, s in ddp.backward_s.items() if rank != ddp.late)
+    longer_s = (ddp.backward_s[ddp.late] - others) * ddp.per_step * merged.steps
+    bucket = "backward" if longer_s >= extra_s / 2.0 else ""
+    return [_Unseen(ddp.late, extra_s, ddp.times, bucket, "DDP's own times")]
 
 
 def _named(lost_s: Mapping[int, float], late: Mapping[int, int], ranks: tuple[int, ...]) -> tuple[int, ...]:

@@ -7,8 +7,8 @@ More GPUs do not help: each of them waits, too.
 **Evidence.** The steps of all ranks, walked through beside each other: how far the named rank was behind when the
 others began to wait for it. No clock is needed for that. A slow backward pass, or slow work in the body of a plain
 loop, shows in no ledger, because all ranks wait in it alike; there the arrivals at the collectives tell, from PyTorch's
-flight recorder. Beside it what differs between its machine and the others': clocks, throttling, temperature, power, CPU
-time stolen by the hypervisor, other processes on its CPUs or its GPU.
+flight recorder, or else DDP's own times of its exchange. Beside it what differs between its machine and the others':
+clocks, throttling, temperature, power, CPU time stolen by the hypervisor, other processes on its CPUs or its GPU.
 
 **Advice.** Compare the machine with the others. Move the rank, or leave the machine out. Where the machines are alike,
 look for work that only this rank does: a longer batch, a hook, a print, a debug flag.
@@ -60,6 +60,7 @@ class Straggler:
         where = max(loss.parts, key=lambda bucket: loss.parts[bucket], default="")
         work = named(loss.bucket if loss.bucket != COMPUTE else where)
         facts = list(_facts(job, loss.ranks))
+        unseen = Evidence(f"of that, in no ledger: seen by {loss.seen_by}", 100.0 * loss.unseen_share, "%")
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if share_pct >= self.critical_pct else Severity.WARNING,
@@ -74,6 +75,7 @@ class Straggler:
             evidence=(
                 Evidence("waited for it, share of training time", share_pct, "%", self.warn_pct, "our choice"),
                 Evidence("waited for it in a mean step", loss.per_step_s, "s"),
+                *([unseen] if loss.seen_by else []),
                 Evidence("steps in which it was late, of those looked at", float(loss.steps), "steps"),
                 *facts,
             ),
