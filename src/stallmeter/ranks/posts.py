@@ -137,9 +137,11 @@ def encode_post(
         "facts": {name: float(f"{value:.4g}") for name, value in facts.items()},
         "ended": ended,
     }
-    bare = {**whole, "verdict": None if verdict is None else encode(_wordless(verdict)), "facts": {}}
+    short = None if verdict is None else _wordless(verdict)
+    bare = {**whole, "verdict": None if short is None else encode(short), "facts": {}}
+    least = bare if short is None else {**bare, "verdict": encode(replace(short, num_workers=None))}
     even = [step for step in steps if not step.outlier]
-    for form, enough in ((whole, min(_ENOUGH, len(even))), (bare, min(1, len(even)))):
+    for form, enough in ((whole, min(_ENOUGH, len(even))), (bare, min(1, len(even))), (least, min(1, len(even)))):
         every = 1
         while len(even) / every * _STEP_BYTES > most:
             every *= 2
@@ -157,7 +159,7 @@ def encode_post(
             if not chosen or every > 1 << 20:
                 break
             every *= 2
-    return _packed(bare)
+    return _packed(least)
 
 
 def decode_post(text: bytes) -> RankView:
@@ -374,4 +376,5 @@ def _brief(diagnosis: Diagnosis) -> Diagnosis:
 def _wordless(verdict: Verdict) -> Verdict:
     short = _short(verdict)
     bare = tuple(replace(d, summary="", title=d.title[:60], advice=()) for d in short.diagnoses[:2])
-    return Verdict(primary=bare[0] if bare else None, diagnoses=bare)
+    workers = None if short.num_workers is None else replace(short.num_workers, reason="")
+    return Verdict(primary=bare[0] if bare else None, diagnoses=bare, num_workers=workers)
