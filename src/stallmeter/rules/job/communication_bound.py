@@ -29,6 +29,7 @@ from ...records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..rule import threshold
 from .gain import job_gain
 from .losses import Loss
+from .words import time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,47 +42,53 @@ class CommunicationBound:
     warn_pct: float = threshold(20.0, "%", "XProf calls a share of 20 % high")
     critical_pct: float = threshold(50.0, "%", "our choice: most of the step")
 
-    def check(self, job: Job, _: Sequence[Loss]) -> Diagnosis | None:
+    def check(self, job: Job, _: Sequence[Loss]) -> list[Diagnosis]:
         """Compare the time of the exchange itself with that of the steps."""
-        merged, found = job.merged, _exchange_of(job)
-        if merged is None or found is None or 100.0 * found.share < self.warn_pct:
-            return None
-        share, per_step_s, count = found.share, found.per_step_s, len(merged.ranks)
+        found = _exchange_of(job)
+        if found is None or found.per_step_s <= 0 or 100.0 * found.share < self.warn_pct:
+            return []
+        share, per_step_s, count = min(1.0, found.share), found.per_step_s, max(job.world_size, len(job.ranks))
         bandwidth = 2.0 * (count - 1) / count * found.bytes_per_step / per_step_s
         lost_s = share * job.training_s
         # Half of it is what exchanging half as often, or half as much, can win.
         gain_pct, interval_pct = job_gain(job, lost_s / 2.0)
-        return Diagnosis(
-            rule=self.id,
-            severity=Severity.CRITICAL if 100.0 * share >= self.critical_pct else Severity.WARNING,
-            title=self.title,
-            summary=f"After the last rank's arrival the exchange took {per_step_s * 1e3:.1f} ms in a mean step, "
-            f"{100.0 * share:.0f} % of the time, for {found.bytes_per_step / 1e6:.3g} MB of each rank.",
-            time_lost_s=lost_s,
-            share_pct=100.0 * lost_s / job.wall_s if job.wall_s else 0.0,
-            confidence=0.8 if found.is_measured else 0.6,
-            evidence=(
-                Evidence(found.measured, 100.0 * share, "%", self.warn_pct, "XProf"),
-                Evidence("exchange in a mean step", per_step_s, "s"),
-                Evidence("exchanged by a rank in a step", found.bytes_per_step, "bytes"),
-                Evidence("collectives in a step", found.per_step, "collectives"),
-                Evidence("bandwidth of the algorithm", bandwidth, "bytes/s"),
-            ),
-            advice=(
-                Advice.of(
-                    "Exchange half as often: accumulate_grad_batches=2, in a plain loop model.no_sync().",
-                    expect="Half the exchanges for the same samples.",
-                    limit="The effective batch doubles: the learning rate may need a change.",
-                    gain_pct=gain_pct,
-                    interval_pct=interval_pct,
+        return [
+            Diagnosis(
+                rule=self.id,
+                severity=Severity.CRITICAL if 100.0 * share >= self.critical_pct else Severity.WARNING,
+                title=self.title,
+                summary=f"After the last rank's arrival the exchange took {time(per_step_s)} in a mean step, "
+                f"{100.0 * share:.0f} % of the time, for {found.bytes_per_step / 1e6:.3g} MB of each rank.",
+                time_lost_s=lost_s,
+                share_pct=100.0 * lost_s / job.wall_s if job.wall_s else 0.0,
+                confidence=0.8 if found.is_measured else 0.6,
+                evidence=(
+                    Evidence(found.measured, 100.0 * share, "%", self.warn_pct, "XProf"),
+                    Evidence("exchange in a mean step", per_step_s, "s"),
+                    Evidence("exchanged by a rank in a step", found.bytes_per_step, "bytes"),
+                    Evidence("collectives in a step", found.per_step, "collectives"),
+                    Evidence("bandwidth of the algorithm", bandwidth, "bytes/s"),
                 ),
-                Advice.of(
-                    "Halve the bytes: register DDP's bf16_compress_hook.",
-                    limit="Gradients are rounded to bfloat16 on the way.",
+                advice=(
+                    Advice.of(
+                        "Exchange half as often: accumulate_grad_batches=2, in a plain loop model.no_sync().",
+                        expect="Half the exchanges for the same samples.",
+                        limit="The effective batch doubles: the learning rate may need a change.",
+                        gain_pct=gain_pct,
+                        interval_pct=interval_pct,
+                    ),
+                    Advice.of(
+                        "Halve the bytes: register DDP's bf16_compress_hook.",
+                        limit="Gradients are rounded to bfloat16 on the way.",
+                    ),
+                    Advice.of("Check that the fast network is used: NCCL_DEBUG=INFO names the interface."),
                 ),
-                Advice.of("Check that the fast network is used: NCCL_DEBUG=INFO names the interface."),
-            ),
-        )
+            )
+        ]
+
+    def lacks(self, job: Job) -> tuple[str, ...]:
+        """Without the collectives of all ranks, or DDP's own times, it is not known what the exchange takes."""
+        return () if _exchange_of(job) is not None else ("collectives that all ranks recorded",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +125,7 @@ def _exchange_of(job: Job) -> _Exchange | None:
         return None
     return _Exchange(
         exchanges.exchange_s / exchanges.total_s,
-        exchanges.exchange_s / len(exchanges.steps),
+        exchanges.exchange_s / max(1, len(exchanges.steps)),
         exchanges.bytes_per_step,
         exchanges.per_step,
         exchanges.is_measured,

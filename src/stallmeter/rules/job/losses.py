@@ -18,6 +18,9 @@ _OWN_WORK = frozenset({"h2d", "forward", "backward", "compute", "optimizer", "lo
 NAMED_SHARE = 0.8
 """Part of a loss that the named ranks must have caused."""
 
+LIKE_OTHERS = 0.5
+"""Part of what those who are named have caused on the mean, from which on another one is named beside them."""
+
 CHANCE = 1e-3
 """A rank that was last so often by chance, were all alike, is not named; the binomial test."""
 
@@ -40,7 +43,9 @@ class Loss:
     per_step_s: float
     """Mean of a step."""
     steps: int
-    """Steps of those seen in which a rank came late with this."""
+    """Steps in which a rank came late with this."""
+    of_steps: int
+    """Steps that were looked at."""
     parts: Mapping[str, float]
     """Share (0 to 1) of the loss by bucket of the ledger."""
     from_collectives: bool
@@ -54,6 +59,18 @@ class Loss:
 def group_of(bucket: str) -> str:
     """Return the kind of work that a bucket of the ledger is."""
     return COMPUTE if bucket in _OWN_WORK else bucket
+
+
+def why_not_judged(job: Job) -> str:
+    """Return why it cannot be said who waits for whom; empty where it can."""
+    merged = job.merged
+    if len(job.ranks) < 2:
+        return f"only rank {job.ranks[0].rank} of {job.world_size} is known" if job.ranks else "no rank is known"
+    if merged is None or not merged.total_s:
+        return "there are no steps that all ranks have recorded"
+    if merged.is_together or not (merged.meetings or merged.unmet_s) or _unseen(job):
+        return ""  # they meet, nobody was ever late, or the collectives tell
+    return "the ranks drift apart and nobody waits: they do not train together, or their steps differ in number"
 
 
 def losses(job: Job) -> list[Loss]:
@@ -70,25 +87,28 @@ def losses(job: Job) -> list[Loss]:
             parts[group_of(bucket)][bucket] += seconds
         for meeting in merged.meetings:
             late[group_of(meeting.bucket)][meeting.rank] += 1
-    unseen = _unseen(job)
+    unseen, unseen_steps = _unseen(job), 0.0
     for part in unseen:
         lost[COMPUTE][part.rank] += part.lost_s
         parts[COMPUTE][part.bucket] += part.lost_s
         late[COMPUTE][part.rank] += part.times
+        unseen_steps += part.times * (merged.steps / max(1, part.looked_at) - 1.0)
     found = []
     unseen_s = sum(part.lost_s for part in unseen)
     for group, by_rank in lost.items():
         seconds = sum(by_rank.values())
-        share = seconds / merged.total_s
+        share = min(1.0, seconds / merged.total_s)
         if share > 0:
+            more = unseen_steps if group == COMPUTE else 0.0
             found.append(
                 Loss(
                     bucket=group,
                     ranks=_named(by_rank, late[group], merged.ranks),
                     lost_s=share * job.training_s,
                     share=share,
-                    per_step_s=seconds / merged.steps,
-                    steps=late[group].total(),
+                    per_step_s=share * merged.total_s / merged.steps,
+                    steps=min(merged.steps, round(late[group].total() + more)),
+                    of_steps=merged.steps,
                     parts={bucket: s / seconds for bucket, s in parts[group].items()},
                     from_collectives=group == COMPUTE and unseen_s > seconds / 2,
                     seen_by=unseen[0].seen_by if unseen and group == COMPUTE else "",
@@ -106,6 +126,8 @@ class _Unseen:
     lost_s: float
     times: int
     """That it was seen to be the last."""
+    looked_at: int
+    """Steps or exchanges that were looked at for that."""
     bucket: str
     seen_by: str
 
@@ -124,7 +146,9 @@ def _unseen(job: Job) -> list[_Unseen]:
     scale = merged.total_s / exchanges.total_s
     least_s = EXTRA_SHARE * exchanges.total_s
     return [
-        _Unseen(rank, scale * seconds, exchanges.late_steps.get(rank, 0), "", "the flight recorder")
+        _Unseen(
+            rank, scale * seconds, exchanges.late_steps.get(rank, 0), len(exchanges.steps), "", "the flight recorder"
+        )
         for rank, seconds in extra.items()
         if seconds > least_s
     ]
@@ -142,7 +166,7 @@ def _unseen_by_ddp(job: Job) -> list[_Unseen]:
     others = statistics.median(s for rank, s in ddp.backward_s.items() if rank != ddp.late)
     longer_s = (ddp.backward_s[ddp.late] - others) * ddp.per_step * merged.steps
     bucket = "backward" if longer_s >= extra_s / 2.0 else ""
-    return [_Unseen(ddp.late, extra_s, ddp.times, bucket, "DDP's own times")]
+    return [_Unseen(ddp.late, extra_s, ddp.times, ddp.times, bucket, "DDP's own times")]
 
 
 def _named(lost_s: Mapping[int, float], late: Mapping[int, int], ranks: tuple[int, ...]) -> tuple[int, ...]:
@@ -151,10 +175,11 @@ def _named(lost_s: Mapping[int, float], late: Mapping[int, int], ranks: tuple[in
     named: list[int] = []
     part_s = 0.0
     for rank in sorted(lost_s, key=lambda r: -lost_s[r]):
+        # Nearly all is explained; who has caused as much as those that are named is named, too.
+        if part_s >= NAMED_SHARE * whole_s and lost_s[rank] * len(named) < LIKE_OTHERS * part_s:
+            break
         named.append(rank)
         part_s += lost_s[rank]
-        if part_s >= NAMED_SHARE * whole_s:
-            break
     if len(named) > max(1, len(ranks) // 2):
         return ()
     often, times = sum(late.get(rank, 0) for rank in named), sum(late.values())
