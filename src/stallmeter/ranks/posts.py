@@ -19,7 +19,7 @@ from ..recording import Header, decode, encode
 from ..records import Arrivals, DdpTimes, LedgerRecord, StepRecord
 from ..records.diagnosis import Advice, Diagnosis, Severity, Verdict, WorkerAdvice
 from ..records.steps import BUCKETS
-from .job import GPU_FACTS, HOST_FACTS, RankView
+from .job import GPU_FACTS, HOST_FACTS, SUPPLY, RankView
 from .steps import PHASES, RankSteps, with_starts
 
 T = TypeVar("T")
@@ -65,6 +65,7 @@ _COMMON = "".join(
     for name in (
         *HOST_FACTS,
         *GPU_FACTS,
+        SUPPLY,
         *(f.name for record in _RECORDS for f in fields(record)),
         *("ledger", "verdict", "facts", "ended", "arrivals", "header", "base_s", "index", "end", "update", "first"),
         *BUCKETS,
@@ -139,7 +140,8 @@ def encode_post(
         "facts": {name: float(f"{value:.4g}") for name, value in facts.items()},
         "ended": ended,
     }
-    bare = {**whole, "verdict": None if verdict is None else encode(_wordless(verdict)), "facts": {}}
+    bare = {**whole, "verdict": None if verdict is None else encode(_wordless(verdict))}
+    bare["facts"] = {name: value for name, value in whole["facts"].items() if name == SUPPLY}
     even = [step for step in steps if not step.outlier]
     for form, enough in ((whole, min(_ENOUGH, len(even))), (bare, min(1, len(even)))):
         every = 1
@@ -225,7 +227,7 @@ def joined(before: RankView | None, new: RankView, most: int) -> RankView:
     return replace(
         new,
         verdict=new.verdict or before.verdict,
-        facts=new.facts or before.facts,
+        facts={**before.facts, **new.facts},
         steps=_newest_rows(whole, most),
         arrivals=[*before.arrivals, *(a for a in new.arrivals if a not in before.arrivals)][-4:],
         ddp=[*before.ddp, *(times for times in new.ddp if times not in before.ddp)][-MOST_DDP:],
