@@ -20,7 +20,7 @@ from ..records import Arrivals, DdpTimes, LedgerRecord, StepRecord
 from ..records.diagnosis import Advice, Diagnosis, Severity, Verdict, WorkerAdvice
 from ..records.steps import BUCKETS
 from ..timing.rows import ROW, is_kept
-from .job import GPU_FACTS, HOST_FACTS, RankView
+from .job import GPU_FACTS, HOST_FACTS, SUPPLY, RankView
 from .steps import PHASES, RankSteps, with_starts
 
 T = TypeVar("T")
@@ -63,6 +63,7 @@ _COMMON = "".join(
     for name in (
         *HOST_FACTS,
         *GPU_FACTS,
+        SUPPLY,
         *(f.name for record in _RECORDS for f in fields(record)),
         *("ledger", "verdict", "facts", "ended", "arrivals", "header", "base_s", "index", "end", "update", "first"),
         *BUCKETS,
@@ -138,7 +139,8 @@ def encode_post(
         "ended": ended,
     }
     short = None if verdict is None else _wordless(verdict)
-    bare = {**whole, "verdict": None if short is None else encode(short), "facts": {}}
+    supply = {name: value for name, value in whole["facts"].items() if name == SUPPLY}
+    bare = {**whole, "verdict": None if short is None else encode(short), "facts": supply}
     least = bare if short is None else {**bare, "verdict": encode(replace(short, num_workers=None))}
     even = [step for step in steps if not step.outlier]
     for form, enough in ((whole, min(_ENOUGH, len(even))), (bare, min(1, len(even))), (least, min(1, len(even)))):
@@ -225,7 +227,7 @@ def joined(before: RankView | None, new: RankView, most: int) -> RankView:
     return replace(
         new,
         verdict=new.verdict or before.verdict,
-        facts=new.facts or before.facts,
+        facts={**before.facts, **new.facts},
         steps=_newest_rows(whole, most),
         arrivals=[*before.arrivals, *(a for a in new.arrivals if a not in before.arrivals)][-4:],
         ddp=[*before.ddp, *(times for times in new.ddp if times not in before.ddp)][-MOST_DDP:],
