@@ -7,15 +7,16 @@ has noted it anyway.
 
 from __future__ import annotations
 
-import statistics
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..records import Arrivals
-from .merge import LEAST_S
-from .steps import PHASES, RankSteps
+from .clocks import ahead_s
+from .steps import PHASES, RankSteps, common
+from .together import LEAST_S
+from .walk import WARM_UP
 
 MIN_STEPS = 20
 """Fewer steps with collectives say nothing about a run."""
@@ -60,8 +61,7 @@ class _Entered:
 def late_in_exchanges(arrivals: Mapping[int, Sequence[Arrivals]], steps: Sequence[RankSteps]) -> Exchanges | None:
     """Find who came late, from what all ranks noted of the same collectives.
 
-    Between two hosts the clocks differ by an amount that nobody knows. All ranks end a step together, or nearly so, as
-    they have just met: the median difference of these ends is taken for it.
+    Between two hosts the clocks differ by an amount that nobody knows: see `ahead_s`.
 
     Args:
         arrivals: By rank.
@@ -81,11 +81,7 @@ def late_in_exchanges(arrivals: Mapping[int, Sequence[Arrivals]], steps: Sequenc
 
 
 def _offset_s(rank: RankSteps, first: RankSteps) -> float:
-    if rank.host == first.host:
-        return 0.0
-    theirs = dict(zip(first.index, first.ends_s, strict=True))
-    apart = [end - theirs[index] for index, end in zip(rank.index, rank.ends_s, strict=True) if index in theirs]
-    return statistics.median(apart) if apart else 0.0
+    return 0.0 if rank.host == first.host else ahead_s(*common([rank, first]))[0]
 
 
 def _by_number(found: Sequence[Arrivals], offset_s: float) -> dict[tuple[str, int], tuple[float, float | None, int]]:
@@ -118,7 +114,7 @@ class _Segments:
         self._middle = (count - 1) // 2
         first = ranks[0]
         self._index, self._ends_s = first.index, first.ends_s
-        self._totals = [sum(parts) for parts in zip(*first.seconds.values(), strict=True)]
+        self._totals = [sum(values[at] for values in first.seconds.values()) for at in range(len(first))]
         self._open: _Entered | None = None
         self._lost: defaultdict[int, float] = defaultdict(float)
         self._late: defaultdict[int, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
@@ -146,7 +142,7 @@ class _Segments:
         """Return the position of the step in which the first of the ranks asked for it."""
         began_s = entered.began_s[0]
         at = bisect_left(self._ends_s, began_s)
-        if at >= len(self._ends_s) or began_s < self._ends_s[at] - self._totals[at]:
+        if at < WARM_UP or at >= len(self._ends_s) or began_s < self._ends_s[at] - self._totals[at]:
             return None
         return at
 

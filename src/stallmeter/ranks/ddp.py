@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..records import DdpTimes
-from .merge import LEAST_S
 from .steps import RankSteps
+from .together import LEAST_S
 
 MIN_TIMES = 3
 """Fewer iterations of a rank say nothing."""

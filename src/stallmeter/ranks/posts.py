@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import zlib
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ..recording import Header, decode, encode
 from ..records import Arrivals, DdpTimes, LedgerRecord, StepRecord
@@ -21,6 +21,8 @@ from ..records.diagnosis import Advice, Diagnosis, Severity, Verdict, WorkerAdvi
 from ..records.steps import BUCKETS
 from .job import GPU_FACTS, HOST_FACTS, RankView
 from .steps import PHASES, RankSteps, with_starts
+
+T = TypeVar("T")
 
 ROW = 8
 """Steps in a row."""
@@ -49,6 +51,9 @@ _DDP_PART = 400
 
 _STEP_BYTES = 6
 """Of a post, at least; only for not trying what cannot fit."""
+
+MOST_UNPACKED = 4_000_000
+"""Bytes of a post once it is unpacked; more is none of ours."""
 
 _TICK_S = 1e-5
 _TEXT = 160
@@ -164,7 +169,10 @@ def decode_post(text: bytes) -> RankView:
         ValueError: It is no post.
     """
     try:
-        whole = json.loads(zlib.decompressobj(zdict=_COMMON).decompress(base64.b85decode(text)))
+        unpack = zlib.decompressobj(zdict=_COMMON)
+        whole = json.loads(unpack.decompress(base64.b85decode(text), MOST_UNPACKED))
+        if not unpack.eof:
+            raise ValueError("a post that is cut off, or too long")
         header = Header(**whole["header"])
         ledger = decode(whole["ledger"])
         verdict = decode(whole["verdict"]) if whole.get("verdict") else None
@@ -178,12 +186,12 @@ def decode_post(text: bytes) -> RankView:
             steps=_steps(header, whole.get("steps") or {}),
             ledger=ledger,
             verdict=verdict if isinstance(verdict, Verdict) else None,
-            facts=whole.get("facts", {}),
+            facts={str(name): float(value) for name, value in whole.get("facts", {}).items()},
             ended=whole.get("ended"),
             arrivals=arrivals,
             ddp=ddp,
         )
-    except (KeyError, TypeError, zlib.error) as exc:
+    except (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, zlib.error) as exc:
         raise ValueError(f"no post of a rank: {exc}") from exc
 
 
@@ -196,30 +204,55 @@ def joined(before: RankView | None, new: RankView, most: int) -> RankView:
         most: Steps to keep: of more the newest, in whole rows.
     """
     if before is None:
-        return new
+        return replace(new, steps=_newest_rows(new.steps, most))
     old, late = before.steps, new.steps
-    names = {*old.seconds, *late.seconds}
-    seen = set(old.index)
-    fresh = [at for at, index in enumerate(late.index) if index not in seen]
-    cut = max(0, len(old.index) + len(fresh) - most)
-    if cut:  # at the beginning of a row, so that all ranks drop the same
-        cut = next((at for at in range(cut, len(old.index)) if old.index[at] // ROW != old.index[at - 1] // ROW), cut)
-    seconds = {}
-    for name in names:
-        mine, theirs = old.seconds.get(name, [0.0] * len(old)), late.seconds.get(name, [0.0] * len(late))
-        seconds[name] = [*mine[cut:], *(theirs[at] for at in fresh)]
+    # Not those between: one that was read from its recording has more of the rows than its posts.
+    newest = old.index[-1] if len(old.index) else -1
+    fresh = [at for at, index in enumerate(late.index) if index > newest]
+    seconds = {
+        name: [
+            *old.seconds.get(name, [0.0] * len(old)),
+            *_at(late.seconds.get(name, [0.0] * len(late)), fresh),
+        ]
+        for name in (*old.seconds, *(name for name in late.seconds if name not in old.seconds))
+    }
+    whole = RankSteps(
+        new.rank,
+        [*old.index, *_at(late.index, fresh)],
+        [*old.ends_s, *_at(late.ends_s, fresh)],
+        seconds,
+        [*(old.optimizer_step or [None] * len(old)), *_at(late.optimizer_step or [None] * len(late), fresh)],
+        late.host or old.host,
+        sorted({*old.starts, *late.starts}),
+    )
     return replace(
         new,
-        steps=RankSteps(
-            new.rank,
-            [*old.index[cut:], *(late.index[at] for at in fresh)],
-            [*old.ends_s[cut:], *(late.ends_s[at] for at in fresh)],
-            seconds,
-            [*old.optimizer_step[cut:], *(late.optimizer_step[at] for at in fresh)],
-            late.host,
-        ),
+        verdict=new.verdict or before.verdict,
+        facts=new.facts or before.facts,
+        steps=_newest_rows(whole, most),
         arrivals=[*before.arrivals, *new.arrivals][-4:],
         ddp=[*before.ddp, *new.ddp][-MOST_DDP:],
+    )
+
+
+def _at(values: Sequence[T], places: Sequence[int]) -> list[T]:
+    return [values[at] for at in places]
+
+
+def _newest_rows(steps: RankSteps, most: int) -> RankSteps:
+    """Leave out the oldest, up to the beginning of a row, so that all ranks leave out the same."""
+    cut, rows = len(steps) - most, [index // ROW for index in steps.index]
+    if cut <= 0:
+        return steps
+    cut = next((at for at in range(cut, len(rows)) if rows[at] != rows[at - 1]), cut)
+    return RankSteps(
+        steps.rank,
+        steps.index[cut:],
+        steps.ends_s[cut:],
+        {name: values[cut:] for name, values in steps.seconds.items()},
+        steps.optimizer_step[cut:],
+        steps.host,
+        [index for index in steps.starts if index >= steps.index[cut]],
     )
 
 
@@ -289,15 +322,20 @@ def _columns(steps: Sequence[StepRecord]) -> dict[str, Any]:
 def _steps(header: Header, columns: Mapping[str, Any]) -> RankSteps:
     if not columns:
         return RankSteps(header.rank, [], [], {}, (), header.host)
+    whole = [columns[name] for name in ("index", "end", "update", *PHASES) if name in columns]
+    kinds = {type(value) for column in whole for value in column}
+    if not kinds <= {int, type(None)} or len({*map(len, whole)}) != 1 or not math.isfinite(columns["base_s"]):
+        raise ValueError("columns of a post that are no numbers, or not of one length")
+    index, first = list(columns["index"]), list(columns.get("first", ()))
     seconds = {name: [value * _TICK_S for value in columns[name]] for name in PHASES if name in columns}
-    ends = array("d", (columns["base_s"] + tick * _TICK_S for tick in columns["end"]))
     return RankSteps(
         header.rank,
-        list(columns["index"]),
-        list(ends),
-        with_starts(seconds, columns.get("first", ())),
+        index,
+        [columns["base_s"] + tick * _TICK_S for tick in columns["end"]],
+        with_starts(seconds, first),
         list(columns["update"]),
         header.host,
+        [index[at] for at in first],
     )
 
 

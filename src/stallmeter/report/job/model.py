@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...ranks.job import Job, RankView
-from ...ranks.merge import Meeting, Merged
+from ...ranks.merge import Merged
 from ...ranks.steps import RankSteps
+from ...ranks.walk import Meeting
 from ...rules.job.evaluation import JobVerdict
 from ...rules.job.losses import Loss
 from ...rules.job.words import of_ranks, work_of
