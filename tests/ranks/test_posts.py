@@ -22,6 +22,7 @@ from stallmeter.ranks.posts import (
     encode_post,
     joined,
     post_bytes,
+    unpacked,
     view_of_steps,
 )
 from stallmeter.recording import Header
@@ -265,7 +266,7 @@ def packed(whole: object) -> bytes:
     return base64.b85encode(zlib.compress(json.dumps(whole).encode()))
 
 
-GOOD = json.loads(zlib.decompress(base64.b85decode(encode_post(HEADER, LEDGER, None, some_steps(16), facts=FACTS))))
+GOOD = unpacked(encode_post(HEADER, LEDGER, None, some_steps(16), facts=FACTS))
 
 
 @pytest.mark.parametrize(

@@ -169,10 +169,7 @@ def decode_post(text: bytes) -> RankView:
         ValueError: It is no post.
     """
     try:
-        unpack = zlib.decompressobj(zdict=_COMMON)
-        whole = json.loads(unpack.decompress(base64.b85decode(text), MOST_UNPACKED))
-        if not unpack.eof:
-            raise ValueError("a post that is cut off, or too long")
+        whole = unpacked(text)
         header = Header(**whole["header"])
         ledger = decode(whole["ledger"])
         verdict = decode(whole["verdict"]) if whole.get("verdict") else None
@@ -280,6 +277,20 @@ def view_of_steps(
         arrivals=arrivals,
         ddp=ddp,
     )
+
+
+def unpacked(text: bytes) -> Any:
+    """Return the plain objects that a post is made of.
+
+    Raises:
+        ValueError: It is none, cut off, or too long.
+        zlib.error: The same.
+    """
+    unpack = zlib.decompressobj(zdict=_COMMON)
+    whole = json.loads(unpack.decompress(base64.b85decode(text), MOST_UNPACKED))
+    if not unpack.eof:
+        raise ValueError("a post that is cut off, or too long")
+    return whole
 
 
 def _packed(whole: Mapping[str, Any]) -> bytes:
