@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from ...ranks.job import GPU_FACTS, Job, RankView
 from ...records.diagnosis import Abstention, Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
 from ...workers.job import advise_job
-from ...workers.job import advise_job
 from .. import ALL_RULES
 from ..evaluation import BEFORE_TRAINING
 from . import JOB_RULES

@@ -81,7 +81,6 @@ class Straggler:
         work = work_of(loss)
         facts, explained = _facts(job, loss.ranks)
         unseen = Evidence(f"of that, in no ledger: seen by {loss.seen_by}", 100.0 * loss.unseen_share, "%")
-        unseen = Evidence(f"of that, in no ledger: seen by {loss.seen_by}", 100.0 * loss.unseen_share, "%")
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if share_pct >= self.critical_pct else Severity.WARNING,
