@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Any
 
 from ..ranks.run_folder import Channel, Channels
 from ..workers.agreement import Follower, Leader
@@ -98,13 +97,13 @@ class JobWorkers:
         for address in there.keys() - self._open.keys():
             self._open[address] = there[address]()
             self._posted = ""  # where nobody has read it
+            if self._rank == 0:
+                self._open[address].expect_posts()
 
     def _lead(self, leader: Leader, ended: bool) -> None:
         if ended:
             for channel in self._open.values():
-                clear: Any = getattr(channel, "clear", None)
-                if clear is not None:
-                    clear()
+                channel.end_posts(range(leader.world_size))
             return
         if self._tell(leader.text()):
             leader.posted()
@@ -128,7 +127,6 @@ class JobWorkers:
     def _tell(self, text: str) -> bool:
         """Post what is new; returns whether it can be read now."""
         if text != self._posted and self._open:
-            for channel in self._open.values():
-                channel.post(self._rank, text)
-            self._posted = text
+            left = [channel.post(self._rank, text) for channel in self._open.values()]
+            self._posted = text if any(left) else ""
         return text == self._posted

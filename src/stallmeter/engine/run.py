@@ -23,7 +23,7 @@ from .guard import Guard
 from .loader_watch import LoaderWatch
 from .options import Options
 from .output import Output
-from .program_end import INTERPRETER_EXIT, await_at_exit, forget
+from .program_end import await_at_exit, forget, why_it_ends
 from .run_check import mark_measured
 
 
@@ -136,7 +136,7 @@ class Run:
         Returns:
             What waits for the rest, no longer than until a deadline (monotonic seconds).
         """
-        self._end(INTERPRETER_EXIT)
+        self._end(why_it_ends())
         self.ending.wait_for_sample()
         return self.ending.exit
 

@@ -227,8 +227,8 @@ def joined(before: RankView | None, new: RankView, most: int) -> RankView:
         verdict=new.verdict or before.verdict,
         facts=new.facts or before.facts,
         steps=_newest_rows(whole, most),
-        arrivals=[*before.arrivals, *new.arrivals][-4:],
-        ddp=[*before.ddp, *new.ddp][-MOST_DDP:],
+        arrivals=[*before.arrivals, *(a for a in new.arrivals if a not in before.arrivals)][-4:],
+        ddp=[*before.ddp, *(times for times in new.ddp if times not in before.ddp)][-MOST_DDP:],
     )
 
 
@@ -307,6 +307,7 @@ def _header(header: Header) -> dict[str, Any]:
         "started_s": header.started_s,
         "host": header.host,
         "pid": header.pid,
+        "process_space": header.process_space,
         "version": header.version,
         "framework": header.framework,
     }

@@ -131,7 +131,8 @@ class Leader:
         """Why the ranks do not change their number together."""
         self.order: Order | None = None
         """To be carried out: it was posted. Replaced whole."""
-        self._world_size = world_size
+        self.world_size = world_size
+        """Ranks."""
         self._lead_s = lead_s
         self._began_s: float | None = None
         """When the loader was known."""
@@ -154,7 +155,7 @@ class Leader:
     @property
     def awaited(self) -> list[int]:
         """Ranks whose word matters now."""
-        others = range(1, self._world_size)
+        others = range(1, self.world_size)
         if self.mode == FORMING:
             return [rank for rank in others if rank not in self._words or self._words[rank].workers is None]
         return [] if self.mode != TOGETHER else [rank for rank in others if not self._has_taken(rank)]

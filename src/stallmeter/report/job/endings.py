@@ -7,6 +7,9 @@ from collections.abc import Iterator, Sequence
 from ...ranks.job import Job, RankView
 from ...rules.job.words import SHOWN, of_ranks
 
+LONG_SILENT_S = 90.0
+"""Ranks tell rank 0 twice a minute at the least: three posts in a row did not come."""
+
 
 def silent_lines(job: Job) -> Iterator[str]:
     """Yield who died, who ended by an exception, who has sent no last word, and who was never heard of."""
@@ -18,8 +21,12 @@ def silent_lines(job: Job) -> Iterator[str]:
     over = not alike and not any(view.rank == 0 for view in open_ended)
     told = {
         "died, while others went on": [view for view in views if view.rank in died],
-        "ended by an exception": [v for v in views if not alike and (v.ended or "").startswith("exception")],
+        # Where one has died the others' collectives raise.
+        "ended by an exception": [
+            v for v in views if not alike and not died and v.ended is not None and v.ended.startswith("exception")
+        ],
         "sent no last word: slower to end, or out of reach": open_ended if over else [],
+        "went silent": [v for v in open_ended if not over and (v.silent_s or 0.0) > LONG_SILENT_S],
     }
     for what, found in told.items():
         if found:

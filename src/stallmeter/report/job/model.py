@@ -64,7 +64,7 @@ class RankRow:
     """What that one says."""
     ended: str | None
     died: bool
-    """Whether it fell silent while others went on."""
+    """Whether its process was gone without a word, while others went on."""
 
 
 @dataclass(frozen=True, slots=True)
