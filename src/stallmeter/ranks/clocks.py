@@ -37,11 +37,12 @@ def starts_s(ranks: Sequence[RankSteps]) -> list[list[float]] | None:
     found = []
     for rank in ranks:
         offset_s, is_one_amount = (0.0, True) if rank is first else ahead_s(rank, first)
-        if not is_one_amount:
-            if not rank.host or rank.host != first.host:
-                return None
-            offset_s = 0.0
-        elif rank.host and rank.host == first.host and _is_one_clock(rank, first, offset_s):
+        one_host = bool(rank.host) and rank.host == first.host
+        if not is_one_amount and not one_host:
+            return None
+        # Less than a step is lateness on one host: its ranks may meet after the head of a step, in the optimizer.
+        late = abs(offset_s) < _typical_s(first) or _is_one_clock(rank, first, offset_s)
+        if one_host and (not is_one_amount or late):
             offset_s = 0.0
         found.append([end - offset_s - sum(parts) for end, parts in zip(rank.ends_s, _by_step(rank), strict=True)])
     return found
@@ -60,6 +61,10 @@ def _met_later(rank: RankSteps, first: RankSteps) -> Iterator[Collection[str]]:
     """Yield what to leave out of the tail of a step where ranks meet once more in it: all up to there."""
     tail = [name for name in PHASES[PHASES.index("optimizer") :] if name in rank.seconds or name in first.seconds]
     yield from (tail[: count + 1] for count in range(len(tail)))
+
+
+def _typical_s(rank: RankSteps) -> float:
+    return statistics.median(map(sum, _by_step(rank))) if len(rank) else 0.0
 
 
 def _by_step(rank: RankSteps) -> Sequence[Sequence[float]]:
