@@ -35,8 +35,11 @@ WAIT_S = 2.0
 FAILED_WAIT_S = 1.0
 """The same after an exception: the others hang where they needed this rank, or fail with it."""
 
-MERGED_STEPS = 16_384
-"""Steps of all ranks together that rank 0 keeps: to merge them takes a tenth of a second."""
+MERGED_STEPS = 8192
+"""Steps of all ranks together that rank 0 keeps: to merge and judge them takes 60 ms."""
+
+MOST_SHARE = 0.002
+"""Part of one CPU that rank 0 may spend on the job: where a turn takes longer the next one comes later."""
 
 MOST_NEW = 4096
 """Steps that wait for the next post."""
@@ -89,6 +92,7 @@ class JobWatch:
         window: Of this rank.
         tell: Takes events for the recording.
         clock: Monotonic seconds.
+        cpu: CPU seconds of the calling thread.
         sleep: Waits so many seconds.
     """
 
@@ -101,6 +105,7 @@ class JobWatch:
         tell: Callable[[Event], None],
         *,
         clock: Callable[[], float] = time.monotonic,
+        cpu: Callable[[], float] = time.thread_time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._rank = rank
@@ -109,6 +114,8 @@ class JobWatch:
         self._window = window
         self._tell = tell
         self._clock = clock
+        self._cpu = cpu
+        self._begun_cpu_s = 0.0
         self._sleep = sleep
         self._begun_s = clock()
         self._due_s = self._begun_s + FIRST_S
@@ -156,7 +163,7 @@ class JobWatch:
         Returns:
             Whether it is time to.
         """
-        now_s = self._clock()
+        now_s, self._begun_cpu_s = self._clock(), self._cpu()
         header = None if recorder is None else recorder.header
         ledger = self._window.ledger.record
         if recorder is None or header is None or not header.run_id or ledger is None:
@@ -200,6 +207,7 @@ class JobWatch:
             judged = replace(judged, verdict=alone(self._turn.own, self._world_size))
         self._report = job_report(self.job, judged)
         self.judged = judged
+        self._due_s = max(self._due_s, self._clock() + (self._cpu() - self._begun_cpu_s) / MOST_SHARE)
 
     def leave(self) -> None:
         """Rank 0 reads no more, though its time did not suffice for a last turn: leave no files behind."""
