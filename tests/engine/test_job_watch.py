@@ -547,6 +547,33 @@ def test_a_rank_that_died_is_named_with_its_last_step_and_not_waited_for(
         assert first.silent == "Rank 1 died, while others went on. Last known step: 123."
 
 
+def test_a_rank_that_posts_its_last_words_and_is_gone_has_not_died(box: Box, clock: Clock) -> None:
+    """Its post comes after rank 0 has looked for it, and before it looks for the process."""
+    here = {"host": socket.gethostname(), "process_space": process_space(), "pid": gone_process()}
+    first, second = pair(box, clock, **here)
+    second.turn(SLOW_DATA)
+    clock.s = 10.0
+    second.turn(SLOW_DATA)
+    first.turn()
+    line = FakeChannel(box)
+    take, looks = line.take_post, []
+
+    def take_late(rank: int) -> str | None:
+        looks.append(rank)
+        text = take(rank)
+        if len(looks) == 1:
+            second.turn(SLOW_DATA, ended="end")
+        return text
+
+    line.take_post = take_late  # type: ignore[method-assign]
+    first.lines = {"line": lambda: line}  # type: ignore[dict-item]
+    first.turn(ended="exception: RuntimeError")
+    assert looks == [1, 1]
+    assert first.watch.job is not None
+    assert not first.watch.job.died
+    assert not first.events
+
+
 def test_a_process_of_another_container_is_not_asked_for(box: Box, clock: Clock, tmp_path: Path) -> None:
     about = {"host": socket.gethostname(), "process_space": "another", "pid": gone_process(), "folder": tmp_path}
     first, second = pair(box, clock, **about)

@@ -133,6 +133,7 @@ class JobWatch:
         """Of other ranks' recordings when they were last looked into."""
         self._heard_s: dict[int, float] = {}
         self._news = False
+        self._unreached = ""
         self._most_steps = max(64, MERGED_STEPS // world_size)
         self._report: JobReport | None = None
         self.job: Job | None = None
@@ -291,34 +292,31 @@ class JobWatch:
 
     def _await_others(self, turn: _Turn) -> None:
         """Wait a moment for the last words of the others, and name who has sent none."""
-        unreached = ""
+        begun_s, looks = self._clock(), 0
         channels: dict[str, Channel] = {}
-        try:
-            channels = self._connect(turn.topic)
-            self._read(channels, range(1, self._world_size))
-        except OSError as exc:
-            unreached = f"; they could not be reached: {exc}"
-        until_s, looks = self._clock(), 0
-        while True:
+        self._try(lambda: channels.update(self._connect(turn.topic)), channels)
+        self._try(lambda: self._read(channels, self._unfinished()), channels)
+        self._look_into(turn.folder)
+        until_s = begun_s + self._patience_s(turn, bool(channels))
+        while not all(map(self._is_gone, self._unfinished())) and self._clock() < until_s:
+            self._sleep(_LOOK_S)
+            self._try(lambda: self._read(channels, self._unfinished()), channels)
+            looks += 1
             if looks % _FOLDER_LOOKS == 0:
                 self._look_into(turn.folder)
-            if looks == 0:
-                until_s += self._patience_s(turn, bool(channels))
-            waited_for = [rank for rank in self._unfinished() if not self._is_gone(rank)]
-            if not waited_for or self._clock() >= until_s:
-                break
-            self._sleep(_LOOK_S)
-            looks += 1
-            try:
-                self._read(channels, waited_for)
-            except OSError as exc:
-                channels, unreached = {}, f"; they could not be reached any more: {exc}"
+        # Once more: who is gone by now may have posted just before.
+        self._try(lambda: self._read(channels, self._unfinished()), channels)
         self._look_into(turn.folder, last=True)
-        self._name_silent(unreached)
+        self._name_silent()
+        self._try(lambda: self._end_posts(channels.values()), channels)
+
+    def _try(self, call: Callable[[], None], channels: dict[str, Channel]) -> None:
+        """Do something with the channels; without them from then on where nobody answers."""
         try:
-            self._end_posts(channels.values())
-        except OSError:  # it is gone, with all that was in it
-            return
+            call()
+        except OSError as exc:
+            channels.clear()
+            self._unreached = f"; they could not be reached: {exc}"
 
     def _patience_s(self, turn: _Turn, reachable: bool) -> float:
         """Return how long to wait. Who has never been heard of in a long run records nothing, or is out of reach."""
@@ -364,11 +362,11 @@ class JobWatch:
         view = self._views.get(rank)
         return view is not None and is_running(view.header) is False
 
-    def _name_silent(self, unreached: str) -> None:
+    def _name_silent(self) -> None:
         silent = self._unfinished()
         if silent:
             more = f" and {len(silent) - LISTED} more" if len(silent) > LISTED else ""
-            detail = f"rank {', '.join(map(str, silent[:LISTED]))}{more}{unreached}"
+            detail = f"rank {', '.join(map(str, silent[:LISTED]))}{more}{self._unreached}"
             self._tell(Event(time_s=time.time(), name="ranks without a last word", detail=detail))
 
     def _end_posts(self, channels: Iterable[Channel]) -> None:
