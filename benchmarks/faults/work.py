@@ -211,15 +211,20 @@ class Maker:
             raise ValueError(f"there is no work {work.kind!r}")
 
     def _pool(self) -> ThreadPoolExecutor:
+        return self._kept_open("pool", lambda: ThreadPoolExecutor(2))  # type: ignore[no-any-return]
+
+    def _kept_open(self, name: str, make: Callable[[], Any]) -> Any:
+        """Return what this process has open under a name; a forked one opens its own."""
         if self._own.get("pid") != os.getpid():
-            self._own = {"pid": os.getpid(), "pool": ThreadPoolExecutor(2)}
-        return self._own["pool"]
+            self._own = {"pid": os.getpid()}
+        if name not in self._own:
+            self._own[name] = make()
+        return self._own[name]
 
     def _get(self, index: int, size: int, seconds: float) -> None:
         assert self.store is not None
-        if self._own.get("pid") != os.getpid():
-            self._own = {"pid": os.getpid(), "http": http.client.HTTPConnection(*self.store, timeout=60)}
-        connection = self._own["http"]
+        address = self.store
+        connection = self._kept_open("http", lambda: http.client.HTTPConnection(*address, timeout=60))
         connection.request("GET", f"/{index}?bytes={size}&wait={seconds:.6f}")
         body = connection.getresponse().read()
         if len(body) != size:
@@ -228,13 +233,13 @@ class Maker:
     def _read(self, index: int, size: int) -> None:
         """Read a part of the file, from the disk unless the program leaves the page cache alone."""
         assert self.data is not None
-        if self._own.get("pid") != os.getpid():
-            self._own = {"pid": os.getpid(), "file": os.open(self.data, os.O_RDONLY)}
+        data = self.data
+        file = self._kept_open("file", lambda: os.open(data, os.O_RDONLY))
         size = min(size, FILE_BYTES // 4)
         at = (index * 7_919 * 4096) % (FILE_BYTES - size)
-        os.pread(self._own["file"], size, at)
+        os.pread(file, size, at)
         if not self.program.cached:
-            os.posix_fadvise(self._own["file"], at & ~4095, size + 4096, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(file, at & ~4095, size + 4096, os.POSIX_FADV_DONTNEED)
 
 
 BANDWIDTH = 20e6

@@ -72,8 +72,8 @@ def shm_near_limit(rng: random.Random, program: Program) -> Planted:
         "workers": workers,
         "batch_size": batch_size,
         "floats": batch_bytes // 4 // batch_size,
-        # The queue holds two batches a worker; one more is in use, and one about to be freed.
-        "shm_bytes": round((2 * workers + 2) * batch_bytes / rng.uniform(0.88, 0.95)),
+        # Two batches a worker are queued or being made, and one is in use.
+        "shm_bytes": round((2 * workers + 1) * batch_bytes / rng.uniform(0.88, 0.95)),
         "work": (work_of(rng, rng.choice(COMPUTING), 0.2 * program.device_s, program),),
         "library": "map",
     }

@@ -278,7 +278,7 @@ class Collector:
         if due and not self._guard.out_of_time:
             self._evaluate(now_s)
         if worker_tuner is not None:
-            self._guard("num_workers", self._tune_workers, worker_tuner, due)
+            self._guard("num_workers", self._tune_workers, worker_tuner, due, now_s)
         self.name_hanging_trackers(TRACKER_HANG_S)
 
     def _due(self, name: str, source: Source) -> bool:
@@ -296,11 +296,16 @@ class Collector:
             name = f"sampling every {self._limiter.level * self._options.interval_s:g} s"
             self._keep(Event(time_s=time.time(), name=name, detail=detail))
 
-    def _tune_workers(self, worker_tuner: WorkerTuner, fresh: bool) -> None:
-        worker_tuner.decide(self.verdict.num_workers, fresh=fresh)
-        if self._final_tick:
-            for trial in worker_tuner.finish(self.verdict.num_workers):
-                self._keep(trial)
+    def _tune_workers(self, worker_tuner: WorkerTuner, fresh: bool, now_s: float) -> None:
+        advice = self._own_verdict.num_workers
+        if worker_tuner.decides_for_all:
+            advice = None if self._job_watch is None else self._job_watch.num_workers
+        worker_tuner.decide(advice, fresh=fresh, now_s=now_s)
+        exchange = worker_tuner.exchange
+        told = self._guard.ask("num_workers of all ranks", exchange, self._output.recorder, self._final_tick)
+        trials = worker_tuner.heard(told or ())
+        for trial in (*trials, *(worker_tuner.finish(advice) if self._final_tick else ())):
+            self._keep(trial)
 
     def _report_pending_deliveries(self) -> None:
         """Say which earlier recordings their tracker has not got: nobody else will."""

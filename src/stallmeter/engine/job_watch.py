@@ -16,18 +16,15 @@ from typing import Protocol
 
 from ..errors import RecordingError
 from ..ranks.job import Job, RankView, assemble, facts_of, is_running, read_newest
-from ..ranks.posts import decode_post, encode_post, joined, post_bytes, view_of_steps
+from ..ranks.posts import MOST_DDP, PERIOD_S, PostPace, decode_post, encode_post, joined, view_of_steps
 from ..ranks.run_folder import Channel, Channels
 from ..recording import Header, ranks
-from ..records import Arrivals, Event, LedgerRecord, StepRecord
-from ..records.diagnosis import Verdict
+from ..records import Arrivals, DdpTimes, Event, LedgerRecord, StepRecord
+from ..records.diagnosis import Verdict, WorkerAdvice
 from ..report.job.model import JobReport, job_report
 from ..rules.job.evaluation import JobVerdict, alone, judge
 from ..window import Window
 from .sampler import Abandoned, is_abandoned
-
-FIRST_S, PERIOD_S = 2.0, 30.0
-"""The first post comes after so long, the others whenever the run has doubled, at last twice a minute."""
 
 WAIT_S = 2.0
 """Most seconds that rank 0 waits at its end for the last words of the others."""
@@ -118,13 +115,14 @@ class JobWatch:
         self._begun_cpu_s = 0.0
         self._sleep = sleep
         self._begun_s = clock()
-        self._due_s = self._begun_s + FIRST_S
+        self._pace = PostPace(world_size, self._begun_s)
         self._new: deque[StepRecord] = deque(maxlen=MOST_NEW)
         self._sent: deque[StepRecord] = deque(maxlen=MOST_NEW)
         """Of the last post: the next one repeats them where rank 0 has not taken it."""
         self._left = False
         """Whether there was somewhere to leave the last post."""
         self._arrivals: deque[Arrivals] = deque(maxlen=4)
+        self._ddp: deque[DdpTimes] = deque(maxlen=MOST_DDP)
         self._turn: _Turn | None = None
         self._expecting: dict[str, Channel] = {}
         """Where others leave posts for rank 0."""
@@ -146,12 +144,21 @@ class JobWatch:
         """What reports show of the job; None on other ranks than 0, and before rank 0 has looked for them."""
         return self._report
 
+    @property
+    def num_workers(self) -> WorkerAdvice | None:
+        """What is advised for all ranks; None while one of them is not known."""
+        if self.job is None or self.judged is None or self.job.missing:
+            return None
+        return self.judged.verdict.num_workers
+
     def keep(self, record: object) -> None:
         """Take what this rank records, where it is part of a post."""
         if isinstance(record, StepRecord):
             self._new.append(record)
         elif isinstance(record, Arrivals):
             self._arrivals.append(record)
+        elif isinstance(record, DdpTimes):
+            self._ddp.append(record)
 
     def begin(self, recorder: HasHeader | None, own: Verdict, ended: str | None = None) -> bool:
         """Begin a turn, where it is time to, with what this rank knows; at the end in any case.
@@ -169,9 +176,9 @@ class JobWatch:
         ledger = self._window.ledger.record
         if recorder is None or header is None or not header.run_id or ledger is None:
             return False
-        if now_s < self._due_s and ended is None:
+        if now_s < self._pace.due_s and ended is None:
             return False
-        self._due_s = now_s + min(PERIOD_S, max(FIRST_S, now_s - self._begun_s))
+        self._pace.begin(now_s, last=ended is not None)
         self._turn = _Turn(header, ledger, own, ended, recorder.folder)
         if self._rank == 0:
             self._add(self._own_view(self._turn))
@@ -240,8 +247,9 @@ class JobWatch:
             list(self._sent),
             facts=self._facts(),
             arrivals=self._arrivals,
+            ddp=list(self._ddp),
             ended=turn.ended,
-            most=post_bytes(self._world_size),
+            most=self._pace.most,
         ).decode("ascii")
 
     def _connect(self, topic: str) -> dict[str, Channel]:
@@ -262,6 +270,7 @@ class JobWatch:
             list(self._new),
             facts=self._facts(),
             arrivals=tuple(self._arrivals),
+            ddp=tuple(self._ddp),
             ended=turn.ended,
         )
 

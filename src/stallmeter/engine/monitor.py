@@ -137,9 +137,10 @@ class Monitor:
         """End the run: last sample, last verdict, short reports, and what the trackers still lack. Idempotent.
 
         Page and pictures are made by a child process beside the program; `finish` waits for them, and so does the
-        program's end, no longer than ``close_budget_s``.
+        program's end, no longer than ``close_budget_s``. Under Ray Train, which kills its workers, this waits.
         """
         self.run.close(reason)
+        self.run.see_out()
 
     def abort(self, reason: str, *, signalled: bool = False) -> None:
         """End the run after an exception: flush the recording and return; reports and trackers follow beside it.

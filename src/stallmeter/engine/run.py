@@ -40,6 +40,7 @@ class Run:
         output: Where records go.
         collector: Does the work of the sampler thread.
         ending: What is done once the run has ended.
+        is_killed: Whether the process is killed once its part of the program has returned.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Run:
         output: Output,
         collector: Collector,
         ending: Ending,
+        is_killed: bool = False,
     ) -> None:
         self.clock = clock
         self.window = window
@@ -67,6 +69,7 @@ class Run:
         self.closed = False
         """Whether the run has ended."""
         self._inbox = inbox
+        self._is_killed = is_killed
         self._pid = os.getpid()
 
     @property
@@ -113,6 +116,11 @@ class Run:
         """
         if self._end(reason, signalled=signalled):
             self.ending.wait_for_flush()
+
+    def see_out(self) -> None:
+        """Wait for the rest, at most ``close_budget_s``, where the process is killed once the training has returned."""
+        if self._is_killed and self.closed and not self.inherited:
+            self.ending.wait(self.close_budget_s)
 
     def finish(self, timeout_s: float = 60.0) -> bool:
         """Wait after `close` for the page, the pictures and the trackers; returns whether all is done.

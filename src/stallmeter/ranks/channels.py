@@ -18,7 +18,9 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from threading import get_ident
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from ..recording import write_atomically
 from .launcher import job_from_environment
@@ -38,13 +40,14 @@ STALE_S = 86_400.0
 
 
 def find_channels(
-    topic: str, *, directory: Path, environ: Mapping[str, str] = os.environ
+    topic: str, *, directory: Path, job: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> Mapping[str, Callable[[], Channel]]:
     """Return what connects this process with the other ranks at the moment, by address.
 
     Args:
         topic: What is asked about.
         directory: Where recordings go.
+        job: Names this start of the ranks, where that is known; else the launcher's variables do.
         environ: The launcher's variables.
     """
     # After a restart by torchrun the store may be the old one.
@@ -52,7 +55,7 @@ def find_channels(
     store = _agents_store(environ) or _groups_store()
     if store is not None:
         return {"|".join(map(str, store)): partial(_connect, store, prefix)}
-    job = job_from_environment(environ)
+    job = job or job_from_environment(environ)
     if job is None:
         return {}
     name = hashlib.sha256(f"{job}|{topic}".encode()).hexdigest()[:16]
@@ -100,11 +103,19 @@ def _groups_store() -> tuple[str, int] | tuple[str] | None:
         return None
 
 
+_clients: WeakValueDictionary[tuple[object, ...], Any] = WeakValueDictionary()
+"""By address and thread. A thread needs one for all it asks about: a server of many ranks has few files to open."""
+
+
 def _connect(address: tuple[str, int] | tuple[str], prefix: str) -> Channel:
     torch_distributed: Any = sys.modules["torch.distributed"]
     if len(address) == 1:
         return StoreChannel(_calling(torch_distributed.FileStore, address[0], -1), prefix)
     host, port = address
+    key = (host, port, os.getpid(), get_ident())  # a fork must not talk through its parent's
+    client = _clients.get(key)
+    if client is not None:
+        return StoreChannel(client, prefix)
     # First a bare socket: torch's client would go on trying and print to stderr where nobody listens.
     socket.create_connection((host, port), CONNECT_S).close()
     client = _calling(
@@ -115,6 +126,7 @@ def _connect(address: tuple[str, int] | tuple[str], prefix: str) -> Channel:
         timeout=timedelta(seconds=CONNECT_S),
         wait_for_workers=False,
     )
+    _clients[key] = client
     return StoreChannel(client, prefix)
 
 
@@ -129,7 +141,7 @@ class StoreChannel:
     """A channel through a store of torch's.
 
     Args:
-        store: A client that nobody else uses.
+        store: A client that no other thread uses.
         prefix: Of all keys.
     """
 
@@ -184,6 +196,11 @@ class StoreChannel:
     def is_posted(self, rank: int) -> bool:
         """Whether a rank's newest post has not been taken yet."""
         return self._get(f"post/{rank}") not in (None, _TAKEN)
+
+    def posted(self, rank: int) -> str | None:
+        """Return a rank's newest post, and leave it for others."""
+        text = self._get(f"post/{rank}")
+        return None if text == _TAKEN else text
 
     def take_post(self, rank: int) -> str | None:
         """Return a rank's newest post, and put a mark in its place."""
@@ -291,6 +308,13 @@ class FolderChannel:
     def is_posted(self, rank: int) -> bool:
         """Whether a rank's newest post has not been taken yet."""
         return (self._folder / f"{rank}.post").exists()
+
+    def posted(self, rank: int) -> str | None:
+        """Return a rank's newest post, and leave it for others."""
+        try:
+            return (self._folder / f"{rank}.post").read_text(encoding="ascii", errors="replace")
+        except FileNotFoundError:
+            return None
 
     def take_post(self, rank: int) -> str | None:
         """Return a rank's newest post, and remove it."""

@@ -16,9 +16,10 @@ from ..machine.procfs import process_space
 from ..recording import Header, ranks
 from ..recording.columns import Columns, read_columns
 from ..recording.tail import END, read_tail
-from ..records import Arrivals, Event, GpuSample, HostSample, LedgerRecord, LoaderInfo, StepRecord
+from ..records import Arrivals, DdpTimes, Event, GpuSample, HostSample, LedgerRecord, LoaderInfo, StepRecord
 from ..records.diagnosis import Verdict
 from .arrivals import Exchanges, late_in_exchanges
+from .ddp import DdpExchange, ddp_exchange
 from .merge import Merged, merge
 from .steps import COLUMNS, RankSteps, rank_steps
 
@@ -28,8 +29,8 @@ MOST_STEPS = 1_500_000
 ROW = 32
 """Steps in a row. What a rank does after the exchange of gradients shows at the next one."""
 
-_LINE_BYTES = 190
-"""Of a step in a recording, roughly; only for choosing how many to read."""
+_LOOKED_AT = 2**18
+"""Bytes of one file from which the number of steps in all of them is estimated."""
 
 _KINDS = ("ledger", "verdict", "loader")
 
@@ -69,6 +70,7 @@ class RankView:
     ended: str | None = None
     """Why its run ended; None when it goes on or was killed."""
     arrivals: Sequence[Arrivals] = ()
+    ddp: Sequence[DdpTimes] = ()
     running: bool | None = None
     """Whether its process runs; None where nobody has asked, or can."""
     silent_s: float | None = None
@@ -98,6 +100,8 @@ class Job:
     merged: Merged | None
     exchanges: Exchanges | None = None
     """What the collectives say that the ledgers cannot; None where nobody recorded them."""
+    ddp: DdpExchange | None = None
+    """What DDP's own times say; None where nobody recorded them."""
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -171,6 +175,7 @@ def assemble(views: Iterable[RankView]) -> Job:
         world_size=max((view.header.world_size for view in ordered), default=0),
         merged=merged,
         exchanges=None if merged is None else late_in_exchanges(ordered_arrivals(ordered), walking),
+        ddp=None if merged is None else ddp_exchange({view.rank: view.ddp for view in ordered}, walking),
     )
 
 
@@ -197,7 +202,7 @@ def read_job(folder: Path, *, verdicts: Mapping[int, Verdict] | None = None, kno
     for rank in found:
         try:
             columns = read_columns(
-                folder, rank, COLUMNS, wants=wants, last=_KINDS, some=("host", "gpu", "event", "arrivals")
+                folder, rank, COLUMNS, wants=wants, last=_KINDS, some=("host", "gpu", "event", "arrivals", "ddp")
             )
         except RecordingError:  # it was just being made, or never got its first line
             continue
@@ -247,10 +252,16 @@ def _number(value: float | bool | None) -> float:
 
 def _rows_to_read(folder: Path) -> Callable[[int], bool]:
     """Choose rows of steps by their index, so that all ranks read the same."""
-    size = sum(path.stat().st_size for path in folder.glob("rank*.jsonl"))
+    files = {path: path.stat().st_size for path in sorted(folder.glob("rank*.jsonl"))}
     every = 1
-    while size / _LINE_BYTES / every > MOST_STEPS:
-        every *= 2
+    if files:
+        # Beside the steps there are batches, samples and ledgers: how many differs from job to job.
+        largest = max(files, key=files.__getitem__)
+        with largest.open("rb") as file:
+            head = file.read(_LOOKED_AT)
+        steps = sum(files.values()) * head.count(b'\n["step"') / max(1, len(head))
+        while steps / every > MOST_STEPS:
+            every *= 2
     return (lambda _: True) if every == 1 else (lambda index: index // ROW % every == 0)
 
 
@@ -269,6 +280,7 @@ def view_of(columns: Columns, verdict: Verdict | None = None) -> RankView:
         facts=facts_of(columns.some.get("host", ()), columns.some.get("gpu", ())),
         ended=ends[-1] if ends else None,
         arrivals=[a for a in columns.some.get("arrivals", ()) if isinstance(a, Arrivals)],
+        ddp=[t for t in columns.some.get("ddp", ()) if isinstance(t, DdpTimes)],
     )
 
 

@@ -71,6 +71,9 @@ class Channel(Protocol):
     def is_posted(self, rank: int) -> bool:
         """Whether a rank's newest post has not been taken yet: the next one has to repeat it."""
 
+    def posted(self, rank: int) -> str | None:
+        """Return a rank's newest post, and leave it for others; None while there is none."""
+
     def take_post(self, rank: int) -> str | None:
         """Return a rank's newest post, and remove it; None while there is none."""
 

@@ -39,6 +39,7 @@ _KINDS: dict[str, type[Any]] = {
     "profile": records.DeepProfile,
     "compiler": records.CompilerSample,
     "arrivals": records.Arrivals,
+    "ddp": records.DdpTimes,
     "event": records.Event,
     "verdict": Verdict,
 }

@@ -220,6 +220,7 @@ _OUTCOMES = {
     "kept": "kept",
     "reverted": "not better beyond the noise, taken back",
     "set": "set by on_num_workers",
+    "abandoned": "taken back because a rank could not have it",
     "unsettled": "the run ended before it was decided",
 }
 

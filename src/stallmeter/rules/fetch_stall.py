@@ -81,6 +81,8 @@ class FetchStall:
         lost = window.spent.bucket_s("data_wait") or 0.0
         return Diagnosis(
             rule=self.id,
+            # The host's I/O wait is this loader's: no second problem.
+            supersedes=("io-wait-high",),
             severity=Severity.CRITICAL if share >= 2 * self.warn_pct else Severity.WARNING,
             title=self.title,
             summary=f"{share:.0f} % of the training time was spent waiting for data; the workers were blocked for "

@@ -36,18 +36,22 @@ class IoWaitHigh:
     id: ClassVar[str] = "io-wait-high"
     title: ClassVar[str] = "The host waits for storage"
     needs: ClassVar[tuple[str, ...]] = ("host.iowait_pct", "spent.data_wait_share_pct")
-    optional: ClassVar[tuple[str, ...]] = ("workers.blocked_share",)
+    optional: ClassVar[tuple[str, ...]] = ("workers.blocked_share", "queue.ready_wait_share")
 
     iowait_pct: float = threshold(20.0, "%", "our choice; SageMaker IOBottleneck asks for 50 %, of far smaller hosts")
     wait_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
     blocked: float = threshold(0.3, "of a worker's time", "our choice: below it workers compute, storage is not it")
+
+    ready: float = threshold(0.5, "of the wait", "our choice: most of it was for batches that lay ready")
 
     def check(self, window: Window) -> Diagnosis | None:
         """Look at I/O wait, data wait and the workers together."""
         iowait, wait, blocked = window.host.iowait_pct, window.spent.data_wait_share_pct, window.workers.blocked_share
         if iowait is None or wait is None or iowait < self.iowait_pct:
             return None
-        felt = wait >= self.wait_pct and blocked is not None and blocked >= self.blocked
+        # Workers that wait for storage and keep up all the same are not what the loop waits for.
+        keeps_up = (window.queue.ready_wait_share or 0.0) >= self.ready
+        felt = wait >= self.wait_pct and blocked is not None and blocked >= self.blocked and not keeps_up
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING if felt else Severity.INFO,

@@ -81,6 +81,26 @@ class HostSignals:
         return self.median(lambda s: None if shared and s.ranks_cpus is None else s.others_cpus)
 
     @property
+    def loop_cpu_wait_pct(self) -> float | None:
+        """Share of the time in which the training thread could run and had no CPU, percent, median over the run."""
+        return self.median(lambda s: s.loop_cpu_wait_pct)
+
+    @property
+    def loop_neighbour_wait_pct(self) -> float | None:
+        """Of that what other jobs cause.
+
+        All of it where the job alone leaves half of the CPUs free, else their part of what runs beside the thread.
+        """
+        waits_pct, job, usable = self.loop_cpu_wait_pct, self.job_cpus, self.cpus_per_rank
+        others, main = self.others_cpus, self.median(lambda s: s.main_cpus)
+        if waits_pct is None or job is None or others is None or main is None or not usable:
+            return None
+        if job <= usable / 2.0:
+            return waits_pct if others > 0 else 0.0
+        beside = others + max(0.0, job - main)
+        return waits_pct * others / beside if beside > 0 else 0.0
+
+    @property
     def cpu_busy_pct(self) -> float | None:
         """Share of the usable CPUs that this rank, other ranks and others keep busy, median over the run."""
         return self.median(_cpu_busy_pct)

@@ -28,16 +28,16 @@ from .sharing import ASK, doubt, is_doubtful, learn_from_waits
 from .whatif import WhatIf, what_if
 
 MODEL_ERROR = 0.06
-"""Of a predicted step time, 8 of 10 times; benchmarks/workers: median 3 %."""
+"""Of a predicted step time with the same costs of a batch, 8 of 10 times; benchmarks/workers: median 3 %."""
+
+CHANGE_ERROR = 0.13
+"""The same once a change is made: costs of a batch do not stay what they were; benchmarks/faults, odd seeds."""
 
 NEIGHBOUR_ERROR = 0.35
 """More of it where others keep all CPUs busy; benchmarks/faults, odd seeds: they do not compute evenly."""
 
 EASED_ERROR = 0.1
 """More of it where the loop gets CPUs that others leave; benchmarks/faults, odd seeds."""
-
-DOUBTED = 0.33
-"""Part of a gain that is there at least where workers may share what they wait for."""
 
 NEIGHBOURS_MATTER_PCT = 5.0
 """Rise of throughput from which on it is said what other jobs cost: twice the noise of a step time."""
@@ -127,18 +127,20 @@ class Outlook:
         """
         if gain_pct is None:
             return None
+        return self._between(gain_pct, CHANGE_ERROR + EASED_ERROR * eased)
+
+    def _between(self, gain_pct: float, model_error: float) -> tuple[float, float]:
         observed_s = self.without.observed_s
         off = abs(self.without.now_s / observed_s - 1.0) if observed_s else 0.0
-        error = MODEL_ERROR + off + NEIGHBOUR_ERROR * self.others_share + EASED_ERROR * eased
+        error = model_error + off + NEIGHBOUR_ERROR * self.others_share
         factor = 1.0 + gain_pct / 100.0
-        least = (1.0 + DOUBTED * gain_pct / 100.0 if self.is_doubtful else factor) / (1.0 + error)
+        least = (1.0 if self.is_doubtful else factor) / (1.0 + error)  # one disk may give no more than it does
         return 100.0 * max(0.0, least - 1.0), 100.0 * (factor * (1.0 + error) - 1.0)
 
     @property
     def is_certain(self) -> bool:
         """Whether the predicted gain is more than the model's error."""
-        interval = self.interval_pct(self.gain_pct)
-        return interval is not None and interval[0] > 0
+        return self._between(self.gain_pct, MODEL_ERROR)[0] > 0
 
     @property
     def neighbours(self) -> str:

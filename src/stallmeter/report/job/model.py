@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...ranks.job import Job, RankView
-from ...ranks.merge import Meeting, Merged
+from ...ranks.merge import Merged
 from ...ranks.steps import RankSteps
+from ...ranks.walk import Meeting
 from ...rules.job.evaluation import JobVerdict
-from ...rules.job.words import named, of_ranks
+from ...rules.job.losses import Loss
+from ...rules.job.words import of_ranks, work_of
 from .. import wording
 from .endings import silent_lines
 
@@ -22,6 +24,15 @@ SLOWEST = 5
 
 MOST_ROWS = 64
 """Ranks that a heat map and a table list; of more, those that were waited for the most."""
+
+MOST_BESIDE = 8
+"""Ranks that one slow step is shown with; of more, the late one and others spread evenly from the longest on."""
+
+MOST_LINES = 3
+"""Lines that say who waits for whom."""
+
+TOLD_SHARE = 0.01
+"""A loss below this share of the training time is not told in a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +49,11 @@ class RankRow:
     step_time_s: float | None
     """Mean of the steps that all ranks have."""
     own_s: float | None
-    """Of that, not waited for others."""
+    """Of that, not waited for others: after so long it arrives."""
     waited_s: float | None
     """Waited for others, of the whole run."""
     data_wait_s: float | None
+    """Waited for data, of the whole run."""
     late_s: float | None
     """How long the others waited for it, of the whole run."""
     facts: Mapping[str, float]
@@ -57,7 +69,7 @@ class RankRow:
 
 @dataclass(frozen=True, slots=True)
 class SlowStep:
-    """One step that was waited for long, with all its ranks."""
+    """One step in which was waited for long, with its ranks."""
 
     index: int
     loss_s: float
@@ -86,12 +98,19 @@ class JobReport:
     world_size: int
     rows: tuple[RankRow, ...]
     missing: tuple[int, ...]
+    """Ranks of which nothing is known."""
     steps: int
     """Steps that all ranks have recorded."""
+    training_s: float
+    """Wall time without the start, of the longest rank."""
     lost_s: float
-    lost_gpu_s: float
+    lost_rank_s: float
+    """The same, times the ranks."""
+    lost_gpu_s: float | None
+    """The same once more, where the ranks have GPUs; None where none is known."""
     slowdown: float | None
     why_not: str
+    """Why it was not judged who waits for whom; empty where it was."""
     silent: tuple[str, ...]
     """Ranks that did not end as they should, with their last step, and those of which nothing is known."""
     who_waits: tuple[str, ...]
@@ -103,35 +122,41 @@ class JobReport:
 def job_report(job: Job, verdict: JobVerdict) -> JobReport:
     """Return what is shown of a job."""
     merged = job.merged
-    died = frozenset(view.rank for view in job.died)
     return JobReport(
         world_size=job.world_size,
-        rows=tuple(_row(view, job, verdict, died) for view in job.ranks),
+        rows=_rows(job, verdict),
         missing=job.missing,
         steps=0 if merged is None else merged.steps,
+        training_s=job.training_s,
         lost_s=verdict.lost_s,
+        lost_rank_s=verdict.lost_rank_s,
         lost_gpu_s=verdict.lost_gpu_s,
         slowdown=verdict.slowdown,
         why_not=verdict.why_not,
         silent=tuple(silent_lines(job)),
-        who_waits=tuple(_who_waits(verdict))[:3],
-        heat=None if merged is None else _heat(merged),
-        slowest=() if merged is None else _slowest(merged, [view.steps for view in job.ranks]),
+        who_waits=tuple(_who_waits(job, verdict))[:MOST_LINES],
+        heat=None if merged is None or not _is_worth_drawing(merged) else _heat(merged),
+        slowest=()
+        if merged is None or not _is_worth_drawing(merged)
+        else _slowest(merged, [view.steps for view in job.ranks]),
     )
 
 
-def _row(view: RankView, job: Job, verdict: JobVerdict, died: Collection[int]) -> RankRow:
-    merged, ledger = job.merged, view.ledger
-    own = None if merged is None else merged.own_s.get(view.rank)
-    scale = job.training_s / merged.total_s if merged is not None and merged.total_s else 0.0
-    waited_s = None if merged is None or own is None else scale * merged.waited_s.get(view.rank, 0.0)
-    late_s = None
-    if merged is not None and own is not None:
-        late_s = sum(loss.lost_s for loss in verdict.losses if loss.ranks == (view.rank,)) or scale * merged.lost_by(
-            view.rank
-        )
-    own_s = None if own is None else sum(own.values())
-    primary = view.verdict.primary if view.verdict is not None else None
+def _rows(job: Job, verdict: JobVerdict) -> tuple[RankRow, ...]:
+    died = {view.rank for view in job.died}
+    return tuple(_row(view, job, verdict, died=view.rank in died) for view in job.ranks)
+
+
+def _row(view: RankView, job: Job, verdict: JobVerdict, *, died: bool) -> RankRow:
+    ledger, primary = view.ledger, view.verdict.primary if view.verdict is not None else None
+    own = None if job.merged is None else job.merged.own_s.get(view.rank)
+    step_time_s = own_s = waited_s = late_s = None
+    if job.merged is not None and own is not None:
+        own_s, waited = sum(own.values()), job.merged.waited_s.get(view.rank, 0.0)
+        step_time_s = own_s + waited / job.merged.steps
+        if not verdict.why_not:
+            waited_s = waited * job.training_s / job.merged.total_s
+            late_s = _late_s(view.rank, job, verdict)
     return RankRow(
         rank=view.rank,
         host=view.header.host,
@@ -139,9 +164,7 @@ def _row(view: RankView, job: Job, verdict: JobVerdict, died: Collection[int]) -
         steps=0 if ledger is None else ledger.steps,
         wall_s=None if ledger is None else ledger.wall_s,
         ledger={} if ledger is None else dict(ledger.buckets),
-        step_time_s=None
-        if merged is None or own_s is None
-        else own_s + merged.waited_s.get(view.rank, 0.0) / merged.steps,
+        step_time_s=step_time_s,
         own_s=own_s,
         waited_s=waited_s,
         data_wait_s=None if ledger is None else ledger.buckets.get("data_wait"),
@@ -150,23 +173,40 @@ def _row(view: RankView, job: Job, verdict: JobVerdict, died: Collection[int]) -
         primary=None if primary is None else primary.rule,
         summary=None if primary is None else primary.summary,
         ended=view.ended,
-        died=view.rank in died,
+        died=died,
     )
 
 
-def _who_waits(verdict: JobVerdict) -> list[str]:
-    lines = []
-    for loss in verdict.losses[:2]:
-        if loss.share < 0.01:
-            continue
-        who = f"for {of_ranks(loss.ranks)}" if loss.ranks else "for another rank each time"
-        work = named(max(loss.parts, key=lambda bucket: loss.parts[bucket], default=loss.bucket))
-        share = wording.percent(100 * loss.share)
-        each = wording.seconds(loss.per_step_s)
-        lines.append(f"{share} of the time is waited {who}, late with {work}: {each} in a mean step.")
-    if not lines:
-        lines.append("No rank waits long for another." if not verdict.why_not else f"Not judged: {verdict.why_not}.")
+def _late_s(rank: int, job: Job, verdict: JobVerdict) -> float:
+    """Return how long the others waited for a rank: what the collectives showed is in the losses alone."""
+    merged = job.merged
+    seen_s = 0.0
+    if merged is not None and merged.is_together and merged.total_s:
+        seen_s = merged.lost_by(rank) * job.training_s / merged.total_s
+    return max(seen_s, sum(loss.lost_s for loss in verdict.losses if loss.ranks == (rank,)))
+
+
+def _who_waits(job: Job, verdict: JobVerdict) -> list[str]:
+    lines = [_waits(loss, job) for loss in verdict.losses[:2] if loss.share >= TOLD_SHARE]
+    if not lines and not verdict.why_not:
+        lines.append("No rank waits long for another.")
     return lines
+
+
+def _waits(loss: Loss, job: Job) -> str:
+    late, each = work_of(loss), wording.seconds(loss.per_step_s)
+    share = f"{each} in a mean step, {wording.percent(100 * loss.share)} of the training time"
+    share += " (seen at the collectives)" if loss.from_collectives else ""
+    if not loss.ranks:
+        return f"The ranks wait for each other in turn, for the last one and {late}: {share}."
+    others = sorted(set(range(job.world_size)) - set(loss.ranks))
+    who = f"Rank {others[0]} waits" if len(others) == 1 else "The others wait"
+    return f"{who} for {of_ranks(loss.ranks)}, late with {late}: {share}."
+
+
+def _is_worth_drawing(merged: Merged) -> bool:
+    """Whether the ledgers show waits; less is noise, and what the collectives alone show is not in them."""
+    return merged.is_together and merged.loss_share >= TOLD_SHARE
 
 
 def _heat(merged: Merged) -> HeatMap | None:
@@ -187,13 +227,23 @@ def _slowest(merged: Merged, steps: Sequence[RankSteps]) -> tuple[SlowStep, ...]
         if len(worst) >= SLOWEST:
             break
         worst.setdefault(meeting.index, meeting)
-    places = {rank.rank: {index: at for at, index in enumerate(rank.index)} for rank in steps} if worst else {}
     found = []
     for index, meeting in worst.items():
-        seconds = {
-            rank.rank: {name: values[at] for name, values in rank.seconds.items() if values[at] > 0}
-            for rank in steps
-            if (at := places[rank.rank].get(index)) is not None
-        }
-        found.append(SlowStep(index, meeting.loss_s, meeting.rank, meeting.bucket, seconds))
+        seconds = {}
+        for rank in steps:
+            numbers = rank.optimizer_step if merged.by_update else rank.index
+            if at := [i for i, number in enumerate(numbers) if number == index]:
+                parts = {name: sum(values[i] for i in at) for name, values in rank.seconds.items()}
+                seconds[rank.rank] = {name: s for name, s in parts.items() if s > 0}
+        shown = _beside(seconds, meeting.rank)
+        found.append(SlowStep(index, meeting.loss_s, meeting.rank, meeting.bucket, shown))
     return tuple(found)
+
+
+def _beside(seconds: dict[int, dict[str, float]], late: int) -> dict[int, dict[str, float]]:
+    """Return the late rank and some others, where there are too many to compare with the eye."""
+    if len(seconds) <= MOST_BESIDE:
+        return seconds
+    others = sorted((rank for rank in seconds if rank != late), key=lambda rank: -sum(seconds[rank].values()))
+    chosen = {others[i * (len(others) - 1) // (MOST_BESIDE - 2)] for i in range(MOST_BESIDE - 1)}
+    return {rank: parts for rank, parts in seconds.items() if rank == late or rank in chosen}
