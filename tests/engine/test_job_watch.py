@@ -17,12 +17,13 @@ import pytest
 
 from stallmeter.engine import job_watch
 from stallmeter.engine.guard import Guard
-from stallmeter.engine.job_watch import FAILED_WAIT_S, FIRST_S, MOST_SHARE, PERIOD_S, WAIT_S, JobWatch
+from stallmeter.engine.job_watch import FAILED_WAIT_S, MOST_SHARE, WAIT_S, JobWatch
 from stallmeter.engine.monitor import Monitor
 from stallmeter.engine.sampler import Sampler
 from stallmeter.machine.procfs import process_space
+from stallmeter.ranks import posts
 from stallmeter.ranks.channels import EXCHANGE_FOLDER, STALE_S, FolderChannel
-from stallmeter.ranks.posts import decode_post
+from stallmeter.ranks.posts import FIRST_S, PERIOD_S, decode_post
 from stallmeter.ranks.run_folder import Channel
 from stallmeter.recording import Header, Reader, Recorder
 from stallmeter.records import Event, LedgerRecord, StepRecord
@@ -668,7 +669,7 @@ def exchanged(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
         exchange(watch)
 
     monkeypatch.setattr(JobWatch, "exchange", noting)
-    monkeypatch.setattr(job_watch, "FIRST_S", 0.0)
+    monkeypatch.setattr(posts, "FIRST_S", 0.0)
     return seen
 
 

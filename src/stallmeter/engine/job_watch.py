@@ -215,7 +215,7 @@ class JobWatch:
             judged = replace(judged, verdict=alone(self._turn.own, self._world_size))
         self._report = job_report(self.job, judged)
         self.judged = judged
-        self._due_s = max(self._due_s, self._clock() + (self._cpu() - self._begun_cpu_s) / MOST_SHARE)
+        self._pace.not_before(self._clock() + (self._cpu() - self._begun_cpu_s) / MOST_SHARE)
 
     def leave(self) -> None:
         """Rank 0 reads no more, though its time did not suffice for a last turn: leave no files behind."""
