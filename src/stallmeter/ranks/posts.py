@@ -105,6 +105,14 @@ class PostPace:
         self._last_s = now_s
         self.due_s = now_s + max(self._least_s, min(PERIOD_S, now_s - self._begun_s))
 
+    def not_before(self, due_s: float) -> None:
+        """Put the next one off, where it would come earlier.
+
+        Args:
+            due_s: Monotonic seconds.
+        """
+        self.due_s = max(self.due_s, due_s)
+
 
 def encode_post(
     header: Header,
