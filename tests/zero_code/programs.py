@@ -113,6 +113,36 @@ PROGRAMS = {
             for (batch,) in make_loader(5):
                 update(batch)
         """,
+    "workers that never end": """
+        class Endless(DataLoader):
+            def __init__(self, *args, **kwargs):
+                super().__init__(*args, **kwargs)
+                object.__setattr__(self, "batch_sampler", Again(self.batch_sampler))
+                self.iterator = super().__iter__()
+                assert isinstance(self.iterator._num_yielded, int)
+            def __len__(self):
+                return len(self.batch_sampler.sampler)
+            def __iter__(self):
+                for _ in range(len(self)):
+                    yield next(self.iterator)
+
+        class Again:
+            def __init__(self, sampler):
+                self.sampler = sampler
+            def __iter__(self):
+                while True:
+                    yield from iter(self.sampler)
+
+        train = Endless(train.dataset, batch_size=4)
+        validation = Endless(validation.dataset, batch_size=4)
+        for epoch in range(2):
+            for (batch,) in train:
+                update(batch)
+            with torch.inference_mode():
+                for (batch,) in validation:
+                    model(batch)
+                    time.sleep(0.01)
+        """,
     "tasks": """
         for (task,) in make_loader(3):
             for (batch,) in make_loader(4):
@@ -125,6 +155,29 @@ PROGRAMS = {
                     with torch.enable_grad():
                         model(batch).sum().backward()
                     optimizer.step()
+        """,
+    "optimizer of its own": """
+        for epoch in range(2):
+            for (batch,) in train:
+                model(batch).sum().backward()
+                with torch.no_grad():
+                    for parameter in model.parameters():
+                        parameter -= 1e-3 * parameter.grad
+                        parameter.grad = None
+            for (batch,) in validation:
+                with torch.no_grad():
+                    model(batch)
+        """,
+    "compiled": """
+        @torch.compile(backend="eager")
+        def compiled_step():
+            optimizer.step()
+
+        for epoch in range(2):
+            for (batch,) in train:
+                optimizer.zero_grad()
+                model(batch).sum().backward()
+                compiled_step()
         """,
     "workers": """
         train = make_loader(16, num_workers=1)

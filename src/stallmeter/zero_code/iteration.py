@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -25,6 +26,8 @@ class Fetch(NamedTuple):
     asked: int
     got: int
     samples: int | None
+    grad: bool
+    """Whether gradients were being recorded."""
 
 
 class Iteration:
@@ -47,6 +50,7 @@ class Iteration:
         "exhausted",
         "fetches",
         "grad",
+        "gradients",
         "iterator",
         "loader",
         "loop",
@@ -69,6 +73,8 @@ class Iteration:
         self.fetches: list[Fetch] = []
         self.updates = loop.updates
         """Of all optimizers when it was begun."""
+        self.gradients = 0
+        """Batches after which gradients were computed."""
         self.exhausted = False
 
     def __iter__(self) -> Iteration:
@@ -88,8 +94,9 @@ class Iteration:
     def __reduce__(self) -> NoReturn:
         raise NotImplementedError("the iterator of a DataLoader cannot be pickled")
 
-    def __del__(self) -> None:
-        self.loop.left(self)
+    def __del__(self, _ends: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not _ends():  # then even the names of modules are gone
+            self.loop.left(self)
 
 
 class Timed(Iteration):
@@ -120,12 +127,19 @@ class Validating(Iteration):
 
 
 class Undecided(Iteration):
-    """Nobody knows yet what it is for: remembers when it was asked, so that the first step counts in hindsight."""
+    """Nobody knows yet what it is for: remembers when it was asked, so that the first step counts in hindsight.
+
+    It may be kept for the whole training and be asked now and then, as loaders are whose workers never end.
+    """
 
     __slots__ = ()
 
     def __next__(self) -> Any:
         loop, before = self.loop, self.loop.fetching
+        grad = loop.records_gradients()
+        if self.grad and not grad and loop.monitor is not None:
+            loop.begin_validation(self)
+            return next(self.timed)
         self.thread = loop.fetching = get_ident()
         asked = now()
         try:
@@ -139,7 +153,7 @@ class Undecided(Iteration):
             loop.fetching = before
         if len(self.fetches) < MOST_BATCHES:
             got = now()
-            self.fetches.append(Fetch(asked, got, batch_size(batch, given_size(self.loader))))
+            self.fetches.append(Fetch(asked, got, batch_size(batch, given_size(self.loader)), grad))
         return batch
 
 

@@ -48,6 +48,9 @@ WAITS = frozenset({DATA_WAIT, FIRST_WAIT, VALIDATION_START, VALIDATION_WAIT, WOR
 MOST_TRIES = 8
 """So often a run is put together for a loop that proves to be none: it takes some hundredths of a second."""
 
+ENOUGH_GRADIENTS = 3
+"""After so many batches with gradients and no step of an optimizer none is waited for."""
+
 FEW_BATCHES = 2
 """Fewer are a look at a batch, from which nothing is learnt."""
 
@@ -69,7 +72,7 @@ class Loop:
         self.fetching: int | None = None
         """The thread that waits for a batch of an iteration that is not decided."""
         self.updates = 0
-        """Steps of all optimizers on the thread that iterates."""
+        """Signs of training on the thread that iterates: steps of all optimizers; without any, gradients computed."""
         self.batches_elsewhere = False
         """Whether an optimizer was stepped on another thread than the one that iterates."""
         self.closed = False
@@ -83,6 +86,7 @@ class Loop:
         self._tries = 0
         self._turns: Turns | None = None
         self._first_optimizer: int | None = None
+        self._heard_of_updates = False
         self._optimizer_span: Span | None = None
         self._stepped_in = -1
         """The step of the clock in which an optimizer was stepped last."""
@@ -98,7 +102,7 @@ class Loop:
         """
         if self._is_not_ours():
             return make()
-        grad = sys.modules["torch"].is_grad_enabled()
+        grad = self.records_gradients()
         stage = self._guard("zero-code", self._expect, loader, grad)
         if stage is Stage.TRAINING:
             return self._train(loader, make)
@@ -112,6 +116,10 @@ class Loop:
             self._undecided.append(weakref.ref(iteration))
         self._tell_training()
         return iteration
+
+    def records_gradients(self) -> bool:
+        """Whether the calling thread records gradients: not under ``no_grad`` or ``inference_mode``."""
+        return bool(sys.modules["torch"].is_grad_enabled())
 
     def _unseen(self, make: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         before, self.fetching = self.fetching, get_ident()
@@ -206,6 +214,7 @@ class Loop:
 
     def before_update(self) -> None:
         """An optimizer is about to step."""
+        self._heard_of_updates = True
         if self.closed:
             return
         if self._undecided or self._validating:
@@ -232,11 +241,29 @@ class Loop:
         if id(optimizer) == self._first_optimizer:
             turns.clock.optimizer_step = (turns.clock.optimizer_step or 0) + 1
 
+    def after_backward(self) -> None:
+        """Gradients were computed: a sign of training where no optimizer is ever heard of."""
+        if self.closed or self._heard_of_updates:
+            return
+        if self.monitor is not None:
+            turns = self._turns
+            self.updates += turns is not None and turns.has()
+        for iteration in self._alive(self._undecided):
+            if iteration.thread == get_ident() and iteration.gradients < len(iteration.fetches):
+                iteration.gradients += 1
+                if iteration.gradients >= ENOUGH_GRADIENTS:
+                    self._guard("zero-code", self._decide)
+                    return
+
     def _decide(self) -> None:
         """What has been asked for batches on this thread is what is trained on."""
         self._end_validations()
         asked = [iteration for iteration in self._alive(self._undecided) if iteration.fetches]
-        here = [iteration for iteration in asked if iteration.thread == get_ident()]
+        here = [
+            iteration
+            for iteration in asked
+            if iteration.thread == get_ident() and (iteration.fetches[-1].grad or not iteration.grad)
+        ]
         if not here:
             self.batches_elsewhere = self.batches_elsewhere or bool(asked)
             return
@@ -319,7 +346,10 @@ class Loop:
         run = self.run
         if run is None or self._turns is None or self.closed:
             return
+        if run.clock.ledger.last > iteration.began:
+            iteration.began = iteration.made = now()
         begin_validation(run.clock, self._watch_begun, iteration)
+        iteration.fetches.clear()
         self._validating.append(weakref.ref(iteration))
         self._tell_training()
 
@@ -328,13 +358,16 @@ class Loop:
         for iteration in self._alive(self._validating):
             iteration.timed = iteration.iterator  # what timed it closes its span
             self._known.remember(iteration.loader, Stage.MIXED)
+            iteration.__class__ = Undecided
+            if not any(known() is iteration for known in self._undecided):
+                self._undecided.append(weakref.ref(iteration))
         self._validating.clear()
 
     # -- an iteration is over ------------------------------------------------------------------------------------------
 
     def left(self, iteration: Iteration) -> None:
         """An iteration has come to its end, or nobody has it any more. On any thread."""
-        if sys.is_finalizing() or not in_this_process(self) or self.closed:
+        if self.closed or not in_this_process(self):
             return
         if type(iteration) is Undecided:
             iteration.__class__ = Timed  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""What is put into other people's classes, and taken out again: one method of what makes batches, two hooks of torch's.
+"""What is put into other people's classes, and taken out again: one method of what makes batches, torch's hooks.
 
 Nothing of the engine is imported until a loader is iterated.
 """
@@ -23,6 +23,8 @@ _wrapped: list[tuple[Any, Any, Any]] = []
 """Class, its own method, ours."""
 _hooks: list[Any] = []
 """Handles of those in torch's optimizers."""
+_backward: tuple[Any, Any] | None = None
+"""torch's own, ours."""
 _loop: Loop | None = None
 _forks_seen = _end_seen = False
 _chosen: Options | None = None
@@ -50,6 +52,7 @@ def unwrap() -> None:
             kind.__iter__ = own
     while _hooks:
         _hooks.pop().remove()
+    _unwrap_backward()
     loop, _loop = _loop, None
     if loop is not None:
         loop.close()
@@ -93,7 +96,8 @@ def _loop_of_this_process() -> Loop:
 
 
 def _listen() -> None:
-    """Hear of every step of an optimizer, from the first iteration of a loader on."""
+    """Hear of every step of an optimizer, from the first iteration of a loader on, and until then of gradients."""
+    global _backward
     optimizers: Any = sys.modules.get("torch.optim.optimizer")
     if _hooks or optimizers is None:
         return
@@ -102,6 +106,8 @@ def _listen() -> None:
     # What is traced must come to an end at once: a clock or a thread's number would break a graph in two.
     def before(*_: Any) -> None:
         if not is_compiling() and _loop is not None:
+            if _backward is not None:
+                _unwrap_backward()
             _loop.before_update()
 
     def after(optimizer: Any, *_: Any) -> None:
@@ -110,6 +116,31 @@ def _listen() -> None:
 
     _hooks.append(optimizers.register_optimizer_step_pre_hook(before))
     _hooks.append(optimizers.register_optimizer_step_post_hook(after))
+
+    # torch before 2.6 or so does not call these hooks once something was compiled, and optimizers of other packages
+    # have none.
+    autograd = sys.modules["torch.autograd"]
+    own = autograd.backward
+
+    @functools.wraps(own)
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        found = own(*args, **kwargs)
+        if not is_compiling() and _loop is not None:
+            _loop.after_backward()
+        return found
+
+    autograd.backward = backward  # type: ignore[attr-defined]
+    _backward = (own, backward)
+
+
+def _unwrap_backward() -> None:
+    global _backward
+    autograd: Any = sys.modules.get("torch.autograd")
+    if _backward is not None and autograd is not None:
+        own, ours = _backward
+        if autograd.backward is ours:
+            autograd.backward = own
+    _backward = None
 
 
 def _see_end() -> None:
