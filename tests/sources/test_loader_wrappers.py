@@ -169,3 +169,13 @@ def test_what_is_shared_by_all_loops_is_not_looked_into() -> None:
     one, other = Shard(state), Shard(state)
     state.dataloader_references.append(other)
     assert loaders_in(one) == [one.base_dataloader]
+
+
+def test_batches_of_which_a_step_takes_several() -> None:
+    """The loop asks for each of them; a wrapper may make each of several of its loader's again."""
+    probe, pairs = LoaderProbe(), Pairs()
+    probe.fetches_per_step = 4
+    assert probe.attach(pairs).batches_per_step == 4.0
+    made = fetched(probe, pairs, RATIO_FETCHES + 2)
+    assert [m.batches_per_step for m in made if isinstance(m, LoaderInfo)][-1] == pytest.approx(8.0)
+    probe.close()
