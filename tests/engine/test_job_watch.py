@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import socket
 import threading
@@ -16,16 +17,20 @@ import pytest
 
 from stallmeter.engine import job_watch
 from stallmeter.engine.guard import Guard
-from stallmeter.engine.job_watch import FAILED_WAIT_S, FIRST_S, PERIOD_S, WAIT_S, JobWatch
+from stallmeter.engine.job_watch import FAILED_WAIT_S, MOST_SHARE, WAIT_S, JobWatch
+from stallmeter.engine.monitor import Monitor
 from stallmeter.engine.sampler import Sampler
 from stallmeter.machine.procfs import process_space
+from stallmeter.ranks import posts
 from stallmeter.ranks.channels import EXCHANGE_FOLDER, STALE_S, FolderChannel
-from stallmeter.ranks.posts import decode_post
+from stallmeter.ranks.posts import FIRST_S, PERIOD_S, decode_post
 from stallmeter.ranks.run_folder import Channel
-from stallmeter.recording import Header, Recorder
+from stallmeter.recording import Header, Reader, Recorder
 from stallmeter.records import Event, LedgerRecord, StepRecord
 from stallmeter.records.diagnosis import Diagnosis, Severity, Verdict
 from stallmeter.window import Window
+
+from ..monitors import bare_monitor
 
 BEGUN_S = 1_700_000_000.0
 
@@ -96,6 +101,11 @@ class Clock:
         self.s = 0.0
         self.slept: list[float] = []
         self.meanwhile: Callable[[float], None] = lambda s: None
+        self.cpu_s = self.turn_cpu_s = 0.0
+
+    def cpu(self) -> float:
+        self.cpu_s += self.turn_cpu_s
+        return self.cpu_s
 
     def __call__(self) -> float:
         return self.s
@@ -130,6 +140,7 @@ class Rank:
             self.window,
             self.events.append,
             clock=clock,
+            cpu=clock.cpu,
             sleep=clock.sleep,
         )
         self.index = 0
@@ -298,6 +309,19 @@ def test_the_job_is_merged_anew_only_when_somebody_has_posted(
     clock.s += PERIOD_S
     first.turn()
     assert len(merged) == 2
+
+
+def test_a_turn_that_takes_long_comes_less_often(box: Box, clock: Clock) -> None:
+    first, second = pair(box, clock)
+    clock.s, clock.turn_cpu_s = PERIOD_S, 0.2
+    second.turn(SLOW_DATA)
+    first.turn()
+    turns = 0
+    for _ in range(1000):
+        clock.s += 1.0
+        turns += first.turn()
+    assert 9 <= turns <= 1000 * MOST_SHARE / 0.2
+    assert first.turn(ended="end")
 
 
 def test_what_rank_0_keeps_is_bounded(box: Box, clock: Clock) -> None:
@@ -524,6 +548,33 @@ def test_a_rank_that_died_is_named_with_its_last_step_and_not_waited_for(
         assert first.silent == "Rank 1 died, while others went on. Last known step: 123."
 
 
+def test_a_rank_that_posts_its_last_words_and_is_gone_has_not_died(box: Box, clock: Clock) -> None:
+    """Its post comes after rank 0 has looked for it, and before it looks for the process."""
+    here = {"host": socket.gethostname(), "process_space": process_space(), "pid": gone_process()}
+    first, second = pair(box, clock, **here)
+    second.turn(SLOW_DATA)
+    clock.s = 10.0
+    second.turn(SLOW_DATA)
+    first.turn()
+    line = FakeChannel(box)
+    take, looks = line.take_post, []
+
+    def take_late(rank: int) -> str | None:
+        looks.append(rank)
+        text = take(rank)
+        if len(looks) == 1:
+            second.turn(SLOW_DATA, ended="end")
+        return text
+
+    line.take_post = take_late  # type: ignore[method-assign]
+    first.lines = {"line": lambda: line}  # type: ignore[dict-item]
+    first.turn(ended="exception: RuntimeError")
+    assert looks == [1, 1]
+    assert first.watch.job is not None
+    assert not first.watch.job.died
+    assert not first.events
+
+
 def test_a_process_of_another_container_is_not_asked_for(box: Box, clock: Clock, tmp_path: Path) -> None:
     about = {"host": socket.gethostname(), "process_space": "another", "pid": gone_process(), "folder": tmp_path}
     first, second = pair(box, clock, **about)
@@ -598,3 +649,56 @@ def test_headers_tell_processes_apart() -> None:
     assert job_watch.is_running(replace(header, process_space=process_space()))
     assert job_watch.is_running(replace(header, process_space="another")) is None
     assert job_watch.is_running(replace(header, host="another", process_space=process_space())) is None
+
+
+# -- in a run ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def exchanged(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """Why the run ended, for each time that the other ranks were asked; those of a job of srun's that has no store."""
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}
+    for name, value in step.items():
+        monkeypatch.setenv(name, value)
+    seen: list[str | None] = []
+    exchange = JobWatch.exchange
+
+    def noting(watch: JobWatch) -> None:
+        assert watch._turn is not None
+        seen.append(watch._turn.ended)
+        exchange(watch)
+
+    monkeypatch.setattr(JobWatch, "exchange", noting)
+    monkeypatch.setattr(posts, "FIRST_S", 0.0)
+    return seen
+
+
+def running(folder: Path, exchanged: list[str | None]) -> Monitor:
+    monitor = bare_monitor(folder, rank=0, world_size=2, interval_s=0.02)
+    deadline = time.monotonic() + 30
+    while not exchanged and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return monitor
+
+
+def test_a_signal_waits_for_no_other_rank(tmp_path: Path, exchanged: list[str | None]) -> None:
+    monitor = running(tmp_path, exchanged)
+    monitor.abort("exception: SIGTERMException", signalled=True)
+    assert monitor.finish()
+    assert set(exchanged) == {None}
+    assert not (tmp_path / EXCHANGE_FOLDER).exists()
+
+
+def test_the_end_of_a_run_names_who_is_missing(
+    tmp_path: Path, exchanged: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_watch, "WAIT_S", 0.1)
+    monitor = running(tmp_path, exchanged)
+    monitor.close()
+    assert exchanged[-1] == "end"
+    assert monitor.folder is not None
+    [event] = [r for r, _ in Reader(monitor.folder) if isinstance(r, Event) and r.name.startswith("ranks without")]
+    assert event.detail == "rank 1"
+    whole = json.loads((monitor.folder / "ranks.json").read_text())
+    assert whole["job"]["missing"] == [1]
+    assert "Nothing is known of rank 1" in (monitor.folder / "report.md").read_text()

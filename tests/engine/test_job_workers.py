@@ -52,9 +52,9 @@ class Folder(FolderChannel):
         super().__init__(folder)
         self._of = rank
 
-    def post(self, rank: int, text: str) -> None:
+    def post(self, rank: int, text: str) -> bool:
         self._check()
-        super().post(rank, text)
+        return super().post(rank, text)
 
     def posted(self, rank: int) -> str | None:
         self._check()

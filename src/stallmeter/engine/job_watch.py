@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..errors import RecordingError
-from ..ranks.job import Job, RankView, assemble, facts_of, is_running, read_newest
+from ..ranks.job import Job, RankView, assemble, facts_of, is_running, read_newest, supply_of
 from ..ranks.posts import MOST_DDP, PERIOD_S, PostPace, decode_post, encode_post, joined, view_of_steps
 from ..ranks.run_folder import Channel, Channels
 from ..recording import Header, ranks
@@ -32,8 +32,11 @@ WAIT_S = 2.0
 FAILED_WAIT_S = 1.0
 """The same after an exception: the others hang where they needed this rank, or fail with it."""
 
-MERGED_STEPS = 16_384
-"""Steps of all ranks together that rank 0 keeps: to merge them takes a tenth of a second."""
+MERGED_STEPS = 8192
+"""Steps of all ranks together that rank 0 keeps: to merge and judge them takes 60 ms."""
+
+MOST_SHARE = 0.002
+"""Part of one CPU that rank 0 may spend on the job: where a turn takes longer the next one comes later."""
 
 MOST_NEW = 4096
 """Steps that wait for the next post."""
@@ -86,6 +89,7 @@ class JobWatch:
         window: Of this rank.
         tell: Takes events for the recording.
         clock: Monotonic seconds.
+        cpu: CPU seconds of the calling thread.
         sleep: Waits so many seconds.
     """
 
@@ -98,6 +102,7 @@ class JobWatch:
         tell: Callable[[Event], None],
         *,
         clock: Callable[[], float] = time.monotonic,
+        cpu: Callable[[], float] = time.thread_time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._rank = rank
@@ -106,6 +111,8 @@ class JobWatch:
         self._window = window
         self._tell = tell
         self._clock = clock
+        self._cpu = cpu
+        self._begun_cpu_s = 0.0
         self._sleep = sleep
         self._begun_s = clock()
         self._pace = PostPace(world_size, self._begun_s)
@@ -124,6 +131,7 @@ class JobWatch:
         """Of other ranks' recordings when they were last looked into."""
         self._heard_s: dict[int, float] = {}
         self._news = False
+        self._unreached = ""
         self._most_steps = max(64, MERGED_STEPS // world_size)
         self._report: JobReport | None = None
         self.job: Job | None = None
@@ -163,7 +171,7 @@ class JobWatch:
         Returns:
             Whether it is time to.
         """
-        now_s = self._clock()
+        now_s, self._begun_cpu_s = self._clock(), self._cpu()
         header = None if recorder is None else recorder.header
         ledger = self._window.ledger.record
         if recorder is None or header is None or not header.run_id or ledger is None:
@@ -207,6 +215,7 @@ class JobWatch:
             judged = replace(judged, verdict=alone(self._turn.own, self._world_size))
         self._report = job_report(self.job, judged)
         self.judged = judged
+        self._pace.not_before(self._clock() + (self._cpu() - self._begun_cpu_s) / MOST_SHARE)
 
     def leave(self) -> None:
         """Rank 0 reads no more, though its time did not suffice for a last turn: leave no files behind."""
@@ -249,7 +258,8 @@ class JobWatch:
 
     def _facts(self) -> dict[str, float]:
         gpus = [sample for samples in self._window.gpu.samples.values() for sample in samples.items[-32:]]
-        return facts_of(self._window.host.samples.items[-64:], gpus)
+        supply = supply_of(self._window.workers.batches.items[-64:], self._window.loader.info)
+        return facts_of(self._window.host.samples.items[-64:], gpus) | supply
 
     # -- rank 0 --------------------------------------------------------------------------------------------------------
 
@@ -292,34 +302,31 @@ class JobWatch:
 
     def _await_others(self, turn: _Turn) -> None:
         """Wait a moment for the last words of the others, and name who has sent none."""
-        unreached = ""
+        begun_s, looks = self._clock(), 0
         channels: dict[str, Channel] = {}
-        try:
-            channels = self._connect(turn.topic)
-            self._read(channels, range(1, self._world_size))
-        except OSError as exc:
-            unreached = f"; they could not be reached: {exc}"
-        until_s, looks = self._clock(), 0
-        while True:
+        self._try(lambda: channels.update(self._connect(turn.topic)), channels)
+        self._try(lambda: self._read(channels, self._unfinished()), channels)
+        self._look_into(turn.folder)
+        until_s = begun_s + self._patience_s(turn, bool(channels))
+        while not all(map(self._is_gone, self._unfinished())) and self._clock() < until_s:
+            self._sleep(_LOOK_S)
+            self._try(lambda: self._read(channels, self._unfinished()), channels)
+            looks += 1
             if looks % _FOLDER_LOOKS == 0:
                 self._look_into(turn.folder)
-            if looks == 0:
-                until_s += self._patience_s(turn, bool(channels))
-            waited_for = [rank for rank in self._unfinished() if not self._is_gone(rank)]
-            if not waited_for or self._clock() >= until_s:
-                break
-            self._sleep(_LOOK_S)
-            looks += 1
-            try:
-                self._read(channels, waited_for)
-            except OSError as exc:
-                channels, unreached = {}, f"; they could not be reached any more: {exc}"
+        # Once more: who is gone by now may have posted just before.
+        self._try(lambda: self._read(channels, self._unfinished()), channels)
         self._look_into(turn.folder, last=True)
-        self._name_silent(unreached)
+        self._name_silent()
+        self._try(lambda: self._end_posts(channels.values()), channels)
+
+    def _try(self, call: Callable[[], None], channels: dict[str, Channel]) -> None:
+        """Do something with the channels; without them from then on where nobody answers."""
         try:
-            self._end_posts(channels.values())
-        except OSError:  # it is gone, with all that was in it
-            return
+            call()
+        except OSError as exc:
+            channels.clear()
+            self._unreached = f"; they could not be reached: {exc}"
 
     def _patience_s(self, turn: _Turn, reachable: bool) -> float:
         """Return how long to wait. Who has never been heard of in a long run records nothing, or is out of reach."""
@@ -365,11 +372,11 @@ class JobWatch:
         view = self._views.get(rank)
         return view is not None and is_running(view.header) is False
 
-    def _name_silent(self, unreached: str) -> None:
+    def _name_silent(self) -> None:
         silent = self._unfinished()
         if silent:
             more = f" and {len(silent) - LISTED} more" if len(silent) > LISTED else ""
-            detail = f"rank {', '.join(map(str, silent[:LISTED]))}{more}{unreached}"
+            detail = f"rank {', '.join(map(str, silent[:LISTED]))}{more}{self._unreached}"
             self._tell(Event(time_s=time.time(), name="ranks without a last word", detail=detail))
 
     def _end_posts(self, channels: Iterable[Channel]) -> None:
