@@ -16,11 +16,11 @@ import pytest
 
 from stallmeter.engine import job_watch
 from stallmeter.engine.guard import Guard
-from stallmeter.engine.job_watch import FAILED_WAIT_S, FIRST_S, PERIOD_S, WAIT_S, JobWatch
+from stallmeter.engine.job_watch import FAILED_WAIT_S, PERIOD_S, WAIT_S, JobWatch
 from stallmeter.engine.sampler import Sampler
 from stallmeter.machine.procfs import process_space
 from stallmeter.ranks.channels import EXCHANGE_FOLDER, STALE_S, FolderChannel
-from stallmeter.ranks.posts import decode_post
+from stallmeter.ranks.posts import FIRST_S, decode_post
 from stallmeter.ranks.run_folder import Channel
 from stallmeter.recording import Header, Recorder
 from stallmeter.records import Event, LedgerRecord, StepRecord

@@ -21,7 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 import stallmeter
-from stallmeter.engine import collector, job_watch, job_workers, wiring
+from stallmeter.engine import collector, job_workers, wiring
+from stallmeter.ranks import posts
 from stallmeter.records.diagnosis import Verdict, WorkerAdvice
 
 FOLDER, CASE = Path(sys.argv[1]), sys.argv[2]
@@ -46,7 +47,8 @@ def evaluate(rules: Any, window: Any, guard: Any) -> Verdict:
 
 
 collector.evaluate = evaluate  # type: ignore[attr-defined]
-collector.VERDICT_EVERY_S = job_watch.FIRST_S = job_watch.PERIOD_S = 0.0
+collector.VERDICT_EVERY_S = posts.FIRST_S = posts.PERIOD_S = 0.0
+posts.BYTES_PER_MIN = 10**12
 job_workers.look_s = wiring.look_s = lambda interval_s, world_size: 0.0  # type: ignore[attr-defined]
 wiring.start_drawing = lambda: None  # pictures take most of a short run's time
 torch.set_num_threads(1)

@@ -83,7 +83,10 @@ def late_in_exchanges(arrivals: Mapping[int, Sequence[Arrivals]], steps: Sequenc
 
 
 def _offset_s(rank: RankSteps, first: RankSteps) -> float:
-    return 0.0 if rank.host == first.host else ahead_s(*common([rank, first]))[0]
+    if rank.host == first.host:
+        return 0.0
+    mine, theirs = common([rank, first])
+    return ahead_s(mine, theirs)[0]
 
 
 def _by_number(found: Sequence[Arrivals], offset_s: float) -> dict[tuple[str, int], tuple[float, float | None, int]]:
