@@ -73,7 +73,7 @@ def test_rank_table():
     table = forms.rank_table(shown(made))
     assert table.head == (
         "Rank",
-        "own work",
+        "own time",
         "waits for others",
         "for data",
         "waited for",
@@ -152,7 +152,7 @@ def test_markdown(slow_data):
     text = markdown.to_markdown(slow_data)
     assert "**Rank 1: The problem of fetch-stall:" in text
     assert "**Ranks**: " in text
-    assert "| Rank | own work | waits for others | for data | waited for | by its own records |" in text
+    assert "| Rank | own time | waits for others | for data | waited for | by its own records |" in text
     assert "| --- | ---: | ---: | ---: | ---: | --- |" in text
     assert "| Where the time went, rank 0 | Time | Share |" in text
     assert "**The steps in which was waited the longest**" in text

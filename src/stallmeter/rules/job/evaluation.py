@@ -155,18 +155,20 @@ def _promoted(job: Job, loss: Loss, own: Diagnosis) -> Diagnosis:
 
 def _of_the_job(job: Job, loss: Loss, own: Diagnosis) -> tuple[Advice, ...]:
     """Return a rank's advice with what the job gains by it: no more than what the others waited."""
-    if not own.advice:
-        return ()
-    first, *rest = own.advice
-    won_s = min(_won_s(job, own), loss.lost_s)
-    gain_pct, interval_pct = job_gain(job, won_s)
-    fix = first.fix
-    expect = fix.expect
-    if first.predicted_gain_pct is not None and (gain_pct is None or gain_pct < first.predicted_gain_pct):
-        # What it says of the rank's own steps does not hold for the job: another rank sets the pace then.
-        expect = f"The other ranks no longer wait for {of_ranks(loss.ranks) if len(loss.ranks) < 3 else 'these'}."
-    made = Advice.of(fix.do, expect=expect, limit=fix.limit, gain_pct=gain_pct, interval_pct=interval_pct)
-    return (made, *rest)
+    made = []
+    for place, advice in enumerate(own.advice):
+        own_pct, fix = advice.predicted_gain_pct, advice.fix
+        if place and own_pct is None:
+            made.append(advice)
+            continue
+        won_s = min(_won_s(job, replace(own, advice=(advice,))), loss.lost_s)
+        gain_pct, interval_pct = job_gain(job, won_s)
+        expect = fix.expect
+        if own_pct is not None and (gain_pct is None or gain_pct < own_pct):
+            # What it says of the rank's own steps does not hold for the job: another rank sets the pace then.
+            expect = f"The other ranks no longer wait for {of_ranks(loss.ranks) if len(loss.ranks) < 3 else 'these'}."
+        made.append(Advice.of(fix.do, expect=expect, limit=fix.limit, gain_pct=gain_pct, interval_pct=interval_pct))
+    return tuple(made)
 
 
 def _joined(found: Sequence[Loss]) -> list[Loss]:
