@@ -21,6 +21,9 @@ NAMED_SHARE = 0.8
 LIKE_OTHERS = 0.5
 """Part of what those who are named have caused on the mean, from which on another one is named beside them."""
 
+COUNTS = 0.25
+"""Part of the mean loss of a step from which on a rank counts as late in one."""
+
 CHANCE = 1e-3
 """A rank that was last so often by chance, were all alike, is not named; the binomial test."""
 
