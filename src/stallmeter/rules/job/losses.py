@@ -87,30 +87,31 @@ def losses(job: Job) -> list[Loss]:
             parts[group_of(bucket)][bucket] += seconds
         for meeting in merged.meetings:
             late[group_of(meeting.bucket)][meeting.rank] += 1
-    unseen, unseen_steps = _unseen(job), 0.0
+    unseen = _unseen(job)
     for part in unseen:
         lost[COMPUTE][part.rank] += part.lost_s
         parts[COMPUTE][part.bucket] += part.lost_s
-        late[COMPUTE][part.rank] += part.times
-        unseen_steps += part.times * (merged.steps / max(1, part.looked_at) - 1.0)
     found = []
     unseen_s = sum(part.lost_s for part in unseen)
     for group, by_rank in lost.items():
         seconds = sum(by_rank.values())
         share = min(1.0, seconds / merged.total_s)
+        is_unseen = group == COMPUTE and unseen_s > seconds / 2
+        # How often who was late tells what has seen most of the loss: what is little elsewhere is noise.
+        times = Counter({part.rank: part.times for part in unseen}) if is_unseen else late[group]
+        looked_at = unseen[0].looked_at if is_unseen else merged.steps
         if share > 0:
-            more = unseen_steps if group == COMPUTE else 0.0
             found.append(
                 Loss(
                     bucket=group,
-                    ranks=_named(by_rank, late[group], merged.ranks),
+                    ranks=_named(by_rank, times, merged.ranks),
                     lost_s=share * job.training_s,
                     share=share,
                     per_step_s=share * merged.total_s / merged.steps,
-                    steps=min(merged.steps, round(late[group].total() + more)),
+                    steps=min(merged.steps, round(times.total() * merged.steps / max(1, looked_at))),
                     of_steps=merged.steps,
                     parts={bucket: s / seconds for bucket, s in parts[group].items()},
-                    from_collectives=group == COMPUTE and unseen_s > seconds / 2,
+                    from_collectives=is_unseen,
                     seen_by=unseen[0].seen_by if unseen and group == COMPUTE else "",
                     unseen_share=unseen_s / seconds if group == COMPUTE else 0.0,
                 )
