@@ -21,9 +21,6 @@ NAMED_SHARE = 0.8
 LIKE_OTHERS = 0.5
 """Part of what those who are named have caused on the mean, from which on another one is named beside them."""
 
-COUNTS = 0.25
-"""Part of the mean loss of a step from which on a rank counts as late in one."""
-
 CHANCE = 1e-3
 """A rank that was last so often by chance, were all alike, is not named; the binomial test."""
 
@@ -91,12 +88,10 @@ def losses(job: Job) -> list[Loss]:
         for (rank, bucket), seconds in merged.lost_s.items():
             lost[group_of(bucket)][rank] += seconds
             parts[group_of(bucket)][bucket] += seconds
-    unseen, unseen_steps = _unseen(job), 0.0
+    unseen = _unseen(job)
     for part in unseen:
         lost[COMPUTE][part.rank] += part.lost_s
         parts[COMPUTE][part.bucket] += part.lost_s
-        late[COMPUTE][part.rank] += part.times
-        unseen_steps += part.times * (merged.steps / max(1, part.looked_at) - 1.0)
     for meeting in merged.meetings if merged.is_together else ():
         group = group_of(meeting.bucket)
         # Ranks that are alike differ a little in each step: that is no time that one of them was late.
@@ -107,19 +102,22 @@ def losses(job: Job) -> list[Loss]:
     for group, by_rank in lost.items():
         seconds = sum(by_rank.values())
         share = min(1.0, seconds / merged.total_s)
+        is_unseen = group == COMPUTE and unseen_s > seconds / 2
+        # How often who was late tells what has seen most of the loss: what is little elsewhere is noise.
+        times = Counter({part.rank: part.times for part in unseen}) if is_unseen else late[group]
+        looked_at = unseen[0].looked_at if is_unseen else merged.steps
         if share > 0:
-            more = unseen_steps if group == COMPUTE else 0.0
             found.append(
                 Loss(
                     bucket=group,
-                    ranks=_named(by_rank, late[group], merged.ranks),
+                    ranks=_named(by_rank, times, merged.ranks),
                     lost_s=share * job.training_s,
                     share=share,
                     per_step_s=share * merged.total_s / merged.steps,
-                    steps=min(merged.steps, round(late[group].total() + more)),
+                    steps=min(merged.steps, round(times.total() * merged.steps / max(1, looked_at))),
                     of_steps=merged.steps,
                     parts={bucket: s / seconds for bucket, s in parts[group].items()},
-                    from_collectives=group == COMPUTE and unseen_s > seconds / 2,
+                    from_collectives=is_unseen,
                     seen_by=unseen[0].seen_by if unseen and group == COMPUTE else "",
                     unseen_share=unseen_s / seconds if group == COMPUTE else 0.0,
                 )
