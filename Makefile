@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check lint types imports unit coverage test-packaging test-ui bench-overhead bench-ledger bench-faults bench-workers bench-gpu soak test-matrix test-ecosystem test-upstream test-pythons docs clean
+.PHONY: demo test check lint types imports unit coverage test-packaging test-ui bench-overhead bench-ledger bench-faults bench-workers bench-ranks bench-gpu soak test-matrix test-ecosystem test-upstream test-pythons docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -71,7 +71,7 @@ ECOSYSTEM := .venv-ecosystem
 $(ECOSYSTEM)/.installed: pyproject.toml constraints-ecosystem.txt
 	$(PYTHON) -m venv $(ECOSYSTEM)
 	$(ECOSYSTEM)/bin/python -m pip install --quiet --upgrade pip
-	$(ECOSYSTEM)/bin/python -m pip install --quiet --constraint constraints-ecosystem.txt --editable '.[all]' \
+	$(ECOSYSTEM)/bin/python -m pip install --quiet --constraint constraints-ecosystem.txt --editable '.[all,ray]' \
 	    pytest pytest-timeout hypothesis accelerate pytorch-forecasting neuralforecast scvi-tools transformers \
 	    datasets torchdata webdataset tifffile obstore
 	$(ECOSYSTEM)/bin/python -m pip install --quiet --constraint constraints-ecosystem.txt --no-deps litdata
@@ -97,7 +97,7 @@ test-upstream: $(UPSTREAM)/.installed
 # What needs no torch, on every Python of PYTHONS that this machine has; `make test` runs all of it on one.
 PYTHONS := 3.10 3.11 3.12 3.13 3.14
 NEEDS_TORCH := lightning probing ecosystem ui gpu upstream cli/test_demo.py ranks/test_run_folder.py timing/test_batches.py \
-    timing/test_loop.py workers/test_apply.py test_bench_faults.py test_leaks.py test_plain.py test_platforms.py test_safety.py \
+    timing/test_loop.py workers/test_apply.py test_bench_faults.py test_ranks_howto.py test_leaks.py test_plain.py test_platforms.py test_safety.py \
     sources/test_loader.py sources/test_loader_queue.py sources/test_loader_resize.py sources/test_loader_ring.py \
     sources/test_loader_worker.py delivery/trackers/test_neptune_end_to_end.py
 # This looks at the layers, which are the same on each.
@@ -137,6 +137,11 @@ bench-gpu: $(STAMP)
 
 bench-workers: $(STAMP)
 	$(BIN)/python -m benchmarks.workers --even
+
+# Two ranks with gloo, then hundreds that are simulated.
+bench-ranks: $(STAMP)
+	$(BIN)/python -m benchmarks.ranks $(ARGS)
+	$(BIN)/python -m benchmarks.ranks.scale
 
 soak: $(STAMP)
 	$(BIN)/python -m benchmarks.soak

@@ -29,13 +29,14 @@ def bare_run(
     run_folder: RunFolder | None = None,
     rank: int = 0,
     world_size: int = 1,
+    is_killed: bool = False,
     **options: Any,
 ) -> Run:
     """Put together what measures no hardware and no workers, and asks no rule, unless it is told to."""
     quiet = {"hardware": False, "workers": False, "rules": (), "console": False}
     return assemble(
         Options(directory=directory, **{**quiet, **options}),
-        RunContext(recordings=directory, rank=rank, world_size=world_size),
+        RunContext(recordings=directory, rank=rank, world_size=world_size, is_killed=is_killed),
         find_trackers=lambda: trackers,
         run_folder=run_folder,
         draw=draw,

@@ -5,6 +5,7 @@ the rank, and its lost seconds are held against what the removal saved. Draws ar
 stopped goes on, and ``--report`` asks today's rules about the recordings that are kept.
 
     python -m benchmarks.ranks [--seeds N] [--minutes M] [--only TEXT ...] [--folder F] [--report] [--markdown FILE]
+                               [--rivals-python PYTHON]
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from . import rivals
 from .draws import FAULTS, LAUNCHERS, Draw, draw
 
 PROGRAM = Path(__file__).with_name("program.py")
@@ -36,23 +40,30 @@ def main() -> None:
     draws = [draw(fault, launcher, seed) for seed in range(options.seeds) for launcher in LAUNCHERS for fault in FAULTS]
     draws = [d for d in draws if not options.only or any(part in d.name for part in options.only)]
     options.folder.mkdir(parents=True, exist_ok=True)
-    begun = time.monotonic()
+    begun, failed = time.monotonic(), []
     if not options.report:
         for each in draws:
             if time.monotonic() - begun > 60 * options.minutes:
                 break
-            if not (options.folder / each.name / "result.json").exists():
-                run(each, options.folder / each.name)
+            if (options.folder / each.name / "result.json").exists():
+                continue
+            if run(each, options.folder / each.name):
                 print(judged(each, options.folder / each.name).line, flush=True)
+            else:
+                failed.append(each.name)
+                print(f"FAILED: {each.name}: a rank did not end; its log is beside its request", flush=True)
     found = [judged(d, options.folder / d.name) for d in draws if (options.folder / d.name / "result.json").exists()]
-    text = table(found)
+    text = table(found) + "".join(f"- FAILED: {name}\n" for name in failed)
+    if options.rivals_python:
+        readings = rivals.ask([j.draw for j in found], options.folder, options.rivals_python)
+        text += f"\nThe same jobs under {rivals.NAME}:\n\n{rivals.table(right_by_fault(found), readings)}"
     print(text)
     if options.markdown:
         options.markdown.write_text(text)
 
 
-def run(each: Draw, folder: Path) -> None:
-    """Train with the fault and without it; keep the recording and both times."""
+def run(each: Draw, folder: Path) -> bool:
+    """Train with the fault and without it; keep the recording and both times. Returns whether all ranks ended."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     times = {}
@@ -69,10 +80,11 @@ def run(each: Draw, folder: Path) -> None:
         launch(each, path, folder / f"{name}.log")
         ends = [json.loads(p.read_text())["loop_s"] for p in sorted(folder.glob(f"{name}.json.*"))]
         if len(ends) != 2:
-            raise SystemExit(f"{each.name}: a rank did not end; see {folder / name}.log")
+            return False
         times[name] = max(ends)
     shutil.rmtree(folder / "scratch", ignore_errors=True)
     (folder / "result.json").write_text(json.dumps({"draw": asdict(each), "loop_s": times}))
+    return True
 
 
 def launch(each: Draw, request: Path, log: Path) -> None:
@@ -84,9 +96,14 @@ def launch(each: Draw, request: Path, log: Path) -> None:
         command = [*python, *torchrun, str(PROGRAM), str(request)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with log.open("w") as out:
-        subprocess.run(
-            command, stdout=out, stderr=out, env=environment, timeout=PATIENCE_S, check=False, cwd=log.parent
+        process = subprocess.Popen(
+            command, stdout=out, stderr=out, env=environment, cwd=log.parent, start_new_session=True
         )
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(PATIENCE_S)
+        with suppress(ProcessLookupError):  # a rank that hangs, or is left behind
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +115,8 @@ class Judged:
     """The job's report as JSON."""
     lost_s: float
     """What the removal of the fault saved."""
+    live: dict[str, Any] | None = None
+    """What rank 0 said itself when the run ended."""
 
     @property
     def primary(self) -> dict[str, Any]:
@@ -109,10 +128,12 @@ class Judged:
 
     @property
     def is_right(self) -> bool:
-        if self.draw.is_healthy:
-            return not self.warns
-        ranks = tuple(self.primary.get("ranks", ()))
-        return self.warns and self.primary["rule"] in self.draw.right_rules and ranks == self.draw.right_ranks
+        return names_it(self.draw, self.primary)
+
+    @property
+    def is_right_live(self) -> bool:
+        """Whether rank 0 said so, too, without the others' files."""
+        return self.live is not None and names_it(self.draw, self.live.get("primary") or {})
 
     @property
     def error(self) -> float | None:
@@ -125,7 +146,19 @@ class Judged:
     def line(self) -> str:
         said = f"{self.primary.get('rule', 'none')} {self.primary.get('ranks', '')}"
         error = "" if self.error is None else f", lost {self.primary['time_lost_s']:.1f} of {self.lost_s:.1f} s"
+        live = (self.live or {}).get("primary") or {}
+        said += (
+            "" if self.is_right == self.is_right_live else f"; live {live.get('rule', 'none')} {live.get('ranks', '')}"
+        )
         return f"{'right' if self.is_right else 'WRONG'}: {self.draw.name} (rank {self.draw.rank}): {said}{error}"
+
+
+def names_it(each: Draw, primary: dict[str, Any]) -> bool:
+    """Whether a primary diagnosis is right: the rule and the ranks, and no warning on a healthy job."""
+    warns = bool(primary) and primary["severity"] != "info"
+    if each.is_healthy:
+        return not warns
+    return warns and primary["rule"] in each.right_rules and tuple(primary.get("ranks", ())) == each.right_ranks
 
 
 def judged(each: Draw, folder: Path) -> Judged:
@@ -134,12 +167,25 @@ def judged(each: Draw, folder: Path) -> Judged:
     command = [sys.executable, "-m", "stallmeter", "report", str(folder / "planted"), "--format", "json"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     loops = result["loop_s"]
-    return Judged(each, json.loads(shown), loops["planted"] - loops["removed"])
+    lives = sorted((folder / "planted").rglob("diagnosis.json"))
+    live = json.loads(lives[0].read_text()) if lives else None
+    return Judged(each, json.loads(shown), loops["planted"] - loops["removed"], live)
+
+
+def right_by_fault(found: Sequence[Judged]) -> dict[str, tuple[int, int]]:
+    """Return by fault how many verdicts are right, of how many."""
+    return {
+        fault: (sum(j.is_right for j in found if j.draw.fault == fault), sum(j.draw.fault == fault for j in found))
+        for fault in FAULTS
+    }
 
 
 def table(found: Sequence[Judged]) -> str:
     """Return the tables as Markdown."""
-    lines = ["| fault | right | lost seconds within 10 % | median error |", "| --- | ---: | ---: | ---: |"]
+    lines = [
+        "| fault | right | right on rank 0 at its end | lost seconds within 10 % | median error |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
     for fault in FAULTS:
         part = [j for j in found if j.draw.fault == fault]
         if part:
@@ -148,7 +194,7 @@ def table(found: Sequence[Judged]) -> str:
     alarms = sum(j.draw.is_healthy and j.warns for j in found)
     victims = sum(_compute_bound_beside_a_straggler(j) for j in found)
     lines += ["", f"Alarms on healthy jobs: {alarms}. Jobs called compute-bound beside a planted fault: {victims}.", ""]
-    lines += [f"- {j.line}" for j in found if not j.is_right]
+    lines += [f"- {j.line}" for j in found if not (j.is_right and j.is_right_live)]
     return "\n".join(lines) + "\n"
 
 
@@ -156,11 +202,13 @@ def _row(name: str, part: Sequence[Judged]) -> str:
     errors = [abs(j.error) for j in part if j.error is not None]
     near = f"{sum(e <= NEAR for e in errors)} of {len(errors)}" if errors else ""
     middle = f"{100 * median(errors):.1f} %" if errors else ""
-    return f"| {name} | {sum(j.is_right for j in part)} of {len(part)} | {near} | {middle} |"
+    right, live = sum(j.is_right for j in part), sum(j.is_right_live for j in part)
+    return f"| {name} | {right} of {len(part)} | {live} of {len(part)} | {near} | {middle} |"
 
 
 def _compute_bound_beside_a_straggler(found: Judged) -> bool:
-    return not found.draw.is_healthy and found.primary.get("rule") == "compute-bound"
+    live = (found.live or {}).get("primary") or {}
+    return not found.draw.is_healthy and "compute-bound" in (found.primary.get("rule"), live.get("rule"))
 
 
 def _arguments() -> argparse.Namespace:
@@ -171,6 +219,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path("build/ranks"))
     parser.add_argument("--report", action="store_true", help="train nothing")
     parser.add_argument("--markdown", type=Path, metavar="FILE")
+    parser.add_argument("--rivals-python", metavar="PYTHON", help=f"an interpreter with {rivals.NAME}: ask it, too")
     return parser.parse_args()
 
 

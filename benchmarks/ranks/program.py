@@ -1,7 +1,8 @@
 """The training of one rank, with or without its planted fault: ``torchrun … program.py REQUEST``.
 
 It knows the public names of stallmeter and nothing of its rules. The request is a JSON file with the fields of a draw,
-the folder of the recording (or null: without stallmeter), and where to write what was measured.
+the folder of the recording (or null: without stallmeter), and where to write what was measured. With the tool
+``traceml`` it is watched by that, under its own launcher.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import json
 import os
 import sys
 import time
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,15 +96,35 @@ def planted(request: dict[str, Any], rank: int, step: int = 0) -> float:
     return float(request["extra_s"])
 
 
+def skips_exchange(request: dict[str, Any]) -> bool:
+    """Whether the exchange itself is what is removed."""
+    return request["fault"] == "communication" and not request["planted"]
+
+
+def not_exchanged(_, bucket):  # type: ignore[no-untyped-def]  # torch checks the annotations of such a hook
+    """Stand in for the all-reduce of gradients, and send nothing."""
+    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
+
+
 def plain(request: dict[str, Any]) -> float:
     """Train in a loop of one's own; return the seconds of the loop."""
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     model = nn.parallel.DistributedDataParallel(Net(request, RANK))
+    if skips_exchange(request):
+        model.register_comm_hook(None, not_exchanged)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     loader = DataLoader(Items(request, RANK), batch_size=request["batch"], num_workers=request["workers"])
     batches: Any = loader
     monitor: Any = None
+    traced: Any = nullcontext
+    if request.get("tool") == "traceml":
+        import traceml_ai
+
+        traceml_ai.init()
+        traced = partial(traceml_ai.trace_step, model)
     if request["recording"]:
         import stallmeter
 
@@ -109,17 +132,15 @@ def plain(request: dict[str, Any]) -> float:
         batches = monitor.watch(loader)
     started = time.perf_counter()
     for step, batch in enumerate(batches):
-        model(batch).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        extra_s = planted(request, RANK, step)
-        if extra_s and request["fault"] == "hook":
-            spend(extra_s, request["spins"])
-        if extra_s and request["fault"] in ("logging", "checkpoint"):
-            if monitor is None:
+        with traced():
+            model(batch).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            extra_s = planted(request, RANK, step)
+            if extra_s and request["fault"] == "hook":
                 spend(extra_s, request["spins"])
-            else:
-                with monitor.span(request["fault"]):
+            if extra_s and request["fault"] in ("logging", "checkpoint"):
+                with nullcontext() if monitor is None else monitor.span(request["fault"]):
                     spend(extra_s, request["spins"])
     elapsed_s = time.perf_counter() - started
     if monitor is not None:
@@ -168,7 +189,9 @@ def in_lightning(request: dict[str, Any]) -> float:
                 spend(extra_s, request["spins"])
 
     class Clock(L.Callback):
-        def on_train_start(self, *_: Any) -> None:
+        def on_train_start(self, trainer: Any, *_: Any) -> None:
+            if skips_exchange(request):
+                trainer.strategy.model.register_comm_hook(None, not_exchanged)
             self.started = time.perf_counter()
 
         def on_train_end(self, *_: Any) -> None:
@@ -180,6 +203,11 @@ def in_lightning(request: dict[str, Any]) -> float:
         from stallmeter.lightning import StallMonitor
 
         callbacks.append(StallMonitor(directory=request["recording"], console=False))
+    if request.get("tool") == "traceml":
+        from traceml_ai.integrations.lightning import TraceMLCallback, init
+
+        init()
+        callbacks.append(TraceMLCallback())
     logs = request["fault"] == "logging"
     trainer = L.Trainer(
         accelerator="cpu",
@@ -203,8 +231,23 @@ def main() -> None:
     """Train, and write what was measured."""
     request = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(1)
-    elapsed_s = (plain if request["launcher"] == "plain" else in_lightning)(request)
-    Path(f"{request['result']}.{RANK}").write_text(json.dumps({"loop_s": elapsed_s}))
+    measured: dict[str, Any] = {}
+    measured["loop_s"] = (plain if request["launcher"] == "plain" else in_lightning)(request)
+    if request.get("tool") == "traceml" and RANK == 0:
+        measured["said"] = traceml_said()
+    Path(f"{request['result']}.{RANK}").write_text(json.dumps(measured))
+
+
+def traceml_said() -> dict[str, Any]:
+    """Return traceml's primary diagnosis, and the one of its steps, which names ranks."""
+    import traceml_ai
+
+    summary = traceml_ai.final_summary(timeout_sec=60.0) or {}
+    steps = (summary.get("step_time") or {}).get("diagnosis") or {}
+    primary = dict(summary.get("primary_diagnosis") or steps)
+    if primary.get("kind") == steps.get("kind"):
+        primary["ranks"] = steps.get("ranks") or primary.get("ranks")
+    return {"primary": primary, "steps": steps}
 
 
 if __name__ == "__main__":

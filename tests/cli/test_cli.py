@@ -22,10 +22,14 @@ from stallmeter.cli.arguments import FORMATS
 from stallmeter.engine.run_check import NOTHING
 from stallmeter.recording import Reader
 from stallmeter.rules import ALL_RULES
+from stallmeter.rules.job import JOB_RULES
 
+from ..report.job.folders import write_job
 from ..report.recordings import HOSTILE, complete_run, ledger, step, write
+from ..rules.job.jobs import Known, compute_bound, diagnosis, late
 from ..warm import NO_PICTURES
 
+EVERY_RULE = (*ALL_RULES, *JOB_RULES)
 PROGRAM = (sys.executable, "-m", "stallmeter")
 
 
@@ -152,6 +156,51 @@ def test_report_ranks(tmp_path):
     assert json.loads(call("report", tmp_path, "--format", "json").stdout)["steps"] == 12
     assert json.loads(call("report", tmp_path, "--format", "json", "--rank", "3").stdout)["steps"] == 13
     fails(call("report", tmp_path, "--rank", "0"), "no recording of rank 0", "rank 2, 3")
+
+
+JOB = {
+    0: Known([compute_bound()]),
+    1: Known([diagnosis("fetch-stall", 4.0, title="The workers wait for storage or the network")]),
+}
+
+
+@pytest.fixture
+def job(tmp_path):
+    return write_job(tmp_path / "20260101-000000-ab12cd", late(1, "data_wait", 0.02), known=JOB)
+
+
+def test_report_of_a_job(job):
+    """Without --rank all ranks are judged as one job, in every format; with it one of them alone."""
+    text = call("report", job).stdout
+    assert "CRITICAL  Rank 1: The workers wait for storage or the network" in text
+    assert "Rank 0 waits for rank 1, late with its data" in text
+    assert call("report", job, "--format", "markdown").stdout.startswith("**Rank 1: The workers wait for storage")
+    document = json.loads(call("report", job, "--format", "json").stdout)
+    assert (document["primary"]["rule"], document["primary"]["ranks"]) == ("fetch-stall", [1])
+    assert [row["rank"] for row in document["ranks"]] == [0, 1]
+    html = call("report", job, "--format", "html").stdout
+    assert html.count("--strength") >= 2
+    assert "The ranks of the job" in html
+
+
+def test_report_of_one_rank_of_a_job(job):
+    """It cannot say that nothing is wrong: its steps may be waits for others."""
+    victim = json.loads(call("report", job, "--rank", "0", "--format", "json").stdout)
+    assert (victim["job"], victim["ranks"], victim["primary"]) == (None, [], None)
+    assert {"rule": "compute-bound", "missing": ["the other ranks"]} in victim["abstained"]
+    culprit = json.loads(call("report", job, "--rank", "1", "--format", "json").stdout)
+    assert culprit["primary"]["rule"] == "fetch-stall"
+    assert "ranks" not in culprit["primary"]
+    assert "The ranks of the job" not in call("report", job, "--rank", "1", "--format", "html").stdout
+
+
+def test_report_of_one_recording_of_a_job(tmp_path):
+    """Where the others wrote elsewhere it says so."""
+    folder = write_job(tmp_path, late(1, "data_wait", 0.02), known=JOB, only=(0,))
+    text = " ".join(call("report", folder).stdout.split())
+    assert "Who waits for whom was not judged: only rank 0 of 2 is known." in text
+    assert "Nothing is known of rank 1." in text
+    assert "compute-bound (needs the other ranks)" in text
 
 
 def test_report_mistakes(tmp_path, recording):
@@ -407,11 +456,12 @@ def test_rules_lists_all(capsys):
     """Every rule has a line with its id and title."""
     assert cli.main(["rules"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    for rule in ALL_RULES:
+    for rule in EVERY_RULE:
         assert [line for line in lines if line.startswith(f"{rule.id} ") and line.endswith(rule.title)]
+    assert lines.index("Over all ranks of a job:") < lines.index(next(x for x in lines if x.startswith("straggler ")))
 
 
-@pytest.mark.parametrize("rule", ALL_RULES, ids=lambda rule: rule.id)
+@pytest.mark.parametrize("rule", EVERY_RULE, ids=lambda rule: rule.id)
 def test_explain(rule, capsys):
     """Every rule explains itself: its page, and each threshold with unit and source."""
     assert cli.main(["explain", rule.id]) == 0

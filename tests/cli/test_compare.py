@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,9 @@ from stallmeter import Monitor
 from stallmeter.cli import main
 from stallmeter.rules import ALL_RULES
 
+from ..report.job.folders import write_job
 from ..report.recordings import VERDICT, complete_run, ledger, step, write
+from ..rules.job.jobs import Known, compute_bound, diagnosis, late
 from ..servers import FaultServer, MlflowServer
 
 
@@ -228,8 +231,62 @@ def test_diagnose_a_killed_run(tmp_path, capsys):
 def test_diagnose_forms_and_ranks(tmp_path, capsys):
     """Markdown is the report with a table below; --rank picks one."""
     write(tmp_path, [*complete_run()], rank=1, world_size=2)
-    out = ask(capsys, "diagnose", tmp_path, "--format", "markdown")[1]
+    out = ask(capsys, "diagnose", tmp_path, "--rank", "1", "--format", "markdown")[1]
     assert "| Where the time went | Time | Share |" in out
     assert f"| primary cause | {VERDICT.primary.rule} |" in out
     fails(capsys, "diagnose", tmp_path, "--rank", "0", says="no recording of rank 0")
     fails(capsys, "diagnose", tmp_path / "nowhere", says="nowhere")
+
+
+SLOW_DATA = {0: Known([compute_bound()]), 1: Known([diagnosis("fetch-stall", 4.0)])}
+
+
+def test_diagnose_a_job(tmp_path, capsys):
+    """All ranks are asked again; the job that they make then is set against the one of their recorded verdicts."""
+    folder = write_job(tmp_path, late(1, "data_wait", 0.05), steps=300, known=SLOW_DATA)
+    document = json.loads(ask(capsys, "diagnose", folder, "--format", "json")[1])
+    assert document["recorded"] == {"version": "0.1.0", "primary": "fetch-stall"}
+    assert document["primary"]["ranks"] == [1]
+    assert document["run"]["settled"] is False
+    gone = next(change for change in document["changes"] if change["rule"] == "fetch-stall")
+    assert (gone["ranks"], gone["change"]) == ([1], "gone")
+    text = ask(capsys, "diagnose", folder)[1]
+    assert re.search(r"fetch-stall, rank 1 +critical, .* lost +- +gone", text)
+    assert re.search(r"primary cause +fetch-stall, rank 1 +\S+, rank 1 +changed", text)
+
+
+def test_diagnose_one_rank_of_a_job(tmp_path, capsys):
+    """By itself: its own recorded verdict against today's."""
+    folder = write_job(tmp_path, late(1, "data_wait", 0.05), steps=300, known=SLOW_DATA)
+    document = json.loads(ask(capsys, "diagnose", folder, "--rank", "0", "--format", "json")[1])
+    assert document["recorded"]["primary"] == "compute-bound"
+    assert document["job"] is None
+    assert document["run"]["rank"] == 0
+
+
+def test_diagnose_a_job_by_rules_over_ranks(tmp_path, capsys):
+    """They are rules like others, where there are ranks to judge."""
+    folder = write_job(tmp_path, late(1, "forward", 0.05), steps=300)
+    document = json.loads(
+        ask(capsys, "diagnose", folder, "--rule", "straggler", "--rule", "slow-start", "--format", "json")[1]
+    )
+    assert [(d["rule"], d["ranks"]) for d in document["diagnoses"]] == [("straggler", [1])]
+    assert document["num_workers"] is None
+    assert {a["rule"] for a in document["abstained"]} <= {"straggler", "slow-start"}
+    fails(capsys, "diagnose", folder, "--rank", "0", "--rule", "straggler", says="without --rank")
+    alone = write(tmp_path / "alone", complete_run())
+    fails(capsys, "diagnose", alone, "--rule", "straggler", says="straggler judges the ranks of a job")
+
+
+def test_compare_jobs(tmp_path, capsys):
+    """The job's cause with its rank; another number of ranks makes rates incomparable."""
+    before = write_job(tmp_path / "before", late(1, "data_wait", 0.02), known=SLOW_DATA)
+    after = write_job(tmp_path / "after", ranks=4)
+    text = ask(capsys, "compare", before, after)[1]
+    assert re.search(r"ranks +2, these numbers of rank 0 +4, these numbers of rank 0", text)
+    assert "fetch-stall on rank 1, " in text
+    assert "The number of ranks changed from 2 to 4: samples per second are one rank's" in " ".join(text.split())
+    document = json.loads(ask(capsys, "compare", before, after, "--format", "json")[1])
+    assert document["before"]["primary"]["ranks"] == [1]
+    assert (document["before"]["rank"], document["before"]["world_size"]) == (0, 2)
+    assert (document["after"]["primary"], document["after"]["world_size"]) == (None, 4)

@@ -316,3 +316,26 @@ def test_the_programs_end_waits_for_pages_that_no_package_of_the_program_made(tm
         (folder,) = (tmp_path / name).iterdir()
         made = {f.name for f in folder.iterdir()}
         assert {"report.html", "phases.png", "steps.csv", "report.md", "diagnosis.json"} <= made
+
+
+def test_a_process_that_is_killed_at_once_waits_for_its_page(bench: Bench) -> None:
+    """Ray Train kills its workers when their function has returned: no program's end comes."""
+    monitor = bench.run(is_killed=True)
+    closing = threading.Thread(target=monitor.close)
+    closing.start()
+    wait_until = time.monotonic() + 30
+    while not bench.drawings and time.monotonic() < wait_until:
+        time.sleep(0.01)
+    assert closing.is_alive()
+    bench.drawings[0].finish.set()
+    closing.join(30)
+    assert not closing.is_alive()
+    assert (monitor.folder / "report.html").read_text() == "page"  # type: ignore[operator]
+    assert monitor.finish(0.0)
+
+
+def test_such_a_process_waits_no_longer_than_its_budget(bench: Bench) -> None:
+    monitor = bench.run(is_killed=True, budget_s=0.1)
+    monitor.close()
+    assert not monitor.finish(0.0)
+    assert (monitor.folder / "report.md").is_file()  # type: ignore[operator]

@@ -1,9 +1,9 @@
 """A program that trains on two ranks.
 
-    python ranks.py NAMESPACE FOLDER with/STRATEGY|without/STRATEGY ...
+    python ranks.py NAMESPACE FOLDER with/STRATEGY|without/STRATEGY|fabric/STRATEGY ...
 
 Given several, it trains each in a fork of its own, one after the other: the packages are imported once for all.
-Most fit more than once.
+Most fit more than once. In the last fit rank 1 is slow with its data.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
+import stallmeter
 from stallmeter.engine import wiring
 
 wiring.start_drawing = lambda: None  # pictures take most of a short run's time
@@ -28,16 +30,23 @@ torch.set_num_threads(1)
 NAMESPACE, FOLDER, *CASES = sys.argv[1:]
 PORTS = dict(zip(CASES, os.environ.get("PORTS", "").split(), strict=False))
 """For each case one of its own to set_known_ranks at."""
+SLOW_S = 0.04
+"""For each item on rank 1: more than other programs of a busy machine take from rank 0."""
 FITS = {"without/ddp_fork": 1, "with/ddp_fork": 2, "with/ddp_spawn": 1, "with/ddp": 3}
 pl = importlib.import_module(NAMESPACE)
 
 
 class Rows(Dataset):
+    def __init__(self, slow_s: float) -> None:
+        self.slow_s = slow_s
+
     def __len__(self) -> int:
-        return 16
+        return 64
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.full((4,), index / 16)
+        if dist.is_initialized() and dist.get_rank() == 1:
+            time.sleep(self.slow_s)
+        return torch.full((4,), index / 64)
 
 
 class Model(pl.LightningModule):  # type: ignore[name-defined, misc]
@@ -62,6 +71,8 @@ def train(case: str) -> None:
     place = Path(FOLDER, case)
     place.mkdir(parents=True, exist_ok=True)
     os.chdir(place)
+    if ours == "fabric":
+        return train_with_fabric(place, strategy)
     module = importlib.import_module(f"stallmeter.lightning.{'unified' if NAMESPACE[0] == 'l' else 'legacy'}")
     callbacks = [module.StallMonitor(directory=place / "rec", interval_s=0.05)] if ours == "with" else []
     quiet = dict.fromkeys(("enable_progress_bar", "enable_model_summary", "enable_checkpointing", "logger"), False)
@@ -72,7 +83,26 @@ def train(case: str) -> None:
             wait_until_free(int(os.environ["MASTER_PORT"]))
         torch.manual_seed(7)
         trainer = pl.Trainer(**options, callbacks=callbacks)
-        trainer.fit(Model(place), DataLoader(Rows(), batch_size=2, num_workers=workers, shuffle=True))
+        rows = Rows(SLOW_S if ours == "with" and fit + 1 == FITS[case] else 0.0)
+        trainer.fit(Model(place), DataLoader(rows, batch_size=2, num_workers=workers, shuffle=True))
+    return None
+
+
+def train_with_fabric(place: Path, strategy: str) -> None:
+    fabric = importlib.import_module("lightning.fabric").Fabric(accelerator="cpu", devices=2, strategy=strategy)
+    fabric.launch(loop_of_fabric, place)
+
+
+def loop_of_fabric(fabric: Any, place: Path) -> None:
+    model = torch.nn.Linear(4, 1)
+    model, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=1e-2))
+    loader = fabric.setup_dataloaders(DataLoader(Rows(SLOW_S), batch_size=2))
+    with stallmeter.Monitor(directory=place / "rec", trackers=None, interval_s=0.05) as monitor:
+        for _ in range(2):
+            for batch in monitor.watch(loader):
+                fabric.backward(model(batch).pow(2).sum())
+                optimizer.step()
+                optimizer.zero_grad()
 
 
 def wait_until_free(port: int) -> None:

@@ -134,6 +134,44 @@ def test_every_fit_has_one_name_on_all_ranks(
     assert not (tmp_path / EXCHANGE_FOLDER).exists()
 
 
+@pytest.mark.parametrize("kind", ["store", "file store", "files"])
+def test_a_post_is_taken_once(kind: str, store: Any, tmp_path: Path) -> None:
+    make = line_makers(kind, store, tmp_path)
+    first, second, another = make("posts/a"), make("posts/a"), make("posts/b")
+    for channel in (first, another):
+        channel.expect_posts()
+    assert first.take_post(1) is None
+    assert not second.is_posted(1)
+    assert second.post(1, "old")
+    assert second.post(1, "new")
+    assert second.is_posted(1)
+    assert another.take_post(1) is None
+    assert first.take_post(2) is None
+    assert first.take_post(1) == "new"
+    assert first.take_post(1) is None
+    assert not second.is_posted(1)
+    assert second.post(1, "last")
+    for channel in (first, another):
+        channel.end_posts([1])
+    assert not second.is_posted(1)
+    assert not (tmp_path / EXCHANGE_FOLDER).exists()
+
+
+@pytest.mark.parametrize("kind", ["store", "file store"])
+def test_a_post_that_comes_while_one_is_taken_is_taken_next(
+    kind: str, store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = line_makers(kind, store, tmp_path)
+    first, second = make("posts/a"), make("posts/a")
+    second.post(1, "old")
+    get = first._get  # type: ignore[attr-defined]
+    with monkeypatch.context() as patch:
+        patch.setattr(first, "_get", lambda key: (get(key), second.post(1, "new"))[0])
+        assert first.take_post(1) == "old"
+    assert first.take_post(1) == "new"
+    assert first.take_post(1) is None
+
+
 @pytest.mark.parametrize("kind", ["store", "files"])
 def test_what_an_earlier_start_left_in_a_store_is_no_answer(
     kind: str, store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

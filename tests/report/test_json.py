@@ -14,21 +14,28 @@ from hypothesis import strategies as st
 from stallmeter import records
 from stallmeter.records import BUCKETS
 from stallmeter.records.diagnosis import Abstention, Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
+from stallmeter.report.job.folder import report_of_job
 from stallmeter.report.json import to_json
 from stallmeter.report.markdown import NOTE_BYTES, headline, note, tags, to_markdown
 from stallmeter.report.model import read_history, summarize
 from stallmeter.report.text import to_text
 from stallmeter.window import Window
 
+from ..rules.job.jobs import late
+from .job.folders import write_job
 from .recordings import complete_run, ledger, write
 
 DOC = Path(__file__).parents[2] / "docs" / "reference" / "report-json.md"
 TOP = {
     "schema", "run", "wall_s", "steps", "coverage_pct", "ledger", "step_time_s", "throughput", "primary", "probable",
     "runner_up", "diagnoses", "num_workers", "worker_trials", "overhead", "hardware", "device", "abstained",
+    "job", "ranks",
 }  # fmt: skip
-FREE = {"ledger", "run.settings", "run.callbacks_s", "run.logging_s", "device.syncs.calls"}
-"""Objects whose keys are names: of buckets, of settings, of the user's callbacks and loggers."""
+FREE = {
+    "ledger", "run.settings", "run.callbacks_s", "run.logging_s", "device.syncs.calls", "ranks[].ledger",
+    "ranks[].facts", "job.slowest_steps[].seconds",
+}  # fmt: skip
+"""Objects whose keys are names: of buckets, of settings, of the user's callbacks and loggers, of ranks."""
 
 
 def paths(value: Any, prefix: str = "") -> set[str]:
@@ -91,6 +98,7 @@ def test_document_of_a_complete_run(tmp_path):
         "prefetch_gain_pct": None,
         "saves_processes": None,
         "saves_bytes": None,
+        "most": None,
     }
     assert document["worker_trials"] == []
     assert set(document["overhead"]) == {"per_step_us", "share_pct"}
@@ -103,11 +111,14 @@ def test_document_of_a_complete_run(tmp_path):
 
 
 def test_every_key_is_documented(tmp_path):
-    """The page lists every key that a complete report has, and no other."""
+    """The page lists every key that a complete report has, of one rank and of a job, and no other."""
     trial = records.WorkerTrial(time_s=1.0, before=0, workers=2, outcome="kept")
-    document = to_json(read_history(write(tmp_path, [*complete_run(), trial])).report())
+    document = to_json(read_history(write(tmp_path / "one", [*complete_run(), trial])).report())
+    job = report_of_job(read_history(write_job(tmp_path / "job", late(1, "forward", 0.02))))
+    assert job is not None
     documented = re.findall(r"^\| `([^`]+)` \|", DOC.read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(documented) == sorted({documented_as(path) for path in paths(document)})
+    keys = paths(document) | paths(to_json(job))
+    assert sorted(documented) == sorted({documented_as(path) for path in keys})
 
 
 def test_buckets_are_documented():

@@ -22,6 +22,7 @@ from stallmeter import records
 from stallmeter.records.diagnosis import Fix
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.evaluation import evaluate
+from stallmeter.rules.job import JOB_RULES
 from stallmeter.window import Window
 from stallmeter.window.signals import read_signal
 
@@ -99,7 +100,7 @@ class TestForm:
 
     def test_fixes(self, rule):
         """Each piece of advice is three short lines, in every branch, and what is expected of the first is said."""
-        fixes = list(_fixes(ast.parse(Path(inspect.getfile(type(rule))).read_text(encoding="utf-8"))))
+        fixes = list(fixes_in(ast.parse(Path(inspect.getfile(type(rule))).read_text(encoding="utf-8"))))
         assert fixes or rule.id == "too-many-workers", "a rule gives advice by Advice.of(do, expect=…, limit=…)"
         for fix in fixes:
             check_fix(fix)
@@ -118,7 +119,7 @@ class TestForm:
         assert set(re.findall(r"^from \.(\w+) import", source, re.MULTILINE)) <= {"rule"}
 
 
-def _fixes(tree: ast.AST) -> Iterator[Fix]:
+def fixes_in(tree: ast.AST) -> Iterator[Fix]:
     """What a rule may advise, with a number in place of each value."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
@@ -155,7 +156,11 @@ def test_pages_are_written(tmp_path, monkeypatch):
     (tmp_path / "rules").mkdir()
     (tmp_path / "rules/gone.md").write_text("")
     tool.main()
-    assert {p.name for p in (tmp_path / "rules").iterdir()} == {"index.md", *(f"{rule.id}.md" for rule in ALL_RULES)}
+    every = {f"{rule.id}.md" for rule in ALL_RULES} | {f"{rule.id}.md" for rule in JOB_RULES}
+    assert {p.name for p in (tmp_path / "rules").iterdir()} == {"index.md"} | every
+    over_ranks = (tmp_path / "rules/straggler.md").read_text(encoding="utf-8")
+    assert "../../src/stallmeter/rules/job/straggler.py" in over_ranks
+    assert "rules=" not in over_ranks
     page = (tmp_path / "rules/input-bound.md").read_text(encoding="utf-8")
     for heading in (*HEADINGS, "Thresholds"):
         assert f"\n## {heading}\n\n" in page

@@ -263,6 +263,19 @@ def test_ranks_that_were_told_from_strangers_need_no_guess():
     assert limits_from(host, budget=Budget(host_cpus=16, ranks_on_node=4)).available_cpus == 3.75
 
 
+def test_a_rank_has_what_the_others_of_its_node_do_not_need():
+    """Both take as many steps: with 8 CPUs full, 6 are used by the one that needs three times as many a step."""
+    assert available_cpus(affinity_cpus=8, ranks=2, job_cpus=1.5, ranks_cpus=0.5) == 6
+    assert available_cpus(affinity_cpus=8, others_cpus=2, ranks=2, job_cpus=1.5, ranks_cpus=0.5) == 4.5
+    assert available_cpus(affinity_cpus=16, quota_cpus=8, ranks=2, job_cpus=1.5, ranks_cpus=0.5) == 6
+    assert available_cpus(affinity_cpus=4, ranks=2, job_cpus=1.5, ranks_cpus=0.5, bound_per_rank=True) == 4
+
+
+def test_a_rank_that_spins_while_it_waits_takes_no_more_than_its_part():
+    assert available_cpus(affinity_cpus=8, ranks=2, job_cpus=0.2, ranks_cpus=1.0) == 4
+    assert available_cpus(affinity_cpus=8, ranks=2, job_cpus=0.0, ranks_cpus=0.0) == 4
+
+
 def test_a_fair_share_and_what_was_already_had_remain():
     assert available_cpus(affinity_cpus=8, others_cpus=8) == 4
     assert available_cpus(affinity_cpus=8, others_cpus=2, job_cpus=7) == 7

@@ -30,7 +30,8 @@ from .loaders import MEBI, ROOMY, THREADED, UNEVEN, costs_, limits_, loader
 def test_more_cpus_never_predict_a_slower_step(costs, limits, workers, factor):
     more = replace(limits, available_cpus=(limits.available_cpus or 1.0) * factor)
     less = replace(limits, available_cpus=limits.available_cpus or 1.0)
-    assert predict_step_time_s(costs, more, workers) <= predict_step_time_s(costs, less, workers)
+    slower_s = predict_step_time_s(costs, less, workers)
+    assert predict_step_time_s(costs, more, workers) <= slower_s * (1 + 1e-9)
 
 
 @given(costs_, limits_, st.integers(1, 10))
@@ -85,6 +86,40 @@ def test_impossible_limits_points_profiles_and_numbers_are_refused():
         replace(loader(), profile=(0.1, -0.1))
     with pytest.raises(SettingError, match="workers is -1"):
         predict_step_time_s(loader(), ROOMY, -1)
+
+
+def played_through(workers, cpus, waits_s, computes_s, batches=20_000):
+    """Mean step of workers that wait and then compute on so many CPUs, each time drawn: an independent simulation."""
+    draw = random.Random(7)
+    now_s, done, waiting_for_a_cpu, busy = 0.0, 0, [], 0
+    events = [(draw.expovariate(1 / waits_s), i, "ready") for i in range(workers)]
+    heapq.heapify(events)
+    while done < batches:
+        now_s, who, what = heapq.heappop(events)
+        if what == "ready":
+            waiting_for_a_cpu.append(who)
+        else:
+            busy -= 1
+            done += 1
+            heapq.heappush(events, (now_s + draw.expovariate(1 / waits_s), who, "ready"))
+        while waiting_for_a_cpu and busy < cpus:
+            busy += 1
+            heapq.heappush(events, (now_s + draw.expovariate(1 / computes_s), waiting_for_a_cpu.pop(0), "made"))
+    return now_s / done
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 6, 12])
+@pytest.mark.parametrize("waits_s", [0.01, 0.05, 0.2])
+def test_workers_that_wait_and_compute_meet_at_the_cpus(workers, waits_s):
+    costs = loader(work_s=0.001, service_s=waits_s + 0.06, cpu_s=0.06, loop_cpu_s=0.0, current=1)
+    predicted_s = predict_step_time_s(costs, Limits(available_cpus=2.0), workers)
+    assert predicted_s == pytest.approx(played_through(workers, 2, waits_s, 0.06), rel=0.04)
+
+
+def test_workers_that_only_wait_do_not_meet():
+    costs = loader(work_s=0.001, service_s=0.05, cpu_s=0.0, loop_cpu_s=0.0, current=1)
+    alone_s = predict_step_time_s(costs, Limits(available_cpus=64.0), 8)
+    assert predict_step_time_s(costs, Limits(available_cpus=1.0), 8) == alone_s
 
 
 def test_short_epochs_ask_for_fewer_workers():

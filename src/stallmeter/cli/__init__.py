@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import StallmeterError
-from . import compare, demo, diagnose, doctor, probe, report, rules, run, sync
+from . import compare, demo, diagnose, doctor, merge, probe, report, rules, run, sync
 from .arguments import fail
 
-COMMANDS = (report, sync, diagnose, compare, run, doctor, rules, probe, demo)
+COMMANDS = (report, sync, merge, diagnose, compare, run, doctor, rules, probe, demo)
 """One module for each, in the order of the help."""
 
 INTERRUPTED = 130

@@ -89,6 +89,7 @@ def compare(
 
 def _side(name: str, tracking_uri: str | None) -> Side:
     from ..report.compare.comparison import side_of_history
+    from ..report.job.folder import report_of_job
     from ..rules.evaluation import diagnose
 
     path = Path(name)
@@ -96,7 +97,7 @@ def _side(name: str, tracking_uri: str | None) -> Side:
         return _side_of_run(name, tracking_uri or os.environ.get("MLFLOW_TRACKING_URI"))
     history = read(path, None)
     verdict = history.verdict if history.settled and history.verdict else history.guarded(diagnose)
-    return side_of_history(history, history.report(verdict))
+    return side_of_history(history, report_of_job(history, verdict) or history.report(verdict))
 
 
 def _side_of_run(run_id: str, tracking_uri: str | None) -> Side:

@@ -27,10 +27,10 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.follow:
         return _follow(arguments)
     history = read(arguments.path, arguments.rank)
-    from ..report.job.folder import report_of_job
+    from ..report.job.folder import report_of_job, report_of_one
 
-    job = report_of_job(history) if arguments.rank is None else None
-    history.guarded(lambda _: show(history, arguments.format, arguments.output, job))
+    report = report_of_job(history) if arguments.rank is None else report_of_one(history)
+    history.guarded(lambda _: show(history, arguments.format, arguments.output, report))
     return 0
 
 

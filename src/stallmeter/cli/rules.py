@@ -8,13 +8,16 @@ import difflib
 import inspect
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import SettingError
 from .arguments import WIDTH
 
 if TYPE_CHECKING:
+    from ..rules.job.rule import JobRule
     from ..rules.rule import Rule
+
+AnyRule: TypeAlias = "Rule | JobRule"
 
 
 def add(commands: Any) -> None:
@@ -29,10 +32,14 @@ def add(commands: Any) -> None:
 
 def _list(_: argparse.Namespace) -> int:
     from ..rules import ALL_RULES
+    from ..rules.job import JOB_RULES
 
-    width = max(len(rule.id) for rule in ALL_RULES)
+    width = max(len(name) for name in _by_id())
     for rule in ALL_RULES:
         print(f"{rule.id:<{width}}  {rule.title}")
+    print("\nOver all ranks of a job:\n")
+    for over_ranks in JOB_RULES:
+        print(f"{over_ranks.id:<{width}}  {over_ranks.title}")
     print("\nMore about one: stallmeter explain RULE")
     return 0
 
@@ -42,15 +49,13 @@ def _explain(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def rule_named(name: str) -> Rule:
+def rule_named(name: str) -> AnyRule:
     """Return the rule with this id.
 
     Raises:
         SettingError: There is none.
     """
-    from ..rules import ALL_RULES
-
-    by_id = {rule.id: rule for rule in ALL_RULES}
+    by_id = _by_id()
     if name in by_id:
         return by_id[name]
     close = difflib.get_close_matches(name, by_id, n=1, cutoff=0.5)
@@ -58,7 +63,14 @@ def rule_named(name: str) -> Rule:
     raise SettingError(f"there is no rule {name!r}; {hint}")
 
 
-def _page(rule: Rule) -> str:
+def _by_id() -> dict[str, AnyRule]:
+    from ..rules import ALL_RULES
+    from ..rules.job import JOB_RULES
+
+    return {**{rule.id: rule for rule in ALL_RULES}, **{rule.id: rule for rule in JOB_RULES}}
+
+
+def _page(rule: AnyRule) -> str:
     documentation = inspect.getdoc(sys.modules[type(rule).__module__]) or rule.title
     thresholds: list[Any] = [f for f in dataclasses.fields(rule) if "unit" in f.metadata]  # type: ignore[arg-type]
     lines = [rule.id, "=" * len(rule.id), "", documentation.replace("**", ""), ""]

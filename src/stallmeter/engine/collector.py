@@ -37,13 +37,14 @@ from ..report.model import summarize
 from ..report.run_page import build_page
 from ..report.steps_csv import HELD_ROWS
 from ..rules.evaluation import evaluate
+from ..rules.job.evaluation import alone
 from ..timing.clock import StepClock
 from ..timing.ledger import CALLBACKS, LOGGING, VALIDATION
 from ..window import Window
 from ..workers.apply import EpochBoundary, WorkerTuner
 from .context import RunContext
 from .guard import Guard
-from .job_watch import JobWatch, alone
+from .job_watch import JobWatch
 from .options import Options
 from .output import AnyRecorder, Output
 from .overhead_limiter import OverheadLimiter
@@ -152,7 +153,7 @@ class Collector:
         self._samples: int | None = None
         self._lost_steps = self._recorded_steps = 0
         self._every = 1
-        """Of this tick the steps and batches are recorded whose number this power of two divides."""
+        """Of this tick one row of steps in so many is recorded, and one batch: a power of two."""
         self._batches: dict[int, int] = {}
         """Batches of each worker so far: of all together one kind of number might always be the same worker's."""
         self._awaited: dict[int, None] = {}
@@ -160,7 +161,7 @@ class Collector:
         self._next_verdict_s = self._period_ends_s = 0.0
         self._period = Period(clock.unix_s(self._ledger.origin))
         self._reason = ""
-        self._final_tick = self._ended = False
+        self._final_tick = self._ended = self._hurried = False
         self._disk_failed = False
         self._pending_reported = False
 
@@ -171,16 +172,17 @@ class Collector:
         self._period_ends_s = self._period.started_s + self._options.period_s
         self.sampler.start()
 
-    def request_end(self, reason: str) -> bool:
+    def request_end(self, reason: str, *, hurried: bool = False) -> bool:
         """Ask the sampler thread for its last sample, without waiting for it.
 
         Args:
             reason: Why the run ends, for the recording.
+            hurried: Whether there is no time for other ranks.
 
         Returns:
             Whether there is a thread that does what comes after it.
         """
-        self._reason = reason
+        self._reason, self._hurried = reason, hurried
         return self.sampler.request_stop()
 
     def end(self) -> None:
@@ -276,7 +278,7 @@ class Collector:
         if due and not self._guard.out_of_time:
             self._evaluate(now_s)
         if worker_tuner is not None:
-            self._guard("num_workers", self._tune_workers, worker_tuner, due)
+            self._guard("num_workers", self._tune_workers, worker_tuner, due, now_s)
         self.name_hanging_trackers(TRACKER_HANG_S)
 
     def _due(self, name: str, source: Source) -> bool:
@@ -294,11 +296,16 @@ class Collector:
             name = f"sampling every {self._limiter.level * self._options.interval_s:g} s"
             self._keep(Event(time_s=time.time(), name=name, detail=detail))
 
-    def _tune_workers(self, worker_tuner: WorkerTuner, fresh: bool) -> None:
-        worker_tuner.decide(self.verdict.num_workers, fresh=fresh)
-        if self._final_tick:
-            for trial in worker_tuner.finish(self.verdict.num_workers):
-                self._keep(trial)
+    def _tune_workers(self, worker_tuner: WorkerTuner, fresh: bool, now_s: float) -> None:
+        advice = self._own_verdict.num_workers
+        if worker_tuner.decides_for_all:
+            advice = None if self._job_watch is None else self._job_watch.num_workers
+        worker_tuner.decide(advice, fresh=fresh, now_s=now_s)
+        exchange = worker_tuner.exchange
+        told = self._guard.ask("num_workers of all ranks", exchange, self._output.recorder, self._final_tick)
+        trials = worker_tuner.heard(told or ())
+        for trial in (*trials, *(worker_tuner.finish(advice) if self._final_tick else ())):
+            self._keep(trial)
 
     def _report_pending_deliveries(self) -> None:
         """Say which earlier recordings their tracker has not got: nobody else will."""
@@ -452,6 +459,8 @@ class Collector:
             self._profiler.request(verdict.primary.rule, self._clock.index)
         if self._output.recorder is not None and (changed or self._final_tick):
             self._output.recorder.write(verdict)
+        if self._final_tick:
+            self._guard.attempt("the recording", self._flush)  # the other ranks may be waited for
         self.verdict = self._of_the_job(verdict)
         if self._output.forwarder is not None:
             page = self._guard("the run's page", self.page)
@@ -459,14 +468,16 @@ class Collector:
                 self._output.forwarder.show(page)
 
     def _of_the_job(self, own: Verdict) -> Verdict:
-        if self._job_watch is None:
+        watch, guard, final = self._job_watch, self._guard, self._final_tick
+        if watch is None:
             return own
-        ended = self._reason if self._final_tick else None
-        self._guard.ask(
-            "the other ranks", self._job_watch.exchange, self._output.recorder, own, ended, again=self._final_tick
-        )
-        judged = self._job_watch.judged
-        return alone(own, self._context.world_size) if judged is None else judged.verdict
+        if self._hurried:
+            if final:
+                guard.attempt("the other ranks", watch.leave)
+        elif guard.attempt("the job", watch.begin, self._output.recorder, own, self._reason if final else None):
+            guard.ask("the other ranks", watch.exchange, again=final)
+            guard.attempt("the job's verdict", watch.judge)
+        return alone(own, self._context.world_size) if watch.judged is None else watch.judged.verdict
 
     @property
     def job(self) -> JobReport | None:

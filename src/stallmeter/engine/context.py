@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,3 +22,7 @@ class RunContext:
     world_size: int = 1
     ranks_on_node: int | None = None
     """How many ranks share this machine; None lets the launcher's environment say."""
+    is_killed: bool = False
+    """Whether the process is killed once its part of the program has returned: nothing is left to the program's end."""
+    ddp_module: Callable[[], object] | None = None
+    """Returns the module that exchanges gradients, where the adapter knows it; called from the sampler thread."""

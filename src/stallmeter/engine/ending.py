@@ -125,7 +125,7 @@ class Ending:
         """
         # Before the request: it sets an event, behind which the thread that does the ending sees both.
         self._reason, self._signalled = reason, signalled
-        if not self._collector.request_end(reason):  # no thread could be had
+        if not self._collector.request_end(reason, hurried=signalled):  # no thread could be had
             self._others_are_done.set()
             self.run()
 
@@ -299,6 +299,9 @@ class Ending:
         if not self._speaks:
             return
         lines = self._guard("the headline", lambda: console_lines(self._collector.verdict, self._window.loader.trials))
+        job = self._collector.job
+        if lines and job is not None:
+            lines[:0] = job.silent
         if self._output.folder is not None and lines:
             lines.append(f"details: stallmeter report {self._output.folder}")
             sys.stderr.write("".join(f"stallmeter: {line}\n" for line in lines))

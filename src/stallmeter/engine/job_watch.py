@@ -1,40 +1,55 @@
 """What connects the verdicts of a job's ranks while it runs: the others tell rank 0, and rank 0 judges the job.
 
 All of it happens on the sampler thread, through clients of our own: no collective, no barrier, no call into a process
-group.
+group. A turn has three parts, because the second may hang: `begin` takes what this rank knows, `exchange` talks to the
+others, and `judge` says what is known by then.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
 
-from ..ranks.job import Job, RankView, assemble, facts_of
-from ..ranks.posts import decode_post, encode_post, joined, post_bytes, view_of_steps
+from ..errors import RecordingError
+from ..ranks.job import Job, RankView, assemble, facts_of, is_running, read_newest, supply_of
+from ..ranks.posts import MOST_DDP, PERIOD_S, PostPace, decode_post, encode_post, joined, view_of_steps
 from ..ranks.run_folder import Channel, Channels
-from ..recording import Header
-from ..records import Arrivals, Event, LedgerRecord, StepRecord
-from ..records.diagnosis import Verdict
+from ..recording import Header, ranks
+from ..records import Arrivals, DdpTimes, Event, LedgerRecord, StepRecord
+from ..records.diagnosis import Verdict, WorkerAdvice
 from ..report.job.model import JobReport, job_report
-from ..rules.job.evaluation import JobVerdict, judge
+from ..rules.job.evaluation import JobVerdict, alone, judge
 from ..window import Window
-
-FIRST_S, PERIOD_S = 2.0, 30.0
-"""The first post comes after so long, the others whenever the run has doubled, at last twice a minute."""
+from .sampler import Abandoned, is_abandoned
 
 WAIT_S = 2.0
-"""Most seconds that rank 0 waits at its end for the last posts of the others."""
+"""Most seconds that rank 0 waits at its end for the last words of the others."""
 
-MERGED_STEPS = 16_384
-"""Steps of all ranks together that rank 0 keeps: to merge them takes a tenth of a second."""
+FAILED_WAIT_S = 1.0
+"""The same after an exception: the others hang where they needed this rank, or fail with it."""
+
+MERGED_STEPS = 8192
+"""Steps of all ranks together that rank 0 keeps: to merge and judge them takes 60 ms."""
+
+MOST_SHARE = 0.002
+"""Part of one CPU that rank 0 may spend on the job: where a turn takes longer the next one comes later."""
 
 MOST_NEW = 4096
 """Steps that wait for the next post."""
 
+MOST_FOLDER_LOOKS = 16
+"""Ranks whose recordings rank 0 looks into at its end, where they share its folder and have sent no last word."""
+
+LISTED = 20
+"""Ranks without a last word that are listed by number."""
+
 _LOOK_S = 0.05
+_FOLDER_LOOKS = 5
+"""Into a folder is looked at each so-many-th look."""
 
 
 class HasHeader(Protocol):
@@ -43,6 +58,25 @@ class HasHeader(Protocol):
     @property
     def header(self) -> Header | None:
         """First line of the recording; None until its folder is known."""
+
+    @property
+    def folder(self) -> Path | None:
+        """Of the recording; None until it is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """What this rank knows at one moment."""
+
+    header: Header
+    ledger: LedgerRecord
+    own: Verdict
+    ended: str | None
+    folder: Path | None
+
+    @property
+    def topic(self) -> str:
+        return f"posts/{self.header.run_id}"
 
 
 class JobWatch:
@@ -55,6 +89,8 @@ class JobWatch:
         window: Of this rank.
         tell: Takes events for the recording.
         clock: Monotonic seconds.
+        cpu: CPU seconds of the calling thread.
+        sleep: Waits so many seconds.
     """
 
     def __init__(
@@ -66,6 +102,8 @@ class JobWatch:
         tell: Callable[[Event], None],
         *,
         clock: Callable[[], float] = time.monotonic,
+        cpu: Callable[[], float] = time.thread_time,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._rank = rank
         self._world_size = world_size
@@ -73,14 +111,29 @@ class JobWatch:
         self._window = window
         self._tell = tell
         self._clock = clock
+        self._cpu = cpu
+        self._begun_cpu_s = 0.0
+        self._sleep = sleep
         self._begun_s = clock()
-        self._due_s = self._begun_s + FIRST_S
+        self._pace = PostPace(world_size, self._begun_s)
         self._new: deque[StepRecord] = deque(maxlen=MOST_NEW)
+        self._sent: deque[StepRecord] = deque(maxlen=MOST_NEW)
+        """Of the last post: the next one repeats them where rank 0 has not taken it."""
+        self._left = False
+        """Whether there was somewhere to leave the last post."""
         self._arrivals: deque[Arrivals] = deque(maxlen=4)
-        self._open: dict[str, Channel] = {}
+        self._ddp: deque[DdpTimes] = deque(maxlen=MOST_DDP)
+        self._turn: _Turn | None = None
+        self._expecting: dict[str, Channel] = {}
+        """Where others leave posts for rank 0."""
         self._views: dict[int, RankView] = {}
-        self._texts: dict[int, str] = {}
+        self._sizes: dict[int, int] = {}
+        """Of other ranks' recordings when they were last looked into."""
+        self._heard_s: dict[int, float] = {}
+        self._news = False
+        self._unreached = ""
         self._most_steps = max(64, MERGED_STEPS // world_size)
+        self._report: JobReport | None = None
         self.job: Job | None = None
         """As rank 0 knows it; replaced whole."""
         self.judged: JobVerdict | None = None
@@ -88,8 +141,15 @@ class JobWatch:
 
     @property
     def report(self) -> JobReport | None:
-        """What reports show of the job; None while only one rank is known."""
-        return None if self.job is None or self.judged is None else job_report(self.job, self.judged)
+        """What reports show of the job; None on other ranks than 0, and before rank 0 has looked for them."""
+        return self._report
+
+    @property
+    def num_workers(self) -> WorkerAdvice | None:
+        """What is advised for all ranks; None while one of them is not known."""
+        if self.job is None or self.judged is None or self.job.missing:
+            return None
+        return self.judged.verdict.num_workers
 
     def keep(self, record: object) -> None:
         """Take what this rank records, where it is part of a post."""
@@ -97,83 +157,137 @@ class JobWatch:
             self._new.append(record)
         elif isinstance(record, Arrivals):
             self._arrivals.append(record)
+        elif isinstance(record, DdpTimes):
+            self._ddp.append(record)
 
-    def exchange(self, recorder: HasHeader | None, own: Verdict, ended: str | None = None) -> None:
-        """Post, or read and judge, where it is time to; at the end in any case.
+    def begin(self, recorder: HasHeader | None, own: Verdict, ended: str | None = None) -> bool:
+        """Begin a turn, where it is time to, with what this rank knows; at the end in any case.
 
         Args:
             recorder: Of this rank.
             own: The verdict of this rank alone.
             ended: Why the run ends; None while it goes on.
 
+        Returns:
+            Whether it is time to.
+        """
+        now_s, self._begun_cpu_s = self._clock(), self._cpu()
+        header = None if recorder is None else recorder.header
+        ledger = self._window.ledger.record
+        if recorder is None or header is None or not header.run_id or ledger is None:
+            return False
+        if now_s < self._pace.due_s and ended is None:
+            return False
+        self._pace.begin(now_s, last=ended is not None)
+        self._turn = _Turn(header, ledger, own, ended, recorder.folder)
+        if self._rank == 0:
+            self._add(self._own_view(self._turn))
+            self._new.clear()
+        return True
+
+    def exchange(self) -> None:
+        """Post, or read what the others have posted; at its end rank 0 waits for their last words.
+
         Raises:
             OSError: Nobody can be reached.
         """
-        now_s = self._clock()
-        header = None if recorder is None else recorder.header
-        ledger = self._window.ledger.record
-        if header is None or not header.run_id or ledger is None or (now_s < self._due_s and ended is None):
-            return
-        self._due_s = now_s + min(PERIOD_S, max(FIRST_S, now_s - self._begun_s))
-        channels = self._connect(f"posts/{header.run_id}")
+        turn = self._turn
+        assert turn is not None
         if self._rank:
-            self._post(channels, header, ledger, own, ended)
+            self._post(turn)
+        elif turn.ended is None:
+            self._read(self._connect(turn.topic), range(1, self._world_size))
+        else:
+            self._await_others(turn)
+
+    def judge(self) -> None:
+        """Judge the job, on rank 0, with what is known."""
+        if self._rank or 0 not in self._views:
             return
-        self._views[0] = joined(self._views.get(0), self._own_view(header, ledger, own, ended), self._most_steps)
-        self._new.clear()
-        self._read(channels)
-        if ended is not None:
-            self._await_others(channels)
-        self._judge()
+        views = [self._asked(view) for view in self._views.values()]
+        if self.job is None or self._news or self.job.merged is None:
+            self.job = assemble(views)
+        else:  # the steps that all ranks have are the same as before
+            self.job = replace(self.job, ranks=tuple(sorted(views, key=lambda view: view.rank)))
+        self._news = False
+        judged = judge(self.job)
+        if len(views) < 2 and self._turn is not None:
+            judged = replace(judged, verdict=alone(self._turn.own, self._world_size))
+        self._report = job_report(self.job, judged)
+        self.judged = judged
+        self._pace.not_before(self._clock() + (self._cpu() - self._begun_cpu_s) / MOST_SHARE)
 
-    def _connect(self, topic: str) -> list[Channel]:
-        there = self._channels(topic)
-        for address in self._open.keys() - there.keys():
-            del self._open[address]
-        for address in there.keys() - self._open.keys():
-            self._open[address] = there[address]()
-        return list(self._open.values())
+    def leave(self) -> None:
+        """Rank 0 reads no more, though its time did not suffice for a last turn: leave no files behind."""
+        self._end_posts([channel for channel in self._expecting.values() if channel.keeps_files])
 
-    def _post(
-        self, channels: list[Channel], header: Header, ledger: LedgerRecord, own: Verdict, ended: str | None
-    ) -> None:
-        text = encode_post(
-            header,
-            ledger,
-            own,
-            list(self._new),
+    # -- other ranks than 0 --------------------------------------------------------------------------------------------
+
+    def _post(self, turn: _Turn) -> None:
+        try:
+            channels = list(self._connect(turn.topic).values())
+            if self._left and not any(channel.is_posted(self._rank) for channel in channels):
+                self._sent.clear()
+            self._left = False
+            self._sent.extend(self._new)
+            self._new.clear()
+            text = self._text(turn)
+            for channel in channels:
+                self._left = channel.post(self._rank, text) or self._left
+        except OSError:
+            if turn.ended is None:
+                raise
+            # Rank 0 may have ended before this one, and the store with it.
+
+    def _text(self, turn: _Turn) -> str:
+        return encode_post(
+            turn.header,
+            turn.ledger,
+            turn.own,
+            list(self._sent),
             facts=self._facts(),
             arrivals=self._arrivals,
-            ended=ended,
-            most=post_bytes(self._world_size),
+            ddp=list(self._ddp),
+            ended=turn.ended,
+            most=self._pace.most,
         ).decode("ascii")
-        try:
-            for channel in channels:
-                channel.post(self._rank, text)
-        except OSError:
-            self._open.clear()
-            raise
-        self._new.clear()
+
+    def _connect(self, topic: str) -> dict[str, Channel]:
+        """Return new connections: one that has been broken meanwhile would be complained of on stderr, by torch."""
+        return {address: connect() for address, connect in self._channels(topic).items()}
 
     def _facts(self) -> dict[str, float]:
         gpus = [sample for samples in self._window.gpu.samples.values() for sample in samples.items[-32:]]
-        return facts_of(self._window.host.samples.items[-64:], gpus)
+        supply = supply_of(self._window.workers.batches.items[-64:], self._window.loader.info)
+        return facts_of(self._window.host.samples.items[-64:], gpus) | supply
 
-    def _own_view(self, header: Header, ledger: LedgerRecord, own: Verdict, ended: str | None) -> RankView:
+    # -- rank 0 --------------------------------------------------------------------------------------------------------
+
+    def _own_view(self, turn: _Turn) -> RankView:
         return view_of_steps(
-            header, ledger, own, list(self._new), facts=self._facts(), arrivals=tuple(self._arrivals), ended=ended
+            turn.header,
+            turn.ledger,
+            turn.own,
+            list(self._new),
+            facts=self._facts(),
+            arrivals=tuple(self._arrivals),
+            ddp=tuple(self._ddp),
+            ended=turn.ended,
         )
 
-    def _read(self, channels: list[Channel]) -> None:
-        for rank in range(1, self._world_size):
-            for channel in channels:
-                try:
-                    text = channel.posted(rank)
-                except OSError:
-                    self._open.clear()
-                    raise
-                if text is not None and text != self._texts.get(rank):
-                    self._texts[rank] = text
+    def _add(self, view: RankView) -> None:
+        self._views[view.rank] = joined(self._views.get(view.rank), view, self._most_steps)
+
+    def _read(self, channels: dict[str, Channel], wanted: Iterable[int]) -> None:
+        for address in channels.keys() - self._expecting.keys():
+            channels[address].expect_posts()
+            self._expecting[address] = channels[address]
+        for rank in wanted:
+            for channel in channels.values():
+                text = channel.take_post(rank)
+                if is_abandoned():  # it has hung, and another thread goes on with what was known
+                    raise Abandoned
+                if text is not None:
                     self._take(rank, text)
 
     def _take(self, rank: int, text: str) -> None:
@@ -182,43 +296,99 @@ class JobWatch:
         except ValueError:  # of another version
             return
         if view.rank == rank:
-            self._views[rank] = joined(self._views.get(rank), view, self._most_steps)
+            self._add(view)
+            self._heard_s[rank] = self._clock()
+            self._news = True
 
-    def _await_others(self, channels: list[Channel]) -> None:
-        """Wait a moment for the last posts; a job whose others have never posted is not waited for for long."""
-        until_s = self._clock() + (WAIT_S if len(self._views) > 1 or self._clock() - self._begun_s < PERIOD_S else 0.0)
-        while self._unfinished() and self._clock() < until_s:
-            time.sleep(_LOOK_S)
-            self._read(channels)
-        late = self._unfinished()
-        if late and len(self._views) > 1:
-            said = ", ".join(map(str, late[:20]))
-            self._tell(Event(time_s=time.time(), name="ranks without a last word", detail=f"rank {said}"))
-        for channel in channels:
-            clear: Any = getattr(channel, "clear", None)
-            if clear is not None:
-                clear()
+    def _await_others(self, turn: _Turn) -> None:
+        """Wait a moment for the last words of the others, and name who has sent none."""
+        begun_s, looks = self._clock(), 0
+        channels: dict[str, Channel] = {}
+        self._try(lambda: channels.update(self._connect(turn.topic)), channels)
+        self._try(lambda: self._read(channels, self._unfinished()), channels)
+        self._look_into(turn.folder)
+        until_s = begun_s + self._patience_s(turn, bool(channels))
+        while not all(map(self._is_gone, self._unfinished())) and self._clock() < until_s:
+            self._sleep(_LOOK_S)
+            self._try(lambda: self._read(channels, self._unfinished()), channels)
+            looks += 1
+            if looks % _FOLDER_LOOKS == 0:
+                self._look_into(turn.folder)
+        # Once more: who is gone by now may have posted just before.
+        self._try(lambda: self._read(channels, self._unfinished()), channels)
+        self._look_into(turn.folder, last=True)
+        self._name_silent()
+        self._try(lambda: self._end_posts(channels.values()), channels)
+
+    def _try(self, call: Callable[[], None], channels: dict[str, Channel]) -> None:
+        """Do something with the channels; without them from then on where nobody answers."""
+        try:
+            call()
+        except OSError as exc:
+            channels.clear()
+            self._unreached = f"; they could not be reached: {exc}"
+
+    def _patience_s(self, turn: _Turn, reachable: bool) -> float:
+        """Return how long to wait. Who has never been heard of in a long run records nothing, or is out of reach."""
+        if len(self._views) < 2 and (not reachable or self._clock() - self._begun_s >= PERIOD_S):
+            return 0.0
+        assert turn.ended is not None
+        return FAILED_WAIT_S if turn.ended.startswith("exception") else WAIT_S
+
+    def _look_into(self, folder: Path | None, *, last: bool = False) -> None:
+        """Read what the recordings of other ranks end with, where they are in the folder of this one.
+
+        Args:
+            folder: Of this rank's recording.
+            last: Whether to take an end whose last verdict is not there yet.
+        """
+        unfinished = self._unfinished() if folder is not None else []
+        try:
+            there = set(ranks(folder)) if folder is not None and unfinished else set()
+        except OSError:
+            return
+        for rank in [rank for rank in unfinished if rank in there][:MOST_FOLDER_LOOKS]:
+            assert folder is not None
+            try:
+                size = sum(path.stat().st_size for path in folder.glob(f"rank{rank}.*.jsonl"))
+                if size == self._sizes.get(rank) and not last:
+                    continue
+                view, settled = read_newest(folder, rank)
+            except (RecordingError, OSError):  # it is just being made
+                continue
+            if is_abandoned():
+                raise Abandoned
+            self._sizes[rank] = size
+            if view.ledger is not None:
+                self._add(view if settled or last else replace(view, ended=None))
+                self._news = True
 
     def _unfinished(self) -> list[int]:
         return [
             rank for rank in range(1, self._world_size) if (view := self._views.get(rank)) is None or view.ended is None
         ]
 
-    def _judge(self) -> None:
-        if len(self._views) < 2:
-            return
-        self.job = assemble(self._views.values())
-        self.judged = judge(self.job)
+    def _is_gone(self, rank: int) -> bool:
+        view = self._views.get(rank)
+        return view is not None and is_running(view.header) is False
 
+    def _name_silent(self) -> None:
+        silent = self._unfinished()
+        if silent:
+            more = f" and {len(silent) - LISTED} more" if len(silent) > LISTED else ""
+            detail = f"rank {', '.join(map(str, silent[:LISTED]))}{more}{self._unreached}"
+            self._tell(Event(time_s=time.time(), name="ranks without a last word", detail=detail))
 
-def alone(verdict: Verdict, world_size: int) -> Verdict:
-    """Return the verdict of a rank that knows of no other: what says that nothing is wrong may be a wait for them."""
-    primary = verdict.primary
-    if world_size < 2 or primary is None or primary.time_lost_s > 0:
-        return verdict
-    unsure = replace(
-        primary,
-        confidence=min(primary.confidence, 0.5),
-        summary=f"{primary.summary} Nothing is known of the other ranks: waits for them are among this rank's steps.",
-    )
-    return replace(verdict, primary=unsure, diagnoses=(unsure, *verdict.diagnoses[1:]))
+    def _end_posts(self, channels: Iterable[Channel]) -> None:
+        for channel in channels:
+            channel.end_posts(self._heard_s)
+
+    def _asked(self, view: RankView) -> RankView:
+        """Return a view with what became of its process."""
+        if view.rank == 0:
+            return replace(view, running=True)
+        if view.ended is not None:
+            return view
+        heard_s = self._heard_s.get(view.rank)
+        silent_s = None if heard_s is None else self._clock() - heard_s
+        return replace(view, running=is_running(view.header), silent_s=silent_s)

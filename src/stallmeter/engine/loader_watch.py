@@ -56,6 +56,11 @@ class LoaderWatch:
         self.between_epochs()
         self.probe_workers(loader)
 
+    def prepare_begun(self, loader: object) -> None:
+        """An iteration that was begun unseen is one of the training loader's: its workers are what they are."""
+        self._guard("batch size", self.sizes.set_loader, loader)
+        self.may_resize(loader)
+
     def iterator_made(self, iterator: object) -> None:
         """A plain loop has begun to iterate."""
         try:

@@ -12,6 +12,7 @@ from typing import Any, TypedDict, TypeVar, get_type_hints
 from ..delivery.choice import Trackers, check_trackers
 from ..delivery.periods import BASE_PERIOD_S
 from ..errors import SettingError
+from ..ranks.ray import ray_worker
 from ..records.interfaces import Source
 from ..rules import ALL_RULES
 from ..rules.rule import Rule, check_rules
@@ -50,7 +51,8 @@ class Options:
     """
 
     directory: str | os.PathLike[str] | None = None
-    """Where recordings go, each run in a folder of its own; ``STALLMETER_DIR`` or ``./stallmeter`` by default."""
+    """Where recordings go, each run in a folder of its own; ``STALLMETER_DIR`` or ``./stallmeter`` by default, under
+    Ray Train ``stallmeter`` in its storage path."""
     trackers: Trackers = "auto"
     """Where the recording is forwarded: ``auto`` takes the trainer's loggers or the active MLflow run, ``mlflow`` makes
     a run when there is none, a run of Neptune's is taken as it is, None forwards nothing."""
@@ -139,9 +141,13 @@ class Options:
         """Return the folder of all recordings, which is made when missing.
 
         Raises:
-            SettingError: A file stands there.
+            SettingError: A file stands there, or it is temporary storage of Ray Train's.
         """
         path = self.recordings
+        worker = ray_worker()
+        if worker is not None:
+            is_chosen = self.directory is not None or bool(os.environ.get("STALLMETER_DIR"))
+            path = worker.recordings(path, is_chosen=is_chosen)
         if path.is_file():
             raise SettingError(f"directory {str(path)!r} is a file; give a folder (it is made when missing)")
         return path

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..delivery.forwarder import Forwarder
+from ..machine.procfs import process_space
 from ..ranks.deferred import DeferredRecorder
 from ..ranks.run_folder import RunFolder, new_name
 from ..recording import Header, Recorder, has_recording
@@ -95,6 +96,7 @@ class Output:
             started_s=started_s,
             host=socket.gethostname(),
             pid=os.getpid(),
+            process_space=process_space(),
             version=VERSION,
             framework=context.framework,
             settings=facts,

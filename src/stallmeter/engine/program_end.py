@@ -12,6 +12,17 @@ from typing import Protocol
 INTERPRETER_EXIT = "interpreter exit"
 
 
+def why_it_ends() -> str:
+    """Return why this process ends, for the recording: an exception that nobody has caught, or `INTERPRETER_EXIT`."""
+    # A child of multiprocessing ends with its exception on the way; torch's ranks turn theirs into an exit status.
+    exc = sys.exc_info()[1]
+    while isinstance(exc, SystemExit) and exc.__context__ is not None:
+        exc = exc.__context__
+    if exc is None and not hasattr(sys, "ps1"):  # where somebody types, an earlier line's
+        exc = getattr(sys, "last_value", None)
+    return INTERPRETER_EXIT if exc is None or isinstance(exc, SystemExit) else f"exception: {type(exc).__name__}"
+
+
 class Ends(Protocol):
     """A monitor."""
 
@@ -43,6 +54,11 @@ def await_at_exit(monitor: Ends) -> None:
         else:
             atexit.register(_end)
     _open[id(monitor)] = monitor
+
+
+def awaited() -> list[Ends]:
+    """Return what this process waits for when it ends."""
+    return list(_open.values()) if _watched_pid == os.getpid() else []
 
 
 def forget(monitor: Ends) -> None:

@@ -23,7 +23,7 @@ from .guard import Guard
 from .loader_watch import LoaderWatch
 from .options import Options
 from .output import Output
-from .program_end import INTERPRETER_EXIT, await_at_exit, forget
+from .program_end import await_at_exit, awaited, forget, why_it_ends
 from .run_check import mark_measured
 
 
@@ -40,6 +40,7 @@ class Run:
         output: Where records go.
         collector: Does the work of the sampler thread.
         ending: What is done once the run has ended.
+        is_killed: Whether the process is killed once its part of the program has returned.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Run:
         output: Output,
         collector: Collector,
         ending: Ending,
+        is_killed: bool = False,
     ) -> None:
         self.clock = clock
         self.window = window
@@ -67,6 +69,7 @@ class Run:
         self.closed = False
         """Whether the run has ended."""
         self._inbox = inbox
+        self._is_killed = is_killed
         self._pid = os.getpid()
 
     @property
@@ -86,6 +89,12 @@ class Run:
         await_at_exit(self)
         self.guard("starting to sample", self.collector.start)
         return self
+
+    def discard(self) -> None:
+        """Let go of what a run holds that was never started."""
+        self.closed = True
+        for source in self.collector.sources.values():
+            self.guard.attempt(f"source {source.name}", source.close)
 
     def tell(self, record: UserMetrics | Event | BatchContent) -> None:
         """Have something recorded; from any thread, without waiting."""
@@ -114,6 +123,11 @@ class Run:
         if self._end(reason, signalled=signalled):
             self.ending.wait_for_flush()
 
+    def see_out(self) -> None:
+        """Wait for the rest, at most ``close_budget_s``, where the process is killed once the training has returned."""
+        if self._is_killed and self.closed and not self.inherited:
+            self.ending.wait(self.close_budget_s)
+
     def finish(self, timeout_s: float = 60.0) -> bool:
         """Wait after `close` for the page, the pictures and the trackers; returns whether all is done.
 
@@ -128,7 +142,7 @@ class Run:
         Returns:
             What waits for the rest, no longer than until a deadline (monotonic seconds).
         """
-        self._end(INTERPRETER_EXIT)
+        self._end(why_it_ends())
         self.ending.wait_for_sample()
         return self.ending.exit
 
@@ -148,6 +162,11 @@ class Run:
             self.ending.run()
         finally:
             forget(self)
+
+
+def runs_going_on() -> list[Run]:
+    """Return the runs of this process that have started and not ended."""
+    return [run for run in awaited() if isinstance(run, Run) and not run.closed]
 
 
 def is_signalled(exc: BaseException) -> bool:

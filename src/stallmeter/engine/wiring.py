@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from ..delivery.choice import choose_trackers
 from ..machine.budget import read_budget
 from ..ranks.launcher import rank_from_environment
-from ..ranks.run_folder import RunFolder
+from ..ranks.ray import ray_worker
+from ..ranks.run_folder import Channels, RunFolder
 from ..records import BatchContent, Event, UserMetrics
 from ..records.interfaces import Source, Tracker
 from ..rules.host_sync import HostSync
 from ..timing.clock import StepClock
-from ..timing.ledger import CALLBACKS, COMPUTE, LOOP, OTHER, START, Ledger
+from ..timing.ledger import BACKWARD, CALLBACKS, COMPUTE, FORWARD, LOOP, OPTIMIZER, OTHER, START, Ledger
 from ..window import Window
 from ..workers.apply import WorkerTuner
 from .between_steps import BetweenSteps
@@ -26,6 +27,7 @@ from .context import RunContext
 from .ending import Draw, Ending
 from .guard import Guard
 from .job_watch import JobWatch
+from .job_workers import JobWorkers, look_s, part_of
 from .loader_watch import LoaderWatch
 from .options import Options
 from .output import Output
@@ -45,14 +47,22 @@ def plain_run(options: Options) -> Run:
     """Put together the run of a loop that no framework drives; the caller starts it.
 
     Raises:
-        SettingError: The folder for recordings is a file.
+        SettingError: The folder for recordings is a file, or temporary storage of Ray Train's.
         MissingPackageError: A tracker was asked for and its client is not installed.
         TrackerError: A tracker's run was asked for and cannot be had.
     """
     recordings = options.check_recordings()
     rank, world_size = this_rank()
     trackers = choose_trackers(options.trackers, (), rank)  # before there is a run: its errors are the caller's
-    context = RunContext(recordings=recordings, rank=rank, world_size=world_size)
+    worker = ray_worker()
+    on_node = None if worker is None else worker.ranks_on_node
+    context = RunContext(
+        recordings=recordings,
+        rank=rank,
+        world_size=world_size,
+        ranks_on_node=on_node,
+        is_killed=worker is not None,
+    )
     return assemble(options, context, find_trackers=lambda: trackers)
 
 
@@ -87,13 +97,12 @@ def assemble(
     _find_facts({**(facts or {}), **_usual_facts(options, context)}, window, guard)
     trackers = guard("finding the tracker", find_trackers) or ()
     output = Output(context, run_folder or find_run_folder(context), trackers, guard, inbox.append)
-    sources = list(options.sources)
-    for name, make in _usual_sources(options, context, clock, window, output, between_steps).items():
-        sources += guard(name, make) or ()
+    makers = _usual_sources(options, context, clock, window, output, between_steps)
+    sources = [*options.sources, *(source for name, make in makers.items() for source in guard(name, make) or ())]
     probe = guard("worker probe", _loader_probe, clock) if options.workers else None
     profiler = guard("the profiler", _profiler, options, context, output, window, between_steps)
     sources += [source for source in (probe, profiler) if source is not None]
-    worker_tuner = guard("num_workers", _worker_tuner, options, guard, inbox.append)
+    worker_tuner = guard("num_workers", _worker_tuner, options, context, guard, inbox.append)
 
     collector = Collector(
         options,
@@ -108,14 +117,12 @@ def assemble(
         worker_tuner=worker_tuner,
         profiler=profiler,
         job_watch=_job_watch(context, window, inbox.append),
-        # The thread that carries out the ending is made with the collector, so that there is one when a run ends while
-        # the interpreter does, and can be started no more.
+        # The thread for the ending is made now: while the interpreter ends none can be started.
         after=lambda: run.do_ending(),
         cut_short=lambda: ending.cut_short(),
     )
-    ending = Ending(
-        options, context, collector, output, window=window, guard=guard, draw=draw or start_drawing(), profiler=profiler
-    )
+    draw = draw or start_drawing()
+    ending = Ending(options, context, collector, output, window=window, guard=guard, draw=draw, profiler=profiler)
     run = Run(
         options,
         clock=clock,
@@ -126,6 +133,7 @@ def assemble(
         output=output,
         collector=collector,
         ending=ending,
+        is_killed=context.is_killed,
     )
     return run
 
@@ -136,29 +144,36 @@ def _new_clock(context: RunContext, now: Callable[[], int]) -> StepClock:
 
 
 def this_rank() -> tuple[int, int]:
-    """Return rank and world size: the launcher's, else those of torch's process group, else (0, 1)."""
+    """Return rank and world size: Ray Train's, the launcher's, else those of torch's process group, else (0, 1)."""
     from ..ranks.channels import group_rank
 
+    worker = ray_worker()
+    if worker is not None:  # its cluster may have been started by srun, whose ranks are not these
+        return worker.rank, worker.world_size
     launched = rank_from_environment()
     return launched if launched[1] > 1 else group_rank() or launched
 
 
 def find_run_folder(context: RunContext) -> RunFolder:
     """Return what names a run's folder: its ranks agree through what their launcher provides."""
+    return RunFolder(context.rank, context.world_size, _channels(context))
+
+
+def _channels(context: RunContext) -> Channels:
     from ..ranks import channels
 
-    return RunFolder(context.rank, context.world_size, partial(channels.find_channels, directory=context.recordings))
+    worker = ray_worker()
+    job = None if worker is None else worker.job
+    return partial(channels.find_channels, directory=context.recordings, job=job)
 
 
 def _job_watch(context: RunContext, window: Window, tell: Callable[[Event], None]) -> JobWatch | None:
     if context.world_size < 2:
         return None
-    from ..ranks import channels
-
     return JobWatch(
         context.rank,
         context.world_size,
-        partial(channels.find_channels, directory=context.recordings),
+        _channels(context),
         window,
         tell,
     )
@@ -201,6 +216,7 @@ def _usual_sources(
         if context.world_size > 1:
             makers["source ranks"] = lambda: [_rank_source(context, output, window)]
             makers["source flight recorder"] = lambda: [_collectives_source(clock)]
+            makers["source DDP's own times"] = lambda: [_ddp_source(context, clock)]
         makers["source host"] = lambda: _host_sources(options, clock, window)
         makers["source nvml"] = lambda: [_nvml_source()]
         makers["source compiler"] = lambda: [_compiler_source()]
@@ -232,6 +248,17 @@ def _collectives_source(clock: StepClock) -> Source:
     from ..sources.flight_recorder import FlightRecorderSource
 
     return FlightRecorderSource(clock.unix_s(clock.ledger.origin))
+
+
+def _ddp_source(context: RunContext, clock: StepClock) -> Source:
+    from ..sources.ddp import DdpSource
+
+    ledger = clock.ledger
+
+    def is_outside() -> bool:
+        return ledger.slots[ledger.stack[-1]][0] not in (FORWARD, BACKWARD, OPTIMIZER, COMPUTE)
+
+    return DdpSource(lambda: clock.index, is_outside, context.ddp_module)
 
 
 def _host_sources(options: Options, clock: StepClock, window: Window) -> Sequence[Source]:
@@ -304,10 +331,20 @@ def _profiler(
     return DeepProfiler(options.deep_steps, between_steps.add, lambda: output.folder, median_s, suffix=suffix)
 
 
-def _worker_tuner(options: Options, guard: Guard, tell: Callable[[Event], None]) -> WorkerTuner | None:
+def _worker_tuner(
+    options: Options, context: RunContext, guard: Guard, tell: Callable[[Event], None]
+) -> WorkerTuner | None:
     """Return what changes the training loader's number of workers, where that was asked for."""
     if options.on_num_workers == "report":
         return None
     from ..sources.loader.resize import resize, why_fixed
 
-    return WorkerTuner(options.on_num_workers, resize=resize, why_fixed=why_fixed, guard=guard, tell=tell)
+    make = partial(WorkerTuner, options.on_num_workers, resize=resize, why_fixed=why_fixed, guard=guard, tell=tell)
+    if context.world_size < 2:
+        return make()
+    from ..ranks import channels
+
+    part = part_of(context.rank, context.world_size, options.interval_s)
+    find = partial(channels.find_channels, directory=context.recordings)
+    every_s = look_s(options.interval_s, context.world_size)
+    return make(job=part, exchange=JobWorkers(context.rank, part, find, every_s=every_s).exchange)

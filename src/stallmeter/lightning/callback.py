@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from ..engine.options import Options, takes_options
 from ..engine.patch import Patches
 from ..engine.run import Run, is_signalled
 from ..engine.wiring import assemble
+from ..ranks.ray import ray_worker
 from ..sources.torch_view import model_facts
 from ..timing.ledger import CHECKPOINT, LOGGING, VALIDATION, VALIDATION_START, WORKER_STARTUP, Span, WorkSpan
 from .actions import Spans, owners_of
@@ -144,12 +146,14 @@ class StallMonitorMixin:
         if type(trainer.profiler).__name__ == "PyTorchProfiler":  # there can be only one torch.profiler
             options = replace(options, deep_steps=0)
         context = RunContext(
-            recordings=options.recordings,
+            recordings=options.check_recordings(),  # as the process that trains has it
             framework=_framework(trainer),
             loop_bucket="loop",
             rank=trainer.global_rank,
             world_size=trainer.world_size,
-            ranks_on_node=trainer.num_devices if trainer.world_size > 1 else 1,
+            ranks_on_node=_ranks_on_node(trainer),
+            is_killed=ray_worker() is not None,
+            ddp_module=_module_of(weakref.ref(trainer)),
         )
         return assemble(
             options,
@@ -299,6 +303,8 @@ class _Fit:
         finally:
             self.deliver(last=True)
             self.run.ending.settle()
+            if not reason.startswith("exception"):
+                self.run.see_out()
 
     def _signalled(self, exception: BaseException | None = None) -> bool:
         """Whether a signal is ending the process."""
@@ -362,6 +368,18 @@ class _Fit:
         name = "lightning.fabric" if _namespace(self._trainer) == "lightning" else "lightning_fabric"
         seed = sys.modules[f"{name}.utilities.seed"]
         return functools.partial(seed.pl_worker_init_function, rank=self._trainer.global_rank)
+
+
+def _ranks_on_node(trainer: Any) -> int:
+    worker = ray_worker()
+    if worker is not None and worker.ranks_on_node:
+        return worker.ranks_on_node  # Ray starts the ranks one by one: each Trainer knows of one device
+    return trainer.num_devices if trainer.world_size > 1 else 1
+
+
+def _module_of(trainer: weakref.ref[Any]) -> Callable[[], object]:
+    """Return what finds the module that the strategy has wrapped; a run that is kept must not keep the trainer."""
+    return lambda: getattr(getattr(trainer(), "strategy", None), "model", None)
 
 
 def _optimizer_progress(epoch_loop: Any, module: Any) -> Any:

@@ -6,6 +6,8 @@ Whatever is read of another process is read in `processes`.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 import re
 import sys
@@ -35,6 +37,20 @@ def read_text(path: Path | None) -> str:
 def read_numbers(path: Path, pattern: str) -> dict[str, int]:
     """Return what a regular expression with two groups, a name and a number, finds in the lines of a file."""
     return {key: int(value) for key, value in re.findall(pattern, read_text(path), re.MULTILINE)}
+
+
+@functools.cache
+def process_space(root: Path = Path("/")) -> str:
+    """Return what names the processes among which a number stands for one; empty where the system does not tell.
+
+    It is another one after each start of the machine, and in each container.
+    """
+    try:
+        space = (root / "proc/self/ns/pid").readlink()
+    except OSError:
+        return ""
+    boot = read_text(root / "proc/sys/kernel/random/boot_id").strip()
+    return hashlib.sha256(f"{boot} {space}".encode()).hexdigest()[:16] if boot else ""
 
 
 def counts_run_queue(schedstat: str) -> bool:

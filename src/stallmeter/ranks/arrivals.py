@@ -7,15 +7,16 @@ has noted it anyway.
 
 from __future__ import annotations
 
-import statistics
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..records import Arrivals
-from .merge import LEAST_S
-from .steps import PHASES, RankSteps
+from .clocks import ahead_s
+from .steps import PHASES, RankSteps, common
+from .together import LEAST_S
+from .walk import WARM_UP
 
 MIN_STEPS = 20
 """Fewer steps with collectives say nothing about a run."""
@@ -32,7 +33,8 @@ class Exchanges:
     lost_s: Mapping[int, float]
     """By rank: what others waited for it."""
     late_steps: Mapping[int, int]
-    """By rank: steps in which it was the last."""
+    """By rank: steps in which most was waited for it. Sharded models have many collectives in a step, and each rank is
+    the last in some."""
     exchange_s: float | None
     """Time from the last arrival to the end of the exchange, over all these steps; None where that is not known."""
     is_measured: bool
@@ -41,6 +43,8 @@ class Exchanges:
     """What one rank put in."""
     per_step: float
     """Collectives in a step."""
+    waited_s: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
+    """By index of the step and late rank: what was waited for it."""
 
     @property
     def loss_s(self) -> float:
@@ -59,8 +63,7 @@ class _Entered:
 def late_in_exchanges(arrivals: Mapping[int, Sequence[Arrivals]], steps: Sequence[RankSteps]) -> Exchanges | None:
     """Find who came late, from what all ranks noted of the same collectives.
 
-    Between two hosts the clocks differ by an amount that nobody knows. All ranks end a step together, or nearly so, as
-    they have just met: the median difference of these ends is taken for it.
+    Between two hosts the clocks differ by an amount that nobody knows: see `ahead_s`.
 
     Args:
         arrivals: By rank.
@@ -82,9 +85,8 @@ def late_in_exchanges(arrivals: Mapping[int, Sequence[Arrivals]], steps: Sequenc
 def _offset_s(rank: RankSteps, first: RankSteps) -> float:
     if rank.host == first.host:
         return 0.0
-    theirs = dict(zip(first.index, first.ends_s, strict=True))
-    apart = [end - theirs[index] for index, end in zip(rank.index, rank.ends_s, strict=True) if index in theirs]
-    return statistics.median(apart) if apart else 0.0
+    mine, theirs = common([rank, first])
+    return ahead_s(mine, theirs)[0]
 
 
 def _by_number(found: Sequence[Arrivals], offset_s: float) -> dict[tuple[str, int], tuple[float, float | None, int]]:
@@ -117,10 +119,11 @@ class _Segments:
         self._middle = (count - 1) // 2
         first = ranks[0]
         self._index, self._ends_s = first.index, first.ends_s
-        self._totals = [sum(parts) for parts in zip(*first.seconds.values(), strict=True)]
+        self._totals = [sum(values[at] for values in first.seconds.values()) for at in range(len(first))]
         self._open: _Entered | None = None
         self._lost: defaultdict[int, float] = defaultdict(float)
-        self._late: Counter[tuple[int, int]] = Counter()
+        self._late: defaultdict[int, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
+        """By index of the step and rank: what was waited for it."""
         self._steps: dict[int, float] = {}
         tails = [name for name in PHASES[PHASES.index("optimizer") :] if name in first.seconds]
         after = [first.seconds[name] for name in tails]
@@ -144,7 +147,7 @@ class _Segments:
         """Return the position of the step in which the first of the ranks asked for it."""
         began_s = entered.began_s[0]
         at = bisect_left(self._ends_s, began_s)
-        if at >= len(self._ends_s) or began_s < self._ends_s[at] - self._totals[at]:
+        if at < WARM_UP or at >= len(self._ends_s) or began_s < self._ends_s[at] - self._totals[at]:
             return None
         return at
 
@@ -157,7 +160,7 @@ class _Segments:
         loss_s = last_s - sorted(entered.began_s)[self._middle]
         if loss_s > LEAST_S:
             self._lost[self._ids[late]] += loss_s
-            self._late[self._ids[late], self._index[at]] += 1
+            self._late[self._index[at]][self._ids[late]] += loss_s
         if last_s <= self._exits_s[at]:
             self._last_s[at] = max(last_s, self._last_s.get(at, last_s))
         took_s = [began + took for began, took in zip(entered.began_s, entered.took_s, strict=True) if took is not None]
@@ -173,11 +176,12 @@ class _Segments:
             steps=frozenset(self._steps),
             total_s=sum(self._steps.values()),
             lost_s=dict(self._lost),
-            late_steps=Counter(rank for rank, _ in self._late),
+            late_steps=Counter(max(lost, key=lost.__getitem__) for lost in self._late.values()),
             exchange_s=self._exchanged_s(),
             is_measured=bool(self._exchange_s),
             bytes_per_step=self._bytes / len(self._steps),
             per_step=self._count / len(self._steps),
+            waited_s={index: dict(lost) for index, lost in self._late.items()},
         )
 
     def _exchanged_s(self) -> float | None:

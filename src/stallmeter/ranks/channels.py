@@ -10,13 +10,17 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import socket
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from threading import get_ident
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from ..recording import write_atomically
 from .launcher import job_from_environment
@@ -24,22 +28,26 @@ from .run_folder import Channel
 
 T = TypeVar("T")
 
-_NOTHING = "(nothing)"
+_NOTHING, _TAKEN = "(nothing)", "(taken)"
 CONNECT_S = 3.0
 """Most seconds for making a connection."""
 
 EXCHANGE_FOLDER = ".ranks"
 """Folder in the recordings' directory in which ranks without a store find each other."""
 
+STALE_S = 86_400.0
+"""What nobody has touched there for so long was left by a job that was killed."""
+
 
 def find_channels(
-    topic: str, *, directory: Path, environ: Mapping[str, str] = os.environ
+    topic: str, *, directory: Path, job: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> Mapping[str, Callable[[], Channel]]:
     """Return what connects this process with the other ranks at the moment, by address.
 
     Args:
         topic: What is asked about.
         directory: Where recordings go.
+        job: Names this start of the ranks, where that is known; else the launcher's variables do.
         environ: The launcher's variables.
     """
     # After a restart by torchrun the store may be the old one.
@@ -47,7 +55,7 @@ def find_channels(
     store = _agents_store(environ) or _groups_store()
     if store is not None:
         return {"|".join(map(str, store)): partial(_connect, store, prefix)}
-    job = job_from_environment(environ)
+    job = job or job_from_environment(environ)
     if job is None:
         return {}
     name = hashlib.sha256(f"{job}|{topic}".encode()).hexdigest()[:16]
@@ -95,11 +103,19 @@ def _groups_store() -> tuple[str, int] | tuple[str] | None:
         return None
 
 
+_clients: WeakValueDictionary[tuple[object, ...], Any] = WeakValueDictionary()
+"""By address and thread. A thread needs one for all it asks about: a server of many ranks has few files to open."""
+
+
 def _connect(address: tuple[str, int] | tuple[str], prefix: str) -> Channel:
     torch_distributed: Any = sys.modules["torch.distributed"]
     if len(address) == 1:
         return StoreChannel(_calling(torch_distributed.FileStore, address[0], -1), prefix)
     host, port = address
+    key = (host, port, os.getpid(), get_ident())  # a fork must not talk through its parent's
+    client = _clients.get(key)
+    if client is not None:
+        return StoreChannel(client, prefix)
     # First a bare socket: torch's client would go on trying and print to stderr where nobody listens.
     socket.create_connection((host, port), CONNECT_S).close()
     client = _calling(
@@ -110,6 +126,7 @@ def _connect(address: tuple[str, int] | tuple[str], prefix: str) -> Channel:
         timeout=timedelta(seconds=CONNECT_S),
         wait_for_workers=False,
     )
+    _clients[key] = client
     return StoreChannel(client, prefix)
 
 
@@ -124,9 +141,11 @@ class StoreChannel:
     """A channel through a store of torch's.
 
     Args:
-        store: A client that nobody else uses.
+        store: A client that no other thread uses.
         prefix: Of all keys.
     """
+
+    keeps_files = False
 
     def __init__(self, store: Any, prefix: str) -> None:
         self._store = store
@@ -166,13 +185,36 @@ class StoreChannel:
         """Whether an answer was taken."""
         return self._get(f"answer/{nonce}") is None
 
-    def post(self, rank: int, text: str) -> None:
+    def expect_posts(self) -> None:
+        """Nothing has to be there for posts."""
+
+    def post(self, rank: int, text: str) -> bool:
         """Leave a rank's newest post; the one before is lost."""
         self._set(f"post/{rank}", text)
+        return True
+
+    def is_posted(self, rank: int) -> bool:
+        """Whether a rank's newest post has not been taken yet."""
+        return self._get(f"post/{rank}") not in (None, _TAKEN)
 
     def posted(self, rank: int) -> str | None:
-        """Return a rank's newest post; None while there is none."""
-        return self._get(f"post/{rank}")
+        """Return a rank's newest post, and leave it for others."""
+        text = self._get(f"post/{rank}")
+        return None if text == _TAKEN else text
+
+    def take_post(self, rank: int) -> str | None:
+        """Return a rank's newest post, and put a mark in its place."""
+        text = self._get(f"post/{rank}")
+        if text in (None, _TAKEN):
+            return None
+        # Only if it is still this one: a newer one, posted at this moment, is taken the next time.
+        _calling(self._store.compare_set, f"{self._prefix}/post/{rank}", text, _TAKEN)
+        return text
+
+    def end_posts(self, ranks: Iterable[int]) -> None:
+        """Remove them: a program of many fits would fill the store."""
+        for rank in ranks:
+            _calling(self._store.delete_key, f"{self._prefix}/post/{rank}")
 
     def _set(self, key: str, value: str) -> None:
         _calling(self._store.set, f"{self._prefix}/{key}", value)
@@ -199,6 +241,8 @@ class FolderChannel:
     Args:
         folder: Where the files are; made by who asks first.
     """
+
+    keeps_files = True
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -243,22 +287,51 @@ class FolderChannel:
         """Whether an answer was taken."""
         return not (self._folder / f"{nonce}.answer").exists()
 
-    def post(self, rank: int, text: str) -> None:
-        """Leave a rank's newest post; the one before is lost."""
+    def expect_posts(self) -> None:
+        """Make the folder that posts go to, and remove what killed jobs have left beside it."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._folder / f"{rank}.post", text)
+        for other in self._folder.parent.iterdir():
+            with contextlib.suppress(OSError):  # another job's rank 0 looks, too
+                if other != self._folder and time.time() - other.stat().st_mtime > STALE_S:
+                    shutil.rmtree(other)
+
+    def post(self, rank: int, text: str) -> bool:
+        """Leave a rank's newest post; not where rank 0 does not read yet, or any more: nobody would remove it."""
+        if not self._folder.is_dir():
+            return False
+        try:
+            write_atomically(self._folder / f"{rank}.post", text)
+        except FileNotFoundError:  # rank 0 has removed the folder at this moment
+            return False
+        return True
+
+    def is_posted(self, rank: int) -> bool:
+        """Whether a rank's newest post has not been taken yet."""
+        return (self._folder / f"{rank}.post").exists()
 
     def posted(self, rank: int) -> str | None:
-        """Return a rank's newest post; None while there is none."""
+        """Return a rank's newest post, and leave it for others."""
         try:
             return (self._folder / f"{rank}.post").read_text(encoding="ascii", errors="replace")
         except FileNotFoundError:
             return None
 
-    def clear(self) -> None:
-        """Remove all posts, and the folder when nothing else is in it."""
-        for path in self._folder.glob("*.post"):
-            path.unlink(missing_ok=True)
+    def take_post(self, rank: int) -> str | None:
+        """Return a rank's newest post, and remove it."""
+        taken = self._folder / f"{rank}.taken"
+        try:
+            (self._folder / f"{rank}.post").replace(taken)  # before it is read: a newer one may come at this moment
+            return taken.read_text(encoding="ascii", errors="replace")
+        except FileNotFoundError:
+            return None
+
+    def end_posts(self, ranks: Iterable[int]) -> None:  # noqa: ARG002 - all of them
+        """Remove the folder with all posts."""
+        # Under another name first: a rank that posts at this moment finds the folder whole, or none.
+        gone = self._folder.with_name(f"{self._folder.name}.gone")
         with contextlib.suppress(OSError):
-            self._folder.rmdir()
+            self._folder.rename(gone)
+        for folder in (gone, self._folder):
+            shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # others are still in it
             self._folder.parent.rmdir()

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+import math
+import socket
 import statistics
+import time
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..errors import RecordingError
+from ..machine.procfs import process_space
 from ..recording import Header, ranks
 from ..recording.columns import Columns, read_columns
-from ..records import Arrivals, Event, GpuSample, HostSample, LedgerRecord, LoaderInfo
+from ..recording.tail import END, read_tail
+from ..records import (
+    Arrivals,
+    DdpTimes,
+    Event,
+    GpuSample,
+    HostSample,
+    LedgerRecord,
+    LoaderInfo,
+    StepRecord,
+    WorkerBatch,
+)
 from ..records.diagnosis import Verdict
+from ..timing.rows import is_kept
 from .arrivals import Exchanges, late_in_exchanges
+from .ddp import DdpExchange, ddp_exchange
 from .merge import Merged, merge
 from .steps import COLUMNS, RankSteps, rank_steps
 
 MOST_STEPS = 1_500_000
-"""Steps of all ranks together that are merged; of more, rows of `ROW` are taken evenly over the run."""
+"""Steps of all ranks together that are merged; of more, rows are taken evenly over the run."""
 
-ROW = 32
-"""Steps in a row. What a rank does after the exchange of gradients shows at the next one."""
-
-_LINE_BYTES = 190
-"""Of a step in a recording, roughly; only for choosing how many to read."""
+_LOOKED_AT = 2**18
+"""Bytes of one file from which the number of steps in all of them is estimated."""
 
 _KINDS = ("ledger", "verdict", "loader")
 
@@ -46,6 +61,12 @@ GPU_FACTS: Mapping[str, Callable[[GpuSample], float | None]] = {
     ),
 }
 
+SUPPLY = "loader's time for a batch, s"
+"""A fact, too: how far apart batches come from workers that are never idle."""
+
+_LEAST_BATCHES = 8
+"""Fewer do not tell how long a batch takes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankView:
@@ -63,6 +84,17 @@ class RankView:
     ended: str | None = None
     """Why its run ended; None when it goes on or was killed."""
     arrivals: Sequence[Arrivals] = ()
+    ddp: Sequence[DdpTimes] = ()
+    running: bool | None = None
+    """Whether its process runs; None where nobody has asked, or can."""
+    silent_s: float | None = None
+    """How long nothing was heard of it; None where it has ended, and for a recording."""
+
+    @property
+    def last_s(self) -> float:
+        """Unix time, by its own clock, of the newest that is known of it; 0 where nothing is."""
+        steps = self.steps.ends_s
+        return max(self.ledger.time_s if self.ledger is not None else 0.0, steps[-1] if len(steps) else 0.0)
 
     @property
     def training_s(self) -> float:
@@ -82,6 +114,8 @@ class Job:
     merged: Merged | None
     exchanges: Exchanges | None = None
     """What the collectives say that the ledgers cannot; None where nobody recorded them."""
+    ddp: DdpExchange | None = None
+    """What DDP's own times say; None where nobody recorded them."""
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -91,13 +125,16 @@ class Job:
 
     @property
     def died(self) -> tuple[RankView, ...]:
-        """Ranks that fell silent while others went on: killed, or hung."""
-        newest_s = max((view.ledger.time_s for view in self.ranks if view.ledger), default=0.0)
-        return tuple(
-            view
-            for view in self.ranks
-            if view.ended is None and view.ledger is not None and newest_s - view.ledger.time_s > SILENT_S
-        )
+        """Ranks whose process is gone without a word, while another went on or fell with them.
+
+        Where all end at the same moment nobody can tell who went first: the whole job was stopped.
+        """
+        gone = [view for view in self.ranks if view.ended is None and view.ledger is not None and view.running is False]
+        if not gone:
+            return ()
+        newest_s = max(view.last_s for view in self.ranks)
+        fell = any(_fell(view.ended) for view in self.ranks)
+        return tuple(view for view in gone if fell or newest_s - view.last_s > APART_S)
 
     @property
     def training_s(self) -> float:
@@ -114,8 +151,30 @@ class Job:
         return next((view for view in self.ranks if view.rank == rank), None)
 
 
-SILENT_S = 5.0
-"""A rank whose recording ends so much before the others' has died: each writes once a second."""
+APART_S = 30.0
+"""A rank of which nothing is known any more for so long before the newest of the others has not ended with them. A long
+recording holds something of each quarter of a minute."""
+
+LOST_S = 120.0
+"""A recording of a host that cannot be asked, which has no end and has not grown for so long, grows no more."""
+
+_WITHOUT_OTHERS = ("RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "ConnectionError")
+"""What a rank's collectives raise when another is gone. Where a rank fell over its own mistake the launcher ends the
+others, and none of these has died."""
+
+
+def _fell(ended: str | None) -> bool:
+    """Whether a run ended as one does whose collectives have lost a rank."""
+    return ended is not None and ended.endswith(_WITHOUT_OTHERS)
+
+
+def is_running(header: Header) -> bool | None:
+    """Whether the process that made a recording runs; None where that cannot be asked from here."""
+    if header.host != socket.gethostname() or header.process_space != process_space():
+        return None
+    from ..machine import processes  # psutil takes 26 ms to import; this is asked of ranks without an end alone
+
+    return processes.is_running(header.pid, header.started_s)
 
 
 def assemble(views: Iterable[RankView]) -> Job:
@@ -130,6 +189,7 @@ def assemble(views: Iterable[RankView]) -> Job:
         world_size=max((view.header.world_size for view in ordered), default=0),
         merged=merged,
         exchanges=None if merged is None else late_in_exchanges(ordered_arrivals(ordered), walking),
+        ddp=None if merged is None else ddp_exchange({view.rank: view.ddp for view in ordered}, walking),
     )
 
 
@@ -156,29 +216,78 @@ def read_job(folder: Path, *, verdicts: Mapping[int, Verdict] | None = None, kno
     for rank in found:
         try:
             columns = read_columns(
-                folder, rank, COLUMNS, wants=wants, last=_KINDS, some=("host", "gpu", "event", "arrivals")
+                folder,
+                rank,
+                COLUMNS,
+                wants=wants,
+                last=_KINDS,
+                some=("host", "gpu", "event", "arrivals", "ddp", "batch"),
             )
         except RecordingError:  # it was just being made, or never got its first line
             continue
         views.append(view_of(columns, (verdicts or {}).get(rank)))
     if not views:
         raise RecordingError(f"{str(folder)!r} holds no rank with a readable recording")
-    return assemble(views)
+    now_s = time.time()
+    return assemble(view if view.ended is not None else _asked(folder, view, now_s) for view in views)
+
+
+def _asked(folder: Path, view: RankView, now_s: float) -> RankView:
+    """Return a rank without an end with what became of its process."""
+    ended = read_tail(folder, view.rank).ended  # of many events only some are read
+    running = is_running(view.header) if ended is None else None
+    if running is None and now_s - view.last_s > LOST_S:
+        running = False
+    return replace(view, running=running, ended=ended)
+
+
+def read_newest(folder: Path, rank: int) -> tuple[RankView, bool]:
+    """Read what a rank's recording ends with, and whether it is complete: bounded, however long it is.
+
+    Raises:
+        RecordingError: There is no recording of this rank.
+        OSError: It cannot be read.
+    """
+    tail = read_tail(folder, rank)
+    newest = tail.records[::-1]
+    steps = [record for record in tail.records if isinstance(record, StepRecord) and not record.outlier]
+    columns = {name: array("d", (_number(getattr(step, name)) for step in steps)) for name in COLUMNS}
+    view = RankView(
+        rank=rank,
+        header=tail.header,
+        steps=rank_steps(rank, columns, tail.header.host),
+        ledger=next((record for record in newest if isinstance(record, LedgerRecord)), None),
+        verdict=next((record for record in newest if isinstance(record, Verdict)), None),
+        facts=facts_of(tail.records, tail.records),
+        ended=tail.ended,
+        arrivals=[record for record in tail.records if isinstance(record, Arrivals)][-1:],
+    )
+    return view, tail.settled
+
+
+def _number(value: float | bool | None) -> float:
+    return math.nan if value is None else float(value)
 
 
 def _rows_to_read(folder: Path) -> Callable[[int], bool]:
     """Choose rows of steps by their index, so that all ranks read the same."""
-    size = sum(path.stat().st_size for path in folder.glob("rank*.jsonl"))
+    files = {path: path.stat().st_size for path in sorted(folder.glob("rank*.jsonl"))}
     every = 1
-    while size / _LINE_BYTES / every > MOST_STEPS:
-        every *= 2
-    return (lambda _: True) if every == 1 else (lambda index: index // ROW % every == 0)
+    if files:
+        # Beside the steps there are batches, samples and ledgers: how many differs from job to job.
+        largest = max(files, key=files.__getitem__)
+        with largest.open("rb") as file:
+            head = file.read(_LOOKED_AT)
+        steps = sum(files.values()) * head.count(b'\n["step"') / max(1, len(head))
+        while steps / every > MOST_STEPS:
+            every *= 2
+    return lambda index: is_kept(index, every)
 
 
 def view_of(columns: Columns, verdict: Verdict | None = None) -> RankView:
     """Return what the columns of one rank hold."""
     ledger, recorded, loader = (columns.last.get(kind) for kind in _KINDS)
-    ends = [e.detail for e in columns.some.get("event", ()) if isinstance(e, Event) and e.name == "end"]
+    ends = [e.detail for e in columns.some.get("event", ()) if isinstance(e, Event) and e.name == END]
     rank = columns.header.rank
     return RankView(
         rank=rank,
@@ -187,10 +296,30 @@ def view_of(columns: Columns, verdict: Verdict | None = None) -> RankView:
         ledger=ledger if isinstance(ledger, LedgerRecord) else None,
         verdict=verdict or (recorded if isinstance(recorded, Verdict) else None),
         loader=loader if isinstance(loader, LoaderInfo) else None,
-        facts=facts_of(columns.some.get("host", ()), columns.some.get("gpu", ())),
+        facts=facts_of(columns.some.get("host", ()), columns.some.get("gpu", ()))
+        | supply_of(columns.some.get("batch", ()), loader),
         ended=ends[-1] if ends else None,
         arrivals=[a for a in columns.some.get("arrivals", ()) if isinstance(a, Arrivals)],
+        ddp=[t for t in columns.some.get("ddp", ()) if isinstance(t, DdpTimes)],
     )
+
+
+def supply_of(batches: Iterable[object], loader: object) -> dict[str, float]:
+    """Return how far apart a loader's batches come while nobody waits for room; nothing where that is not known.
+
+    Without workers a batch is made while the loop waits for it: the ledger tells all of that.
+
+    Args:
+        batches: Some of them.
+        loader: How it is set up.
+    """
+    made = [batch for batch in batches if isinstance(batch, WorkerBatch) and batch.worker >= 0]
+    if not isinstance(loader, LoaderInfo) or not loader.num_workers or len(made) < _LEAST_BATCHES:
+        return {}
+    if any(batch.loader != loader.loader for batch in made):
+        return {}
+    each_s = statistics.fmean(batch.service_s for batch in made) * (loader.batches_per_step or 1.0)
+    return {SUPPLY: each_s / loader.num_workers}
 
 
 def facts_of(host: Iterable[object], gpu: Iterable[object]) -> dict[str, float]:

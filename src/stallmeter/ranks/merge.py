@@ -18,47 +18,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .steps import PHASES, RankSteps, common
+from .clocks import starts_s
+from .steps import RankSteps, common
+from .together import accumulation
+from .walk import WARM_UP, Meeting, Walk
 
-NEVER_MEET = frozenset({"data_wait", "worker_startup", "h2d"})
-"""Buckets in which no rank waits for another. A rank that came late finds its next batch ready and waits less for it:
-it has not met anybody there."""
-
-MEETS = 0.5
-"""Ranks have met in a bucket when the latest is behind by less than this part of what it was."""
-
-LEAST_S = 2e-4
-"""Lateness below this is the clock's and the scheduler's: ranks on one idle host differ by so much in any bucket."""
-
-LEAST_SHARE = 0.02
-"""The same as a share of a median step."""
-
-_HEAD = frozenset({"data_wait", "worker_startup", "h2d", "forward", "backward", "compute"})
-"""Buckets from the beginning of a step to the exchange of gradients."""
-
-WARM_UP = 1
-"""First steps that are left out: ranks enter them after starts of different length."""
-
-
-LOST_STEPS = 64
-"""After so many steps apart without a meeting it is not known any more how far apart the ranks are. More than gradients
-are accumulated over, as a rule."""
-
-
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """One time that the ranks came together after one was late."""
-
-    index: int
-    """Of the step."""
-    rank: int
-    """Who came last."""
-    loss_s: float
-    """How long the others waited for it, by the median of them."""
-    bucket: str
-    """Its own, in which it lost most of that."""
-    met_in: str
-    """The bucket of the others in which they waited."""
+DRIFTS = 0.12
+"""Ranks do not train together when their sums have drifted apart by more than this part of what chance would make."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +36,14 @@ class Merged:
     """Steps that all ranks have."""
     first_index: int
     last_index: int
+    by_update: bool = False
+    """Whether an index is the number of a weight update, because ranks have taken batches of different number."""
     total_s: float
-    """Time of these steps; of the longest rank in each."""
+    """Time of these steps, and between epochs; of the longest rank."""
     loss_s: float
     """Of that, waited for late ranks."""
     unmet_s: float
-    """By how much ranks were apart when nothing more was known of them: with no meetings it grows and grows."""
+    """By how much ranks were apart when nothing more was known of them; 0 where they train together."""
     lost_s: Mapping[tuple[int, str], float]
     """Loss by late rank and its bucket."""
     waited_s: Mapping[int, float]
@@ -83,17 +51,19 @@ class Merged:
     waited_in_s: Mapping[tuple[int, str], float]
     """The same by the bucket in which it waited."""
     shared_s: Mapping[str, float]
-    """By bucket: what all ranks spend in it, however they differ."""
+    """By bucket: what the usual rank of each step spends in it of its own; half of all ranks spend that or more."""
     meetings: tuple[Meeting, ...]
     typical_s: float
     """Median time of a step."""
+    drift: float | None = None
+    """How far the ranks' sums drift apart: 0 where all meet, about 1 where nobody does; None where none differ."""
     own_s: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     """Mean seconds of a step by rank and bucket, the waits for others taken off."""
 
     @property
     def is_together(self) -> bool:
         """Whether the ranks meet at all."""
-        return bool(self.meetings) and self.loss_s >= self.unmet_s
+        return bool(self.meetings) and (self.drift is None or self.drift <= DRIFTS)
 
     @property
     def loss_share(self) -> float:
@@ -116,155 +86,70 @@ def merge(ranks: Sequence[RankSteps]) -> Merged | None:
         None with fewer than two ranks or without steps that all have.
     """
     aligned = common(ranks)
-    if len(aligned) < 2 or len(aligned[0]) <= WARM_UP:
+    if len(aligned) < 2 or len(aligned[0]) <= WARM_UP or not any(rank.seconds for rank in aligned):
         return None
-    walk = _Walk(aligned)
+    walk = Walk(aligned, starts_s(aligned), accumulation(aligned[0]))
     for at in range(WARM_UP, len(aligned[0])):
         walk.step(at)
-    return walk.result()
+    walk.end()
+    return _result(aligned, walk)
 
 
-class _Walk:
-    def __init__(self, ranks: Sequence[RankSteps]) -> None:
-        self._ids = tuple(rank.rank for rank in ranks)
-        self._index = ranks[0].index
-        count = len(self._index)
-        self._phases = tuple(name for name in PHASES if any(name in rank.seconds for rank in ranks))
-        nothing = [0.0] * count
-        self._rows = {
-            name: list(zip(*(rank.seconds.get(name, nothing) for rank in ranks), strict=True)) for name in self._phases
-        }
-        totals = [
-            max(map(sum, zip(*(self._rows[name][at] for name in self._phases), strict=True))) for at in range(count)
-        ]
-        self._totals = totals
-        ordered = sorted(totals)
-        self._typical_s = ordered[(count - 1) // 2]
-        self._least_s = max(LEAST_S, LEAST_SHARE * self._typical_s)
-        self._middle = (len(ranks) - 1) // 2
-        self._behind = [0.0] * len(ranks)
-        self._own = {name: [0.0] * len(ranks) for name in self._phases}
-        self._known = False
-        self._since_met = 0
-        self._entered_s = 0.0
-        self._lost: defaultdict[tuple[int, str], float] = defaultdict(float)
-        self._waited = [0.0] * len(ranks)
-        self._waited_in: defaultdict[tuple[int, str], float] = defaultdict(float)
-        self._meetings: list[Meeting] = []
-        self._unmet_s = 0.0
-        self._starts_s = self._starts(ranks)
-
-    def _starts(self, ranks: Sequence[RankSteps]) -> list[tuple[float, ...]] | None:
-        """Return when each rank began each step, where one clock says so; else it is concluded from sums."""
-        if len({rank.host for rank in ranks}) > 1 or not ranks[0].host:
-            return None
-        return [
-            tuple(
-                rank.ends_s[at] - sum(self._rows[name][at][i] for name in self._phases) for i, rank in enumerate(ranks)
-            )
-            for at in range(len(self._index))
-        ]
-
-    def step(self, at: int) -> None:
-        follows = at > 0 and self._index[at] == self._index[at - 1] + 1
-        if not follows or at == WARM_UP or self._since_met >= LOST_STEPS:
-            self._count_unmet()
-            self._begin(at, at - 1 if follows else at)
-        if self._starts_s is not None:
-            least_s = min(self._starts_s[at])
-            self._behind = [start_s - least_s for start_s in self._starts_s[at]]
-        self._since_met += 1
-        for name in self._phases:
-            spent = self._rows[name][at]
-            before = self._behind
-            self._behind = [lag + s for lag, s in zip(before, spent, strict=True)]
-            if name not in NEVER_MEET:
-                late_s = self._spread(before)
-                if late_s > self._least_s and self._spread(self._behind) <= MEETS * late_s:
-                    self._meet(at, name, before, late_s - self._spread(self._behind), spent)
-                    continue
-            self._own[name] = [own + s for own, s in zip(self._own[name], spent, strict=True)]
-        if self._known and self._spread(self._behind) <= self._least_s:
-            self._since_met = 0
-
-    def _begin(self, at: int, before: int) -> None:
-        """Nothing is known of how far apart the ranks are: as far as the tail of a step leaves them, which is usual.
-
-        Args:
-            at: The step that begins.
-            before: The step whose tail is taken: the one before, or, when that is not kept, this one itself.
-        """
-        self._since_met = 0
-        tail = self._phases[max((i for i, name in enumerate(self._phases) if name in _HEAD), default=-1) + 1 :]
-        behind = [sum(self._rows[name][before][rank] for name in tail) for rank in range(len(self._ids))]
-        self._restart(behind)
-        self._entered_s = self._spread(behind)
-        if self._entered_s > self._least_s:
-            self._own.update({name: list(self._rows[name][before]) for name in tail})
-        # What follows another step is told apart from it by the first meeting; a step alone has nothing else.
-        self._known = before == at and not self._continues(at)
-
-    def _continues(self, at: int) -> bool:
-        return at + 1 < len(self._index) and self._index[at + 1] == self._index[at] + 1
-
-    def _count_unmet(self) -> None:
-        """Note how far apart the ranks are where the row of steps ends: no farther than a step where they do meet."""
-        allowed_s = self._entered_s if self._known else self._typical_s
-        self._unmet_s += max(0.0, self._spread(self._behind) - allowed_s)
-
-    def _restart(self, behind: list[float]) -> None:
-        least = min(behind)
-        self._behind = [lag - least for lag in behind]
-        self._own = {name: [0.0] * len(self._ids) for name in self._phases}
-
-    def _spread(self, behind: Sequence[float]) -> float:
-        """By how much the last is behind the middle one; with two ranks behind the other."""
-        ordered = sorted(behind)
-        return ordered[-1] - ordered[self._middle]
-
-    def _meet(self, at: int, name: str, before: Sequence[float], loss_s: float, spent: Sequence[float]) -> None:
-        late = max(range(len(before)), key=before.__getitem__)
-        usual = sorted(before)[self._middle]
-        other = before.index(usual)
-        excess = {b: max(0.0, own[late] - own[other]) for b, own in self._own.items()}
-        whole = sum(excess.values())
-        if self._known and whole > 0:
-            for bucket, part in excess.items():
-                if part:
-                    self._lost[self._ids[late], bucket] += loss_s * part / whole
-            for rank, (own, lag) in enumerate(zip(spent, before, strict=True)):
-                waited = min(max(0.0, own - spent[late]), before[late] - lag)
-                self._waited[rank] += waited
-                self._waited_in[rank, name] += waited
-            worst = max(excess, key=excess.__getitem__)
-            self._meetings.append(Meeting(self._index[at], self._ids[late], loss_s, worst, name))
-        self._known, self._since_met = True, 0
-        # All leave together: what the sums still show is an error of where they began.
-        self._restart([0.0] * len(self._ids))
-
-    def result(self) -> Merged:
-        self._count_unmet()
-        count = len(self._index)
-        own = {
+def _result(ranks: Sequence[RankSteps], walk: Walk) -> Merged:
+    ids = tuple(rank.rank for rank in ranks)
+    drift = walk.drift.value
+    together = drift is None or drift <= DRIFTS
+    meetings = list(walk.meetings)
+    lost = defaultdict(float, walk.lost)
+    if together:
+        # What ranks were behind where a row of steps ends was waited in the next one, which was not kept.
+        meetings += walk.unmet
+        for key, seconds in walk.lost_unmet.items():
+            lost[key] += seconds
+    total_s = max(walk.totals)
+    found = _positive({(ids[i], name): s for (i, name), s in lost.items()}, total_s)
+    count = max(1, len(ranks[0]) - WARM_UP)
+    waited_in = {(ids[i], name): s for (i, name), s in walk.waited.items()}
+    return Merged(
+        ranks=ids,
+        steps=len(ranks[0]),
+        first_index=ranks[0].index[0],
+        last_index=ranks[0].index[-1],
+        by_update=list(ranks[0].index) == list(ranks[0].optimizer_step),
+        total_s=total_s,
+        loss_s=sum(found.values()),
+        unmet_s=0.0 if together else walk.apart_s,
+        lost_s=found,
+        waited_s={rank: sum(s for (r, _), s in waited_in.items() if r == rank) for rank in ids},
+        waited_in_s=waited_in,
+        shared_s=dict(walk.shared),
+        meetings=tuple(meetings),
+        typical_s=walk.typical_s,
+        drift=drift,
+        own_s={
             rank: {
-                name: (sum(row[i] for row in self._rows[name]) - self._waited_in[i, name]) / count
-                for name in self._phases
+                name: max(0.0, sum(rank_seconds[WARM_UP:]) - waited_in.get((rank, name), 0.0)) / count
+                for name, rank_seconds in ranks[i].seconds.items()
             }
-            for i, rank in enumerate(self._ids)
-        }
-        return Merged(
-            ranks=self._ids,
-            steps=count,
-            first_index=self._index[0],
-            last_index=self._index[-1],
-            total_s=sum(self._totals[WARM_UP:]),
-            loss_s=sum(self._lost.values()),
-            unmet_s=self._unmet_s,
-            lost_s=dict(self._lost),
-            waited_s=dict(zip(self._ids, self._waited, strict=True)),
-            waited_in_s={(self._ids[i], name): s for (i, name), s in self._waited_in.items()},
-            shared_s={name: sum(map(min, rows[WARM_UP:])) for name, rows in self._rows.items()},
-            meetings=tuple(self._meetings),
-            typical_s=self._typical_s,
-            own_s=own,
-        )
+            for i, rank in enumerate(ids)
+        },
+    )
+
+
+def _positive(signed: Mapping[tuple[int, str], float], total_s: float) -> dict[tuple[int, str], float]:
+    """Return each rank's loss by the buckets in which it fell behind.
+
+    In another bucket it may have been quicker than the others: by chance, or because its batch was ready when it came.
+    """
+    whole: defaultdict[int, float] = defaultdict(float)
+    behind: defaultdict[int, float] = defaultdict(float)
+    for (rank, _), seconds in signed.items():
+        whole[rank] += seconds
+        behind[rank] += max(0.0, seconds)
+    lost_s = sum(seconds for seconds in whole.values() if seconds > 0)
+    fits = min(1.0, total_s / lost_s) if lost_s else 0.0
+    return {
+        (rank, bucket): fits * seconds * whole[rank] / behind[rank]
+        for (rank, bucket), seconds in signed.items()
+        if seconds > 0 and whole[rank] > 0
+    }

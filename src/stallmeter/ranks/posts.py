@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import zlib
-from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, TypeVar
 
 from ..recording import Header, decode, encode
-from ..records import Arrivals, LedgerRecord, StepRecord
-from ..records.diagnosis import Diagnosis, Severity, Verdict
-from .job import RankView
+from ..records import Arrivals, DdpTimes, LedgerRecord, StepRecord
+from ..records.diagnosis import Advice, Diagnosis, Severity, Verdict, WorkerAdvice
+from ..records.steps import BUCKETS
+from ..timing.rows import ROW, is_kept
+from .job import GPU_FACTS, HOST_FACTS, SUPPLY, RankView
 from .steps import PHASES, RankSteps, with_starts
 
-ROW = 8
-"""Steps in a row."""
+T = TypeVar("T")
 
 BYTES_PER_MIN = 1_000_000
 """What rank 0 receives at most from all ranks together."""
@@ -30,17 +31,87 @@ BYTES_PER_MIN = 1_000_000
 LARGEST = 12_000
 """Bytes of one post at most, however few ranks there are."""
 
-LEAST = 400
-"""Bytes that a ledger and a short verdict take in any case."""
+LEAST = 600
+"""Bytes that a ledger, the shortest verdict and a row of steps take in any case."""
+
+FIRST_S, PERIOD_S = 2.0, 30.0
+"""The first post comes after so long, the others whenever the run has doubled, at last twice a minute. In a large job
+they are farther apart: rank 0 receives them all."""
+
+_ENOUGH = 3 * ROW
+"""Steps that are worth more than words."""
+
+MOST_DDP = 64
+"""Of DDP's own times that are kept of a rank, the newest."""
+
+_DDP_PART = 400
+"""For each so many bytes that a post may have, one of DDP's own times is in it."""
+
+_STEP_BYTES = 6
+"""Of a post, at least; only for not trying what cannot fit."""
+
+MOST_UNPACKED = 4_000_000
+"""Bytes of a post once it is unpacked; more is none of ours."""
 
 _TICK_S = 1e-5
 _TEXT = 160
 """Most characters of a sentence."""
 
+_RECORDS = (Header, LedgerRecord, Verdict, Diagnosis, Advice, WorkerAdvice)
+_COMMON = "".join(
+    f',"{name}":'
+    for name in (
+        *HOST_FACTS,
+        *GPU_FACTS,
+        SUPPLY,
+        *(f.name for record in _RECORDS for f in fields(record)),
+        *("ledger", "verdict", "facts", "ended", "arrivals", "header", "base_s", "index", "end", "update", "first"),
+        *BUCKETS,
+    )
+).encode()
+"""What posts have in common: half of a small one. Only ranks with the same version understand each other."""
 
-def post_bytes(world_size: int, posts_per_min: float = 2.0) -> int:
-    """Return how large a post of each rank may be."""
-    return int(max(LEAST, min(LARGEST, BYTES_PER_MIN / posts_per_min / max(1, world_size - 1))))
+
+def post_bytes(world_size: int, period_s: float = PERIOD_S) -> int:
+    """Return how large a post of each rank may be, the one before it so long ago."""
+    return int(max(LEAST, min(LARGEST, BYTES_PER_MIN * period_s / 60.0 / max(1, world_size - 1))))
+
+
+class PostPace:
+    """When a rank posts, and how much: what rank 0 receives grows no faster than the time.
+
+    Args:
+        world_size: Ranks of the job.
+        now_s: Monotonic seconds.
+    """
+
+    def __init__(self, world_size: int, now_s: float) -> None:
+        self._world_size = world_size
+        self._begun_s = self._last_s = now_s
+        self._least_s = max(FIRST_S, 60.0 * LEAST * max(1, world_size - 1) / BYTES_PER_MIN)
+        self.due_s = now_s + self._least_s
+        """When the next post is to come."""
+        self.most = LEAST
+        """Bytes of the post at hand."""
+
+    def begin(self, now_s: float, *, last: bool = False) -> None:
+        """Begin a post.
+
+        Args:
+            now_s: Monotonic seconds.
+            last: Whether none will follow.
+        """
+        self.most = post_bytes(self._world_size, PERIOD_S if last else now_s - self._last_s)
+        self._last_s = now_s
+        self.due_s = now_s + max(self._least_s, min(PERIOD_S, now_s - self._begun_s))
+
+    def not_before(self, due_s: float) -> None:
+        """Put the next one off, where it would come earlier.
+
+        Args:
+            due_s: Monotonic seconds.
+        """
+        self.due_s = max(self.due_s, due_s)
 
 
 def encode_post(
@@ -51,6 +122,7 @@ def encode_post(
     *,
     facts: Mapping[str, float],
     arrivals: Sequence[Arrivals] = (),
+    ddp: Sequence[DdpTimes] = (),
     ended: str | None = None,
     most: int = LARGEST,
 ) -> bytes:
@@ -63,6 +135,7 @@ def encode_post(
         steps: Those since the last post.
         facts: About its machine.
         arrivals: Its newest collectives.
+        ddp: What DDP timed since the last post.
         ended: Why its run ended; None while it goes on.
         most: Bytes. Steps are left out, and then words, until it fits.
     """
@@ -73,16 +146,30 @@ def encode_post(
         "facts": {name: float(f"{value:.4g}") for name, value in facts.items()},
         "ended": ended,
     }
-    every = 1
-    while every <= 1 << 20:
-        chosen = [step for step in steps if not step.outlier and step.index // ROW % every == 0]
-        text = _packed({**whole, "steps": _columns(chosen), "arrivals": _newest(arrivals, 512 // every)})
-        if len(text) <= most:
-            return text
-        every *= 2
-        if not chosen:
-            break
-    return _packed({**whole, "verdict": None if verdict is None else encode(_wordless(verdict)), "facts": {}})
+    short = None if verdict is None else _wordless(verdict)
+    supply = {name: value for name, value in whole["facts"].items() if name == SUPPLY}
+    bare = {**whole, "verdict": None if short is None else encode(short), "facts": supply}
+    least = bare if short is None else {**bare, "verdict": encode(replace(short, num_workers=None))}
+    even = [step for step in steps if not step.outlier]
+    for form, enough in ((whole, min(_ENOUGH, len(even))), (bare, min(1, len(even))), (least, min(1, len(even)))):
+        every = 1
+        while len(even) / every * _STEP_BYTES > most:
+            every *= 2
+        while len(chosen := [step for step in even if is_kept(step.index, every)]) >= enough:
+            text = _packed(
+                {
+                    **form,
+                    "steps": _columns(chosen),
+                    "arrivals": _newest(arrivals, 512 // every),
+                    "ddp": [encode(times) for times in ddp[-max(1, most // _DDP_PART // every) :]],
+                }
+            )
+            if len(text) <= most:
+                return text
+            if not chosen or every > 1 << 20:
+                break
+            every *= 2
+    return _packed(least)
 
 
 def decode_post(text: bytes) -> RankView:
@@ -92,24 +179,26 @@ def decode_post(text: bytes) -> RankView:
         ValueError: It is no post.
     """
     try:
-        whole = json.loads(zlib.decompress(base64.b85decode(text)))
+        whole = unpacked(text)
         header = Header(**whole["header"])
         ledger = decode(whole["ledger"])
         verdict = decode(whole["verdict"]) if whole.get("verdict") else None
         if not isinstance(ledger, LedgerRecord):
             raise ValueError("a post without a ledger")
         arrivals = [a for line in whole.get("arrivals", ()) if isinstance(a := decode(line), Arrivals)]
+        ddp = [t for line in whole.get("ddp", ()) if isinstance(t := decode(line), DdpTimes)]
         return RankView(
             rank=header.rank,
             header=header,
             steps=_steps(header, whole.get("steps") or {}),
             ledger=ledger,
             verdict=verdict if isinstance(verdict, Verdict) else None,
-            facts=whole.get("facts", {}),
+            facts={str(name): float(value) for name, value in whole.get("facts", {}).items()},
             ended=whole.get("ended"),
             arrivals=arrivals,
+            ddp=ddp,
         )
-    except (KeyError, TypeError, zlib.error) as exc:
+    except (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, zlib.error) as exc:
         raise ValueError(f"no post of a rank: {exc}") from exc
 
 
@@ -122,29 +211,55 @@ def joined(before: RankView | None, new: RankView, most: int) -> RankView:
         most: Steps to keep: of more the newest, in whole rows.
     """
     if before is None:
-        return new
+        return replace(new, steps=_newest_rows(new.steps, most))
     old, late = before.steps, new.steps
-    names = {*old.seconds, *late.seconds}
-    seen = set(old.index)
-    fresh = [at for at, index in enumerate(late.index) if index not in seen]
-    cut = max(0, len(old.index) + len(fresh) - most)
-    if cut:  # at the beginning of a row, so that all ranks drop the same
-        cut = next((at for at in range(cut, len(old.index)) if old.index[at] // ROW != old.index[at - 1] // ROW), cut)
-    seconds = {}
-    for name in names:
-        mine, theirs = old.seconds.get(name, [0.0] * len(old)), late.seconds.get(name, [0.0] * len(late))
-        seconds[name] = [*mine[cut:], *(theirs[at] for at in fresh)]
+    # Not those between: one that was read from its recording has more of the rows than its posts.
+    newest = old.index[-1] if len(old.index) else -1
+    fresh = [at for at, index in enumerate(late.index) if index > newest]
+    seconds = {
+        name: [
+            *old.seconds.get(name, [0.0] * len(old)),
+            *_at(late.seconds.get(name, [0.0] * len(late)), fresh),
+        ]
+        for name in (*old.seconds, *(name for name in late.seconds if name not in old.seconds))
+    }
+    whole = RankSteps(
+        new.rank,
+        [*old.index, *_at(late.index, fresh)],
+        [*old.ends_s, *_at(late.ends_s, fresh)],
+        seconds,
+        [*(old.optimizer_step or [None] * len(old)), *_at(late.optimizer_step or [None] * len(late), fresh)],
+        late.host or old.host,
+        sorted({*old.starts, *late.starts}),
+    )
     return replace(
         new,
-        steps=RankSteps(
-            new.rank,
-            [*old.index[cut:], *(late.index[at] for at in fresh)],
-            [*old.ends_s[cut:], *(late.ends_s[at] for at in fresh)],
-            seconds,
-            [*old.optimizer_step[cut:], *(late.optimizer_step[at] for at in fresh)],
-            late.host,
-        ),
-        arrivals=[*before.arrivals, *new.arrivals][-4:],
+        verdict=new.verdict or before.verdict,
+        facts={**before.facts, **new.facts},
+        steps=_newest_rows(whole, most),
+        arrivals=[*before.arrivals, *(a for a in new.arrivals if a not in before.arrivals)][-4:],
+        ddp=[*before.ddp, *(times for times in new.ddp if times not in before.ddp)][-MOST_DDP:],
+    )
+
+
+def _at(values: Sequence[T], places: Sequence[int]) -> list[T]:
+    return [values[at] for at in places]
+
+
+def _newest_rows(steps: RankSteps, most: int) -> RankSteps:
+    """Leave out the oldest, up to the beginning of a row, so that all ranks leave out the same."""
+    cut, rows = len(steps) - most, [index // ROW for index in steps.index]
+    if cut <= 0:
+        return steps
+    cut = next((at for at in range(cut, len(rows)) if rows[at] != rows[at - 1]), cut)
+    return RankSteps(
+        steps.rank,
+        steps.index[cut:],
+        steps.ends_s[cut:],
+        {name: values[cut:] for name, values in steps.seconds.items()},
+        steps.optimizer_step[cut:],
+        steps.host,
+        [index for index in steps.starts if index >= steps.index[cut]],
     )
 
 
@@ -156,6 +271,7 @@ def view_of_steps(
     *,
     facts: Mapping[str, float],
     arrivals: Sequence[Arrivals] = (),
+    ddp: Sequence[DdpTimes] = (),
     ended: str | None = None,
 ) -> RankView:
     """Return rank 0's view of itself, in the form of the others'."""
@@ -169,11 +285,28 @@ def view_of_steps(
         facts=facts,
         ended=ended,
         arrivals=arrivals,
+        ddp=ddp,
     )
 
 
+def unpacked(text: bytes) -> Any:
+    """Return the plain objects that a post is made of.
+
+    Raises:
+        ValueError: It is none, cut off, or too long.
+        zlib.error: The same.
+    """
+    unpack = zlib.decompressobj(zdict=_COMMON)
+    whole = json.loads(unpack.decompress(base64.b85decode(text), MOST_UNPACKED))
+    if not unpack.eof:
+        raise ValueError("a post that is cut off, or too long")
+    return whole
+
+
 def _packed(whole: Mapping[str, Any]) -> bytes:
-    return base64.b85encode(zlib.compress(json.dumps(whole, separators=(",", ":")).encode(), 6))
+    squeezed = zlib.compressobj(6, zdict=_COMMON)
+    text = json.dumps(whole, separators=(",", ":")).encode()
+    return base64.b85encode(squeezed.compress(text) + squeezed.flush())
 
 
 def _header(header: Header) -> dict[str, Any]:
@@ -184,6 +317,7 @@ def _header(header: Header) -> dict[str, Any]:
         "started_s": header.started_s,
         "host": header.host,
         "pid": header.pid,
+        "process_space": header.process_space,
         "version": header.version,
         "framework": header.framework,
     }
@@ -210,15 +344,20 @@ def _columns(steps: Sequence[StepRecord]) -> dict[str, Any]:
 def _steps(header: Header, columns: Mapping[str, Any]) -> RankSteps:
     if not columns:
         return RankSteps(header.rank, [], [], {}, (), header.host)
+    whole = [columns[name] for name in ("index", "end", "update", *PHASES) if name in columns]
+    kinds = {type(value) for column in whole for value in column}
+    if not kinds <= {int, type(None)} or len({*map(len, whole)}) != 1 or not math.isfinite(columns["base_s"]):
+        raise ValueError("columns of a post that are no numbers, or not of one length")
+    index, first = list(columns["index"]), list(columns.get("first", ()))
     seconds = {name: [value * _TICK_S for value in columns[name]] for name in PHASES if name in columns}
-    ends = array("d", (columns["base_s"] + tick * _TICK_S for tick in columns["end"]))
     return RankSteps(
         header.rank,
-        list(columns["index"]),
-        list(ends),
-        with_starts(seconds, columns.get("first", ())),
+        index,
+        [columns["base_s"] + tick * _TICK_S for tick in columns["end"]],
+        with_starts(seconds, first),
         list(columns["update"]),
         header.host,
+        [index[at] for at in first],
     )
 
 
@@ -247,4 +386,5 @@ def _brief(diagnosis: Diagnosis) -> Diagnosis:
 def _wordless(verdict: Verdict) -> Verdict:
     short = _short(verdict)
     bare = tuple(replace(d, summary="", title=d.title[:60], advice=()) for d in short.diagnoses[:2])
-    return Verdict(primary=bare[0] if bare else None, diagnoses=bare)
+    workers = None if short.num_workers is None else replace(short.num_workers, reason="")
+    return Verdict(primary=bare[0] if bare else None, diagnoses=bare, num_workers=workers)

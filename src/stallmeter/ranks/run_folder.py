@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -41,6 +41,9 @@ ranks begin the same runs in the same order, each on the thread that trains, so 
 class Channel(Protocol):
     """Carries the ranks' questions to rank 0 and its answers back. All but the name may raise OSError."""
 
+    keeps_files: bool
+    """Whether what is not removed stays when the job is over."""
+
     def ask(self, nonce: str) -> None:
         """Ask, with a number that nobody else uses."""
 
@@ -59,11 +62,23 @@ class Channel(Protocol):
     def is_taken(self, nonce: str) -> bool:
         """Whether an answer was taken."""
 
-    def post(self, rank: int, text: str) -> None:
-        """Leave a rank's newest post."""
+    def expect_posts(self) -> None:
+        """Rank 0 is there to read posts."""
+
+    def post(self, rank: int, text: str) -> bool:
+        """Leave a rank's newest post; returns whether somebody may read it."""
+
+    def is_posted(self, rank: int) -> bool:
+        """Whether a rank's newest post has not been taken yet: the next one has to repeat it."""
 
     def posted(self, rank: int) -> str | None:
-        """Return a rank's newest post; None while there is none."""
+        """Return a rank's newest post, and leave it for others; None while there is none."""
+
+    def take_post(self, rank: int) -> str | None:
+        """Return a rank's newest post, and remove it; None while there is none."""
+
+    def end_posts(self, ranks: Iterable[int]) -> None:
+        """Rank 0 reads no more: remove what these ranks have left."""
 
 
 Channels = Callable[[str], Mapping[str, Callable[[], Channel]]]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from itertools import compress
 
 PHASES = (
     "data_wait",
@@ -24,6 +25,9 @@ PHASES = (
 )
 """Buckets that a step has, in the order in which a rank comes through them."""
 
+HEAD = frozenset({"data_wait", "worker_startup", "h2d", "forward", "backward", "compute"})
+"""Buckets from the beginning of a step to the exchange of gradients."""
+
 COLUMNS = ("index", "time_s", "total_s", "epoch_start", "optimizer_step", "outlier", *(f"{name}_s" for name in PHASES))
 """Fields of a `StepRecord` that the merge reads."""
 
@@ -41,6 +45,8 @@ class RankSteps:
     optimizer_step: Sequence[int | None] = ()
     host: str = ""
     """Where it ran: ranks of one host have one clock. Empty: not known."""
+    starts: Sequence[int] = ()
+    """Indices of the steps that begin an epoch: between it and the one before is time that belongs to no step."""
 
     def __len__(self) -> int:
         return len(self.index)
@@ -49,22 +55,34 @@ class RankSteps:
 def rank_steps(rank: int, columns: Mapping[str, array[float]], host: str = "") -> RankSteps:
     """Make them of columns as `stallmeter.recording.columns` reads them.
 
-    Outliers of a rank that were kept beside the even sample are left out where no other rank keeps them: `common` does
-    that. The first step of an epoch waits for workers that start: its wait for data is told as that.
+    What was kept beside the even sample because it took long is left out: it would count for more than what was not.
+    The first step of an epoch waits for workers that start: its wait for data is told as that.
 
     Args:
         rank: Whose.
         columns: By the names in `COLUMNS`.
         host: Where it ran.
     """
-    found: dict[str, list[float]] = {}
+    even = bytes(is_outlier != 1.0 for is_outlier in columns["outlier"])
+    found: dict[str, array[float]] = {}
     for name in PHASES:
-        values = [0.0 if value != value else value for value in columns[f"{name}_s"]]
+        values = array("d", (0.0 if value != value else value for value in compress(columns[f"{name}_s"], even)))
         if any(values):
             found[name] = values
-    seconds = with_starts(found, [at for at, first in enumerate(columns["epoch_start"]) if first])
-    updates = [None if value != value else int(value) for value in columns["optimizer_step"]]
-    return RankSteps(rank, [int(i) for i in columns["index"]], list(columns["time_s"]), seconds, updates, host)
+    first = [at for at, is_first in enumerate(compress(columns["epoch_start"], even)) if is_first == 1.0]
+    index = array("q", map(int, compress(columns["index"], even)))
+    ends_s = array("d", compress(columns["time_s"], even))
+    updates = _updates(array("d", compress(columns["optimizer_step"], even)))
+    return RankSteps(rank, index, ends_s, with_starts(found, first), updates, host, [index[at] for at in first])
+
+
+def _updates(column: array[float]) -> Sequence[int | None]:
+    unknown = sum(1 for value in column if value != value)
+    if unknown == len(column):
+        return ()
+    if not unknown:
+        return array("q", map(int, column))
+    return [None if value != value else int(value) for value in column]
 
 
 def with_starts(seconds: Mapping[str, Sequence[float]], first: Sequence[int]) -> Mapping[str, Sequence[float]]:
@@ -76,8 +94,8 @@ def with_starts(seconds: Mapping[str, Sequence[float]], first: Sequence[int]) ->
     """
     if not first or "data_wait" not in seconds:
         return seconds
-    waits = list(seconds["data_wait"])
-    starts = list(seconds.get("worker_startup", [0.0] * len(waits)))
+    waits = array("d", seconds["data_wait"])
+    starts = array("d", seconds.get("worker_startup", [0.0] * len(waits)))
     for at in first:
         starts[at] += waits[at]
         waits[at] = 0.0
@@ -94,7 +112,11 @@ def common(ranks: Sequence[RankSteps]) -> list[RankSteps]:
         return []
     by_update = [r for r in (_by_update(rank) for rank in ranks) if r is not None] if _shifted(ranks) else []
     found = by_update if len(by_update) == len(ranks) else ranks
-    indices = reduce(lambda kept, rank: kept & set(rank.index), found[1:], set(found[0].index))
+    first = found[0]
+    indices = set(first.index)
+    for rank in found[1:]:
+        if rank.index != first.index:
+            indices &= set(rank.index)
     return [rank if len(indices) == len(rank) else _only(rank, indices) for rank in found]
 
 
@@ -102,12 +124,29 @@ def _only(rank: RankSteps, indices: set[int]) -> RankSteps:
     at = [i for i, index in enumerate(rank.index) if index in indices]
     return RankSteps(
         rank.rank,
-        [rank.index[i] for i in at],
-        [rank.ends_s[i] for i in at],
-        {name: [values[i] for i in at] for name, values in rank.seconds.items()},
+        array("q", (rank.index[i] for i in at)),
+        array("d", (rank.ends_s[i] for i in at)),
+        {name: array("d", (values[i] for i in at)) for name, values in rank.seconds.items()},
         [rank.optimizer_step[i] for i in at] if rank.optimizer_step else (),
         rank.host,
+        [index for index in rank.starts if index in indices],
     )
+
+
+BETWEEN_STEPS = frozenset({"loop", "other"})
+"""Buckets at the end of a step, in which frameworks exchange words of their own: ranks may wait there, too."""
+
+
+def tail_of(rank: RankSteps, without: Collection[str] = ()) -> list[float]:
+    """Return the seconds of each step after the exchange of gradients.
+
+    Args:
+        rank: Its steps.
+        without: Buckets to leave out.
+    """
+    last = max((at for at, name in enumerate(PHASES) if name in HEAD and name in rank.seconds), default=-1)
+    parts = [values for name, values in rank.seconds.items() if PHASES.index(name) > last and name not in without]
+    return [sum(row) for row in zip(*parts, strict=True)] if parts else [0.0] * len(rank)
 
 
 _SHIFTED = 0.01
@@ -116,20 +155,35 @@ _SHIFTED = 0.01
 
 def _shifted(ranks: Sequence[RankSteps]) -> bool:
     """Whether one index is not the same weight update on all ranks."""
-    updates = [dict(zip(rank.index, rank.optimizer_step, strict=False)) for rank in ranks]
-    known = [i for i in updates[0] if all(u.get(i) is not None for u in updates)]
-    differ = sum(1 for i in known if any(u[i] != updates[0][i] for u in updates))
-    return differ > max(1.0, _SHIFTED * len(known))
+    first = ranks[0]
+    usual = {i: update for i, update in zip(first.index, first.optimizer_step, strict=False) if update is not None}
+    known, differ = set(usual), set()
+    for rank in ranks[1:]:
+        if rank.index == first.index and rank.optimizer_step == first.optimizer_step:
+            continue
+        theirs = dict(zip(rank.index, rank.optimizer_step, strict=False))
+        known = {i for i in known if theirs.get(i) is not None}
+        differ |= {i for i in known if theirs[i] != usual[i]}
+    return len(differ & known) > max(1.0, _SHIFTED * len(known))
 
 
 def _by_update(rank: RankSteps) -> RankSteps | None:
-    """Return the batches of each weight update as one step; None where updates are not known."""
+    """Return the batches of each weight update as one step; None where updates are not known.
+
+    A step tells how many updates were done when it ended: its own batch belongs to the one after those that were done
+    when the step before ended. Of an update that begins or ends outside a row of steps only a part is there.
+    """
     if len(rank.optimizer_step) != len(rank) or any(update is None for update in rank.optimizer_step):
         return None
     places: dict[int, list[int]] = {}
     for at, update in enumerate(rank.optimizer_step):
-        places.setdefault(update or 0, []).append(at)
-    order = sorted(places)
+        follows = at > 0 and rank.index[at] == rank.index[at - 1] + 1
+        places.setdefault((rank.optimizer_step[at - 1] or 0) + 1 if follows else update or 0, []).append(at)
+    if not places:
+        return rank
+    usual = Counter(map(len, places.values())).most_common(1)[0][0]
+    order = sorted(update for update, found in places.items() if len(found) == usual)
+    begins = frozenset(rank.starts)
     return RankSteps(
         rank.rank,
         order,
@@ -137,4 +191,5 @@ def _by_update(rank: RankSteps) -> RankSteps | None:
         {name: [sum(values[i] for i in places[update]) for update in order] for name, values in rank.seconds.items()},
         order,
         rank.host,
+        [update for update in order if rank.index[places[update][0]] in begins],
     )

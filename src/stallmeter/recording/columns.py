@@ -22,6 +22,11 @@ from .reader import Reader
 _INDEX = re.compile(rb'\["step",(\d+)')
 _KIND = re.compile(rb'\["([a-z]+)"')
 
+_BLOCK = 256
+"""Lines of steps that are parsed at once: half the time of one by one."""
+
+_NAN = float("nan")
+
 
 @dataclass(frozen=True, slots=True)
 class Columns:
@@ -67,21 +72,28 @@ def read_columns(
     newest: dict[str, tuple[bytes, Mapping[str, list[str]]]] = {}
     spread: dict[bytes, Reservoir[tuple[bytes, Mapping[str, list[str]]]]]
     spread = {kind.encode(): Reservoir(most) for kind in some}
+    beginnings = tuple(f'["{kind}"'.encode() for kind in (*last, *some))
     for part in parts_of(folder, rank):
         path = part_path(folder, rank, part)
         columns = reader.columns(part)
         if columns is None:
             continue
         places = [(columns["step"].index(name) + 1 if name in columns["step"] else 0, found[name]) for name in names]
+        block: list[bytes] = []
         with path.open("rb") as file:
             for line in file:
                 if line.startswith(b'["step"'):
-                    _add_step(line, places, wants)
-                elif line.endswith(b"\n") and (kind := _KIND.match(line)):
+                    if (index := _INDEX.match(line)) and wants(int(index[1])):
+                        block.append(line)
+                        if len(block) == _BLOCK:
+                            _add_steps(block, places)
+                            block = []
+                elif line.startswith(beginnings) and line.endswith(b"\n") and (kind := _KIND.match(line)):
                     if kind[1] in spread:
                         spread[kind[1]].add((line, columns))
                     elif kind[1].decode() in last:
                         newest[kind[1].decode()] = (line, columns)
+        _add_steps(block, places)
     return Columns(
         header,
         found,
@@ -93,17 +105,27 @@ def read_columns(
     )
 
 
-def _add_step(line: bytes, places: Sequence[tuple[int, array[float]]], wants: Callable[[int], bool]) -> None:
-    index = _INDEX.match(line)
-    if index is None or not wants(int(index[1])):
+def _add_steps(lines: Sequence[bytes], places: Sequence[tuple[int, array[float]]]) -> None:
+    """Add the lines that are whole."""
+    if not lines:
         return
     try:
-        values = json.loads(line)
-        row = [float("nan") if not at or values[at] is None else float(values[at]) for at, _ in places]
-    except (ValueError, LookupError, TypeError):  # torn, or no step
+        columns = list(zip(*json.loads(b"[%b]" % b",".join(lines)), strict=True))
+        found = [_numbers(columns[at], len(lines)) if at else _numbers((), len(lines)) for at, _ in places]
+    except (ValueError, LookupError, TypeError, OverflowError):
+        if len(lines) > 1:  # one of them is torn, or no step
+            for line in lines:
+                _add_steps([line], places)
         return
-    for (_, column), value in zip(places, row, strict=True):
-        column.append(value)
+    for (_, column), values in zip(places, found, strict=True):
+        column.extend(values)
+
+
+def _numbers(values: Sequence[float | None], count: int) -> array[float]:
+    missing = values.count(None) if values else count
+    if missing == count:
+        return array("d", [_NAN]) * count
+    return array("d", values if not missing else [_NAN if value is None else value for value in values])  # type: ignore[arg-type]
 
 
 def _decoded(line: bytes, columns: Mapping[str, list[str]]) -> Record | Verdict | None:

@@ -39,6 +39,7 @@ _KINDS: dict[str, type[Any]] = {
     "profile": records.DeepProfile,
     "compiler": records.CompilerSample,
     "arrivals": records.Arrivals,
+    "ddp": records.DdpTimes,
     "event": records.Event,
     "verdict": Verdict,
 }
@@ -63,6 +64,8 @@ class Header:
     """Unix time of the ledger's first instant."""
     host: str = ""
     pid: int = 0
+    process_space: str = ""
+    """Of all processes with this number the one that was meant: see `stallmeter.machine.procfs`. Empty: not known."""
     version: str = ""
     """Version of stallmeter."""
     framework: str = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .compiler import CompilerSample
 from .device import AllocatorSample, DeepProfile, DeviceStep, Operator, SyncCalls
-from .exchange import Arrivals
+from .exchange import Arrivals, DdpTimes
 from .hardware import GarbagePauses, GpuSample, HostSample, MemorySample, NetworkSample
 from .loader import BatchContent, Fork, LoaderInfo, WorkerBatch, WorkerChange, WorkerMemory, WorkerTrial, WorkerWaits
 from .steps import BUCKETS, HINDSIGHT, VALIDATION_PARTS, Event, LedgerRecord, StepRecord, UserMetrics, WindowRecord
@@ -17,6 +17,7 @@ __all__ = [
     "Arrivals",
     "BatchContent",
     "CompilerSample",
+    "DdpTimes",
     "DeepProfile",
     "DeviceStep",
     "Event",
@@ -58,6 +59,7 @@ Sample = (
     | DeepProfile
     | CompilerSample
     | Arrivals
+    | DdpTimes
     | Event
 )
 """What a Source may return."""

@@ -150,6 +150,9 @@ class WorkerAdvice:
     """Worker processes fewer at the same speed, where that is all the recommended number is for; None elsewhere."""
     saves_bytes: int | None = None
     """Memory that only those held; None when that was not measured."""
+    most: int | None = None
+    """Workers that fit at most, into this rank's equal part of the node's memory and /dev/shm, and into the dataset's
+    shards; None where nothing is known to limit them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

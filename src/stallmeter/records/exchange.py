@@ -1,4 +1,4 @@
-"""Collectives that a rank entered: when, and how long they took."""
+"""What a rank spends in exchanging gradients: collectives that it entered, and what DDP times itself."""
 
 from __future__ import annotations
 
@@ -23,3 +23,30 @@ class Arrivals:
     """From then until it was seen to be complete; -1 where nobody looked."""
     sent_bytes: tuple[int, ...]
     """Size of its input."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DdpTimes:
+    """One iteration of DistributedDataParallel as it timed it itself: the first ten, then each hundredth."""
+
+    time_s: float
+    """Unix time of the reading, some time after the iteration."""
+    iteration: int
+    """Which one: exchanges of this module before it, roughly."""
+    step: int
+    """Steps of the loop at the reading."""
+    backward_s: float
+    """From the first gradient to the last: the rank's own computing."""
+    exchange_s: float
+    """From the first bucket that was sent until the last one was back, waits for late ranks included."""
+    overlap_s: float
+    """Part of that in which gradients were still computed."""
+    sent_bytes: int
+    """Of all gradients."""
+    buckets: int
+    """Pieces in which they are sent."""
+
+    @property
+    def exposed_s(self) -> float:
+        """Part of the exchange, and of the waits in it, in which nothing was computed."""
+        return max(0.0, self.exchange_s - self.overlap_s)

@@ -162,4 +162,5 @@ class WorkerTrial:
     achieved_gain_pct: float | None = None
     """Measured rise of throughput, the start of the workers included; None while too few steps were measured."""
     outcome: str
-    """measuring, kept, reverted, set (somebody else chose it), or unsettled (the run ended before it could be kept)."""
+    """measuring, kept, reverted, set (somebody else chose it), abandoned (a rank of the job could not have it), or
+    unsettled (the run ended before it could be kept)."""

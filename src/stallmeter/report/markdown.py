@@ -14,6 +14,7 @@ from .device import device_lines
 from .job import forms
 from .job.model import JobReport
 from .model import END, Report, Share
+from .table import Table
 from .wording import headline
 
 __all__ = ["NOTE_BYTES", "escape", "headline", "note", "tags", "to_markdown"]
@@ -21,8 +22,8 @@ __all__ = ["NOTE_BYTES", "escape", "headline", "note", "tags", "to_markdown"]
 NOTE_BYTES = 4000
 """Most bytes of a note."""
 
-NOTE_RANKS = 16
-"""A table of more ranks is not part of a note."""
+TAGGED_RANKS = 16
+"""Most ranks in a tag."""
 
 SHOWN_PCT = 0.5
 """Buckets below this share of the wall time are summed up in one row of a note."""
@@ -75,6 +76,9 @@ def tags(report: Report, version: str = "") -> dict[str, str]:
     found: dict[str, str] = {}
     if primary is not None:
         found["stallmeter.primary"] = wording.one_line(primary.rule, wording.NAME_LIMIT)
+        if primary.ranks:
+            shown = ",".join(map(str, primary.ranks[:TAGGED_RANKS]))
+            found["stallmeter.primary_ranks"] = shown + ",…" * (len(primary.ranks) > TAGGED_RANKS)
     if report.data_wait_share_pct is not None:
         found["stallmeter.data_wait_pct"] = f"{report.data_wait_share_pct:.1f}"
     if loader is not None and loader.num_workers is not None:
@@ -156,12 +160,13 @@ def _primary(verdict: Verdict, primary: Diagnosis, *, full: bool) -> Iterator[st
 
 
 def _job(job: JobReport, *, full: bool) -> Iterator[str]:
-    yield f"**Ranks**: {escape(forms.headline(job))}\n\n" + "\n".join(f"- {escape(r)}" for r in forms.remarks(job))
-    tables = (forms.rank_table(job), forms.step_table(job)) if full or len(job.rows) <= NOTE_RANKS else ()
-    for shown in tables if full else tables[:1]:
-        if shown is not None:
-            head, *rows = (tuple(map(escape, row)) for row in (shown.head, *shown.rows))
-            yield table(head, rows, numeric=shown.numeric)
+    most = forms.SHORT if full else forms.BRIEF
+    said = "\n".join(f"- {escape(remark)}" for remark in forms.remarks(job, most))
+    yield f"**Ranks**: {escape(forms.headline(job))}\n\n{said}"
+    yield of_table(forms.rank_table(job, most))
+    steps = forms.step_table(job) if full else None
+    if steps is not None:
+        yield f"**{escape(steps.title)}**\n\n{of_table(steps)}"
 
 
 def _brief(diagnosis: Diagnosis) -> str:
@@ -182,12 +187,19 @@ def _ledger(report: Report, *, full: bool) -> str:
     if small:
         rows.append(("the rest", wording.seconds(small), wording.percent(100 * small / (report.wall_s or small))))
     rows.append(("wall time", wording.seconds(report.wall_s), wording.percent(100.0)))
-    return table(("Where the time went", "Time", "Share"), rows, numeric=True)
+    return table((f"Where the time went{report.whose}", "Time", "Share"), rows, numeric=True)
 
 
 def _row(share: Share, prefix: str) -> tuple[str, str, str]:
     name = wording.label(share.name) if not prefix else share.name
     return prefix + escape(name, wording.NAME_LIMIT), wording.seconds(share.seconds), wording.percent(share.share_pct)
+
+
+def of_table(shown: Table) -> str:
+    """Return a table as Markdown, escaped; what a row lacks is empty."""
+    columns = len(shown.head)
+    head, *rows = (tuple(map(escape, (*row, *[""] * (columns - len(row))))) for row in (shown.head, *shown.rows))
+    return _table(head, rows, [shown.is_number(column) for column in range(columns)])
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]], *, numeric: bool = False) -> str:
@@ -198,12 +210,16 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]], *, numeric: bo
         rows: With as many cells each.
         numeric: Whether all columns but the first hold numbers, which stand on the right.
     """
-    rule = ["---", *(["---:" if numeric else "---"] * (len(head) - 1))]
+    return _table(head, rows, [False, *[numeric] * (len(head) - 1)])
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]], numbers: list[bool]) -> str:
+    rule = ["---:" if is_number else "---" for is_number in numbers]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows))
 
 
 def _facts(report: Report) -> Iterator[str]:
-    yield f"- Steps: {report.steps:,} in {wording.seconds(report.wall_s)}{_throughput(report)}"
+    yield f"- Steps{report.whose}: {report.steps:,} in {wording.seconds(report.wall_s)}{_throughput(report)}"
     yield f"- Step time: {_stats(report.step_time_s)}"
     yield f"- Data wait: {_stats(report.data_wait_s)}"
     for name, said in device_lines(report.device):

@@ -179,6 +179,11 @@ class Report:
     """All ranks; None for a run of one, and for a report of one rank alone."""
 
     @property
+    def whose(self) -> str:
+        """Whose ledger, steps and hardware these are, beginning with a comma; empty where there is one rank only."""
+        return "" if self.job is None or self.header is None else f", rank {self.header.rank}"
+
+    @property
     def known_verdict(self) -> Verdict | None:
         """The verdict; None when no step was measured that it could be about."""
         return None if self.verdict.primary is None and self.step_time_s is None else self.verdict

@@ -28,6 +28,4 @@ def overview_to_markdown(overview: Overview) -> str:
 
 def table_to_markdown(table: Table) -> str:
     """Return a table as Markdown; what a row lacks is empty."""
-    columns = len(table.head)
-    head, *rows = (tuple(map(escape, (*row, *[""] * (columns - len(row))))) for row in (table.head, *table.rows))
-    return markdown.table(head, rows, numeric=table.numeric)
+    return markdown.of_table(table)

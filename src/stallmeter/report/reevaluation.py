@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..records.diagnosis import Diagnosis, Verdict
+from ..rules.job.words import of_ranks
 from . import wording
 from .overview import Overview
 from .table import Table
@@ -21,6 +22,8 @@ class Finding:
     rule: str
     recorded: Diagnosis | None
     now: Diagnosis | None
+    ranks: tuple[int, ...] = ()
+    """Ranks of a job that it holds for; empty when it holds for all alike."""
 
     @property
     def kind(self) -> Kind:
@@ -61,21 +64,23 @@ def reevaluate(recorded: Verdict | None, now: Verdict, version: str, rules: Sequ
         version: Version of stallmeter that recorded.
         rules: Ids of the rules that were asked; all when empty.
     """
-    then = {d.rule: d for d in (recorded.diagnoses if recorded else ()) if not rules or d.rule in rules}
-    today = {d.rule: d for d in now.diagnoses}
-    names = (*today, *(rule for rule in then if rule not in today))
+    then = {(d.rule, d.ranks): d for d in (recorded.diagnoses if recorded else ()) if not rules or d.rule in rules}
+    today = {(d.rule, d.ranks): d for d in now.diagnoses}
+    names = (*today, *(name for name in then if name not in today))
     return Reevaluation(
         recorded=recorded,
         now=now,
         version=version,
-        findings=tuple(Finding(rule, then.get(rule), today.get(rule)) for rule in names),
+        findings=tuple(Finding(name[0], then.get(name), today.get(name), name[1]) for name in names),
         partial=bool(rules),
     )
 
 
 def reevaluation_overview(reevaluation: Reevaluation) -> Overview:
     """Return what is shown of it."""
-    rows: list[tuple[str, ...]] = [(f.rule, _brief(f.recorded), _brief(f.now), f.kind) for f in reevaluation.findings]
+    rows: list[tuple[str, ...]] = [
+        (_named(f.rule, f.ranks), _brief(f.recorded), _brief(f.now), f.kind) for f in reevaluation.findings
+    ]
     if not reevaluation.partial:
         rows.append(_row("primary cause", _primary(reevaluation.recorded), _primary(reevaluation.now)))
         rows.append(_row("num_workers", _workers(reevaluation.recorded), _workers(reevaluation.now)))
@@ -92,7 +97,13 @@ def reevaluation_to_json(reevaluation: Reevaluation) -> dict[str, Any]:
         if reevaluation.recorded is None
         else {"version": reevaluation.version, "primary": _rule(reevaluation.recorded)},
         "changes": [
-            {"rule": f.rule, "change": f.kind, "recorded": _short(f.recorded), "now": _short(f.now)}
+            {
+                "rule": f.rule,
+                **({"ranks": list(f.ranks)} if f.ranks else {}),
+                "change": f.kind,
+                "recorded": _short(f.recorded),
+                "now": _short(f.now),
+            }
             for f in reevaluation.findings
         ],
     }
@@ -127,7 +138,13 @@ def _rule(verdict: Verdict) -> str | None:
 def _primary(verdict: Verdict | None) -> str:
     if verdict is None:
         return wording.ABSENT
-    return f"{'probably ' if verdict.is_probable else ''}{_rule(verdict) or 'none'}"
+    primary = verdict.primary
+    said = "none" if primary is None else _named(primary.rule, primary.ranks)
+    return f"{'probably ' if verdict.is_probable else ''}{said}"
+
+
+def _named(rule: str, ranks: tuple[int, ...]) -> str:
+    return f"{rule}, {of_ranks(ranks)}" if ranks else rule
 
 
 def _workers(verdict: Verdict | None) -> str:

@@ -13,3 +13,10 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     numeric: bool = True
     """Whether all columns but the first hold numbers."""
+    words: frozenset[int] = frozenset()
+    """Columns of a table of numbers that hold words all the same."""
+    title: str = ""
+
+    def is_number(self, column: int) -> bool:
+        """Whether a column holds numbers, which stand on the right."""
+        return self.numeric and column > 0 and column not in self.words

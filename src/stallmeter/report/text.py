@@ -43,6 +43,9 @@ SHOWN_PCT = 0.1
 NAMED_PCT = 1.0
 """A callback or logger is named from this share of the wall time on."""
 
+MOST_NAMED = 16
+"""Other ranks that are listed by number."""
+
 # Names of the terminal's own palette, which its owner made readable on its background; no fixed colours.
 _STYLE = {Severity.CRITICAL: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold green"}
 _BUCKET_STYLE = {"data_wait": "red", "worker_startup": "red", "other": "magenta"}
@@ -131,8 +134,8 @@ class Screen:
 def _job(job: JobReport) -> Iterator[RenderableType]:
     yield ""
     yield _plain(forms.headline(job), style="bold")
-    yield from (_plain(remark) for remark in forms.remarks(job))
-    for table in (forms.rank_table(job), forms.step_table(job)):
+    yield from (_plain(remark) for remark in forms.remarks(job, forms.SHORT))
+    for table in (forms.rank_table(job, forms.SHORT), forms.step_table(job, forms.SHORT)):
         if table is not None:
             yield ""
             yield _grid(table)
@@ -151,7 +154,7 @@ def _overview(overview: Overview) -> Iterator[RenderableType]:
 def _grid(table: Rows) -> Table:
     grid = Table.grid(padding=(0, 2))
     for column in range(len(table.head)):
-        grid.add_column(justify="right" if column and table.numeric else "left", overflow="fold")
+        grid.add_column(justify="right" if table.is_number(column) else "left", overflow="fold")
     grid.add_row(*(_plain(cell, style="dim" if i else "bold") for i, cell in enumerate(table.head)))
     for row in table.rows:
         grid.add_row(*(_plain(cell) for cell in row))
@@ -188,7 +191,8 @@ def _title(report: Report) -> str:
     if header is not None:
         parts[0] += f" {wording.one_line(header.version, 30)}" if header.version else ""
         parts += [wording.one_line(header.framework, 40)] if header.framework else []
-        parts += [f"rank {header.rank} of {header.world_size}"] if header.world_size > 1 else []
+        rank = f"rank {header.rank} of {header.world_size}" if report.job is None else f"{header.world_size} ranks"
+        parts += [rank] if header.world_size > 1 else []
         parts += _when(header.started_s)
     parts += [f"{report.steps:,} steps in {wording.seconds(report.wall_s)}"]
     return " · ".join(parts)
@@ -259,7 +263,7 @@ def _ledger(report: Report, *, blocks: bool) -> RenderableType:
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(no_wrap=True)
-    table.add_row(Text("Where the time went", style="bold"), "", "", "")
+    table.add_row(Text(f"Where the time went{report.whose}", style="bold"), "", "", "")
     small = 0.0
     shown = sorted((s for s in report.ledger if s.seconds > 0), key=lambda s: -s.seconds)
     most = shown[0].seconds if shown else 1.0
@@ -300,7 +304,7 @@ def _series(report: Report) -> RenderableType:
     for _ in range(4):
         table.add_column(justify="right", no_wrap=True)
     heads = (Text(head, style="dim") for head in ("median", "mean", "p95", "max"))
-    table.add_row(Text("Steps", style="bold"), *heads)
+    table.add_row(Text(f"Steps{report.whose}", style="bold"), *heads)
     for name, stats in (("step time", report.step_time_s), ("data wait", report.data_wait_s)):
         table.add_row(Text(name), *(Text(value) for value in _stats(stats)))
     return table
@@ -447,4 +451,5 @@ def _doubts(report: Report) -> Iterator[tuple[str, str]]:
         yield "damaged", f"{report.skipped_lines} lines of the recording were passed over"
     others = [rank for rank in report.ranks if report.header is None or rank != report.header.rank]
     if others:
-        yield "other ranks", f"{', '.join(map(str, others))} (see them with --rank)"
+        more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
+        yield "other ranks", f"{', '.join(map(str, others[:MOST_NAMED]))}{more} (see them with --rank)"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ..records import WorkerTrial
 from ..records.diagnosis import SURE, Abstention, Advice, Diagnosis, Verdict, WorkerAdvice
 from ..records.redaction import redact
-from ..rules.job.words import of_ranks
+from ..rules.job.words import OTHERS, of_ranks
 from ..workers import savings
 
 ABSENT = "-"
@@ -220,6 +220,7 @@ _OUTCOMES = {
     "kept": "kept",
     "reverted": "not better beyond the noise, taken back",
     "set": "set by on_num_workers",
+    "abandoned": "taken back because a rank could not have it",
     "unsettled": "the run ended before it was decided",
 }
 
@@ -313,7 +314,8 @@ def _headline(verdict: Verdict | None, limit: int) -> str:
         return "Not judged: too little was measured."
     primary = verdict.primary
     if primary is None:
-        return "No loss was found in what was measured."
+        unknown = any(OTHERS in item.missing for item in verdict.abstained)
+        return f"No loss was found in what was measured{f'; too little is known of {OTHERS}' if unknown else ''}."
     if not primary.time_lost_s > 0:
         return f"{title(primary, 120)}. {primary.summary}"
     what = _loss(primary)

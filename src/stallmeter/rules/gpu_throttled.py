@@ -37,6 +37,7 @@ class GpuThrottled:
 
     id: ClassVar[str] = "gpu-throttled"
     title: ClassVar[str] = "Something holds the GPU's clocks down"
+    bucket: ClassVar[str] = "compute"
     needs: ClassVar[tuple[str, ...]] = ("gpu.throttling", "spent.step_work_s")
 
     forced_pct: float = threshold(5.0, "%", "our choice: heat or hardware in every twentieth sample is no accident")

@@ -88,7 +88,7 @@ class FlightRecorderSource:
             group = ":".join(map(str, entry["process_group"]))
             number, began_ns = int(entry["collective_seq_id"]), int(entry["time_created_ns"])
             done_ns = int(entry.get("time_discovered_completed_ns") or 0)
-        except (KeyError, TypeError, ValueError):  # of another version of the recorder
+        except (KeyError, TypeError, ValueError, OverflowError):  # of another version of the recorder
             return
         if entry.get("is_p2p") or began_ns < self._since_ns or number <= self._seen.get(group, -1):
             return
@@ -124,7 +124,7 @@ def entries(text: bytes | str) -> Iterator[Mapping[str, Any]]:
     while at > 0 and (begin := whole.find("{", at)) >= 0 and not whole[at:begin].strip(" ,\n\t"):
         try:
             entry, at = decoder.raw_decode(whole, begin)
-        except ValueError:  # cut off
+        except (ValueError, RecursionError):  # cut off
             return
         yield entry
 
@@ -132,10 +132,13 @@ def entries(text: bytes | str) -> Iterator[Mapping[str, Any]]:
 def _sent_bytes(entry: Mapping[str, Any]) -> int:
     sizes, kinds = entry.get("input_sizes") or (), entry.get("input_dtypes") or ()
     try:
-        return sum(
-            math.prod(size) * _DTYPE_BYTES.get(kinds[i] if i < len(kinds) else "", 1) for i, size in enumerate(sizes)
+        return int(
+            sum(
+                math.prod(size) * _DTYPE_BYTES.get(kinds[i] if i < len(kinds) else "", 1)
+                for i, size in enumerate(sizes)
+            )
         )
-    except TypeError:
+    except (TypeError, LookupError, ValueError, OverflowError):
         return 0
 
 

@@ -19,6 +19,7 @@ from .model import (
     advise_prefetch,
     best_workers,
     binding,
+    most_workers,
     predict_step_time_s,
 )
 
@@ -47,6 +48,10 @@ def advise(costs: LoaderCosts, limits: Limits, *, previous: OperatingPoint | Non
         gained but a smaller number does the same, that is recommended, with what it saves.
     """
     costs, limits = _learn_from(previous, costs, limits)
+    return replace(_advise(costs, limits), most=most_workers(costs, limits))
+
+
+def _advise(costs: LoaderCosts, limits: Limits) -> WorkerAdvice:
     now_s = predict_step_time_s(costs, limits, costs.current)
     best = best_workers(costs, limits)
     gain = now_s / best.step_time_s - 1 if best.step_time_s else 0.0

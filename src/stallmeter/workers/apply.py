@@ -2,7 +2,7 @@
 
 The training thread only picks up what was decided before it came, sets it and leaves a mark. All measuring and
 deciding happens on the sampler thread, from the steps it has anyway. A decision that is not there in time is taken at
-the next boundary.
+the next boundary. Where the training has several ranks, rank 0 decides for all (`agreement`).
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from ..errors import SettingError
+from ..recording import decode, encode
 from ..records import Event, StepRecord, WorkerChange, WorkerTrial
 from ..records.diagnosis import WorkerAdvice
 from ..records.interfaces import GuardedCall
 from ..timing.clock import StepClock
+from .agreement import ALONE, STOPPED, TOGETHER, Follower, Leader
 from .trial import Proposal, WorkerTrials
 
 T = TypeVar("T")
@@ -60,6 +62,8 @@ class EpochBoundary:
     acc: list[int]
     """The ledger's slots at that moment."""
     taken: Proposal | None
+    order: int = 0
+    """The order of rank 0 that was carried out; 0 for none."""
 
 
 class WorkerTuner:
@@ -71,6 +75,9 @@ class WorkerTuner:
         why_fixed: Says why a loader must keep its number.
         guard: Keeps errors of the user's function away from the training.
         tell: Takes events for the recording.
+        job: What this rank knows of the others; None for a training of one rank.
+        exchange: Tells them what is new here and returns what is new there, see `heard`; given this rank's recorder,
+            and whether the run ends.
     """
 
     def __init__(
@@ -81,7 +88,12 @@ class WorkerTuner:
         why_fixed: Callable[[Any, int], str | None],
         guard: GuardedCall,
         tell: Callable[[Event], None],
+        job: Leader | Follower | None = None,
+        exchange: Callable[[Any, bool], Sequence[str]] = lambda _recorder, _ended: (),
     ) -> None:
+        self.exchange = exchange
+        self.job = job
+        """What this rank knows of the others; None for a training of one rank."""
         self._ask = mode if callable(mode) else None
         self._resize = resize
         self._why_fixed = why_fixed
@@ -91,7 +103,15 @@ class WorkerTuner:
         self._loader: Any = None
         self._prefetch: int | None = None
         self._fixed = False
+        self._why = ""
+        """Why the number cannot be changed."""
+        self._mode = ""
+        """Of the job, as far as it was told."""
+        self._obeyed = 0
+        """The newest order of rank 0 that the training thread has carried out."""
         self._told: WorkerAdvice | None = None
+        self._heard: WorkerTrial | None = None
+        """The newest trial of rank 0."""
         self._marks: deque[EpochBoundary] = deque()
         self._passed = self._seen = self._evaluated = 0
         # Written by the sampler thread, read by the training thread, each as one tuple in one assignment: number and
@@ -130,16 +150,38 @@ class WorkerTuner:
         """
         if self._loader is None or self._fixed:
             return False
-        proposal = self._choose() if self._ask is not None else self._decided()
+        order, proposal = self._of_the_job(clock.epochs) if self._in_a_job else (0, self._of_its_own())
         taken = proposal if proposal is not None and self._set(proposal) else None
         self._passed += 1
         at_ns = clock.ledger.settle()
         # Written by the training thread, taken off by the sampler thread: a deque's ends are atomic under the GIL and,
         # by its own lock, without it.
         self._marks.append(
-            EpochBoundary(clock.index, clock.epochs, clock.unix_s(at_ns), at_ns, clock.ledger.acc[:], taken)
+            EpochBoundary(
+                clock.index,
+                clock.epochs,
+                clock.unix_s(at_ns),
+                at_ns,
+                clock.ledger.acc[:],
+                taken,
+                order if not self._fixed else 0,
+            )
         )
         return taken is not None
+
+    def _of_the_job(self, epochs: int) -> tuple[int, Proposal | None]:
+        """Return the number of the order that is to be carried out now, and what it sets."""
+        order = None if self.job is None else self.job.order
+        if order is None or order.number <= self._obeyed or epochs < order.epoch:
+            return 0, None
+        self._obeyed, now = order.number, int(self._loader.num_workers)
+        if order.advice is not None:
+            return order.number, self._chosen(order.advice, now)
+        proposal = order.proposal
+        return order.number, None if proposal is None or proposal.workers == now else replace(proposal, before=now)
+
+    def _of_its_own(self) -> Proposal | None:
+        return self._choose() if self._ask is not None else self._decided()
 
     def _decided(self) -> Proposal | None:
         made_after, proposal = self._pending
@@ -150,6 +192,9 @@ class WorkerTuner:
         now = int(self._loader.num_workers)
         if made_after != self._passed or advice is None or advice.current != now:
             return None
+        return self._chosen(advice, now)
+
+    def _chosen(self, advice: WorkerAdvice, now: int) -> Proposal | None:
         chosen = self.ask(advice)
         if chosen is None or chosen == now:
             return None
@@ -174,12 +219,14 @@ class WorkerTuner:
             self._resize(self._loader, proposal.workers, prefetch_factor=self._prefetch if proposal.workers else None)
         except SettingError as exc:
             self._say("num_workers is not changed", str(exc))
+            self._why = str(exc)
             self._fixed = self._ask is None
             return False
         _log.info("stallmeter: num_workers %d -> %d", proposal.before, proposal.workers)
         return True
 
     def _give_up(self, reason: str) -> None:
+        self._why = reason
         self._fixed = True
         self._say("num_workers is not changed", reason)
 
@@ -188,6 +235,16 @@ class WorkerTuner:
         self._tell(Event(time_s=time.time(), name=name, detail=detail[:500]))
 
     # -- the sampler thread -------------------------------------------------------------------------------------------
+
+    @property
+    def _in_a_job(self) -> bool:
+        """Whether rank 0 decides, or it is not known yet who does."""
+        return self.job is not None and self.job.mode != ALONE
+
+    @property
+    def decides_for_all(self) -> bool:
+        """Whether it is given what is advised for the job, on rank 0, and not for this rank alone."""
+        return self._in_a_job and isinstance(self.job, Leader)
 
     @property
     def needs_advice(self) -> bool:
@@ -201,7 +258,9 @@ class WorkerTuner:
     def on_boundary(self, boundary: EpochBoundary) -> tuple[WorkerChange | WorkerTrial, ...]:
         """A boundary was reached, and all steps before it were kept. Returns what there is to record."""
         taken, time_s = boundary.taken, boundary.time_s
-        trials = self._trials.boundary(taken, step=boundary.step, time_s=time_s)
+        if self._in_a_job:
+            self._cross_with_others(boundary)
+        trials = self._of_rank_0(self._trials.boundary(taken, step=boundary.step, time_s=time_s))
         self._seen += 1
         if taken is None:
             return trials
@@ -213,12 +272,37 @@ class WorkerTuner:
         """A step is kept."""
         self._trials.step(step)
 
-    def decide(self, advice: WorkerAdvice | None, *, fresh: bool) -> None:
+    def _cross_with_others(self, boundary: EpochBoundary) -> None:
+        if isinstance(self.job, Leader):
+            if boundary.taken is None and not self.job.is_common(boundary.epochs):
+                self._trials.measure_anew()
+            self.job.crossed(boundary.epochs, boundary.order, boundary.time_s)
+        elif self.job is not None:
+            self.job.crossed(boundary.epochs, boundary.order)
+
+    def _of_rank_0(self, trials: tuple[WorkerTrial, ...]) -> tuple[WorkerTrial, ...]:
+        """Tell the other ranks how a number does. They record what rank 0 measured, and nothing of their own."""
+        if not self._in_a_job:
+            return trials
+        if not isinstance(self.job, Leader):
+            return ()
+        for trial in trials:
+            self.job.trial(encode(trial))
+        return trials
+
+    def heard(self, lines: Sequence[str]) -> list[WorkerTrial]:
+        """Rank 0 has told its trials, encoded. Returns what there is to record."""
+        trials = [trial for line in lines if isinstance(trial := decode(line), WorkerTrial)]
+        self._heard = trials[-1] if trials else self._heard
+        return trials
+
+    def decide(self, advice: WorkerAdvice | None, *, fresh: bool, now_s: float = 0.0) -> None:
         """Decide what the next boundary should set.
 
         Args:
-            advice: The newest.
+            advice: The newest: of the job where this is asked to decide for all, else of this rank.
             fresh: Whether it was made just now.
+            now_s: Unix time, by the clock of the boundaries.
         """
         known = self._advice[1]
         if fresh:
@@ -226,11 +310,39 @@ class WorkerTuner:
             if advice is not None and advice.current == self._trials.workers:
                 known = advice
         self._advice = (self._seen, known)
-        self._pending = (self._seen, self._trials.propose(known))
+        if self.job is not None and self._in_a_job:
+            self.job.loader(self._trials.workers, self._why if self._fixed else "", now_s)
+            if isinstance(self.job, Leader):
+                self._decide_for_all(self.job, known, now_s)
+            self._say_who_decides(self.job)
+        # Orders are carried out one by one; what was decided alone is only for the boundary that comes next.
+        self._pending = (self._seen, None if self._in_a_job else self._trials.propose(known))
+
+    def _decide_for_all(self, leader: Leader, known: WorkerAdvice | None, now_s: float) -> None:
+        if self._ask is None:
+            leader.draft(self._trials.propose(known) if leader.ready else None, None, now_s)
+            return
+        last = leader.order
+        asked = last is not None and last.advice == known
+        leader.draft(None, None if asked else known, now_s)
+
+    def _say_who_decides(self, job: Leader | Follower) -> None:
+        if job.mode == self._mode:
+            return
+        self._mode = job.mode
+        if job.mode == TOGETHER:
+            self._tell(Event(time_s=time.time(), name="num_workers", detail="rank 0 decides for all ranks"))
+        elif job.mode == ALONE:
+            self._say("num_workers", f"each rank decides for itself: {job.why}")
+        elif job.mode == STOPPED and not self._fixed:
+            self._say("num_workers is not changed", job.why)
 
     def finish(self, advice: WorkerAdvice | None) -> tuple[WorkerTrial, ...]:
         """The run ended: tell the last advice to who has not heard it, and say how the open trial stands."""
         if advice is not None and advice != self._told:
             self.ask(advice)
         self._loader = None
-        return self._trials.finish(time.time())
+        now_s, heard = time.time(), self._heard
+        if heard is not None and heard.outcome == "measuring":
+            return (replace(heard, time_s=now_s, outcome="unsettled"),)
+        return self._of_rank_0(self._trials.finish(now_s))

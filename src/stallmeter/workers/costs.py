@@ -183,6 +183,7 @@ def limits_from(
         host: Samples from the time in which the costs were measured.
         budget: What the job may use; without it ``usable_cpus`` of the samples is taken for one rank. The other ranks
             of the node will start as many workers: each gets an equal part of the memory and of /dev/shm that is left.
+            CPUs are divided by what each rank needs of them.
         memory: Of the loader's workers.
         loader: For its prefetch factor.
         batch_bytes: Tensor bytes of one batch.
@@ -232,9 +233,10 @@ def available_cpus(
 
     A neighbour takes from the CPUs in the affinity mask, not from a quota: with 4 of 64 CPUs' worth of quota it does
     not matter that ten are busy. Other ranks of the same job are no neighbours: their share is not subtracted but
-    divided by. Where they cannot be told from neighbours, they are taken to do what this one does. However busy the
-    neighbours, the scheduler is fair: half of the CPUs can be had by asking for them, and so can what the job was seen
-    to get.
+    divided by. Ranks that train together take as many steps, so what each needs for a step is as what it was seen to
+    use: that is its part of the node, and at least an equal one, for a rank that waits may do so by spinning. Where
+    they cannot be told from neighbours, they are taken to do what this one does. However busy the neighbours, the
+    scheduler is fair: half of the CPUs can be had by asking for them, and so can what the job was seen to get.
 
     Args:
         affinity_cpus: CPUs in the affinity mask.
@@ -254,9 +256,12 @@ def available_cpus(
         raise SettingError(f"CPUs must be 0 or more and ranks 1 or more, not {given}")
     sharing = 1 if bound_per_rank else ranks
     strangers = others_cpus if ranks_cpus is not None else max(0.0, others_cpus - (sharing - 1) * job_cpus)
-    share = max(affinity_cpus - strangers, affinity_cpus / 2) / sharing
+    part = 1.0 / ranks
+    if ranks > 1 and ranks_cpus is not None and job_cpus > 0:
+        part = max(part, job_cpus / (job_cpus + ranks_cpus))
+    share = max(affinity_cpus - strangers, affinity_cpus / 2) * (1.0 if bound_per_rank else part)
     if quota_cpus is not None:
-        share = min(share, quota_cpus / ranks)
+        share = min(share, quota_cpus * part)
     return max(share, job_cpus)
 
 

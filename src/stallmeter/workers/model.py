@@ -272,7 +272,16 @@ def worker_cap(costs: LoaderCosts, limits: Limits) -> tuple[int, str]:
 
     Batches in flight lie in /dev/shm: each worker holds up to ``prefetch_factor`` of them.
     """
-    rooms = [(limits.max_workers, "workers")]
+    return min([(limits.max_workers, "workers"), *_rooms(costs, limits)])
+
+
+def most_workers(costs: LoaderCosts, limits: Limits) -> int | None:
+    """Return the most workers that fit into memory, /dev/shm and the dataset's shards; None where none is known."""
+    return min((most for most, _ in _rooms(costs, limits)), default=None)
+
+
+def _rooms(costs: LoaderCosts, limits: Limits) -> list[tuple[int, str]]:
+    rooms = []
     if limits.shards is not None:
         rooms.append((limits.shards, "workers"))
     if limits.free_bytes is not None:
@@ -281,7 +290,7 @@ def worker_cap(costs: LoaderCosts, limits: Limits) -> tuple[int, str]:
     if limits.shm_free_bytes is not None and limits.batch_bytes:
         each = max(1, limits.prefetch_factor) * limits.batch_bytes
         rooms.append((costs.current + int(MEMORY_SHARE * limits.shm_free_bytes / each), "memory"))
-    return min(rooms)
+    return rooms
 
 
 def binding(costs: LoaderCosts, limits: Limits, workers: int, cap: str) -> str:
@@ -326,12 +335,55 @@ def _step_times_s(costs: LoaderCosts, limits: Limits, slower: float = 1.0) -> It
     best = math.inf
     for number in count(1):
         workers = max(1, min(number, limits.shards or number))
-        time_s = max(costs.ready_step_s, each_s / workers)
+        crowded_s = each_s * _crowded(costs, limits, workers)
+        time_s = max(costs.ready_step_s, crowded_s / workers)
         if sum(costs.profile):
-            time_s = max(time_s, _ordered_queue_s(costs, each_s, workers, max(1, limits.prefetch_factor)))
+            time_s = max(time_s, _ordered_queue_s(costs, crowded_s, workers, max(1, limits.prefetch_factor)))
         # A slow batch may by chance fall better with fewer workers; that is no reason to predict a slowdown.
         best = min(best, max(time_s, _floor_s(costs, limits, workers, slower)))
         yield best + start_s(costs, workers)
+
+
+def _crowded(costs: LoaderCosts, limits: Limits, workers: int) -> float:
+    """Return by what factor a batch takes longer with so many workers, because they meet at the CPUs.
+
+    Workers that partly wait for storage and partly compute need not be more than the CPUs to want more of them than
+    there are at one moment. A closed network of one delay and one station that serves as many at a time as there are
+    CPUs has a known throughput (product form: Baskett, Chandy, Muntz, Palacios, 1975). The time of a batch was measured
+    without its wait for a CPU, but in the crowd of the present number: computing itself takes longer there.
+    """
+    computes_s, cpus = min(costs.cpu_s, costs.service_s), limits.available_cpus
+    if not cpus or computes_s <= 0:
+        return 1.0
+    waits_s = max(0.0, costs.service_s - computes_s)
+    present = max(1, costs.current)
+    longer = 1.0
+    for _ in range(_ROUNDS):
+        # The longer a step takes, the less of a CPU the loop keeps busy.
+        step_s = max(costs.ready_step_s, longer * costs.service_s / workers, (computes_s + costs.loop_cpu_s) / cpus)
+        left = max(cpus / 4.0, cpus - costs.loop_cpu_s / step_s)
+        before_s = _cycle_s(computes_s, waits_s, present, left)
+        longer = max(1.0, _cycle_s(computes_s, waits_s, workers, left) / before_s)
+    return longer
+
+
+_ROUNDS = 4
+"""After so many the answer stands to a percent."""
+
+
+def _cycle_s(computes_s: float, waits_s: float, workers: int, cpus: float) -> float:
+    """Return the mean time in which each of the workers makes one batch."""
+    # weights[j]: how likely j of them want a CPU, up to a common factor.
+    weights = [1.0]
+    for j in range(1, workers + 1):
+        at_once = min(float(j), cpus)
+        # From j - 1 to j: one more at the CPUs, one less of those that wait.
+        away = (workers - j + 1) / waits_s if waits_s > 0 else math.inf
+        if math.isinf(away):
+            return computes_s * max(1.0, workers / cpus)
+        weights.append(weights[-1] * away * computes_s / at_once)
+    served = math.fsum(w * min(float(j), cpus) for j, w in enumerate(weights)) / math.fsum(weights) / computes_s
+    return workers / served
 
 
 def _ordered_queue_s(costs: LoaderCosts, each_s: float, workers: int, prefetch: int) -> float:

@@ -118,6 +118,8 @@ class Proposal:
     workers: int
     revert: bool = False
     """It takes the last change back."""
+    abandoned: bool = False
+    """It does so because a rank of the job could not take that change."""
     predicted_gain_pct: float | None = None
 
 
@@ -150,6 +152,10 @@ class WorkerTrials:
     def step(self, step: StepRecord) -> None:
         """A step was taken with the present number."""
         self._present.add(step)
+
+    def measure_anew(self) -> None:
+        """What was measured with the present number does not count: not all ranks of the job had it."""
+        self._present = StepTimes(persistent=self._persistent)
 
     def propose(self, advice: WorkerAdvice | None) -> Proposal | None:
         """Return what to set at the next boundary, as far as can be said now; None to leave it.
@@ -194,7 +200,8 @@ class WorkerTrials:
                 self._unclear += speeds is not None
                 return ()
             return self._settle("kept" if self._reverts else "set", time_s)
-        ended = self._settle("reverted" if taken.revert else "set", time_s)
+        outcome = "abandoned" if taken.abandoned else "reverted" if taken.revert else "set"
+        ended = self._settle(outcome, time_s)
         self._failed += taken.revert
         self._unclear = 0
         self._tried.add(taken.workers)

@@ -17,10 +17,14 @@ import pytest
 from stallmeter.recording import Header
 from stallmeter.records import BUCKETS, Event, GpuSample, LoaderInfo, SyncCalls, WorkerTrial
 from stallmeter.records.diagnosis import Abstention, Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
+from stallmeter.report.job.folder import report_of_job
+from stallmeter.report.job.model import BINS
 from stallmeter.report.model import read_history
 from stallmeter.report.page.html import to_html
 from stallmeter.report.page.palette import PALETTE
 
+from ...rules.job.jobs import Known, compute_bound, diagnosis, late
+from ..job.folders import write_job
 from ..long_runs import long_run
 from ..recordings import HOSTILE, START_S, VERDICT, complete_run, hardware, ledger, step, write
 
@@ -381,4 +385,72 @@ def hostile_run(folder, attack: str):
 def test_header_fields_are_all_covered():
     """A new text field of the header has to be thought of above."""
     texts = {name for name, kind in Header.__annotations__.items() if kind in ("str", str)}
-    assert texts == {"run_id", "host", "version", "framework"}
+    assert texts == {"run_id", "host", "version", "framework", "process_space"}  # the last is never shown
+
+
+def job_page(folder, **changes) -> Page:
+    report = report_of_job(read_history(write_job(folder, **changes)))
+    return Page(to_html(read_history(folder), report))
+
+
+def test_ranks_of_a_job(tmp_path):
+    """Who waits for whom, a map of it by rank and time, every rank, and the slowest steps; whose ledger follows."""
+    known = {0: Known([compute_bound()]), 1: Known([diagnosis("fetch-stall", 4.0)])}
+    page = job_page(tmp_path, work=late(1, "data_wait", 0.02), known=known)
+    needs_nothing_else(page)
+    position = 0
+    for words in (
+        "2 ranks, rank 0 in detail",
+        "Rank 1: The problem of fetch-stall",
+        "The ranks of the job",
+        "rank-seconds together",
+        "Rank 0 waits for rank 1, late with its data",
+        "Who was waited for, and when",
+        "rank 0",
+        "rank 1",
+        "by its own records",
+        "fetch-stall",
+        "late: data wait",
+        "Whole run, rank 0",
+    ):
+        position = page.text.index(words, position)
+    cells = [
+        attributes for tag, attributes in page.tags if tag == "td" and "--strength" in (attributes.get("style") or "")
+    ]
+    assert len(cells) == 2 * BINS
+    strengths = [int(re.fullmatch(r"--strength: (\d+)%", cell["style"])[1]) for cell in cells]
+    assert (max(strengths[:BINS]), max(strengths[BINS:])) == (0, 100)
+    assert all(cell["title"].startswith("rank ") for cell in cells)
+    assert "var(--data_wait)" in page.style
+    assert "--data_wait:" in page.style
+
+
+def test_a_job_without_waits(tmp_path):
+    """No map and no slow steps where nobody was waited for."""
+    page = job_page(tmp_path)
+    needs_nothing_else(page)
+    assert "No rank waits long for another." in page.text
+    assert "Who was waited for" not in page.text
+    assert "The steps in which" not in page.text
+
+
+def test_one_rank_has_no_section(tmp_path):
+    """A run of one rank is shown as ever."""
+    page = page_of(write(tmp_path, complete_run()))
+    assert "The ranks of the job" not in page.text
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=range(len(ATTACKS)))
+def test_hostile_names_of_ranks(tmp_path, attack):
+    """Hosts, rules and reasons of other ranks are text as well."""
+    said = diagnosis(attack, 4.0, title=attack, summary=attack, culprit=attack)
+    known = {0: Known([said], host="node1"), 1: Known([said], host=attack, ended=f"exception: {attack}")}
+    page = job_page(tmp_path / "a", work=late(1, "forward", 0.02), steps=40, known=known)
+    needs_nothing_else(page)
+    plain = {
+        rank: Known([diagnosis("x", 4.0, culprit="x")], host=f"node{rank}", ended=k.ended) for rank, k in known.items()
+    }
+    other = job_page(tmp_path / "b", work=late(1, "forward", 0.02), steps=40, known=plain)
+    assert [tag for tag, _ in page.tags if tag != "code"] == [tag for tag, _ in other.tags if tag != "code"]
+    assert "secret@" not in page.text
+    assert "x" * 1000 not in page.text

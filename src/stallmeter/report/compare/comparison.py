@@ -48,6 +48,11 @@ class Side:
     """Share of the wall time that the primary cause lost."""
     probable: bool = False
     """Whether the primary cause is not sure."""
+    cause_ranks: tuple[int, ...] = ()
+    """Ranks of the job that the primary cause holds for; empty when it holds for all alike."""
+    rank: int | None = None
+    """Whose steps and ledger are compared."""
+    world_size: int | None = None
     noise: Mapping[str, Noise | None] = field(default_factory=dict)
     """By key of `NUMBERS`; empty where only a summary is known."""
 
@@ -244,6 +249,9 @@ def _side(document: Mapping[str, Any], source: str, noise: Mapping[str, Noise | 
         title=primary.get("title"),
         share_pct=_number(primary.get("share_pct")),
         probable=document.get("probable") is True,
+        cause_ranks=tuple(map(int, primary.get("ranks") or ())),
+        rank=run.get("rank"),
+        world_size=run.get("world_size"),
         noise=noise,
     )
 
@@ -291,6 +299,12 @@ def _doubts(before: Side, after: Side) -> Iterator[str]:
         yield (
             f"The batch size changed from {_said(before.batch_size)} to {_said(after.batch_size)}: "
             "compare samples per second, not steps"
+        )
+    # A recording of one rank may come from a time when that was not noted.
+    if (before.world_size or 1) != (after.world_size or 1):
+        yield (
+            f"The number of ranks changed from {before.world_size or 1} to {after.world_size or 1}: samples per second "
+            "are one rank's"
         )
     for what, a, b in (("host", before.host, after.host), ("framework", before.framework, after.framework)):
         if a != b:

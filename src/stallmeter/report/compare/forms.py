@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...rules.job.words import of_ranks
 from .. import wording
 from ..overview import Overview
 from ..table import Table
@@ -83,14 +84,22 @@ def _facts(before: Side, after: Side) -> tuple[tuple[str, ...], ...]:
         ("num_workers", wording.significant(before.num_workers), wording.significant(after.num_workers)),
         ("batch size", wording.significant(before.batch_size), wording.significant(after.batch_size)),
     ]
+    if max(before.world_size or 1, after.world_size or 1) > 1:
+        rows.insert(1, ("ranks", _ranks(before), _ranks(after)))
     return tuple(rows)
+
+
+def _ranks(side: Side) -> str:
+    detail = "" if side.rank is None or (side.world_size or 1) < 2 else f", these numbers of rank {side.rank}"
+    return f"{side.world_size or 1}{detail}"
 
 
 def _cause(side: Side) -> str:
     if side.rule is None:
         return "none"
     lost = f", {wording.percent(side.share_pct)} lost" if side.share_pct else ""
-    return f"{'probably ' if side.probable else ''}{side.rule}{lost}"
+    who = f" on {of_ranks(side.cause_ranks)}" if side.cause_ranks else ""
+    return f"{'probably ' if side.probable else ''}{side.rule}{who}{lost}"
 
 
 def _row(change: Change) -> tuple[str, ...]:
@@ -150,9 +159,17 @@ def _side(side: Side) -> dict[str, Any]:
         "wall_s": side.wall_s,
         "num_workers": side.num_workers,
         "batch_size": side.batch_size,
+        "rank": side.rank,
+        "world_size": side.world_size,
         "primary": None
         if side.rule is None
-        else {"rule": side.rule, "title": side.title, "share_pct": side.share_pct, "probable": side.probable},
+        else {
+            "rule": side.rule,
+            "title": side.title,
+            "share_pct": side.share_pct,
+            "probable": side.probable,
+            "ranks": list(side.cause_ranks),
+        },
     }
 
 

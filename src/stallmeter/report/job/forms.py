@@ -11,61 +11,105 @@ from .. import wording
 from ..table import Table
 from .model import MOST_ROWS, JobReport, RankRow
 
-_HEAD = ("Rank", "host", "step", "own time", "waits for others", "waits for data", "others waited for it", "by itself")
+SHORT = 16
+"""Ranks that a table in a text lists."""
+
+BRIEF = 8
+"""Ranks that a table in a note lists."""
+
+STRONG = 0.2
+"""Part of the time that was waited for a rank, from which on a cell of the heat map may have its full colour."""
+
+_HOST_LIMIT = 24
+_HOURS_FROM_S = 7200.0
 
 
 def headline(job: JobReport) -> str:
     """Return the loss of the job in one line."""
     if not job.lost_s:
-        return f"{job.world_size} ranks; no loss was found."
-    slow = "" if job.slowdown is None else f"; {wording.significant(job.slowdown)} times the time of ranks without it"
-    return (
-        f"{wording.seconds(job.lost_s)} lost by all {job.world_size} ranks, "
-        f"{wording.seconds(job.lost_gpu_s)} of accelerators{slow}."
+        return f"{job.world_size} ranks: {'no loss was found' if not job.why_not else 'not judged as one job'}."
+    whole = f"{wording.seconds(job.lost_s)} lost on each of {job.world_size} ranks, {_together(job)} together."
+    # Two runs of one program differ by more than that.
+    if job.slowdown is None or job.slowdown < 1.01:
+        return whole
+    return f"{whole} Training takes {wording.significant(job.slowdown)} times as long as without it."
+
+
+def _together(job: JobReport) -> str:
+    seconds, what = (job.lost_rank_s, "rank") if job.lost_gpu_s is None else (job.lost_gpu_s, "GPU")
+    if seconds >= _HOURS_FROM_S:
+        return f"{wording.significant(seconds / 3600)} {what}-hours"
+    return f"{wording.significant(seconds)} {what}-seconds"
+
+
+def remarks(job: JobReport, most: int = MOST_ROWS) -> Iterator[str]:
+    """Yield what is not in the table.
+
+    Args:
+        job: All ranks.
+        most: Rows of the table.
+    """
+    yield from job.silent
+    yield from job.who_waits
+    if job.why_not:
+        yield f"Who waits for whom was not judged: {job.why_not}."
+    if len(job.rows) > most:
+        yield f"{len(job.rows) - most} more ranks are not listed, those that were waited for the least."
+
+
+def rank_table(job: JobReport, most: int = MOST_ROWS) -> Table:
+    """Return a row for each rank, the most waited for where there are too many.
+
+    Args:
+        job: All ranks.
+        most: Rows at most.
+    """
+    rows = sorted(job.rows, key=lambda row: (-(row.late_s or 0.0), row.rank))[:most]
+    hosts = {row.host for row in job.rows}
+    place = ("host",) if len(hosts) > 1 else ()
+    head = ("Rank", *place, "own time", "waits for others", "for data", "waited for", "by its own records")
+    return Table(
+        head,
+        tuple(_row(row, job, with_host=bool(place)) for row in sorted(rows, key=lambda row: row.rank)),
+        words=frozenset({len(head) - 1, *((1,) if place else ())}),
+        title="Own time of a mean step, and shares of the training time",
     )
 
 
-def remarks(job: JobReport) -> Iterator[str]:
-    """Yield what is not in the table."""
-    yield from job.who_waits
-    if job.why_not and not any(job.why_not in line for line in job.who_waits):
-        yield f"Who waits for whom was not judged: {job.why_not}."
-    if len(job.rows) > MOST_ROWS:
-        yield f"{len(job.rows) - MOST_ROWS} more ranks are not listed."
+def _row(row: RankRow, job: JobReport, *, with_host: bool) -> tuple[str, ...]:
+    def share(seconds: float | None) -> str:
+        return wording.percent(None if seconds is None or not job.training_s else 100 * seconds / job.training_s)
 
-
-def rank_table(job: JobReport) -> Table:
-    """Return a row for each rank, the most waited for first where there are too many."""
-    rows = sorted(job.rows, key=lambda row: -(row.late_s or 0.0))[:MOST_ROWS] if len(job.rows) > MOST_ROWS else job.rows
-    return Table(_HEAD, tuple(_row(row) for row in sorted(rows, key=lambda row: row.rank)), numeric=True)
-
-
-def _row(row: RankRow) -> tuple[str, ...]:
-    state = "died" if row.died else (row.primary or wording.ABSENT)
     return (
         str(row.rank),
-        wording.one_line(row.host, 24) or wording.ABSENT,
-        wording.seconds(row.step_time_s),
+        *((wording.one_line(row.host, _HOST_LIMIT) or wording.ABSENT,) if with_host else ()),
         wording.seconds(row.own_s),
-        wording.seconds(row.waited_s),
-        wording.seconds(row.data_wait_s),
-        wording.seconds(row.late_s),
-        state,
+        share(row.waited_s),
+        share(row.data_wait_s),
+        share(row.late_s),
+        "fell silent" if row.died else wording.one_line(row.primary or wording.ABSENT, wording.NAME_LIMIT),
     )
 
 
-def step_table(job: JobReport) -> Table | None:
-    """Return the slowest steps, all ranks of each beneath each other."""
+def step_table(job: JobReport, most: int = MOST_ROWS) -> Table | None:
+    """Return the steps in which was waited the longest, the ranks of each beneath each other.
+
+    Args:
+        job: All ranks.
+        most: Rows at most, where they hold one step.
+    """
     if not job.slowest:
         return None
     rows = []
-    for step in job.slowest:
+    for step in job.slowest[: max(1, most // max(1, len(job.slowest[0].seconds)))]:
         for rank, seconds in sorted(step.seconds.items()):
             largest = sorted(seconds.items(), key=lambda item: -item[1])[:3]
             parts = ", ".join(f"{wording.label(name)} {wording.seconds(s)}" for name, s in largest)
-            late = "late" if rank == step.late else ""
+            # What made it late may lie at the end of the step before.
+            late = f"late: {wording.label(step.bucket)}" if rank == step.late else ""
             rows.append((f"{step.index:,}", str(rank), wording.seconds(sum(seconds.values())), late, parts))
-    return Table(("Step", "rank", "took", "", "of that"), tuple(rows), numeric=False)
+    head = ("Step", "rank", "took", "", "of that")
+    return Table(head, tuple(rows), words=frozenset({3, 4}), title="The steps in which was waited the longest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +121,35 @@ class HeatRow:
     """Strength in percent of the strongest, and what a reader is told."""
 
 
-def heat_rows(job: JobReport) -> list[HeatRow]:
-    """Return the heat map of who was waited for, by rank and time."""
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """The page's heat map of who was waited for, by rank and time."""
+
+    rows: tuple[HeatRow, ...]
+    first: str
+    last: str
+    """Steps at its ends."""
+    most: str
+    """What the strongest cell stands for."""
+
+
+def heat_of(job: JobReport) -> Heat | None:
+    """Return the heat map; None where nobody was waited for."""
     heat = job.heat
-    if heat is None:
-        return []
-    most = max((s for row in heat.seconds for s in row), default=0.0)
-    pieces = max(1, len(heat.seconds[0]) if heat.seconds else 1)
-    span = heat.last - heat.first + 1
+    most = max((s for row in heat.seconds for s in row), default=0.0) if heat is not None else 0.0
+    if heat is None or most <= 0:
+        return None
+    # What is little everywhere stays pale.
+    strongest = max(most, STRONG * heat.piece_s)
+    ends = [*(begin - 1 for begin in heat.begins[1:]), heat.last]
     rows = []
     for rank, seconds in zip(heat.ranks, heat.seconds, strict=True):
         cells = []
-        for piece, s in enumerate(seconds):
-            begin = heat.first + piece * span // pieces
-            said = f"rank {rank}, from step {begin:,}: {wording.seconds(s)} waited for it"
-            cells.append((round(100 * s / most) if most else 0, said))
+        for begin, end, s in zip(heat.begins, ends, seconds, strict=True):
+            said = f"rank {rank}, steps {begin:,} to {end:,}: {wording.seconds(s)} waited for it"
+            cells.append((round(100 * s / strongest), said))
         rows.append(HeatRow(rank, tuple(cells)))
-    return rows
+    return Heat(tuple(rows), f"step {heat.begins[0]:,}", f"step {heat.last:,}", wording.seconds(most))
 
 
 def job_to_json(job: JobReport) -> dict[str, Any]:
@@ -101,11 +157,14 @@ def job_to_json(job: JobReport) -> dict[str, Any]:
     return {
         "world_size": job.world_size,
         "steps": job.steps,
+        "training_s": job.training_s,
         "lost_s": job.lost_s,
+        "lost_rank_s": job.lost_rank_s,
         "lost_gpu_s": job.lost_gpu_s,
         "slowdown": job.slowdown,
         "why_not": job.why_not or None,
         "missing": list(job.missing),
+        "silent": list(job.silent),
         "who_waits": list(job.who_waits),
         "heat": None if job.heat is None else dataclasses.asdict(job.heat),
         "slowest_steps": [dataclasses.asdict(step) for step in job.slowest],

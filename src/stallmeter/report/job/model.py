@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...ranks.job import Job, RankView
-from ...ranks.merge import Meeting, Merged
+from ...ranks.merge import Merged
 from ...ranks.steps import RankSteps
+from ...ranks.walk import Meeting
 from ...rules.job.evaluation import JobVerdict
-from ...rules.job.words import named, of_ranks
+from ...rules.job.losses import Loss
+from ...rules.job.words import of_ranks, work_of
 from .. import wording
+from .endings import silent_lines
 
 BINS = 48
 """Columns of the heat map."""
@@ -21,6 +24,15 @@ SLOWEST = 5
 
 MOST_ROWS = 64
 """Ranks that a heat map and a table list; of more, those that were waited for the most."""
+
+MOST_BESIDE = 8
+"""Ranks that one slow step is shown with; of more, the late one and others spread evenly from the longest on."""
+
+MOST_LINES = 3
+"""Lines that say who waits for whom."""
+
+TOLD_SHARE = 0.01
+"""A loss below this share of the training time is not told in a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +49,11 @@ class RankRow:
     step_time_s: float | None
     """Mean of the steps that all ranks have."""
     own_s: float | None
-    """Of that, not waited for others."""
+    """Of that, not waited for others: after so long it arrives."""
     waited_s: float | None
     """Waited for others, of the whole run."""
     data_wait_s: float | None
+    """Waited for data, of the whole run."""
     late_s: float | None
     """How long the others waited for it, of the whole run."""
     facts: Mapping[str, float]
@@ -51,12 +64,12 @@ class RankRow:
     """What that one says."""
     ended: str | None
     died: bool
-    """Whether it fell silent while others went on."""
+    """Whether its process was gone without a word, while others went on."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowStep:
-    """One step that was waited for long, with all its ranks."""
+    """One step in which was waited for long, with its ranks."""
 
     index: int
     loss_s: float
@@ -71,11 +84,14 @@ class HeatMap:
     """Who was waited for, when."""
 
     ranks: tuple[int, ...]
-    first: int
+    begins: tuple[int, ...]
+    """Index of the first step of each piece of the run; all pieces have as many steps."""
     last: int
-    """Indices of the first and last step."""
+    """Index of the last step."""
+    piece_s: float
+    """Time of the steps in a piece."""
     seconds: tuple[tuple[float, ...], ...]
-    """By rank, then by piece of the run, all of which have as many steps."""
+    """By rank, then by piece."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +101,21 @@ class JobReport:
     world_size: int
     rows: tuple[RankRow, ...]
     missing: tuple[int, ...]
+    """Ranks of which nothing is known."""
     steps: int
     """Steps that all ranks have recorded."""
+    training_s: float
+    """Wall time without the start, of the longest rank."""
     lost_s: float
-    lost_gpu_s: float
+    lost_rank_s: float
+    """The same, times the ranks."""
+    lost_gpu_s: float | None
+    """The same once more, where the ranks have GPUs; None where none is known."""
     slowdown: float | None
     why_not: str
+    """Why it was not judged who waits for whom; empty where it was."""
+    silent: tuple[str, ...]
+    """Ranks that did not end as they should, with their last step, and those of which nothing is known."""
     who_waits: tuple[str, ...]
     """Up to three lines."""
     heat: HeatMap | None
@@ -102,31 +127,39 @@ def job_report(job: Job, verdict: JobVerdict) -> JobReport:
     merged = job.merged
     return JobReport(
         world_size=job.world_size,
-        rows=tuple(_row(view, job, verdict) for view in job.ranks),
+        rows=_rows(job, verdict),
         missing=job.missing,
         steps=0 if merged is None else merged.steps,
+        training_s=job.training_s,
         lost_s=verdict.lost_s,
+        lost_rank_s=verdict.lost_rank_s,
         lost_gpu_s=verdict.lost_gpu_s,
         slowdown=verdict.slowdown,
         why_not=verdict.why_not,
-        who_waits=tuple(_who_waits(job, verdict))[:3],
-        heat=None if merged is None else _heat(merged),
-        slowest=() if merged is None else _slowest(merged, [view.steps for view in job.ranks]),
+        silent=tuple(silent_lines(job)),
+        who_waits=tuple(_who_waits(job, verdict))[:MOST_LINES],
+        heat=_heat(job, verdict),
+        slowest=()
+        if merged is None or not _is_worth_drawing(merged)
+        else _slowest(merged, [view.steps for view in job.ranks]),
     )
 
 
-def _row(view: RankView, job: Job, verdict: JobVerdict) -> RankRow:
-    merged, ledger = job.merged, view.ledger
-    own = None if merged is None else merged.own_s.get(view.rank)
-    scale = job.training_s / merged.total_s if merged is not None and merged.total_s else 0.0
-    waited_s = None if merged is None or own is None else scale * merged.waited_s.get(view.rank, 0.0)
-    late_s = None
-    if merged is not None and own is not None:
-        late_s = sum(loss.lost_s for loss in verdict.losses if loss.ranks == (view.rank,)) or scale * merged.lost_by(
-            view.rank
-        )
-    own_s = None if own is None else sum(own.values())
-    primary = view.verdict.primary if view.verdict is not None else None
+def _rows(job: Job, verdict: JobVerdict) -> tuple[RankRow, ...]:
+    died = {view.rank for view in job.died}
+    return tuple(_row(view, job, verdict, died=view.rank in died) for view in job.ranks)
+
+
+def _row(view: RankView, job: Job, verdict: JobVerdict, *, died: bool) -> RankRow:
+    ledger, primary = view.ledger, view.verdict.primary if view.verdict is not None else None
+    own = None if job.merged is None else job.merged.own_s.get(view.rank)
+    step_time_s = own_s = waited_s = late_s = None
+    if job.merged is not None and own is not None:
+        own_s, waited = sum(own.values()), job.merged.waited_s.get(view.rank, 0.0)
+        step_time_s = own_s + waited / job.merged.steps
+        if not verdict.why_not:
+            waited_s = waited * job.training_s / job.merged.total_s
+            late_s = _late_s(view.rank, job, verdict)
     return RankRow(
         rank=view.rank,
         host=view.header.host,
@@ -134,9 +167,7 @@ def _row(view: RankView, job: Job, verdict: JobVerdict) -> RankRow:
         steps=0 if ledger is None else ledger.steps,
         wall_s=None if ledger is None else ledger.wall_s,
         ledger={} if ledger is None else dict(ledger.buckets),
-        step_time_s=None
-        if merged is None or own_s is None
-        else own_s + merged.waited_s.get(view.rank, 0.0) / merged.steps,
+        step_time_s=step_time_s,
         own_s=own_s,
         waited_s=waited_s,
         data_wait_s=None if ledger is None else ledger.buckets.get("data_wait"),
@@ -145,40 +176,72 @@ def _row(view: RankView, job: Job, verdict: JobVerdict) -> RankRow:
         primary=None if primary is None else primary.rule,
         summary=None if primary is None else primary.summary,
         ended=view.ended,
-        died=any(dead.rank == view.rank for dead in job.died),
+        died=died,
     )
 
 
+def _late_s(rank: int, job: Job, verdict: JobVerdict) -> float:
+    """Return how long the others waited for a rank: what the collectives showed is in the losses alone."""
+    merged = job.merged
+    seen_s = 0.0
+    if merged is not None and merged.is_together and merged.total_s:
+        seen_s = merged.lost_by(rank) * job.training_s / merged.total_s
+    return max(seen_s, sum(loss.lost_s for loss in verdict.losses if loss.ranks == (rank,)))
+
+
 def _who_waits(job: Job, verdict: JobVerdict) -> list[str]:
-    lines = []
-    for loss in verdict.losses[:2]:
-        if loss.share < 0.01:
-            continue
-        who = f"for {of_ranks(loss.ranks)}" if loss.ranks else "for another rank each time"
-        work = named(max(loss.parts, key=lambda bucket: loss.parts[bucket], default=loss.bucket))
-        share = wording.percent(100 * loss.share)
-        each = wording.seconds(loss.per_step_s)
-        lines.append(f"{share} of the time is waited {who}, late with {work}: {each} in a mean step.")
-    for dead in job.died:
-        steps = 0 if dead.ledger is None else dead.ledger.steps
-        lines.insert(0, f"Rank {dead.rank} fell silent after step {steps:,}, while others went on.")
-    if job.missing:
-        lines.append(f"Nothing is known of {of_ranks(job.missing)}.")
-    if not lines:
-        lines.append("No rank waits long for another." if not verdict.why_not else f"Not judged: {verdict.why_not}.")
+    lines = [_waits(loss, job) for loss in verdict.losses[:2] if loss.share >= TOLD_SHARE]
+    if not lines and not verdict.why_not:
+        lines.append("No rank waits long for another.")
     return lines
 
 
-def _heat(merged: Merged) -> HeatMap | None:
-    if not merged.meetings:
+def _waits(loss: Loss, job: Job) -> str:
+    late, each = work_of(loss), wording.seconds(loss.per_step_s)
+    share = f"{each} in a mean step, {wording.percent(100 * loss.share)} of the training time"
+    share += f" (seen by {loss.seen_by})" if loss.from_collectives else ""
+    if not loss.ranks:
+        return f"The ranks wait for each other in turn, for the last one and {late}: {share}."
+    others = sorted(set(range(job.world_size)) - set(loss.ranks))
+    who = f"Rank {others[0]} waits" if len(others) == 1 else "The others wait"
+    return f"{who} for {of_ranks(loss.ranks)}, late with {late}: {share}."
+
+
+def _is_worth_drawing(merged: Merged) -> bool:
+    """Whether the ledgers show waits; less is noise, and what the collectives alone show is not in them."""
+    return merged.is_together and merged.loss_share >= TOLD_SHARE
+
+
+def _heat(job: Job, verdict: JobVerdict) -> HeatMap | None:
+    """Return who was waited for, by what has seen most of it: the ledgers, or the collectives of some steps."""
+    merged, exchanges = job.merged, job.exchanges
+    if merged is None:
         return None
-    span = max(1, merged.last_index - merged.first_index + 1)
-    bins = min(BINS, span)
+    largest = next(iter(verdict.losses), None)
+    if largest is not None and largest.from_collectives and exchanges is not None and exchanges.waited_s:
+        steps = sorted(exchanges.steps)
+        places = {index: at for at, index in enumerate(steps)}
+        waits = [
+            (places[i], rank, s) for i, late in exchanges.waited_s.items() if i in places for rank, s in late.items()
+        ]
+        return _binned(merged.ranks, steps, waits, exchanges.total_s)
+    if not _is_worth_drawing(merged):
+        return None
+    waits = [(meeting.index - merged.first_index, meeting.rank, meeting.loss_s) for meeting in merged.meetings]
+    return _binned(merged.ranks, range(merged.first_index, merged.last_index + 1), waits, merged.total_s)
+
+
+def _binned(
+    ranks: Sequence[int], steps: Sequence[int], waits: Iterable[tuple[int, int, float]], total_s: float
+) -> HeatMap:
+    """Return waits, each with the place of its step, as seconds by rank and piece of the run."""
+    bins = min(BINS, len(steps))
     seconds: defaultdict[int, list[float]] = defaultdict(lambda: [0.0] * bins)
-    for meeting in merged.meetings:
-        seconds[meeting.rank][min(bins - 1, (meeting.index - merged.first_index) * bins // span)] += meeting.loss_s
-    most = sorted(sorted(merged.ranks, key=lambda rank: -sum(seconds[rank]))[:MOST_ROWS])
-    return HeatMap(tuple(most), merged.first_index, merged.last_index, tuple(tuple(seconds[rank]) for rank in most))
+    for at, rank, waited_s in waits:
+        seconds[rank][min(bins - 1, max(0, at) * bins // len(steps))] += waited_s
+    most = sorted(sorted(ranks, key=lambda rank: -sum(seconds[rank]))[:MOST_ROWS])
+    begins = tuple(steps[-(-piece * len(steps) // bins)] for piece in range(bins))
+    return HeatMap(tuple(most), begins, steps[-1], total_s / bins, tuple(tuple(seconds[rank]) for rank in most))
 
 
 def _slowest(merged: Merged, steps: Sequence[RankSteps]) -> tuple[SlowStep, ...]:
@@ -187,13 +250,23 @@ def _slowest(merged: Merged, steps: Sequence[RankSteps]) -> tuple[SlowStep, ...]
         if len(worst) >= SLOWEST:
             break
         worst.setdefault(meeting.index, meeting)
-    places = {rank.rank: {index: at for at, index in enumerate(rank.index)} for rank in steps} if worst else {}
     found = []
     for index, meeting in worst.items():
-        seconds = {
-            rank.rank: {name: values[at] for name, values in rank.seconds.items() if values[at] > 0}
-            for rank in steps
-            if (at := places[rank.rank].get(index)) is not None
-        }
-        found.append(SlowStep(index, meeting.loss_s, meeting.rank, meeting.bucket, seconds))
+        seconds = {}
+        for rank in steps:
+            numbers = rank.optimizer_step if merged.by_update else rank.index
+            if at := [i for i, number in enumerate(numbers) if number == index]:
+                parts = {name: sum(values[i] for i in at) for name, values in rank.seconds.items()}
+                seconds[rank.rank] = {name: s for name, s in parts.items() if s > 0}
+        shown = _beside(seconds, meeting.rank)
+        found.append(SlowStep(index, meeting.loss_s, meeting.rank, meeting.bucket, shown))
     return tuple(found)
+
+
+def _beside(seconds: dict[int, dict[str, float]], late: int) -> dict[int, dict[str, float]]:
+    """Return the late rank and some others, where there are too many to compare with the eye."""
+    if len(seconds) <= MOST_BESIDE:
+        return seconds
+    others = sorted((rank for rank in seconds if rank != late), key=lambda rank: -sum(seconds[rank].values()))
+    chosen = {others[i * (len(others) - 1) // (MOST_BESIDE - 2)] for i in range(MOST_BESIDE - 1)}
+    return {rank: parts for rank, parts in seconds.items() if rank == late or rank in chosen}

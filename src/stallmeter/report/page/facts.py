@@ -68,7 +68,8 @@ def origin(report: Report) -> str:
     if header is None:
         return ""
     begun = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(header.started_s))
-    rank = f"rank {header.rank} of {header.world_size}" if header.world_size > 1 else ""
+    alone = f"rank {header.rank} of {header.world_size}" if header.world_size > 1 else ""
+    rank = alone if report.job is None else f"{header.world_size} ranks, rank {header.rank} in detail"
     parts = (f"run {header.run_id}", header.framework, rank, f"on {header.host}" if header.host else "", begun)
     return " · ".join(wording.one_line(part, wording.NAME_LIMIT) for part in parts if part)
 
@@ -229,7 +230,7 @@ class Ranks:
 
     headline: str
     remarks: tuple[str, ...]
-    heat: tuple[forms.HeatRow, ...]
+    heat: forms.Heat | None
     tables: tuple[Table, ...]
 
 
@@ -241,6 +242,6 @@ def job(report: Report) -> Ranks | None:
     return Ranks(
         forms.headline(report.job),
         tuple(forms.remarks(report.job)),
-        tuple(forms.heat_rows(report.job)),
+        forms.heat_of(report.job),
         tuple(table for table in tables if table is not None),
     )

@@ -5,14 +5,15 @@ until the exchange has ended. Neither data nor computing is the limit.
 
 **Evidence.** From the collectives that PyTorch's flight recorder noted on all ranks: time from the last arrival to
 the end of the exchange, bytes and collectives in a step, and the bandwidth of the algorithm that follows from them.
+Where it does not note their end (gloo), or notes nothing, the time is DDP's own: it times one exchange in a hundred.
 What overlaps with the backward pass is not counted.
 
 **Advice.** Exchange less often (accumulate gradients), less (bf16 compression), or in larger pieces (bucket size);
 check that the fast network is used.
 
-**When it is wrong.** Where nobody recorded collectives it is silent. gloo does not note their end: the end of the
-backward pass, or of a plain loop's body, is taken for it, and a long optimizer step looks like a long exchange. On two
-ranks of one host the "network" is its memory and its CPUs: with few CPUs the exchange is slow because of these.
+**When it is wrong.** Where nobody recorded collectives it is silent. Without their end and without DDP's own times the
+end of the backward pass, or of a plain loop's body, is taken, and a long optimizer step looks like a long exchange. On
+two ranks of one host the "network" is its memory and its CPUs: with few CPUs the exchange is slow because of these.
 
 **References.** NCCL tests' definition of the bandwidth of an all-reduce: 2 (n - 1) / n times the bytes, over the time.
 """
@@ -28,6 +29,7 @@ from ...records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..rule import threshold
 from .gain import job_gain
 from .losses import Loss
+from .words import time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,49 +42,92 @@ class CommunicationBound:
     warn_pct: float = threshold(20.0, "%", "XProf calls a share of 20 % high")
     critical_pct: float = threshold(50.0, "%", "our choice: most of the step")
 
-    def check(self, job: Job, _: Sequence[Loss]) -> Diagnosis | None:
+    def check(self, job: Job, _: Sequence[Loss]) -> list[Diagnosis]:
         """Compare the time of the exchange itself with that of the steps."""
-        exchanges, merged = job.exchanges, job.merged
-        if exchanges is None or merged is None or exchanges.exchange_s is None or not exchanges.total_s:
-            return None
-        share = exchanges.exchange_s / exchanges.total_s
-        if 100.0 * share < self.warn_pct:
-            return None
-        count, per_step_s = len(merged.ranks), exchanges.exchange_s / len(exchanges.steps)
-        bandwidth = 2.0 * (count - 1) / count * exchanges.bytes_per_step / per_step_s
+        found = _exchange_of(job)
+        if found is None or found.per_step_s <= 0 or 100.0 * found.share < self.warn_pct:
+            return []
+        share, per_step_s, count = min(1.0, found.share), found.per_step_s, max(job.world_size, len(job.ranks))
+        bandwidth = 2.0 * (count - 1) / count * found.bytes_per_step / per_step_s
         lost_s = share * job.training_s
         # Half of it is what exchanging half as often, or half as much, can win.
         gain_pct, interval_pct = job_gain(job, lost_s / 2.0)
-        return Diagnosis(
-            rule=self.id,
-            severity=Severity.CRITICAL if 100.0 * share >= self.critical_pct else Severity.WARNING,
-            title=self.title,
-            summary=f"After the last rank's arrival the exchange took {per_step_s * 1e3:.1f} ms in a mean step, "
-            f"{100.0 * share:.0f} % of the time, for {exchanges.bytes_per_step / 1e6:.3g} MB of each rank.",
-            time_lost_s=lost_s,
-            share_pct=100.0 * lost_s / job.wall_s if job.wall_s else 0.0,
-            confidence=0.8 if exchanges.is_measured else 0.6,
-            evidence=(
-                Evidence(
-                    "exchange after the last arrival, share of the steps", 100.0 * share, "%", self.warn_pct, "XProf"
+        return [
+            Diagnosis(
+                rule=self.id,
+                severity=Severity.CRITICAL if 100.0 * share >= self.critical_pct else Severity.WARNING,
+                title=self.title,
+                summary=f"After the last rank's arrival the exchange took {time(per_step_s)} in a mean step, "
+                f"{100.0 * share:.0f} % of the time, for {found.bytes_per_step / 1e6:.3g} MB of each rank.",
+                time_lost_s=lost_s,
+                share_pct=100.0 * lost_s / job.wall_s if job.wall_s else 0.0,
+                confidence=0.8 if found.is_measured else 0.6,
+                evidence=(
+                    Evidence(found.measured, 100.0 * share, "%", self.warn_pct, "XProf"),
+                    Evidence("exchange in a mean step", per_step_s, "s"),
+                    Evidence("exchanged by a rank in a step", found.bytes_per_step, "bytes"),
+                    Evidence("collectives in a step", found.per_step, "collectives"),
+                    Evidence("bandwidth of the algorithm", bandwidth, "bytes/s"),
                 ),
-                Evidence("exchange in a mean step", per_step_s, "s"),
-                Evidence("exchanged by a rank in a step", exchanges.bytes_per_step, "bytes"),
-                Evidence("collectives in a step", exchanges.per_step, "collectives"),
-                Evidence("bandwidth of the algorithm", bandwidth, "bytes/s"),
-            ),
-            advice=(
-                Advice.of(
-                    "Exchange half as often: accumulate_grad_batches=2, in a plain loop model.no_sync().",
-                    expect="Half the exchanges for the same samples.",
-                    limit="The effective batch doubles: the learning rate may need a change.",
-                    gain_pct=gain_pct,
-                    interval_pct=interval_pct,
+                advice=(
+                    Advice.of(
+                        "Exchange half as often: accumulate_grad_batches=2, in a plain loop model.no_sync().",
+                        expect="Half the exchanges for the same samples.",
+                        limit="The effective batch doubles: the learning rate may need a change.",
+                        gain_pct=gain_pct,
+                        interval_pct=interval_pct,
+                    ),
+                    Advice.of(
+                        "Halve the bytes: register DDP's bf16_compress_hook.",
+                        limit="Gradients are rounded to bfloat16 on the way.",
+                    ),
+                    Advice.of("Check that the fast network is used: NCCL_DEBUG=INFO names the interface."),
                 ),
-                Advice.of(
-                    "Halve the bytes: register DDP's bf16_compress_hook.",
-                    limit="Gradients are rounded to bfloat16 on the way.",
-                ),
-                Advice.of("Check that the fast network is used: NCCL_DEBUG=INFO names the interface."),
-            ),
+            )
+        ]
+
+    def lacks(self, job: Job) -> tuple[str, ...]:
+        """Without the collectives of all ranks, or DDP's own times, it is not known what the exchange takes."""
+        return () if _exchange_of(job) is not None else ("collectives that all ranks recorded",)
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """The exchange itself, waits for late ranks apart."""
+
+    share: float
+    """Of the time of the steps, 0 to 1."""
+    per_step_s: float
+    bytes_per_step: float
+    per_step: float
+    """Collectives in a step."""
+    is_measured: bool
+    """Whether its end was noted."""
+    measured: str
+    """What the share is, in words."""
+
+
+def _exchange_of(job: Job) -> _Exchange | None:
+    """Return what is known of the exchange: as noted where its end was, else by DDP's own times."""
+    exchanges, ddp, merged = job.exchanges, job.ddp, job.merged
+    is_measured = exchanges is not None and exchanges.is_measured
+    if ddp is not None and merged is not None and merged.total_s and not is_measured:
+        per_step_s = ddp.exposed_s * ddp.per_step
+        return _Exchange(
+            per_step_s * merged.steps / merged.total_s,
+            per_step_s,
+            exchanges.bytes_per_step if exchanges is not None else ddp.sent_bytes * ddp.per_step,
+            exchanges.per_step if exchanges is not None else ddp.buckets * ddp.per_step,
+            True,
+            "exchange of gradients that nothing hides, by DDP's own times, share of the steps",
         )
+    if exchanges is None or exchanges.exchange_s is None or not exchanges.total_s:
+        return None
+    return _Exchange(
+        exchanges.exchange_s / exchanges.total_s,
+        exchanges.exchange_s / max(1, len(exchanges.steps)),
+        exchanges.bytes_per_step,
+        exchanges.per_step,
+        exchanges.is_measured,
+        "exchange after the last arrival, share of the steps",
+    )

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...ranks.job import Job, RankView
-from ...records.diagnosis import Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
+from ...ranks.job import GPU_FACTS, Job, RankView
+from ...records.diagnosis import Abstention, Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
+from ...workers.job import advise_job
 from .. import ALL_RULES
+from ..evaluation import BEFORE_TRAINING
 from . import JOB_RULES
 from .gain import job_gain
-from .losses import COMPUTE, Loss, group_of, losses
-from .straggler import Straggler
-from .words import named, of_ranks
+from .losses import COMPUTE, Loss, group_of, losses, why_not_judged
+from .starved import as_slow, starved
+from .words import OTHERS, of_ranks, waited
 
 WORTH_SHARE = 0.05
 """Share of the training time from which on a loss to late ranks, or one of all ranks, is worth a warning."""
@@ -22,13 +25,17 @@ WORTH_SHARE = 0.05
 CRITICAL_SHARE = 0.2
 """As for input wait, which XProf calls high from 20 %."""
 
-_BUCKETS = {
+HEALTHY = "compute-bound"
+"""The rule that says that nothing else costs much: steps that are waits for others look like that, too."""
+
+_FAMILIES: Mapping[str, str] = {rule.id: getattr(rule, "family", rule.id) for rule in ALL_RULES}
+"""Rules that explain the same seconds, by rule; a rule without a family is one by itself."""
+
+_BUCKETS: Mapping[str, str] = {
     rule.id: getattr(rule, "bucket", "data_wait" if getattr(rule, "family", "") == "input" else "")
     for rule in ALL_RULES
 }
 """Which bucket of the ledger the seconds of a rule's diagnosis are in; empty where it is none, or several."""
-
-HEALTHY = "compute-bound"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +46,13 @@ class JobVerdict:
     """In the form of one rank's, so that it can be shown like one; diagnoses name the ranks that they hold for."""
     losses: tuple[Loss, ...]
     lost_s: float
-    """Avoidable seconds of wall time."""
-    lost_gpu_s: float
-    """The same, times the ranks that stand meanwhile."""
+    """Avoidable seconds of wall time, of which no rank is free."""
+    lost_rank_s: float
+    """The same, times the ranks of the job."""
+    lost_gpu_s: float | None
+    """The same once more, where the ranks have GPUs; None where none is known."""
     slowdown: float | None
-    """Time of the job over what it would be without the loss; None where there is no time."""
+    """Training time of the job over what it would be without the loss; None where there is no time."""
     why_not: str
     """Why it was not judged who waits for whom; empty where it was."""
 
@@ -52,164 +61,295 @@ def judge(job: Job) -> JobVerdict:
     """Judge a job of several ranks.
 
     Where late ranks cost time, the diagnosis of the late rank for the work that it was late with is the job's; where it
-    has none, `straggler` names the work. What the most ranks say of their own, without their waits for others, is the
-    job's as well. The primary cause is what wins most.
+    has none, `straggler` names the work. What the ranks say of their own, without their waits for others, is the job's
+    as far as all of them spend that time. The primary cause is what wins most.
     """
-    found = losses(job)
-    late = [d for loss in found if loss.share >= WORTH_SHARE and (d := _of_late_ranks(job, loss))]
-    over_ranks = [d for rule in JOB_RULES if (d := rule.check(job, found)) is not None]
-    known = {(d.rule, d.ranks) for d in late}
-    diagnoses = late + [d for d in over_ranks if (d.rule, d.ranks) not in known]
-    diagnoses += [d for d in _of_all(job) if d.rule not in {d.rule for d in diagnoses}]
+    found, why_not = losses(job), why_not_judged(job)
+    promoted = [(loss, own) for loss in found if (own := _of_late_ranks(job, loss)) is not None]
+    of_all, explained = _of_all(job, found, judged=not why_not)
+    explained += [loss for loss, _ in promoted]
+    left = _joined([loss for loss in found if loss not in explained])
+    diagnoses = [*(own for _, own in promoted), *of_all, *(d for rule in JOB_RULES for d in rule.check(job, left))]
     warnings = [d for d in diagnoses if d.severity is not Severity.INFO]
     if not warnings:
-        diagnoses = _informing(job, diagnoses)
-    ordered = sorted(diagnoses, key=lambda d: (d.severity is Severity.INFO, -d.time_lost_s, d.rule))
-    lost_s = min(sum(d.time_lost_s for d in warnings), 0.99 * job.training_s)
+        diagnoses += _informing(job)
+    ordered = sorted(diagnoses, key=lambda d: (d.severity is Severity.INFO, -_won_s(job, d), d.rule, d.ranks))
+    trained_s, before_s = _lost_s(job, warnings)
+    lost_s = min(trained_s + before_s, job.wall_s)
+    ranks = max(job.world_size, len(job.ranks))
+    verdict = Verdict(
+        primary=ordered[0] if ordered else None,
+        diagnoses=tuple(ordered),
+        abstained=tuple(_abstained(job)),
+        num_workers=_workers(job, found),
+        runner_up=next((d for d in ordered[1:] if d.severity is not Severity.INFO), None),
+    )
     return JobVerdict(
-        verdict=Verdict(
-            primary=ordered[0] if ordered else None,
-            diagnoses=tuple(ordered),
-            num_workers=_workers(job, ordered),
-            runner_up=next((d for d in ordered[1:] if d.severity is not Severity.INFO), None),
-        ),
+        verdict=alone(verdict, ranks) if why_not or job.missing else verdict,
         losses=tuple(found),
         lost_s=lost_s,
-        lost_gpu_s=lost_s * max(1, job.world_size),
-        slowdown=job.training_s / (job.training_s - lost_s) if job.training_s else None,
-        why_not=_why_not(job),
+        lost_rank_s=lost_s * ranks,
+        lost_gpu_s=lost_s * ranks if any(view.facts.keys() & GPU_FACTS.keys() for view in job.ranks) else None,
+        slowdown=job.training_s / (job.training_s - trained_s) if job.training_s else None,
+        why_not=why_not,
     )
 
 
-def _why_not(job: Job) -> str:
-    if len(job.ranks) < 2:
-        return f"only rank {job.ranks[0].rank} of {job.world_size} is known" if job.ranks else "no rank is known"
-    if job.merged is None:
-        return "there are no steps that all ranks have recorded"
-    if not job.merged.is_together and not losses(job):
-        if not job.merged.meetings and not job.merged.unmet_s:
-            return ""  # nobody was ever late
-        return "the ranks drift apart and nobody waits: they do not train together, or their steps differ in number"
-    return ""
+def alone(verdict: Verdict, world_size: int) -> Verdict:
+    """Return the verdict of a rank that knows of no other: it cannot say that nothing is wrong.
+
+    Its steps may be waits for them.
+    """
+    if world_size < 2 or all(diagnosis.rule != HEALTHY for diagnosis in verdict.diagnoses):
+        return verdict
+    kept = tuple(diagnosis for diagnosis in verdict.diagnoses if diagnosis.rule != HEALTHY)
+    primary = verdict.primary if verdict.primary is None or verdict.primary.rule != HEALTHY else None
+    return replace(
+        verdict, primary=primary, diagnoses=kept, abstained=(*verdict.abstained, Abstention(HEALTHY, (OTHERS,)))
+    )
+
+
+# -- late ranks
 
 
 def _of_late_ranks(job: Job, loss: Loss) -> Diagnosis | None:
-    """Return the job's diagnosis of a loss to lasting ranks: the late rank's own, else that it is late."""
-    if not loss.ranks:
+    """Return the late rank's own diagnosis of the work that it was late with, as the job's; None where it has none."""
+    if not loss.ranks or loss.share < WORTH_SHARE:
         return None
     own = [
         d
         for rank in loss.ranks
         for d in _warnings(job.view(rank))
-        if _BUCKETS.get(d.rule) and group_of(_BUCKETS[d.rule]) == loss.bucket
+        if d.time_lost_s > 0 and _BUCKETS.get(d.rule) and group_of(_BUCKETS[d.rule]) == loss.bucket
     ]
     # Its own work can be late for reasons that no rule of one rank knows: these must explain most of it.
     if loss.bucket == COMPUTE:
         own = [d for d in own if d.time_lost_s >= loss.lost_s / 2.0]
-    if not own:
-        return None if loss.bucket == COMPUTE else Straggler().about(job, loss)
-    return _promoted(job, loss, max(own, key=lambda d: d.time_lost_s))
+    return _promoted(job, loss, max(own, key=lambda d: d.time_lost_s)) if own else None
 
 
 def _promoted(job: Job, loss: Loss, own: Diagnosis) -> Diagnosis:
-    gain_pct, interval_pct = job_gain(job, loss.lost_s)
     share_pct = 100.0 * loss.share
     who = of_ranks(loss.ranks)
-    first, *rest = own.advice or (Advice(text=""),)
-    advice = (replace(first, predicted_gain_pct=gain_pct, gain_interval_pct=interval_pct), *rest) if own.advice else ()
+    # A loader that is as slow has its next batch ready after the wait for the late rank.
+    hidden = as_slow(job, loss.ranks) if loss.bucket == "data_wait" else ()
+    ranks = tuple(sorted((*loss.ranks, *hidden)))
+    said = f"{waited(loss)}. "
+    said += f"The loader{'s' if len(hidden) > 1 else ''} of {of_ranks(hidden)} would be as late. " if hidden else ""
     return replace(
         own,
         severity=Severity.CRITICAL if loss.share >= CRITICAL_SHARE else Severity.WARNING,
-        summary=f"The other ranks waited {loss.per_step_s * 1e3:.1f} ms in a mean step for {who}, {share_pct:.0f} % of "
-        f"the training time; it was late with {named(loss.bucket)}. {own.summary}",
+        summary=said + own.summary,
         time_lost_s=loss.lost_s,
         share_pct=100.0 * loss.lost_s / job.wall_s if job.wall_s else 0.0,
-        ranks=loss.ranks,
+        ranks=() if len(ranks) == len(job.ranks) else ranks,
         evidence=(
             Evidence(f"waited for {who}, share of training time", share_pct, "%", 100.0 * WORTH_SHARE, "our choice"),
             Evidence("waited for it in a mean step", loss.per_step_s, "s"),
-            Evidence("steps in which it was late, of those looked at", float(loss.steps), "steps"),
+            Evidence(f"steps of {loss.of_steps:,} in which it was late", float(loss.steps), "steps"),
             *own.evidence,
         ),
-        advice=advice,
+        advice=_of_the_job(job, loss, own),
     )
 
 
-def _of_all(job: Job) -> list[Diagnosis]:
-    """Return what ranks say of their own that is no wait for another rank.
+def _of_the_job(job: Job, loss: Loss, own: Diagnosis) -> tuple[Advice, ...]:
+    """Return a rank's advice with what the job gains by it: no more than what the others waited."""
+    made = []
+    for place, advice in enumerate(own.advice):
+        own_pct, fix = advice.predicted_gain_pct, advice.fix
+        if place and own_pct is None:
+            made.append(advice)
+            continue
+        won_s = min(_won_s(job, replace(own, advice=(advice,))), loss.lost_s)
+        gain_pct, interval_pct = job_gain(job, won_s)
+        expect = fix.expect
+        if own_pct is not None and (gain_pct is None or gain_pct < own_pct):
+            # What it says of the rank's own steps does not hold for the job: another rank sets the pace then.
+            expect = f"The other ranks no longer wait for {of_ranks(loss.ranks) if len(loss.ranks) < 3 else 'these'}."
+        made.append(Advice.of(fix.do, expect=expect, limit=fix.limit, gain_pct=gain_pct, interval_pct=interval_pct))
+    return tuple(made)
 
-    What costs time must be said by most ranks, and counts with the part that all ranks spend in it. What costs none,
-    such as growing memory, is told for whoever has it.
+
+def _joined(found: Sequence[Loss]) -> list[Loss]:
+    """Return losses of which those to the same ranks are one: nothing tells them apart that would be acted upon."""
+    by_ranks: defaultdict[tuple[int, ...], list[Loss]] = defaultdict(list)
+    for loss in found:
+        by_ranks[loss.ranks].append(loss)
+    joined = [loss for ranks, several in by_ranks.items() for loss in ([_one(several)] if ranks else several)]
+    return sorted(joined, key=lambda loss: -loss.share)
+
+
+def _one(several: Sequence[Loss]) -> Loss:
+    largest = several[0]
+    if len(several) == 1:
+        return largest
+    lost_s = sum(loss.lost_s for loss in several)
+    parts: defaultdict[str, float] = defaultdict(float)
+    for loss in several:
+        for bucket, part in loss.parts.items():
+            parts[bucket] += part * loss.lost_s / lost_s if lost_s else 0.0
+    return replace(
+        largest,
+        lost_s=lost_s,
+        share=min(1.0, sum(loss.share for loss in several)),
+        per_step_s=sum(loss.per_step_s for loss in several),
+        steps=max(loss.steps for loss in several),
+        parts=parts,
+    )
+
+
+# -- all ranks
+
+
+def _of_all(job: Job, found: Sequence[Loss], *, judged: bool) -> tuple[list[Diagnosis], list[Loss]]:
+    """Return what ranks say of their own that is no wait for another rank, and the losses that belong to it.
+
+    What costs time counts with the part that all ranks spend in it. Where that part is not known, most ranks must say
+    it. What costs none, such as growing memory, is told for whoever has it.
     """
-    by_rule: defaultdict[str, list[tuple[int, Diagnosis]]] = defaultdict(list)
+    free: defaultdict[str, list[tuple[int, Diagnosis]]] = defaultdict(list)
+    costly: defaultdict[str, list[tuple[int, Diagnosis]]] = defaultdict(list)
     for view in job.ranks:
         for diagnosis in _warnings(view):
-            by_rule[diagnosis.rule].append((view.rank, diagnosis))
-    found = []
-    for said in by_rule.values():
-        diagnosis = sorted(said, key=lambda pair: pair[1].time_lost_s)[len(said) // 2][1]
-        ranks = tuple(rank for rank, _ in said)
-        alike = len(said) == len(job.ranks)
-        if all(d.time_lost_s <= 0 for _, d in said):
-            found.append(replace(diagnosis, ranks=() if alike else ranks))
-        elif 2 * len(said) > len(job.ranks):
-            shared_s = _shared_s(job, diagnosis, said)
-            if shared_s >= WORTH_SHARE * job.training_s:
-                found.append(_shortened(job, diagnosis, shared_s))
-    return found
+            costs = diagnosis.time_lost_s > 0
+            kind = _FAMILIES.get(diagnosis.rule, diagnosis.rule) if costs else diagnosis.rule
+            (costly if costs else free)[kind].append((view.rank, diagnosis))
+    diagnoses = [_worst(job, said) for said in free.values()]
+    explained: list[Loss] = []
+    all_starve = len(starved(job)) == len(job.ranks)
+    for said in costly.values():
+        shared_s = _shared_s(job, said) if judged else None
+        asked = sum(1 for view in job.ranks if view.verdict is not None)
+        if shared_s is None and 2 * len({rank for rank, _ in said}) <= asked:
+            continue
+        diagnosis = _usual(said)
+        least_s = statistics.median(d.time_lost_s for _, d in said)
+        bucket = _BUCKETS.get(diagnosis.rule, "")
+        lost_s = least_s if shared_s is None else min(least_s, shared_s)
+        # Waits that come to all ranks alike never come to all at once: what they differ by is part of the same.
+        for loss in found if shared_s is not None and bucket else ():
+            belongs = loss.lost_s <= lost_s or (bucket == "data_wait" and all_starve)
+            if not loss.ranks and loss.bucket == group_of(bucket) != COMPUTE and belongs:
+                explained.append(loss)
+                lost_s = min(least_s, lost_s + loss.lost_s)
+        if lost_s >= WORTH_SHARE * job.training_s or diagnosis.rule in BEFORE_TRAINING:
+            only = job.ranks[0].rank
+            diagnoses.append(replace(_shortened(job, diagnosis, lost_s), ranks=(only,) if len(job.ranks) == 1 else ()))
+        else:
+            explained = [loss for loss in explained if loss.bucket != group_of(bucket)]
+    return diagnoses, explained
 
 
-def _shared_s(job: Job, diagnosis: Diagnosis, said: Sequence[tuple[int, Diagnosis]]) -> float:
-    """Return the seconds of a diagnosis that are no wait for others, and that all ranks lose alike."""
-    lost_s = statistics.median(d.time_lost_s for _, d in said)
+def _worst(job: Job, said: Sequence[tuple[int, Diagnosis]]) -> Diagnosis:
+    """Return one diagnosis for all ranks that say it."""
+    severe = [d for _, d in said if d.severity is Severity.CRITICAL] or [d for _, d in said]
+    ranks = tuple(sorted({rank for rank, _ in said}))
+    return replace(severe[0], ranks=() if len(ranks) == len(job.ranks) > 1 else ranks)
+
+
+def _usual(said: Sequence[tuple[int, Diagnosis]]) -> Diagnosis:
+    """Return the typical diagnosis of the rule that most ranks name."""
+    lost_s: Counter[str] = Counter()
+    times: Counter[str] = Counter()
+    for _, diagnosis in said:
+        times[diagnosis.rule] += 1
+        lost_s[diagnosis.rule] += diagnosis.time_lost_s  # type: ignore[assignment]
+    rule = max(times, key=lambda name: (times[name], lost_s[name], name))
+    same = sorted((d for _, d in said if d.rule == rule), key=lambda d: d.time_lost_s)
+    return same[len(same) // 2]
+
+
+def _shared_s(job: Job, said: Sequence[tuple[int, Diagnosis]]) -> float | None:
+    """Return the seconds of a diagnosis that are no wait for others, and that all ranks lose alike; None: not known."""
     merged = job.merged
-    bucket = _BUCKETS.get(diagnosis.rule, "")
-    if merged is None or not merged.total_s or not merged.is_together:
-        return lost_s
-    scale = job.training_s / merged.total_s
-    if bucket and merged.meetings and bucket != "worker_startup":
-        return min(lost_s, scale * merged.shared_s.get(bucket, lost_s / scale))
-    waited_s = [merged.waited_s.get(rank, 0.0) for rank, _ in said]
-    return max(0.0, lost_s - scale * statistics.median(waited_s)) if not bucket else lost_s
+    if merged is None or not merged.total_s:
+        return None
+    rule = said[0][1].rule
+    scale, bucket = job.training_s / merged.total_s, _BUCKETS.get(rule, "")
+    # Starts of workers lie where epochs begin, of which few steps are kept; a slow start lies before all steps; and
+    # what holds up a rank's own work (a collector of garbage, a compiler) is in whichever bucket it came upon.
+    if bucket in ("worker_startup", COMPUTE) or rule in BEFORE_TRAINING:
+        return None
+    if bucket:
+        return scale * merged.shared_s.get(bucket, 0.0)
+    if 2 * len({rank for rank, _ in said}) <= sum(1 for view in job.ranks if view.verdict is not None):
+        return None
+    waited_s = statistics.median(merged.waited_s.get(rank, 0.0) for rank, _ in said)
+    return max(0.0, statistics.median(d.time_lost_s for _, d in said) - scale * waited_s)
 
 
 def _shortened(job: Job, diagnosis: Diagnosis, lost_s: float) -> Diagnosis:
     """Return a diagnosis with the part of its loss that is the job's."""
-    if lost_s >= diagnosis.time_lost_s or not diagnosis.advice:
+    if lost_s >= diagnosis.time_lost_s:
         return diagnosis
-    gain_pct, interval_pct = job_gain(job, lost_s)
-    first, *rest = diagnosis.advice
-    if first.predicted_gain_pct is not None and gain_pct is not None and gain_pct < first.predicted_gain_pct:
-        first = replace(first, predicted_gain_pct=gain_pct, gain_interval_pct=interval_pct)
+    advice = diagnosis.advice
+    if advice and advice[0].predicted_gain_pct is not None:
+        gain_pct, interval_pct = job_gain(job, min(lost_s, _won_s(job, diagnosis)))
+        advice = (replace(advice[0], predicted_gain_pct=gain_pct, gain_interval_pct=interval_pct), *advice[1:])
     share_pct = 100.0 * lost_s / job.wall_s if job.wall_s else 0.0
-    return replace(diagnosis, time_lost_s=lost_s, share_pct=share_pct, advice=(first, *rest))
+    return replace(diagnosis, time_lost_s=lost_s, share_pct=share_pct, advice=advice)
 
 
-def _informing(job: Job, diagnoses: list[Diagnosis]) -> list[Diagnosis]:
+def _informing(job: Job) -> list[Diagnosis]:
     """Return what informs where nothing warns: from the rank that waits least for others, whose steps are its own."""
-    waited_s = job.merged.waited_s if job.merged is not None else {}
-    views = [view for view in job.ranks if view.verdict is not None]
-    if not views:
-        return diagnoses
-    least = min(views, key=lambda view: (waited_s.get(view.rank, 0.0), view.rank))
-    own = least.verdict.diagnoses if least.verdict is not None else ()
-    return diagnoses + [d for d in own if d.severity is Severity.INFO]
+    merged = job.merged
+    most_s = math.inf if merged is None else WORTH_SHARE * merged.total_s
+    waited_s = {view.rank: 0.0 if merged is None else merged.waited_s.get(view.rank, 0.0) for view in job.ranks}
+    for view in sorted(job.ranks, key=lambda view: (waited_s[view.rank], view.rank)):
+        if told := [d for d in _finite(view) if d.severity is Severity.INFO and waited_s[view.rank] <= most_s]:
+            return told
+    return []
+
+
+# -- the whole
 
 
 def _warnings(view: RankView | None) -> list[Diagnosis]:
+    return [d for d in _finite(view) if d.severity is not Severity.INFO]
+
+
+def _finite(view: RankView | None) -> list[Diagnosis]:
     if view is None or view.verdict is None:
         return []
-    return [d for d in view.verdict.diagnoses if d.severity is not Severity.INFO]
+    return [d for d in view.verdict.diagnoses if math.isfinite(d.time_lost_s)]
 
 
-def _workers(job: Job, ordered: Sequence[Diagnosis]) -> WorkerAdvice | None:
-    """Return one number for all ranks: that of the late ones where data make them late, else what most would take."""
+def _won_s(job: Job, diagnosis: Diagnosis) -> float:
+    """Return the seconds that the first advice is predicted to win back: at most those lost, all where none is."""
+    gain_pct = diagnosis.advice[0].predicted_gain_pct if diagnosis.advice else None
+    whole_s = job.wall_s if diagnosis.rule in BEFORE_TRAINING else job.training_s
+    if gain_pct is None or not whole_s or not 0.0 <= gain_pct < math.inf:
+        return diagnosis.time_lost_s
+    return min(diagnosis.time_lost_s, whole_s * gain_pct / (100.0 + gain_pct))
+
+
+def _lost_s(job: Job, warnings: Sequence[Diagnosis]) -> tuple[float, float]:
+    """Return the seconds lost in training and before it, none of them twice.
+
+    Waits for late ranks, and buckets of the ledger, are not each other's. What rules of no bucket explain may be.
+    """
+    before_s = sum(d.time_lost_s for d in warnings if d.rule in BEFORE_TRAINING)
+    inside = [d for d in warnings if d.rule not in BEFORE_TRAINING]
+    of_job = {rule.id for rule in JOB_RULES}
+    apart = [d.ranks or d.rule in of_job or _BUCKETS.get(d.rule) for d in inside]
+    apart_s = sum(d.time_lost_s for d, is_apart in zip(inside, apart, strict=True) if is_apart)
+    other_s = max((d.time_lost_s for d, is_apart in zip(inside, apart, strict=True) if not is_apart), default=0.0)
+    return min(apart_s + other_s, 0.99 * job.training_s), before_s
+
+
+def _abstained(job: Job) -> list[Abstention]:
+    """Return the rules over ranks that could not judge, and those that could not on any rank that says so."""
+    found = [Abstention(rule.id, missing) for rule in JOB_RULES if (missing := rule.lacks(job))]
+    told = [view.verdict.abstained for view in job.ranks if view.verdict is not None and view.verdict.abstained]
+    if told:
+        everywhere = set.intersection(*({a.rule for a in abstained} for abstained in told))
+        found += [a for a in told[0] if a.rule in everywhere]
+    return found
+
+
+def _workers(job: Job, found: Sequence[Loss]) -> WorkerAdvice | None:
+    """Return one number for all ranks: that of the late ones where data make them late."""
     known = {view.rank: view.verdict.num_workers for view in job.ranks if view.verdict and view.verdict.num_workers}
-    if not known:
-        return None
-    late = ordered[0].ranks if ordered and _BUCKETS.get(ordered[0].rule) == "data_wait" else ()
-    asked = [known[rank] for rank in (late or known) if rank in known] or list(known.values())
-    if late:
-        return max(asked, key=lambda advice: advice.recommended)
-    usual = Counter(advice.recommended for advice in asked).most_common(1)[0][0]
-    return next(advice for advice in asked if advice.recommended == usual)
+    late = {rank for loss in found if loss.bucket == "data_wait" and loss.share >= WORTH_SHARE for rank in loss.ranks}
+    return advise_job(known, sorted(late))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ _OWN_WORK = frozenset({"h2d", "forward", "backward", "compute", "optimizer", "lo
 
 NAMED_SHARE = 0.8
 """Part of a loss that the named ranks must have caused."""
+
+LIKE_OTHERS = 0.5
+"""Part of what those who are named have caused on the mean, from which on another one is named beside them."""
 
 CHANCE = 1e-3
 """A rank that was last so often by chance, were all alike, is not named; the binomial test."""
@@ -39,16 +43,34 @@ class Loss:
     per_step_s: float
     """Mean of a step."""
     steps: int
-    """Steps of those seen in which a rank came late with this."""
+    """Steps in which a rank came late with this."""
+    of_steps: int
+    """Steps that were looked at."""
     parts: Mapping[str, float]
     """Share (0 to 1) of the loss by bucket of the ledger."""
     from_collectives: bool
     """Whether most of it was seen in the collectives alone."""
+    seen_by: str = ""
+    """What has seen the part of it that no ledger shows; empty where there is none."""
+    unseen_share: float = 0.0
+    """That part, 0 to 1."""
 
 
 def group_of(bucket: str) -> str:
     """Return the kind of work that a bucket of the ledger is."""
     return COMPUTE if bucket in _OWN_WORK else bucket
+
+
+def why_not_judged(job: Job) -> str:
+    """Return why it cannot be said who waits for whom; empty where it can."""
+    merged = job.merged
+    if len(job.ranks) < 2:
+        return f"only rank {job.ranks[0].rank} of {job.world_size} is known" if job.ranks else "no rank is known"
+    if merged is None or not merged.total_s:
+        return "there are no steps that all ranks have recorded"
+    if merged.is_together or not (merged.meetings or merged.unmet_s) or _unseen(job):
+        return ""  # they meet, nobody was ever late, or the collectives tell
+    return "the ranks drift apart and nobody waits: they do not train together, or their steps differ in number"
 
 
 def losses(job: Job) -> list[Loss]:
@@ -65,37 +87,55 @@ def losses(job: Job) -> list[Loss]:
             parts[group_of(bucket)][bucket] += seconds
         for meeting in merged.meetings:
             late[group_of(meeting.bucket)][meeting.rank] += 1
-    unseen = _unseen(job)
-    for rank, seconds in unseen.items():
-        lost[COMPUTE][rank] += seconds
-        parts[COMPUTE][""] += seconds
-        assert job.exchanges is not None
-        late[COMPUTE][rank] += job.exchanges.late_steps.get(rank, 0)
+    unseen, unseen_steps = _unseen(job), 0.0
+    for part in unseen:
+        lost[COMPUTE][part.rank] += part.lost_s
+        parts[COMPUTE][part.bucket] += part.lost_s
+        late[COMPUTE][part.rank] += part.times
+        unseen_steps += part.times * (merged.steps / max(1, part.looked_at) - 1.0)
     found = []
+    unseen_s = sum(part.lost_s for part in unseen)
     for group, by_rank in lost.items():
         seconds = sum(by_rank.values())
-        share = seconds / merged.total_s
+        share = min(1.0, seconds / merged.total_s)
         if share > 0:
+            more = unseen_steps if group == COMPUTE else 0.0
             found.append(
                 Loss(
                     bucket=group,
                     ranks=_named(by_rank, late[group], merged.ranks),
                     lost_s=share * job.training_s,
                     share=share,
-                    per_step_s=seconds / merged.steps,
-                    steps=late[group].total(),
+                    per_step_s=share * merged.total_s / merged.steps,
+                    steps=min(merged.steps, round(late[group].total() + more)),
+                    of_steps=merged.steps,
                     parts={bucket: s / seconds for bucket, s in parts[group].items()},
-                    from_collectives=group == COMPUTE and sum(unseen.values()) > seconds / 2,
+                    from_collectives=group == COMPUTE and unseen_s > seconds / 2,
+                    seen_by=unseen[0].seen_by if unseen and group == COMPUTE else "",
+                    unseen_share=unseen_s / seconds if group == COMPUTE else 0.0,
                 )
             )
     return sorted(found, key=lambda loss: -loss.share)
 
 
-def _unseen(job: Job) -> dict[int, float]:
-    """Return what was waited for each rank beyond what the ledgers show, scaled to the steps of the merge."""
+@dataclass(frozen=True, slots=True)
+class _Unseen:
+    """What was waited for a rank beyond what the ledgers show, scaled to the steps of the merge."""
+
+    rank: int
+    lost_s: float
+    times: int
+    """That it was seen to be the last."""
+    looked_at: int
+    """Steps or exchanges that were looked at for that."""
+    bucket: str
+    seen_by: str
+
+
+def _unseen(job: Job) -> list[_Unseen]:
     merged, exchanges = job.merged, job.exchanges
     if merged is None or exchanges is None or not exchanges.total_s:
-        return {}
+        return _unseen_by_ddp(job)
     seen: defaultdict[int, float] = defaultdict(float)
     if merged.is_together:
         for meeting in merged.meetings:
@@ -105,7 +145,28 @@ def _unseen(job: Job) -> dict[int, float]:
     extra = {rank: seconds - seen[rank] for rank, seconds in exchanges.lost_s.items()}
     scale = merged.total_s / exchanges.total_s
     least_s = EXTRA_SHARE * exchanges.total_s
-    return {rank: scale * seconds for rank, seconds in extra.items() if seconds > least_s}
+    return [
+        _Unseen(
+            rank, scale * seconds, exchanges.late_steps.get(rank, 0), len(exchanges.steps), "", "the flight recorder"
+        )
+        for rank, seconds in extra.items()
+        if seconds > least_s
+    ]
+
+
+def _unseen_by_ddp(job: Job) -> list[_Unseen]:
+    """The same from what DDP timed itself: only of a rank that is late through the whole run."""
+    merged, ddp = job.merged, job.ddp
+    if merged is None or ddp is None or ddp.late is None:
+        return []
+    whole_s = ddp.loss_s * ddp.per_step * merged.steps
+    extra_s = whole_s - (merged.lost_by(ddp.late) if merged.is_together else 0.0)
+    if extra_s <= EXTRA_SHARE * merged.total_s:
+        return []
+    others = statistics.median(s for rank, s in ddp.backward_s.items() if rank != ddp.late)
+    longer_s = (ddp.backward_s[ddp.late] - others) * ddp.per_step * merged.steps
+    bucket = "backward" if longer_s >= extra_s / 2.0 else ""
+    return [_Unseen(ddp.late, extra_s, ddp.times, ddp.times, bucket, "DDP's own times")]
 
 
 def _named(lost_s: Mapping[int, float], late: Mapping[int, int], ranks: tuple[int, ...]) -> tuple[int, ...]:
@@ -114,10 +175,11 @@ def _named(lost_s: Mapping[int, float], late: Mapping[int, int], ranks: tuple[in
     named: list[int] = []
     part_s = 0.0
     for rank in sorted(lost_s, key=lambda r: -lost_s[r]):
+        # Nearly all is explained; who has caused as much as those that are named is named, too.
+        if part_s >= NAMED_SHARE * whole_s and lost_s[rank] * len(named) < LIKE_OTHERS * part_s:
+            break
         named.append(rank)
         part_s += lost_s[rank]
-        if part_s >= NAMED_SHARE * whole_s:
-            break
     if len(named) > max(1, len(ranks) // 2):
         return ()
     often, times = sum(late.get(rank, 0) for rank in named), sum(late.values())

@@ -25,8 +25,8 @@ from ...ranks.job import Job
 from ...records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..rule import threshold
 from .gain import job_gain
-from .losses import Loss
-from .words import named
+from .losses import Loss, why_not_judged
+from .words import waited, work_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,47 +39,51 @@ class RankImbalance:
     warn_pct: float = threshold(15.0, "%", "our measurement, benchmarks/ranks: healthy ranks stay below 10 %")
     critical_pct: float = threshold(40.0, "%", "our choice: nearly half of the job waits")
 
-    def check(self, job: Job, found: Sequence[Loss]) -> Diagnosis | None:
+    def check(self, job: Job, found: Sequence[Loss]) -> list[Diagnosis]:
         """Find a loss that no rank caused alone."""
         loss = next((loss for loss in found if not loss.ranks), None)
         if loss is None or 100.0 * loss.share < self.warn_pct:
-            return None
+            return []
         gain_pct, interval_pct = job_gain(job, loss.lost_s)
         share_pct = 100.0 * loss.share
-        work = named(max(loss.parts, key=lambda bucket: loss.parts[bucket], default=loss.bucket))
+        work = work_of(loss)
         waits = loss.bucket in ("data_wait", "worker_startup")
-        return Diagnosis(
-            rule=self.id,
-            severity=Severity.CRITICAL if share_pct >= self.critical_pct else Severity.WARNING,
-            title=self.title,
-            summary=f"In a mean step {loss.per_step_s * 1e3:.1f} ms were waited for the last rank, {share_pct:.0f} % "
-            f"of the training time, and it was another one each time; it was late with {work}.",
-            time_lost_s=loss.lost_s,
-            share_pct=100.0 * loss.lost_s / job.wall_s if job.wall_s else 0.0,
-            confidence=0.8,
-            culprit=work,
-            evidence=(
-                Evidence(
-                    "waited for the last rank, share of training time",
-                    share_pct,
-                    "%",
-                    self.warn_pct,
-                    "benchmarks/ranks",
-                ),
-                Evidence("waited in a mean step", loss.per_step_s, "s"),
-                Evidence("steps in which a rank was late, of those looked at", float(loss.steps), "steps"),
-            ),
-            advice=(
-                Advice.of(
-                    "Raise num_workers and prefetch_factor, so that single slow batches are bridged."
-                    if waits
-                    else "Give all ranks alike work in a step: sequences of like length, even shards.",
-                    expect="Ranks that arrive together.",
-                    limit="Where every batch is slow the loader itself must become faster."
-                    if waits
-                    else "What is left is the mean of the ranks' times, not the shortest.",
-                    gain_pct=gain_pct,
-                    interval_pct=interval_pct,
-                ),
-            ),
+        advice = Advice.of(
+            "Raise num_workers and prefetch_factor, so that single slow batches are bridged."
+            if waits
+            else "Give all ranks alike work in a step: sequences of like length, even shards.",
+            expect="Ranks that arrive together.",
+            limit="Where every batch is slow the loader itself must become faster."
+            if waits
+            else "What is left is the mean of the ranks' times, not the shortest.",
+            gain_pct=gain_pct,
+            interval_pct=interval_pct,
         )
+        return [
+            Diagnosis(
+                rule=self.id,
+                severity=Severity.CRITICAL if share_pct >= self.critical_pct else Severity.WARNING,
+                title=self.title,
+                summary=f"{waited(loss)}. It is another rank each time, mostly late with {work}.",
+                time_lost_s=loss.lost_s,
+                share_pct=100.0 * loss.lost_s / job.wall_s if job.wall_s else 0.0,
+                confidence=0.8,
+                culprit=work,
+                evidence=(
+                    Evidence(
+                        "waited for the last rank, share of training time",
+                        share_pct,
+                        "%",
+                        self.warn_pct,
+                        "benchmarks/ranks",
+                    ),
+                    Evidence("waited in a mean step", loss.per_step_s, "s"),
+                    Evidence(f"steps of {loss.of_steps:,} in which a rank was late", float(loss.steps), "steps"),
+                ),
+                advice=(advice,),
+            )
+        ]
+
+    def lacks(self, job: Job) -> tuple[str, ...]:
+        """Without steps in which ranks meet nobody is late."""
+        return ("steps in which the ranks meet",) if why_not_judged(job) else ()

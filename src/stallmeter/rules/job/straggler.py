@@ -1,14 +1,15 @@
-"""One rank computes longer than the others, in step after step, and all others wait for it.
+"""The same rank comes late in step after step, and all others wait for it.
 
 **What it means.** Ranks that train together meet in each step. The slowest one sets the pace of all. Here it is always
-the same one, and what it is slow in is its own work: no wait for data, no callback, logger, checkpoint or validation.
-More GPUs do not help: each of them waits, too.
+the same one, mostly with its own work: a slower machine, or more to do than the others. More GPUs do not help: each of
+them waits, too. Where a rule of one rank knows why (slow data, a callback, a logger, checkpoints, validation), that
+rule is told with the rank's number instead of this one.
 
 **Evidence.** The steps of all ranks, walked through beside each other: how far the named rank was behind when the
 others began to wait for it. No clock is needed for that. A slow backward pass, or slow work in the body of a plain
 loop, shows in no ledger, because all ranks wait in it alike; there the arrivals at the collectives tell, from PyTorch's
-flight recorder. Beside it what differs between its machine and the others': clocks, throttling, temperature, power, CPU
-time stolen by the hypervisor, other processes on its CPUs or its GPU.
+flight recorder, or else DDP's own times of its exchange. Beside it what differs between its machine and the others':
+clocks, throttling, temperature, power, CPU time stolen by the hypervisor, other processes on its CPUs or its GPU.
 
 **Advice.** Compare the machine with the others. Move the rank, or leave the machine out. Where the machines are alike,
 look for work that only this rank does: a longer batch, a hook, a print, a debug flag.
@@ -22,20 +23,38 @@ slowdown is the step's time over that of ranks that are alike.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...ranks.job import Job, RankView
+from ...ranks.job import SUPPLY, Job, RankView
 from ...records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ...records.stats import median
 from ..rule import threshold
 from .gain import job_gain
-from .losses import COMPUTE, Loss
-from .words import named, of_ranks
+from .losses import Loss, why_not_judged
+from .words import of_ranks, waited, work_of
+
+_EXPLAINS: Mapping[str, tuple[int, float]] = {
+    "CPUs kept busy by others": (1, 0.5),
+    "CPU time stolen by the hypervisor, %": (1, 5.0),
+    "training thread waits for a CPU, %": (1, 5.0),
+    "quota periods throttled, %": (1, 5.0),
+    "SM clock, MHz": (-1, 100.0),
+    "GPU temperature, °C": (1, 10.0),
+    "clocks held down, % of samples": (1, 10.0),
+    "GPU memory of other processes, bytes": (1, 1e9),
+}
+"""What makes a machine slower where it is more (1) or less (-1) than the others have, and from which difference on. The
+least differences are our choice: twice what machines that are alike differ by."""
 
 DIFFERS = 0.1
-"""Part by which a fact about the machine must differ from the others' median to be told."""
+"""Part by which any other fact about the machine must differ from the others' median to be told."""
+
+_NAMED = 2
+"""Of more late ranks an advice does not name each."""
+
+_HOST_LIMIT = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,29 +62,30 @@ class Straggler:
     """Fires when the same ranks' own work makes the others wait."""
 
     id: ClassVar[str] = "straggler"
-    title: ClassVar[str] = "It computes longer than the other ranks, which wait for it in each step"
+    title: ClassVar[str] = "The same rank comes late in step after step, and the others wait for it"
 
     warn_pct: float = threshold(5.0, "%", "our choice: as for a callback that takes this much of the training time")
     critical_pct: float = threshold(20.0, "%", "as for input wait, which XProf calls high from 20 %")
 
-    def check(self, job: Job, found: Sequence[Loss]) -> Diagnosis | None:
-        """Find a loss by the own work of the same ranks."""
-        loss = next((loss for loss in found if loss.bucket == COMPUTE and loss.ranks), None)
-        return None if loss is None or 100.0 * loss.share < self.warn_pct else self.about(job, loss)
+    def check(self, job: Job, found: Sequence[Loss]) -> list[Diagnosis]:
+        """Find losses to the same ranks that nothing else explains."""
+        return [self._about(job, loss) for loss in found if loss.ranks and 100.0 * loss.share >= self.warn_pct]
 
-    def about(self, job: Job, loss: Loss) -> Diagnosis:
-        """Return the diagnosis of one loss."""
+    def lacks(self, job: Job) -> tuple[str, ...]:
+        """Without steps in which ranks meet nobody is late."""
+        return ("steps in which the ranks meet",) if why_not_judged(job) else ()
+
+    def _about(self, job: Job, loss: Loss) -> Diagnosis:
         gain_pct, interval_pct = job_gain(job, loss.lost_s)
         share_pct = 100.0 * loss.share
-        where = max(loss.parts, key=lambda bucket: loss.parts[bucket], default="")
-        work = named(loss.bucket if loss.bucket != COMPUTE else where)
-        facts = list(_facts(job, loss.ranks))
+        work = work_of(loss)
+        facts, explained = _facts(job, loss.ranks)
+        unseen = Evidence(f"of that, in no ledger: seen by {loss.seen_by}", 100.0 * loss.unseen_share, "%")
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if share_pct >= self.critical_pct else Severity.WARNING,
-            title=self.title,
-            summary=f"The other ranks waited {loss.per_step_s * 1e3:.1f} ms in a mean step for {of_ranks(loss.ranks)}, "
-            f"{share_pct:.0f} % of the training time; it was late with {work}.",
+            title=f"Late with {work}, and the other ranks wait",
+            summary=f"{waited(loss)}.{_where(job, loss.ranks)}",
             time_lost_s=loss.lost_s,
             share_pct=100.0 * loss.lost_s / job.wall_s if job.wall_s else 0.0,
             confidence=0.8 if loss.from_collectives else 0.9,
@@ -74,35 +94,61 @@ class Straggler:
             evidence=(
                 Evidence("waited for it, share of training time", share_pct, "%", self.warn_pct, "our choice"),
                 Evidence("waited for it in a mean step", loss.per_step_s, "s"),
-                Evidence("steps in which it was late, of those looked at", float(loss.steps), "steps"),
+                *([unseen] if loss.seen_by else []),
+                Evidence(f"steps of {loss.of_steps:,} in which it was late", float(loss.steps), "steps"),
                 *facts,
             ),
-            advice=(
-                Advice.of(
-                    f"Compare the machine of {of_ranks(loss.ranks)} with the others: clocks, heat, neighbours."
-                    if facts
-                    else f"Find the work that only {of_ranks(loss.ranks)} does, or that is slower there.",
-                    expect="Ranks that arrive together.",
-                    limit="More ranks do not help: each would wait for the slowest.",
-                    gain_pct=gain_pct,
-                    interval_pct=interval_pct,
-                ),
-                Advice.of("Start the job without that machine, and see whether the lateness stays with the rank."),
-            ),
+            advice=_advice(loss, explained, gain_pct, interval_pct),
         )
 
 
-def _facts(job: Job, ranks: tuple[int, ...]) -> list[Evidence]:
+def _advice(
+    loss: Loss, explained: bool, gain_pct: float | None, interval_pct: tuple[float, float] | None
+) -> tuple[Advice, ...]:
+    who = of_ranks(loss.ranks) if len(loss.ranks) <= _NAMED else "these ranks"
+    reads = loss.bucket in ("data_wait", "worker_startup")
+    return (
+        Advice.of(
+            f"Compare the machine of {who} with the others: clocks, heat, neighbours."
+            if explained
+            else f"Compare what {who} must read with the others: shards, storage, workers."
+            if reads
+            else f"Find the work that only {who} must do, or that is slower there.",
+            expect="Ranks that arrive together.",
+            limit="More ranks do not help: each would wait for the slowest.",
+            gain_pct=gain_pct,
+            interval_pct=interval_pct,
+        ),
+        Advice.of(f"Move {who} to another machine, and see who is late then."),
+    )
+
+
+def _where(job: Job, ranks: tuple[int, ...]) -> str:
+    """Name the machine where it is one that no other rank is on."""
+    theirs = {view.header.host for view in job.ranks if view.rank in ranks}
+    others = {view.header.host for view in job.ranks if view.rank not in ranks}
+    if len(theirs) != 1 or theirs & others or not all(theirs | others):
+        return ""
+    return f" No other rank is on {next(iter(theirs))[:_HOST_LIMIT]}."
+
+
+def _facts(job: Job, ranks: tuple[int, ...]) -> tuple[list[Evidence], bool]:
+    """Return what differs between the machines, and whether some of it makes the late ones slower."""
     late = [view for view in job.ranks if view.rank in ranks]
     others = [view for view in job.ranks if view.rank not in ranks]
-    found = []
-    for name in sorted({name for view in late for name in view.facts}):
+    told, explained = [], False
+    for name in sorted({name for view in late for name in view.facts} - {SUPPLY}):
         theirs, usual = _typical(late, name), _typical(others, name)
-        if theirs is None or usual is None or abs(theirs - usual) <= DIFFERS * max(abs(theirs), abs(usual), 1.0):
+        if theirs is None or usual is None:
             continue
+        sign, least = _EXPLAINS.get(name, (0, DIFFERS * max(abs(theirs), abs(usual), 1.0)))
+        more = theirs - usual
+        if (sign * more if sign else abs(more)) < least:
+            continue
+        explained = explained or bool(sign)
         words, _, unit = name.rpartition(", ")
-        found.append(Evidence(f"{words or name}, the others' {usual:.3g}", theirs, unit if words else "CPUs"))
-    return found
+        told.append(Evidence(f"{words or name}, others: {usual:.4g}", theirs, unit if words else "CPUs"))
+    return told, explained
 
 
 def _typical(views: Sequence[RankView], name: str) -> float | None:

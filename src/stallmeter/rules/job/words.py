@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .losses import COMPUTE, Loss
+
+OTHERS = "the other ranks"
+"""What it lacks where nothing, or not enough, is known of them."""
+
 SHOWN = 6
 """More ranks are counted, not listed."""
+
+RARE = 4
+"""Who is late in fewer than each so-many-th step is late now and then."""
+
+MOSTLY = 0.6
+"""Part of a loss that is one bucket's, so that the bucket is named."""
 
 _WORK = {
     "data_wait": "its data",
@@ -25,9 +36,21 @@ _WORK = {
 }
 
 
-def named(bucket: str) -> str:
-    """Return the words for what a rank was late with."""
-    return _WORK.get(bucket, bucket)
+def named(bucket: str, *, many: bool = False) -> str:
+    """Return the words for what a rank was late with, or many were."""
+    words = _WORK.get(bucket, bucket)
+    return words.replace("its ", "their ") if many else words
+
+
+def work_of(loss: Loss) -> str:
+    """Return the words for what ranks were late with; where that is several kinds of own work, for all of it."""
+    many = len(loss.ranks) > 1
+    if loss.bucket != COMPUTE:
+        return named(loss.bucket, many=many)
+    largest = max(loss.parts, key=lambda bucket: loss.parts[bucket], default="")
+    if loss.parts.get(largest, 0.0) < MOSTLY:
+        return "their own work" if many else "its own work"
+    return named(largest, many=many)
 
 
 def of_ranks(ranks: Sequence[int]) -> str:
@@ -41,3 +64,22 @@ def of_ranks(ranks: Sequence[int]) -> str:
     if rest:
         return f"ranks {', '.join(shown)} and {rest} more"
     return f"ranks {', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def time(seconds: float) -> str:
+    """Return a time of a step."""
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
+def waited(loss: Loss) -> str:
+    """Say how long the others waited for whom, and with what that one was late, without a full stop."""
+    who = of_ranks(loss.ranks) or "the last rank"
+    late = f", late with {work_of(loss)}" if loss.ranks else ""
+    share = f"{100.0 * loss.share:.0f} % of the training time"
+    if loss.ranks and 0 < loss.steps * RARE < loss.of_steps:
+        each_s = loss.per_step_s * loss.of_steps / loss.steps
+        times = "once" if loss.steps == 1 else f"{loss.steps:,} times"
+        return (
+            f"In {loss.of_steps:,} steps the other ranks waited {times} for {who}{late}, {time(each_s)} each: {share}"
+        )
+    return f"In a mean step the other ranks waited {time(loss.per_step_s)} for {who}{late}: {share}"

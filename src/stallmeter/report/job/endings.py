@@ -1,0 +1,46 @@
+"""Ranks that did not end as they should, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ...ranks.job import Job, RankView
+from ...rules.job.words import SHOWN, of_ranks
+
+LONG_SILENT_S = 90.0
+"""Ranks tell rank 0 twice a minute at the least: three posts in a row did not come."""
+
+
+def silent_lines(job: Job) -> Iterator[str]:
+    """Yield who died, who ended by an exception, who has sent no last word, and who was never heard of."""
+    views = job.ranks
+    died = {view.rank for view in job.died}
+    open_ended = [view for view in views if view.ended is None and view.rank not in died]
+    alike = len({view.ended for view in views}) < 2
+    # Rank 0 tells: while it goes on nobody's last word is missing.
+    over = not alike and not any(view.rank == 0 for view in open_ended)
+    told = {
+        "died, while others went on": [view for view in views if view.rank in died],
+        # Where one has died the others' collectives raise.
+        "ended by an exception": [
+            v for v in views if not alike and not died and v.ended is not None and v.ended.startswith("exception")
+        ],
+        "sent no last word: slower to end, or out of reach": open_ended if over else [],
+        "went silent": [v for v in open_ended if not over and (v.silent_s or 0.0) > LONG_SILENT_S],
+    }
+    for what, found in told.items():
+        if found:
+            yield f"{_named(found)} {what}. {_last_steps(found)}."
+    if job.missing:
+        yield f"Nothing is known of {of_ranks(job.missing)}."
+
+
+def _named(views: Sequence[RankView]) -> str:
+    who = of_ranks([view.rank for view in views])
+    return who[:1].upper() + who[1:]
+
+
+def _last_steps(views: Sequence[RankView]) -> str:
+    steps = [f"{0 if view.ledger is None else view.ledger.steps:,}" for view in views]
+    more = ", …" if len(steps) > SHOWN else ""
+    return f"Last known step{'' if len(steps) == 1 else 's'}: {', '.join(steps[:SHOWN])}{more}"

@@ -1,0 +1,110 @@
+"""What DistributedDataParallel times itself: its backward pass, and the exchange of gradients beside it.
+
+It times the first ten iterations and then each hundredth, whether somebody reads it or not. Reading copies a table, in
+17 us and without the interpreter's lock. It takes the lock of DDP's reducer, which gloo's exchange holds until all
+ranks have come: where one has died, for ever. So it is read only while no exchange can be under way, in a forward pass
+or outside the step. The module is not searched for: an adapter knows it, or it says itself that it is in its forward
+pass. Neither is a documented interface: where a version has none, there is no record.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..records import DdpTimes
+
+FIRST = 2
+"""Earlier iterations are left out: buckets are built anew after the first one."""
+
+LONGEST_S = 30.0
+"""Between two readings at most, in a run of an hour and more."""
+
+_NS = 1e9
+
+
+class DdpSource:
+    """Reads the newest iteration that was timed.
+
+    Args:
+        index: Returns the number of steps so far.
+        is_outside: Whether the training thread is outside all that may exchange gradients.
+        module: Returns the wrapped module, where an adapter knows it.
+        clock: Monotonic seconds.
+    """
+
+    name = "DDP's own times"
+
+    def __init__(
+        self,
+        index: Callable[[], int],
+        is_outside: Callable[[], bool],
+        module: Callable[[], object] | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._index = index
+        self._is_outside = is_outside
+        self._module = module
+        self._clock = clock
+        self._begun_s = self._due_s = clock()
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._last = 0
+
+    def sample(self, time_s: float) -> Sequence[DdpTimes]:
+        """Return the newest iteration, where it is time to look and there is a new one.
+
+        Args:
+            time_s: Unix time of this poll.
+        """
+        in_forward = _in_forward()
+        self._look(in_forward if self._module is None else self._module())
+        now_s = self._clock()
+        if now_s < self._due_s or not self._known or (in_forward is None and not self._is_outside()):
+            return ()
+        self._due_s = now_s + min(LONGEST_S, (now_s - self._begun_s) / 120.0)
+        found = [times for module in list(self._known) if (times := _times(module, time_s, self._index())) is not None]
+        # Of several modules, the one that exchanges most.
+        newest = max(found, key=lambda times: times.sent_bytes, default=None)
+        if newest is None or newest.iteration == self._last:
+            return ()
+        self._last = newest.iteration
+        return [newest]
+
+    def close(self) -> None:
+        """Forget the modules."""
+        self._known.clear()
+
+    def _look(self, module: object) -> None:
+        if hasattr(module, "_get_ddp_logging_data"):
+            self._known.add(module)
+
+
+def _in_forward() -> object | None:
+    """Return the module that is in its forward pass at this moment."""
+    cls = getattr(sys.modules.get("torch.nn.parallel.distributed"), "DistributedDataParallel", None)
+    return getattr(cls, "_active_ddp_module", None)
+
+
+def _times(module: Any, time_s: float, step: int) -> DdpTimes | None:
+    if getattr(module, "logger", None) is None:  # its reducer is of another kind, or it is being made
+        return None
+    data = module._get_ddp_logging_data()
+    iteration = data.get("iteration", 0)
+    exchange_ns = data.get("backward_comm_time", 0)
+    if iteration < FIRST or exchange_ns <= 0 or data.get("has_error"):
+        return None
+    sizes = str(data.get("rebuilt_bucket_sizes") or data.get("bucket_sizes") or "")
+    return DdpTimes(
+        time_s=time_s,
+        iteration=iteration,
+        step=step,
+        backward_s=data.get("backward_compute_time", 0) / _NS,
+        exchange_s=exchange_ns / _NS,
+        overlap_s=data.get("backward_compute_comm_overlap_time", 0) / _NS,
+        sent_bytes=int(data.get("total_parameter_size_bytes", 0)),
+        buckets=sizes.count(",") + 1,
+    )

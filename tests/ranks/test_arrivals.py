@@ -1,0 +1,184 @@
+"""Who came late to the collectives, where the ledgers of all ranks are alike."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stallmeter.ranks.arrivals import MIN_STEPS, Exchanges, late_in_exchanges
+from stallmeter.ranks.steps import RankSteps
+from stallmeter.records import Arrivals
+
+T0 = 1.7e9
+OWN_S, EXCHANGE_S, AFTER_S = 0.020, 0.004, 0.003
+
+Late = Callable[[int, int], float]
+
+
+def job(
+    late: Late,
+    *,
+    ranks: int = 2,
+    steps: int = 60,
+    clocks: Mapping[int, float] | None = None,
+    hosts: Sequence[str] = (),
+    completes: bool = False,
+    jitter_s: float = 0.0002,
+) -> tuple[dict[int, list[Arrivals]], list[RankSteps]]:
+    """Return what ranks note that ask for two collectives a step, the first half-way, and wait for the second.
+
+    Args:
+        late: Seconds of a rank beyond the others before the first, by step and rank.
+        ranks: How many.
+        steps: Of each.
+        clocks: By how much some clocks are ahead.
+        hosts: Of each.
+        completes: Whether the end of each collective is noted, as of NCCL's.
+        jitter_s: Standard deviation of each rank's own time.
+    """
+    draw = random.Random(7)
+    now = [T0] * ranks
+    rows: list[list[tuple[float, float, float]]] = [[] for _ in range(ranks)]
+    began: list[list[tuple[float, float]]] = [[] for _ in range(ranks)]
+    for step in range(steps):
+        first = [t + OWN_S / 2 + late(step, rank) + abs(draw.gauss(0, jitter_s)) for rank, t in enumerate(now)]
+        second = [t + OWN_S / 2 for t in first]
+        ends = (max(first) + EXCHANGE_S, max(second) + EXCHANGE_S)
+        for rank in range(ranks):
+            began[rank] += [(first[rank], ends[0] - first[rank]), (second[rank], ends[1] - second[rank])]
+            rows[rank].append((ends[1] - now[rank], AFTER_S, ends[1] + AFTER_S))
+        now = [ends[1] + AFTER_S] * ranks
+    ahead = [(clocks or {}).get(rank, 0.0) for rank in range(ranks)]
+    arrivals = {
+        rank: [
+            Arrivals(
+                time_s=T0,
+                group="0:default",
+                base_s=T0,
+                sequence=tuple(range(len(began[rank]))),
+                began_us=tuple(round((at - T0 + ahead[rank]) * 1e6) for at, _ in began[rank]),
+                took_us=tuple(round(took * 1e6) if completes else -1 for _, took in began[rank]),
+                sent_bytes=(1000,) * len(began[rank]),
+            )
+        ]
+        for rank in range(ranks)
+    }
+    found = [
+        RankSteps(
+            rank,
+            list(range(steps)),
+            [end + ahead[rank] for _, _, end in rows[rank]],
+            {"compute": [body for body, _, _ in rows[rank]], "other": [after for _, after, _ in rows[rank]]},
+            (),
+            hosts[rank] if hosts else "a",
+        )
+        for rank in range(ranks)
+    ]
+    return arrivals, found
+
+
+def judged(late: Late, **kwargs: object) -> Exchanges:
+    found = late_in_exchanges(*job(late, **kwargs))  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+def slow(rank: int, seconds: float = 0.03) -> Late:
+    return lambda step, r: seconds * (r == rank)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_late_in_the_body_of_a_plain_loop(ranks: int) -> None:
+    """Its ledger is like the others': all have the same long body."""
+    found = judged(slow(1), ranks=ranks)
+    assert found.lost_s[1] == pytest.approx(59 * 0.03, rel=0.03)
+    assert sum(s for rank, s in found.lost_s.items() if rank != 1) < 0.01
+    assert found.late_steps[1] == 59
+    assert found.total_s == pytest.approx(59 * (OWN_S + EXCHANGE_S + AFTER_S + 0.03), rel=0.02)
+    assert found.loss_s == sum(found.lost_s.values())
+
+
+def test_rotating() -> None:
+    found = judged(lambda step, rank: 0.03 * (step % 2 == rank))
+    assert found.lost_s[0] == pytest.approx(found.lost_s[1], rel=0.1)
+    assert found.late_steps[0] + found.late_steps[1] == 59
+
+
+def test_healthy() -> None:
+    assert judged(slow(1, 0.0)).loss_s < 0.02 * judged(slow(1, 0.0)).total_s
+
+
+@pytest.mark.parametrize("ahead_s", [-3.0, 0.5])
+def test_two_hosts(ahead_s: float) -> None:
+    """Their clocks are apart by what the ends of steps are."""
+    found = judged(slow(1), clocks={1: ahead_s}, hosts=("a", "b"))
+    assert found.lost_s[1] == pytest.approx(59 * 0.03, rel=0.03)
+
+
+def test_the_first_step_is_left_out() -> None:
+    found = judged(lambda step, rank: 20.0 * rank * (step == 0))
+    assert found.loss_s < 0.1
+    assert found.total_s < 5
+
+
+@pytest.mark.parametrize("completes", [True, False])
+def test_the_exchange_itself(completes: bool) -> None:
+    """From the last arrival to the end: noted by NCCL, for gloo taken for the end of the backward pass or the body."""
+    found = judged(slow(1), completes=completes)
+    assert found.is_measured is completes
+    assert found.exchange_s == pytest.approx(59 * EXCHANGE_S, rel=0.1)
+    assert found.per_step == pytest.approx(2.0, rel=0.02)
+    assert found.bytes_per_step == pytest.approx(2000, rel=0.02)
+
+
+def test_where_nothing_is_said() -> None:
+    arrivals, steps = job(slow(1))
+    assert late_in_exchanges({}, steps) is None
+    assert late_in_exchanges({0: arrivals[0]}, steps) is None
+    assert late_in_exchanges(arrivals, []) is None
+    assert late_in_exchanges(*job(slow(1), steps=MIN_STEPS)) is None  # the first is none of them
+    assert late_in_exchanges(*job(slow(1), steps=MIN_STEPS + 1)) is not None
+    shifted = {1: [replace(arrivals[1][0], group="1:other")], 0: arrivals[0]}
+    assert late_in_exchanges(shifted, steps) is None
+    bare = [RankSteps(rank.rank, rank.index, rank.ends_s, {}) for rank in steps]
+    assert late_in_exchanges(arrivals, bare) is None
+
+
+def test_readings_that_overlap_or_lack_some() -> None:
+    """Each rank's recorder is read at other times, and forgets what is old."""
+    arrivals, steps = job(slow(1))
+
+    def part(rank: int, first: int, last: int) -> Arrivals:
+        whole = arrivals[rank][0]
+        columns = ("sequence", "began_us", "took_us", "sent_bytes")
+        return replace(whole, **{name: getattr(whole, name)[first:last] for name in columns})
+
+    found = late_in_exchanges({0: [part(0, 0, 70), part(0, 60, 120)], 1: [part(1, 20, 110)]}, steps)
+    assert found is not None
+    assert found.lost_s[1] == pytest.approx(45 * 0.03, rel=0.05)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 40), st.integers(-(10**6), 10**7), st.integers(-1, 10**6), st.integers(0, 9)),
+        max_size=80,
+    ),
+    st.lists(st.floats(0.0, 1.0), min_size=40, max_size=40),
+)
+def test_whatever_was_noted(noted: list[tuple[int, int, int, int]], lengths: list[float]) -> None:
+    columns = [tuple(column) for column in zip(*noted, strict=True)] or [()] * 4
+    ends = [T0 + sum(lengths[: at + 1]) for at in range(40)]
+    steps = [RankSteps(rank, range(40), ends, {"compute": lengths}, (), "") for rank in (0, 1)]
+    one = Arrivals(
+        time_s=T0, group="g", base_s=T0, sequence=columns[0], began_us=columns[1], took_us=columns[2],
+        sent_bytes=columns[3],
+    )  # fmt: skip
+    other = replace(one, began_us=tuple(-b for b in columns[1]))
+    found = late_in_exchanges({0: [one], 1: [other]}, steps)
+    assert found is None or (found.loss_s >= 0 and (found.exchange_s or 0.0) >= 0)

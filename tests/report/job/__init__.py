@@ -1,0 +1,1 @@
+"""Tests of what reports show of a job."""

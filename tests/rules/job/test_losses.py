@@ -1,0 +1,124 @@
+"""What a job loses to late ranks: how much, by whom, with what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stallmeter.ranks.arrivals import Exchanges
+from stallmeter.rules.job.losses import COMPUTE, group_of, losses, why_not_judged
+
+from .jobs import in_turn, job, late
+
+
+def test_nobody_is_late():
+    """Alike ranks lose nothing, and that is known."""
+    healthy = job()
+    assert losses(healthy) == []
+    assert why_not_judged(healthy) == ""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("bucket", ["data_wait", "forward", "callbacks", "logging", "validation"])
+def test_one_rank_is_late(bucket, rank):
+    """Its seconds, its bucket and itself."""
+    planted_s = 0.015
+    made = job(late(rank, bucket, planted_s))
+    (found,) = losses(made)
+    assert found.ranks == (rank,)
+    assert found.bucket == group_of(bucket)
+    assert max(found.parts, key=found.parts.__getitem__) == bucket
+    assert found.lost_s == pytest.approx(200 * planted_s, rel=0.05)
+    assert found.per_step_s == pytest.approx(planted_s, rel=0.05)
+    assert found.share == pytest.approx(planted_s / (planted_s + 0.02), rel=0.05)
+    assert 190 <= found.steps <= found.of_steps == 200
+
+
+def test_two_of_eight_are_late():
+    """Both are named where each makes the others wait."""
+
+    def work(rank, step):
+        return {"data_wait": 0.02} if rank == (2, 5)[step % 2] else {}
+
+    (found,) = losses(job(work, ranks=8))
+    assert found.ranks == (2, 5)
+
+
+def test_in_turn_nobody_is_named():
+    """Half of the ranks or more are no culprits."""
+    (found,) = losses(job(in_turn(4, "forward", 0.02), ranks=4))
+    assert found.ranks == ()
+    assert found.bucket == COMPUTE
+    assert found.share == pytest.approx(0.5, abs=0.05)
+
+
+def test_two_causes():
+    """The larger loss is first."""
+
+    def work(rank, step):
+        return {"data_wait": 0.005} if rank == 0 else {"logging": 0.02} if step % 2 else {}
+
+    found = losses(job(work, ranks=2))
+    assert [(loss.bucket, loss.ranks) for loss in found] == [("logging", (1,)), ("data_wait", (0,))]
+
+
+def seen_in_collectives(lost_s: float, steps: int = 100) -> Exchanges:
+    """What the collectives of some steps show of rank 1, in a job whose ledgers show nothing."""
+    return Exchanges(
+        steps=frozenset(range(50, 50 + steps)),
+        total_s=steps * 0.04,
+        lost_s={1: lost_s},
+        late_steps={1: steps},
+        exchange_s=None,
+        is_measured=False,
+        bytes_per_step=1e6,
+        per_step=1.0,
+    )
+
+
+def test_what_the_collectives_alone_show():
+    """A slow backward pass is alike in all ledgers: both wait in it. It is scaled to the whole run."""
+    both = job(lambda rank, step: {"backward": 0.02}, ranks=2)
+    assert losses(both) == []
+    (found,) = losses(replace(both, exchanges=seen_in_collectives(2.0)))
+    assert found.ranks == (1,)
+    assert found.bucket == COMPUTE
+    assert found.from_collectives
+    assert found.share == pytest.approx(0.5, rel=0.01)
+    assert found.lost_s == pytest.approx(0.5 * both.training_s, rel=0.01)
+    assert found.steps == found.of_steps == 200
+
+
+def test_little_more_in_the_collectives_is_noise():
+    """Below 3 % of the time the ledgers are believed."""
+    both = job(lambda rank, step: {"backward": 0.02}, ranks=2)
+    assert losses(replace(both, exchanges=seen_in_collectives(0.1))) == []
+
+
+def test_no_share_is_more_than_all():
+    """Whatever the collectives say, more than the time of the steps cannot be lost."""
+    both = job(ranks=2)
+    (found,) = losses(replace(both, exchanges=seen_in_collectives(1e6)))
+    assert found.share == 1.0
+    assert found.lost_s <= both.training_s
+
+
+def test_why_it_is_not_judged():
+    """One rank alone, no common steps, and ranks that never wait for each other."""
+    assert why_not_judged(job(only=(0,))) == "only rank 0 of 2 is known"
+    assert why_not_judged(job(only=())) == "no rank is known"
+    assert "no steps that all ranks" in why_not_judged(job(steps=1))
+    apart = job(late(1, "forward", 0.02), wait=False)
+    assert "drift apart" in why_not_judged(apart)
+    assert losses(apart) == []
+
+
+@pytest.mark.parametrize("meet", ["optimizer", "callbacks", "loop"])
+@pytest.mark.parametrize("bucket", ["data_wait", "forward", "backward"])
+def test_ranks_of_one_host_that_meet_after_the_backward_pass(bucket, meet):
+    """A lasting lateness that is made up for in the optimizer is not taken for clocks that differ."""
+    (found,) = losses(job(late(1, bucket, 0.015), meet=meet))
+    assert found.ranks == (1,)
+    assert max(found.parts, key=found.parts.__getitem__) == bucket
+    assert found.lost_s == pytest.approx(3.0, rel=0.05)

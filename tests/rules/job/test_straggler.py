@@ -1,0 +1,135 @@
+"""One rank comes late with its own work."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallmeter.records.diagnosis import Severity
+from stallmeter.rules.job.losses import losses
+from stallmeter.rules.job.straggler import Straggler
+
+from ..windows import check_fix
+from .jobs import Known, job, late
+
+RULE = Straggler()
+
+
+def found(made):
+    return RULE.check(made, losses(made))
+
+
+def test_a_slow_rank():
+    """It is named with its work, the seconds and what the job gains."""
+    made = job(late(1, "forward", 0.02), ranks=4)
+    (said,) = found(made)
+    assert said.ranks == (1,)
+    assert said.severity is Severity.CRITICAL
+    assert said.title == "Late with its forward pass, and the other ranks wait"
+    assert said.culprit == "its forward pass"
+    assert said.time_lost_s == pytest.approx(4.0, rel=0.05)
+    assert said.share_pct == pytest.approx(100 * said.time_lost_s / made.wall_s)
+    gain_pct = said.advice[0].predicted_gain_pct
+    assert gain_pct == pytest.approx(100.0, rel=0.1)
+    least, most = said.advice[0].gain_interval_pct or (0.0, 0.0)
+    assert least < gain_pct < most
+    for advice in said.advice:
+        check_fix(advice.fix)
+    assert "machine" not in said.advice[0].text
+
+
+def test_a_little_later_is_no_straggler():
+    """Below 5 % of the time."""
+    assert found(job(late(1, "forward", 0.0007))) == []
+
+
+def test_two_ranks_are_named():
+    """In the plural."""
+    made = job(lambda rank, step: {"forward": 0.02} if rank == (2, 5)[step % 2] else {}, ranks=8)
+    (said,) = found(made)
+    assert said.ranks == (2, 5)
+    assert said.title == "Late with their forward pass, and the other ranks wait"
+    assert said.advice[0].fix.do == "Find the work that only ranks 2 and 5 must do, or that is slower there."
+
+
+def test_many_ranks_are_not_listed_in_an_advice():
+    """An advice is one short line."""
+    slow = (1, 4, 9, 20, 33, 40, 41)
+    made = job(lambda rank, step: {"data_wait": 0.02} if rank == slow[step % 7] else {}, ranks=64)
+    (said,) = found(made)
+    assert said.ranks == slow
+    assert said.advice[0].fix.do == "Compare what these ranks must read with the others: shards, storage, workers."
+    for advice in said.advice:
+        check_fix(advice.fix)
+
+
+HOT = {
+    "SM clock, MHz": 1200.0,
+    "GPU temperature, °C": 91.0,
+    "clocks held down, % of samples": 80.0,
+    "GPU power, W": 300.0,
+    "CPU time stolen by the hypervisor, %": 0.1,
+}
+COOL = {
+    "SM clock, MHz": 1980.0,
+    "GPU temperature, °C": 60.0,
+    "clocks held down, % of samples": 0.0,
+    "GPU power, W": 690.0,
+    "CPU time stolen by the hypervisor, %": 0.0,
+}
+
+
+def test_what_differs_about_its_machine():
+    """Clocks, throttling and heat stand beside the others'; what is alike is left out."""
+    cool = Known(facts=COOL)
+    (said,) = found(job(late(1, "forward", 0.02), ranks=3, known={0: cool, 1: Known(facts=HOT), 2: cool}))
+    told = {evidence.name: (evidence.value, evidence.unit) for evidence in said.evidence}
+    assert told["SM clock, others: 1980"] == (1200.0, "MHz")
+    assert told["GPU temperature, others: 60"] == (91.0, "°C")
+    assert told["clocks held down, others: 0"] == (80.0, "% of samples")
+    assert told["GPU power, others: 690"] == (300.0, "W")
+    assert not any("stolen" in name for name in told)
+    assert said.advice[0].fix.do == "Compare the machine of rank 1 with the others: clocks, heat, neighbours."
+    check_fix(said.advice[0].fix)
+
+
+@pytest.mark.parametrize(
+    ("fact", "theirs", "usual"),
+    [
+        ("CPUs kept busy by others", 3.0, 0.1),
+        ("CPU time stolen by the hypervisor, %", 20.0, 0.0),
+        ("training thread waits for a CPU, %", 30.0, 1.0),
+        ("quota periods throttled, %", 50.0, 0.0),
+        ("GPU memory of other processes, bytes", 2e10, 1e8),
+    ],
+)
+def test_each_thing_that_makes_a_machine_slower(fact, theirs, usual):
+    """It is told where the late rank has more of it, and not where the others have."""
+    work = late(1, "forward", 0.02)
+    (said,) = found(job(work, known={0: Known(facts={fact: usual}), 1: Known(facts={fact: theirs})}))
+    assert len(said.evidence) == 4
+    assert "machine" in said.advice[0].text
+    (other,) = found(job(work, known={0: Known(facts={fact: theirs}), 1: Known(facts={fact: usual})}))
+    assert len(other.evidence) == 3
+    assert "machine" not in other.advice[0].text
+
+
+def test_what_is_not_known_of_the_others_is_not_compared():
+    """A number alone says nothing."""
+    (said,) = found(job(late(1, "forward", 0.02), known={1: Known(facts=HOT)}))
+    assert len(said.evidence) == 3
+
+
+def test_a_host_of_its_own_is_named():
+    """A machine that no other rank is on is worth a word; one that others are on is none."""
+    hosts = {0: Known(host="node1"), 1: Known(host="node7"), 2: Known(host="node1")}
+    (said,) = found(job(late(1, "forward", 0.02), ranks=3, known=hosts))
+    assert said.summary.endswith("No other rank is on node7.")
+    (said,) = found(job(late(0, "forward", 0.02), ranks=3, known=hosts))
+    assert "node1" not in said.summary
+
+
+def test_without_meetings_it_abstains():
+    """It says for want of what."""
+    assert RULE.lacks(job(only=(0,))) == ("steps in which the ranks meet",)
+    assert RULE.lacks(job(late(1, "forward", 0.02), wait=False)) == ("steps in which the ranks meet",)
+    assert RULE.lacks(job()) == ()

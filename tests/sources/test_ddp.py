@@ -1,0 +1,131 @@
+"""DDP's own times: which iterations are read, of which module, and how often."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+
+from stallmeter.sources import ddp
+from stallmeter.sources.ddp import DdpSource
+
+
+class FakeDdp:
+    """A module that has timed one iteration."""
+
+    logger: Any = object()
+
+    def __init__(self, iteration: int = 100, size: int = 4000) -> None:
+        self.reads = 0
+        self.data: dict[str, Any] = {
+            "iteration": iteration,
+            "backward_compute_time": 2_000_000,
+            "backward_comm_time": 31_000_000,
+            "backward_compute_comm_overlap_time": 1_000_000,
+            "total_parameter_size_bytes": size,
+            "bucket_sizes": "4000",
+            "rebuilt_bucket_sizes": "3000, 1000",
+        }
+
+    def _get_ddp_logging_data(self) -> dict[str, Any]:
+        self.reads += 1
+        return self.data
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def source_of(module: object, clock: Clock | None = None) -> DdpSource:
+    return DdpSource(lambda: 130, lambda: True, lambda: module, clock=clock or Clock())
+
+
+def test_units_and_fields() -> None:
+    (found,) = source_of(FakeDdp()).sample(5.0)
+    assert (found.time_s, found.iteration, found.step) == (5.0, 100, 130)
+    assert (found.backward_s, found.exchange_s, found.overlap_s) == (0.002, 0.031, 0.001)
+    assert found.exposed_s == pytest.approx(0.030)
+    assert (found.sent_bytes, found.buckets) == (4000, 2)
+
+
+def test_an_iteration_is_read_once() -> None:
+    module = FakeDdp()
+    source = source_of(module)
+    assert len(source.sample(1.0)) == 1
+    assert source.sample(2.0) == ()
+    module.data["iteration"] = 200
+    assert [t.iteration for t in source.sample(3.0)] == [200]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"iteration": 1}, {"iteration": 0}, {"backward_comm_time": 0}, {"backward_comm_time": -1}, {"has_error": 1}],
+)
+def test_what_is_no_measurement_is_left_out(change: dict[str, int]) -> None:
+    module = FakeDdp()
+    module.data |= change
+    assert source_of(module).sample(1.0) == ()
+
+
+def test_a_module_of_another_kind_is_never_asked() -> None:
+    assert source_of(object()).sample(1.0) == ()
+    assert source_of(None).sample(1.0) == ()
+    python_reducer = FakeDdp()
+    python_reducer.logger = None
+    assert source_of(python_reducer).sample(1.0) == ()
+    assert python_reducer.reads == 0
+
+
+def test_it_is_read_the_more_rarely_the_longer_the_run() -> None:
+    module, clock = FakeDdp(), Clock()
+    source = source_of(module, clock)
+    for second in range(4 * 3600):
+        clock.now_s = float(second)
+        source.sample(clock.now_s)
+    late = module.reads
+    for second in range(4 * 3600, 5 * 3600):
+        clock.now_s = float(second)
+        source.sample(clock.now_s)
+    assert late <= 1100
+    assert module.reads - late == pytest.approx(3600 / ddp.LONGEST_S, abs=1)
+
+
+def test_without_an_adapter_the_module_in_its_forward_pass_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    class DistributedDataParallel:
+        _active_ddp_module: object | None = None
+
+    class Distributed:
+        pass
+
+    package = Distributed()
+    package.DistributedDataParallel = DistributedDataParallel  # type: ignore[attr-defined]
+    monkeypatch.setitem(ddp.sys.modules, "torch.nn.parallel.distributed", package)
+    outside = [False]
+    source = DdpSource(lambda: 130, lambda: outside[-1], clock=Clock())
+    assert source.sample(1.0) == ()
+    small, large = FakeDdp(size=10), FakeDdp(size=4000)
+    DistributedDataParallel._active_ddp_module = small
+    assert [t.sent_bytes for t in source.sample(2.0)] == [10]
+    DistributedDataParallel._active_ddp_module = large
+    large.data["iteration"] = 200
+    assert [t.sent_bytes for t in source.sample(3.0)] == [4000]
+    DistributedDataParallel._active_ddp_module = None
+    large.data["iteration"] = 300
+    reads = large.reads
+    assert source.sample(3.5) == ()
+    assert large.reads == reads, "the exchange may be under way"
+    outside.append(True)
+    assert [t.iteration for t in source.sample(4.0)] == [300]
+    # It keeps no module alive.
+    del small, large
+    gc.collect()
+    assert source.sample(5.0) == ()
+
+
+def test_no_torch_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(ddp.sys.modules, "torch.nn.parallel.distributed", raising=False)
+    assert DdpSource(lambda: 1, lambda: True, clock=Clock()).sample(1.0) == ()
