@@ -66,13 +66,15 @@ $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 test-matrix: $(OLDEST)/.installed
 	$(OLDEST)/bin/python -m pytest $(TEST) -m '$(UNIT)'
 
-# Libraries that train with Lightning themselves, unchanged, in an environment of their own.
+# Other projects' libraries and loaders, unchanged, in an environment of their own.
 ECOSYSTEM := .venv-ecosystem
 $(ECOSYSTEM)/.installed: pyproject.toml constraints-ecosystem.txt
 	$(PYTHON) -m venv $(ECOSYSTEM)
 	$(ECOSYSTEM)/bin/python -m pip install --quiet --upgrade pip
 	$(ECOSYSTEM)/bin/python -m pip install --quiet --constraint constraints-ecosystem.txt --editable '.[all,ray]' \
-	    pytest pytest-timeout hypothesis accelerate pytorch-forecasting neuralforecast scvi-tools transformers
+	    pytest pytest-timeout hypothesis accelerate pytorch-forecasting neuralforecast scvi-tools transformers \
+	    datasets torchdata webdataset tifffile obstore
+	$(ECOSYSTEM)/bin/python -m pip install --quiet --constraint constraints-ecosystem.txt --no-deps litdata
 	touch $@
 
 test-ecosystem: $(ECOSYSTEM)/.installed

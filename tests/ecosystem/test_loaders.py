@@ -1,0 +1,59 @@
+"""What the table of loaders in the docs says, with the real packages: each row is run as the page has it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from stallmeter import Monitor
+from stallmeter.recording import Reader
+from stallmeter.records import LoaderInfo, StepRecord, WorkerBatch
+
+from .loaders import BATCH, ITEMS, MAKERS
+
+PAGE = Path(__file__).parents[2] / "docs/howto/loaders.md"
+EPOCHS = 3
+
+
+def rows() -> dict[str, list[bool]]:
+    """The table's rows: whether it is timed, looked into, its queue seen, advised, applied."""
+    found = re.findall(r"^\| (.+?) \| (.+) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    cells = {name.strip("`"): [cell.strip() for cell in rest.split(" | ")] for name, rest in found}
+    return {name: [cell.startswith("yes") for cell in told] for name, told in cells.items() if told[0] in ("yes", "no")}
+
+
+def test_the_page_has_a_row_for_each() -> None:
+    assert rows().keys() == MAKERS.keys()
+
+
+@pytest.mark.ecosystem
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_row_of_the_table(name: str, tmp_path: Path) -> None:
+    try:
+        loader = MAKERS[name](tmp_path / "data" if name == "litData" else tmp_path)
+    except ModuleNotFoundError as exc:
+        pytest.skip(f"{exc.name} is not installed; make test-ecosystem installs it")
+    batches = EPOCHS * ITEMS // BATCH
+    options = {"directory": tmp_path / "rec", "trackers": None, "console": False, "hardware": False}
+    with Monitor(**options, interval_s=0.1, on_num_workers=lambda _: 2) as monitor:
+        handed_out = sum(1 for _ in range(EPOCHS) for _ in monitor.watch(loader))
+    assert handed_out == batches
+    found = [one for one, _ in Reader(monitor.folder)]
+    steps = [one for one in found if isinstance(one, StepRecord)]
+    infos = [one for one in found if isinstance(one, LoaderInfo)]
+    made = sum(isinstance(one, WorkerBatch) for one in found)
+    known = sum(step.head_ready is not None for step in steps)
+    advice = monitor.verdict.num_workers
+    assert [
+        len(steps) == batches and sum(step.data_wait_s for step in steps) > 0.1,
+        made == batches and infos[0].probed,
+        known > batches / 2,
+        advice is not None and "repeats or drops samples" not in advice.reason,
+        infos[-1].num_workers == 2,
+    ] == rows()[name]
+    if not infos[0].probed:
+        assert (made, known, advice) == (0, 0, None)
+        assert monitor.verdict.primary is not None
+        assert monitor.verdict.primary.rule == "input-bound"
