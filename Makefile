@@ -72,7 +72,7 @@ $(ECOSYSTEM)/.installed: pyproject.toml constraints-ecosystem.txt
 	$(PYTHON) -m venv $(ECOSYSTEM)
 	$(ECOSYSTEM)/bin/python -m pip install --quiet --upgrade pip
 	$(ECOSYSTEM)/bin/python -m pip install --quiet --constraint constraints-ecosystem.txt --editable '.[all,ray]' \
-	    pytest pytest-timeout hypothesis accelerate pytorch-forecasting neuralforecast scvi-tools
+	    pytest pytest-timeout hypothesis accelerate pytorch-forecasting neuralforecast scvi-tools transformers
 	touch $@
 
 test-ecosystem: $(ECOSYSTEM)/.installed

@@ -87,6 +87,7 @@ INTERNALS = {
     "ranks.channels": "torch's process group",
     "sources": "torch's DataLoader, profiler and modules; Python's warnings",
     "timing.turns": "sys._current_frames",
+    "transformers": "the Trainer, and sys._getframe to find it",
 }
 """Rooms and files that look at what is private to somebody else's package, and what it is."""
 

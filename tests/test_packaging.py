@@ -79,6 +79,15 @@ def test_it_works_where_nothing_else_is_installed(empty: Path, tmp_path: Path) -
     assert "no-workers" in call(empty.with_name("stallmeter"), "rules", cwd=tmp_path)
 
 
+def test_the_variable_alone_reaches_every_program(empty: Path, tmp_path: Path) -> None:
+    """The wheel's line is read at each start of this interpreter, and does nothing unless it is asked to."""
+    look = "import sys; print([type(f).__module__ for f in sys.meta_path if 'stallmeter' in type(f).__module__])"
+    variable = "import os, subprocess, sys; os.environ['STALLMETER'] = '1'; "
+    asked = f"{variable}subprocess.run([sys.executable, '-c', {look!r}], check=True)"
+    assert call(empty, "-c", look, cwd=tmp_path) == "[]\n"
+    assert call(empty, "-c", asked, cwd=tmp_path) == "['stallmeter.zero_code.startup']\n"
+
+
 def test_the_core_depends_on_two_packages(empty: Path, tmp_path: Path) -> None:
     pip(empty, "check", cwd=tmp_path)
     names = {line.split("==")[0].lower() for line in pip(empty, "freeze", cwd=tmp_path).splitlines()}

@@ -14,10 +14,12 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -38,16 +40,20 @@ def main() -> None:
     draws = [draw(fault, launcher, seed) for seed in range(options.seeds) for launcher in LAUNCHERS for fault in FAULTS]
     draws = [d for d in draws if not options.only or any(part in d.name for part in options.only)]
     options.folder.mkdir(parents=True, exist_ok=True)
-    begun = time.monotonic()
+    begun, failed = time.monotonic(), []
     if not options.report:
         for each in draws:
             if time.monotonic() - begun > 60 * options.minutes:
                 break
-            if not (options.folder / each.name / "result.json").exists():
-                run(each, options.folder / each.name)
+            if (options.folder / each.name / "result.json").exists():
+                continue
+            if run(each, options.folder / each.name):
                 print(judged(each, options.folder / each.name).line, flush=True)
+            else:
+                failed.append(each.name)
+                print(f"FAILED: {each.name}: a rank did not end; its log is beside its request", flush=True)
     found = [judged(d, options.folder / d.name) for d in draws if (options.folder / d.name / "result.json").exists()]
-    text = table(found)
+    text = table(found) + "".join(f"- FAILED: {name}\n" for name in failed)
     if options.rivals_python:
         readings = rivals.ask([j.draw for j in found], options.folder, options.rivals_python)
         text += f"\nThe same jobs under {rivals.NAME}:\n\n{rivals.table(right_by_fault(found), readings)}"
@@ -56,8 +62,8 @@ def main() -> None:
         options.markdown.write_text(text)
 
 
-def run(each: Draw, folder: Path) -> None:
-    """Train with the fault and without it; keep the recording and both times."""
+def run(each: Draw, folder: Path) -> bool:
+    """Train with the fault and without it; keep the recording and both times. Returns whether all ranks ended."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     times = {}
@@ -74,10 +80,11 @@ def run(each: Draw, folder: Path) -> None:
         launch(each, path, folder / f"{name}.log")
         ends = [json.loads(p.read_text())["loop_s"] for p in sorted(folder.glob(f"{name}.json.*"))]
         if len(ends) != 2:
-            raise SystemExit(f"{each.name}: a rank did not end; see {folder / name}.log")
+            return False
         times[name] = max(ends)
     shutil.rmtree(folder / "scratch", ignore_errors=True)
     (folder / "result.json").write_text(json.dumps({"draw": asdict(each), "loop_s": times}))
+    return True
 
 
 def launch(each: Draw, request: Path, log: Path) -> None:
@@ -89,9 +96,14 @@ def launch(each: Draw, request: Path, log: Path) -> None:
         command = [*python, *torchrun, str(PROGRAM), str(request)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with log.open("w") as out:
-        subprocess.run(
-            command, stdout=out, stderr=out, env=environment, timeout=PATIENCE_S, check=False, cwd=log.parent
+        process = subprocess.Popen(
+            command, stdout=out, stderr=out, env=environment, cwd=log.parent, start_new_session=True
         )
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(PATIENCE_S)
+        with suppress(ProcessLookupError):  # a rank that hangs, or is left behind
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 @dataclass(frozen=True, slots=True)

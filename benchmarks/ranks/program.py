@@ -101,7 +101,7 @@ def skips_exchange(request: dict[str, Any]) -> bool:
     return request["fault"] == "communication" and not request["planted"]
 
 
-def not_exchanged(_: Any, bucket: Any) -> Any:
+def not_exchanged(_, bucket):  # type: ignore[no-untyped-def]  # torch checks the annotations of such a hook
     """Stand in for the all-reduce of gradients, and send nothing."""
     done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     done.set_result(bucket.buffer())

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from .api import recommend_num_workers as recommend_num_workers
     from .api import watch as watch
     from .probing import probe as probe
+    from .zero_code.attaching import auto as auto
 
-__all__ = ["Monitor", "__version__", "probe", "recommend_num_workers", "watch"]
+__all__ = ["Monitor", "__version__", "auto", "probe", "recommend_num_workers", "watch"]
 
 
 def __getattr__(name: str) -> Any:
@@ -29,4 +30,22 @@ def __getattr__(name: str) -> Any:
         from .probing import probe
 
         return probe
+    if name == "auto":
+        from .zero_code.attaching import auto
+
+        return auto
     raise AttributeError(f"module 'stallmeter' has no attribute {name!r}")
+
+
+def load_ipython_extension(_: Any) -> None:
+    """Begin to measure a notebook's training loops: ``%load_ext stallmeter``."""
+    from .zero_code.attaching import auto
+
+    auto()
+
+
+def unload_ipython_extension(_: Any) -> None:
+    """End the run: ``%unload_ext stallmeter``."""
+    from .zero_code.startup import end
+
+    end()

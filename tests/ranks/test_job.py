@@ -13,6 +13,7 @@ from stallmeter.ranks.job import RankView, assemble, facts_of, read_job
 from stallmeter.recording import Header, Recorder
 from stallmeter.records import Arrivals, Event, GpuSample, HostSample, LedgerRecord
 from stallmeter.records.diagnosis import Verdict
+from stallmeter.timing.rows import ROW
 
 from .synthetic import STARTED_S, Program, Trained, always, chosen, late, records, train
 
@@ -79,7 +80,7 @@ def test_rows_of_a_long_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     merged = read_job(tmp_path).merged
     assert merged is not None
     assert 100 < merged.steps <= 330
-    assert merged.steps % job_module.ROW == 0
+    assert merged.steps % ROW == 0
     assert merged.loss_share == pytest.approx(0.03 / 0.0447, rel=0.05)
 
 

@@ -29,6 +29,7 @@ from stallmeter.records.diagnosis import Advice, Diagnosis, Severity, Verdict
 from stallmeter.records.steps import BUCKETS
 from stallmeter.report.job.model import MOST_BESIDE, job_report
 from stallmeter.rules.job.evaluation import judge
+from stallmeter.timing.rows import is_kept
 
 STEPS = 700
 """More than are parsed at once."""
@@ -86,7 +87,7 @@ def test_rows_of_the_same_steps_are_read_of_all_ranks(tmp_path, monkeypatch):
     monkeypatch.setattr(job, "MOST_STEPS", STEPS * 3 // 2)
     found = read_job(tmp_path)
     kept = [list(view.steps.index) for view in found.ranks]
-    assert kept[0] == kept[1] == kept[2] == [i for i in range(STEPS) if i // job.ROW % 2 == 0]
+    assert kept[0] == kept[1] == kept[2] == [i for i in range(STEPS) if is_kept(i, 2)]
     assert found.merged is not None
     assert {rank for rank, _ in found.merged.lost_s} == {1}
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from stallmeter.ranks.merge import Merged, merge
 from stallmeter.ranks.steps import PHASES, RankSteps
+from stallmeter.timing.rows import is_kept
 
 from .synthetic import Own, Program, Trained, always, late, train
 
@@ -38,7 +39,7 @@ def every_fourth(index: int) -> bool:
 
 
 def rows(index: int) -> bool:
-    return index // 8 % 4 == 0
+    return is_kept(index, 4)
 
 
 LATE = {
@@ -125,6 +126,23 @@ def test_late_by_little_more_than_chance(extra_s: float, jitter_s: float) -> Non
     found = merged(trained)
     assert found.loss_s == pytest.approx(trained.lost_s, rel=0.1)
     assert found.lost_by(1) > 0.65 * found.loss_s
+
+
+PERIODS = [2, 3, 8, 10, 16, 50, 64]
+
+
+@pytest.mark.parametrize("every", [4, 16])
+@pytest.mark.parametrize("period", PERIODS)
+@pytest.mark.parametrize("bucket", ["checkpoint", "data_wait"])
+def test_rows_of_a_long_run(bucket: str, period: int, every: int) -> None:
+    """What comes periodically is in as much of the rows as of the run: before the exchange and after it."""
+    extra_s = 0.02 * period
+    usual_s = 0.002 if bucket == "data_wait" else 0.0
+    trained = train(program({bucket: late(usual_s, extra_s, {0}, every=period, at=period - 1)}, steps=1600 * every))
+    found = merged(trained, lambda index: is_kept(index, every))
+    assert found.is_together
+    assert found.loss_share == pytest.approx(0.02 / (0.02 + 0.0185), rel=0.12)
+    assert found.lost_s[0, bucket] > 0.9 * found.loss_s
 
 
 @pytest.mark.parametrize("accumulation", [4, 16, 48, 100])

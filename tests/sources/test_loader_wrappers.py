@@ -151,3 +151,31 @@ def test_webloader() -> None:
     info = probe.attach(wds.WebLoader(data.Stream(), batch_size=4, num_workers=0))
     assert (info.num_workers, info.probed, probe.in_loop) == (0, True, True)
     probe.close()
+
+
+def test_what_is_shared_by_all_loops_is_not_looked_into() -> None:
+    """Accelerate's loaders all know of one state, which knows of the loader that was iterated last."""
+
+    class Shared:
+        def __init__(self) -> None:
+            self.dataloader_references: list[object] = [None]
+
+    class Shard:
+        def __init__(self, state: Shared) -> None:
+            self.base_dataloader = DataLoader(data.Sleeping(4, 0.0), num_workers=1)
+            self.gradient_state = state
+
+    state = Shared()
+    one, other = Shard(state), Shard(state)
+    state.dataloader_references.append(other)
+    assert loaders_in(one) == [one.base_dataloader]
+
+
+def test_batches_of_which_a_step_takes_several() -> None:
+    """The loop asks for each of them; a wrapper may make each of several of its loader's again."""
+    probe, pairs = LoaderProbe(), Pairs()
+    probe.fetches_per_step = 4
+    assert probe.attach(pairs).batches_per_step == 4.0
+    made = fetched(probe, pairs, RATIO_FETCHES + 2)
+    assert [m.batches_per_step for m in made if isinstance(m, LoaderInfo)][-1] == pytest.approx(8.0)
+    probe.close()

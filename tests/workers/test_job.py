@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from stallmeter.records.diagnosis import WorkerAdvice
+from stallmeter.ranks.posts import decode_post, encode_post, post_bytes
+from stallmeter.recording import Header
+from stallmeter.records import BUCKETS, LedgerRecord
+from stallmeter.records.diagnosis import Diagnosis, Severity, Verdict, WorkerAdvice
 from stallmeter.workers.job import advise_job
 
 
@@ -78,5 +81,29 @@ def test_every_rank_needs_room_for_the_number() -> None:
     full = advise_job({0: advice(2, 2, most=2), 1: advice(2, 6, most=9)}, late=(1,))
     assert full is not None
     assert (full.recommended, full.limited_by) == (2, "memory")
-    assert full.reason == "6 workers would help, but rank 0 has no room for more"
+    assert full.reason == "6 would help, but rank 0 has no room for more"
     assert number(advice(2, 2, most=6), advice(2, 6), late=(1,)) == 6
+
+
+def test_a_short_post_holds_the_number_without_its_reason() -> None:
+    header = Header(run_id="abcdef", rank=7, world_size=512, started_s=1.7e9, host="node-17", pid=4711)
+    buckets = {name: 1234.567 / (i + 3) for i, name in enumerate(BUCKETS)}
+    ledger = LedgerRecord(time_s=1.7e9, wall_s=1234.567, steps=98765, epochs=3, buckets=buckets)
+    words = Diagnosis(
+        rule="input-bound",
+        severity=Severity.WARNING,
+        title="The training loop waits for data",
+        summary=" ".join(str(n * 7919) for n in range(300)),
+        time_lost_s=123.4,
+        share_pct=12.3,
+        confidence=0.8,
+    )
+    verdict = Verdict(primary=words, diagnoses=(words,), num_workers=advice(2, 6, most=9, reason=words.summary))
+    for ranks in (2, 512):
+        post = encode_post(header, ledger, verdict, [], facts={}, most=post_bytes(ranks))
+        told = decode_post(post).verdict
+        assert told is not None
+        assert told.num_workers is not None
+        assert (told.num_workers.recommended, told.num_workers.most) == (6, 9)
+        assert bool(told.num_workers.reason) == (ranks == 2)
+        assert len(post) <= post_bytes(ranks)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
+from ..errors import SettingError
 from .arguments import FORMATS
 from .show import read, show
 
@@ -17,13 +19,33 @@ def add(commands: Any) -> None:
     report.add_argument("--format", choices=FORMATS, default="text")
     report.add_argument("--rank", type=int, help="one rank of a distributed run alone (default: all of them, the job)")
     report.add_argument("--output", type=Path, metavar="FILE", help="write there instead of to stdout")
+    report.add_argument("--follow", action="store_true", help="draw it anew while the run goes on, until it ends")
     report.set_defaults(call=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if arguments.follow:
+        return _follow(arguments)
     history = read(arguments.path, arguments.rank)
     from ..report.job.folder import report_of_job, report_of_one
 
     report = report_of_job(history) if arguments.rank is None else report_of_one(history)
     history.guarded(lambda _: show(history, arguments.format, arguments.output, report))
+    return 0
+
+
+def _follow(arguments: argparse.Namespace) -> int:
+    if arguments.format != "text" or arguments.output is not None:
+        raise SettingError("--follow draws text; leave out --format and --output")
+    from ..recording import find_recording
+    from ..report.follow import Followed, Lines, follow
+
+    followed = Followed(find_recording(arguments.path), arguments.rank)
+    if sys.stdout.isatty():
+        from ..report.text import Screen
+
+        with Screen(sys.stdout) as screen:
+            follow(followed, screen)
+    else:
+        follow(followed, Lines(lambda line: print(line, flush=True)))
     return 0

@@ -1,4 +1,4 @@
-"""``stallmeter run``: record a program that uses Lightning, unchanged."""
+"""``stallmeter run``: record a program that trains with torch, unchanged."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from ..engine.run_check import report_if_unmeasured
 from ..errors import SettingError
 from .arguments import fail
 
+SITE = Path(__file__).absolute().parents[1] / "zero_code" / "site"
+"""Holds the first module of ours that an interpreter meets."""
+
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 
@@ -22,10 +25,10 @@ def add(commands: Any) -> None:
     """Add the command."""
     run = commands.add_parser(
         "run",
-        help="record a program that uses Lightning, unchanged",
-        description="Run a program with STALLMETER=1, which attaches stallmeter to every Lightning Trainer in it. "
-        "Arguments, stdin, signals and exit status are the program's own. Where nothing was measured, two lines say so "
-        "when it has ended.",
+        help="record a program that trains with torch, unchanged",
+        description="Run a program with STALLMETER=1, which attaches stallmeter to every Lightning Trainer in it, and "
+        "to every other loop that trains on a DataLoader of torch. Arguments, stdin, signals and exit status are the "
+        "program's own. Where nothing was measured, a line says so and why when it has ended.",
         usage="stallmeter run [--dir DIR] -- python train.py ...",
     )
     run.add_argument("--dir", type=Path, help="where recordings go (default: ./stallmeter)")
@@ -40,7 +43,8 @@ def _run(arguments: argparse.Namespace) -> int:
     name = program[0]
     if name.endswith(".py") and shutil.which(name) is None:
         raise SettingError(f"{name!r} is a script, not a program; write: stallmeter run -- python {name}")
-    environment = {**os.environ, "STALLMETER": "1"}
+    path = [str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "STALLMETER": "1", "PYTHONPATH": os.pathsep.join(path)}
     if arguments.dir is not None:
         # Absolute, because the program may change its folder before it trains.
         environment["STALLMETER_DIR"] = str(arguments.dir.absolute())

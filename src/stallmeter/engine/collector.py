@@ -153,7 +153,7 @@ class Collector:
         self._samples: int | None = None
         self._lost_steps = self._recorded_steps = 0
         self._every = 1
-        """Of this tick the steps and batches are recorded whose number this power of two divides."""
+        """Of this tick one row of steps in so many is recorded, and one batch: a power of two."""
         self._batches: dict[int, int] = {}
         """Batches of each worker so far: of all together one kind of number might always be the same worker's."""
         self._awaited: dict[int, None] = {}

@@ -46,6 +46,8 @@ class LoaderWatch:
         """Of the training's batches."""
         self.content_noted = False
         """Whether it is known what a batch holds."""
+        self.fetches_per_step = 1
+        """How often the loop asks for a batch in one step: more than once where gradients are accumulated."""
 
     def prepare(self, loader: object) -> None:
         """A plain loop is about to iterate its training loader."""
@@ -53,6 +55,11 @@ class LoaderWatch:
         self.may_resize(loader)
         self.between_epochs()
         self.probe_workers(loader)
+
+    def prepare_begun(self, loader: object) -> None:
+        """An iteration that was begun unseen is one of the training loader's: its workers are what they are."""
+        self._guard("batch size", self.sizes.set_loader, loader)
+        self.may_resize(loader)
 
     def iterator_made(self, iterator: object) -> None:
         """A plain loop has begun to iterate."""
@@ -114,6 +121,7 @@ class LoaderWatch:
         probe = self._probe
         if probe is None:
             return None
+        probe.fetches_per_step = self.fetches_per_step
         info = self._guard("worker probe", lambda: probe.attach(loader, default_init=default_init, number=number))
         if info is None:
             return None

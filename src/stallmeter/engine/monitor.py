@@ -49,24 +49,22 @@ class Monitor:
         self.run.start()
 
     @classmethod
-    def of(cls, run: Run, why_not: str | None = None) -> Monitor:
+    def of(cls, run: Run, why_not: str | None = None, turns: Turns | None = None) -> Monitor:
         """Return the monitor of a run that an adapter drives.
 
         Args:
             run: The run; whoever made it starts it.
             why_not: Why `watch` must not time anything; what it says once.
+            turns: Of an adapter that times iterations itself.
         """
         monitor = cls.__new__(cls)
-        monitor._show(run, why_not)
+        monitor._show(run, why_not, turns)
         return monitor
 
-    def _show(self, run: Run, why_not: str | None = None) -> None:
+    def _show(self, run: Run, why_not: str | None = None, turns: Turns | None = None) -> None:
         self.run = run
         """For adapters: what they drive."""
-        self._turns = Turns(run.clock, self._say_untimed, closed=lambda: run.closed, why_not=why_not)
-
-    def _say_untimed(self, why: str) -> None:
-        self.run.guard.name_once("watch()", "passes through untimed", why, key=f"untimed: {why}")
+        self._turns = turns or turns_of(run, why_not)
 
     # -- the training thread -------------------------------------------------------------------------------------------
 
@@ -197,3 +195,12 @@ class Monitor:
     def closed(self) -> bool:
         """Whether the run has ended."""
         return self.run.closed
+
+
+def turns_of(run: Run, why_not: str | None = None) -> Turns:
+    """Return whose turn it is to move a run's ledger: what is passed through untimed is named once."""
+
+    def say(why: str) -> None:
+        run.guard.name_once("watch()", "passes through untimed", why, key=f"untimed: {why}")
+
+    return Turns(run.clock, say, closed=lambda: run.closed, why_not=why_not)

@@ -56,6 +56,11 @@ def await_at_exit(monitor: Ends) -> None:
     _open[id(monitor)] = monitor
 
 
+def awaited() -> list[Ends]:
+    """Return what this process waits for when it ends."""
+    return list(_open.values()) if _watched_pid == os.getpid() else []
+
+
 def forget(monitor: Ends) -> None:
     """Take back `await_at_exit`."""
     _open.pop(id(monitor), None)

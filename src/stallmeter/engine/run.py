@@ -23,7 +23,7 @@ from .guard import Guard
 from .loader_watch import LoaderWatch
 from .options import Options
 from .output import Output
-from .program_end import await_at_exit, forget, why_it_ends
+from .program_end import await_at_exit, awaited, forget, why_it_ends
 from .run_check import mark_measured
 
 
@@ -89,6 +89,12 @@ class Run:
         await_at_exit(self)
         self.guard("starting to sample", self.collector.start)
         return self
+
+    def discard(self) -> None:
+        """Let go of what a run holds that was never started."""
+        self.closed = True
+        for source in self.collector.sources.values():
+            self.guard.attempt(f"source {source.name}", source.close)
 
     def tell(self, record: UserMetrics | Event | BatchContent) -> None:
         """Have something recorded; from any thread, without waiting."""
@@ -156,6 +162,11 @@ class Run:
             self.ending.run()
         finally:
             forget(self)
+
+
+def runs_going_on() -> list[Run]:
+    """Return the runs of this process that have started and not ended."""
+    return [run for run in awaited() if isinstance(run, Run) and not run.closed]
 
 
 def is_signalled(exc: BaseException) -> bool:

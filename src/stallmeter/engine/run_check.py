@@ -1,7 +1,7 @@
 """Whether anything was measured in a program that ``stallmeter run`` has started, told when the program has ended.
 
 The command becomes the program: process, signals and exit status are the program's own. So somebody else has to be
-there at the end: a process that belongs to nobody. It sleeps until the program is gone, says at most two lines, ends.
+there at the end: a process that belongs to nobody. It sleeps until the program is gone, says at most one line, ends.
 A monitor that starts in any process of the program leaves a mark, in a folder that an environment variable names.
 Where the system cannot tell a stranger that a process has ended (Windows), nothing is said; nor is it where the program
 is the first process of its container, which takes all others with it.
@@ -13,6 +13,7 @@ import os
 import select
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, MutableMapping
@@ -23,18 +24,42 @@ from typing import Any
 VARIABLE = "STALLMETER_WITNESS"
 MARK = "measured"
 
-NOTHING = (
-    "stallmeter: nothing was recorded on this machine: no Lightning Trainer was fitted in this program.\n"
-    "stallmeter: measure another training loop with: for batch in stallmeter.watch(loader): ...\n"
-)
+WHY = "why"
+"""File with what the program itself knows."""
+
+
+def nothing(why: str) -> str:
+    """Return the line that is said when nothing was recorded."""
+    fix = "measure another training loop with: for batch in stallmeter.watch(loader): ..."
+    return f"stallmeter: nothing was recorded on this machine: {why}; {fix}\n"
+
+
+NOTHING = nothing("no DataLoader of torch was iterated, and no Lightning Trainer was fitted")
+_measured = False
+"""Whether a monitor has started in this process, or in the one that it was forked from."""
 
 
 def mark_measured() -> None:
-    """Leave word that a monitor has started; nothing where nobody waits for it."""
+    """Leave word that a monitor has started; where nobody waits for it, in this process alone."""
+    global _measured
+    _measured = True
     folder = os.environ.get(VARIABLE)
     if folder:
         with suppress(OSError):  # it is gone, or another machine's
             (Path(folder) / MARK).touch()
+
+
+def tell_unmeasured(why: str) -> None:
+    """Say, when a process of the program ends, why nothing of it was measured; to who waits for it, else on stderr."""
+    folder = os.environ.get(VARIABLE)
+    if _measured:
+        return
+    if not folder:
+        with suppress(OSError, ValueError, AttributeError):  # closed, or none at all
+            sys.stderr.write(nothing(why))
+        return
+    with suppress(OSError):
+        (Path(folder) / WHY).write_text(why, encoding="utf-8")
 
 
 def report_if_unmeasured(environment: MutableMapping[str, str], recordings: Path) -> Callable[[], None]:
@@ -100,9 +125,12 @@ def _wait_and_tell(ended: Callable[[], None], folder: Path, recordings: Path, be
     os.chdir("/")
     ended()
     measured = (folder / MARK).exists() or _newest_s(recordings) >= began_s - 1.0
+    said = NOTHING
+    with suppress(OSError):
+        said = nothing((folder / WHY).read_text(encoding="utf-8"))
     shutil.rmtree(folder, ignore_errors=True)
     if not measured:
-        os.write(2, NOTHING.encode())
+        os.write(2, said.encode())
 
 
 def _newest_s(recordings: Path) -> float:

@@ -16,6 +16,7 @@ from ..delivery.choice import choose_trackers
 from ..engine.context import RunContext
 from ..engine.monitor import Monitor
 from ..engine.options import Options, takes_options
+from ..engine.patch import Patches
 from ..engine.run import Run, is_signalled
 from ..engine.wiring import assemble
 from ..ranks.ray import ray_worker
@@ -23,7 +24,6 @@ from ..sources.torch_view import model_facts
 from ..timing.ledger import CHECKPOINT, LOGGING, VALIDATION, VALIDATION_START, WORKER_STARTUP, Span, WorkSpan
 from .actions import Spans, owners_of
 from .ending import FitEnd
-from .patch import Patches
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -228,17 +228,17 @@ class _Fit:
         self._listen_to_profiler(trainer.profiler)
         validation = WorkSpan(ledger, VALIDATION)
         # Patches, because no action of the profiler brackets a whole validation, or what a logger does.
-        self._around(epoch_loop.val_loop, "run", validation)
+        self._patches.around(epoch_loop.val_loop, "run", validation)
         self.run.guard("validation's loader", self._around_validation_start, epoch_loop.val_loop)
         # Lightning before 2.3 saves without an action of its own.
-        self._around(trainer, "save_checkpoint", Span(ledger, CHECKPOINT))
+        self._patches.around(trainer, "save_checkpoint", Span(ledger, CHECKPOINT))
         for logger in trainer.loggers:
             name = type(logger).__name__
             if name == "DummyLogger":
                 continue
             span = Span(ledger, ledger.slot(LOGGING, name))
-            self._around(logger, "log_metrics", span)
-            self._around(logger, "save", span)
+            self._patches.around(logger, "log_metrics", span)
+            self._patches.around(logger, "save", span)
         self.run.guard("batch size", self._expect_batches)
         self.run.guard("num_workers", self._offer_loader)
         self.new_epoch()
@@ -350,17 +350,6 @@ class _Fit:
     def _begin_validation(self, val_loop: Any) -> None:
         loaders = val_loop._combined_loader.flattened
         self.spans.validation_wait.begin(workers=any(getattr(loader, "num_workers", 0) for loader in loaders))
-
-    def _around(self, owner: Any, name: str, span: Span) -> None:
-        original = getattr(owner, name)
-
-        def spanned(*args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() != self._thread:  # a checkpoint written in the background, say: not the ledger's
-                return original(*args, **kwargs)
-            with span:
-                return original(*args, **kwargs)
-
-        self._patches.set(owner, name, spanned)
 
     def _iterator(self) -> object | None:
         fetcher = self._trainer.fit_loop._data_fetcher

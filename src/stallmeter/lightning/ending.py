@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from .patch import Patches
+from ..engine.patch import Patches
 
 _UNDER_WAY: list[FitEnd] = []
 """Of this process. Threads that train at the same time each look at their own only."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..records import Arrivals
 from .clocks import ahead_s
@@ -43,6 +43,8 @@ class Exchanges:
     """What one rank put in."""
     per_step: float
     """Collectives in a step."""
+    waited_s: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
+    """By index of the step and late rank: what was waited for it."""
 
     @property
     def loss_s(self) -> float:
@@ -81,7 +83,10 @@ def late_in_exchanges(arrivals: Mapping[int, Sequence[Arrivals]], steps: Sequenc
 
 
 def _offset_s(rank: RankSteps, first: RankSteps) -> float:
-    return 0.0 if rank.host == first.host else ahead_s(*common([rank, first]))[0]
+    if rank.host == first.host:
+        return 0.0
+    mine, theirs = common([rank, first])
+    return ahead_s(mine, theirs)[0]
 
 
 def _by_number(found: Sequence[Arrivals], offset_s: float) -> dict[tuple[str, int], tuple[float, float | None, int]]:
@@ -176,6 +181,7 @@ class _Segments:
             is_measured=bool(self._exchange_s),
             bytes_per_step=self._bytes / len(self._steps),
             per_step=self._count / len(self._steps),
+            waited_s={index: dict(lost) for index, lost in self._late.items()},
         )
 
     def _exchanged_s(self) -> float | None:

@@ -16,18 +16,26 @@ from ..machine.procfs import process_space
 from ..recording import Header, ranks
 from ..recording.columns import Columns, read_columns
 from ..recording.tail import END, read_tail
-from ..records import Arrivals, DdpTimes, Event, GpuSample, HostSample, LedgerRecord, LoaderInfo, StepRecord
+from ..records import (
+    Arrivals,
+    DdpTimes,
+    Event,
+    GpuSample,
+    HostSample,
+    LedgerRecord,
+    LoaderInfo,
+    StepRecord,
+    WorkerBatch,
+)
 from ..records.diagnosis import Verdict
+from ..timing.rows import is_kept
 from .arrivals import Exchanges, late_in_exchanges
 from .ddp import DdpExchange, ddp_exchange
 from .merge import Merged, merge
 from .steps import COLUMNS, RankSteps, rank_steps
 
 MOST_STEPS = 1_500_000
-"""Steps of all ranks together that are merged; of more, rows of `ROW` are taken evenly over the run."""
-
-ROW = 32
-"""Steps in a row. What a rank does after the exchange of gradients shows at the next one."""
+"""Steps of all ranks together that are merged; of more, rows are taken evenly over the run."""
 
 _LOOKED_AT = 2**18
 """Bytes of one file from which the number of steps in all of them is estimated."""
@@ -52,6 +60,12 @@ GPU_FACTS: Mapping[str, Callable[[GpuSample], float | None]] = {
         None if s.memory_used_bytes is None or s.job_memory_bytes is None else s.memory_used_bytes - s.job_memory_bytes
     ),
 }
+
+SUPPLY = "loader's time for a batch, s"
+"""A fact, too: how far apart batches come from workers that are never idle."""
+
+_LEAST_BATCHES = 8
+"""Fewer do not tell how long a batch takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +216,12 @@ def read_job(folder: Path, *, verdicts: Mapping[int, Verdict] | None = None, kno
     for rank in found:
         try:
             columns = read_columns(
-                folder, rank, COLUMNS, wants=wants, last=_KINDS, some=("host", "gpu", "event", "arrivals", "ddp")
+                folder,
+                rank,
+                COLUMNS,
+                wants=wants,
+                last=_KINDS,
+                some=("host", "gpu", "event", "arrivals", "ddp", "batch"),
             )
         except RecordingError:  # it was just being made, or never got its first line
             continue
@@ -262,7 +281,7 @@ def _rows_to_read(folder: Path) -> Callable[[int], bool]:
         steps = sum(files.values()) * head.count(b'\n["step"') / max(1, len(head))
         while steps / every > MOST_STEPS:
             every *= 2
-    return (lambda _: True) if every == 1 else (lambda index: index // ROW % every == 0)
+    return lambda index: is_kept(index, every)
 
 
 def view_of(columns: Columns, verdict: Verdict | None = None) -> RankView:
@@ -277,11 +296,30 @@ def view_of(columns: Columns, verdict: Verdict | None = None) -> RankView:
         ledger=ledger if isinstance(ledger, LedgerRecord) else None,
         verdict=verdict or (recorded if isinstance(recorded, Verdict) else None),
         loader=loader if isinstance(loader, LoaderInfo) else None,
-        facts=facts_of(columns.some.get("host", ()), columns.some.get("gpu", ())),
+        facts=facts_of(columns.some.get("host", ()), columns.some.get("gpu", ()))
+        | supply_of(columns.some.get("batch", ()), loader),
         ended=ends[-1] if ends else None,
         arrivals=[a for a in columns.some.get("arrivals", ()) if isinstance(a, Arrivals)],
         ddp=[t for t in columns.some.get("ddp", ()) if isinstance(t, DdpTimes)],
     )
+
+
+def supply_of(batches: Iterable[object], loader: object) -> dict[str, float]:
+    """Return how far apart a loader's batches come while nobody waits for room; nothing where that is not known.
+
+    Without workers a batch is made while the loop waits for it: the ledger tells all of that.
+
+    Args:
+        batches: Some of them.
+        loader: How it is set up.
+    """
+    made = [batch for batch in batches if isinstance(batch, WorkerBatch) and batch.worker >= 0]
+    if not isinstance(loader, LoaderInfo) or not loader.num_workers or len(made) < _LEAST_BATCHES:
+        return {}
+    if any(batch.loader != loader.loader for batch in made):
+        return {}
+    each_s = statistics.fmean(batch.service_s for batch in made) * (loader.batches_per_step or 1.0)
+    return {SUPPLY: each_s / loader.num_workers}
 
 
 def facts_of(host: Iterable[object], gpu: Iterable[object]) -> dict[str, float]:

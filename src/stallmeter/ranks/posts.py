@@ -19,13 +19,11 @@ from ..recording import Header, decode, encode
 from ..records import Arrivals, DdpTimes, LedgerRecord, StepRecord
 from ..records.diagnosis import Advice, Diagnosis, Severity, Verdict, WorkerAdvice
 from ..records.steps import BUCKETS
-from .job import GPU_FACTS, HOST_FACTS, RankView
+from ..timing.rows import ROW, is_kept
+from .job import GPU_FACTS, HOST_FACTS, SUPPLY, RankView
 from .steps import PHASES, RankSteps, with_starts
 
 T = TypeVar("T")
-
-ROW = 8
-"""Steps in a row."""
 
 BYTES_PER_MIN = 1_000_000
 """What rank 0 receives at most from all ranks together."""
@@ -65,6 +63,7 @@ _COMMON = "".join(
     for name in (
         *HOST_FACTS,
         *GPU_FACTS,
+        SUPPLY,
         *(f.name for record in _RECORDS for f in fields(record)),
         *("ledger", "verdict", "facts", "ended", "arrivals", "header", "base_s", "index", "end", "update", "first"),
         *BUCKETS,
@@ -147,13 +146,16 @@ def encode_post(
         "facts": {name: float(f"{value:.4g}") for name, value in facts.items()},
         "ended": ended,
     }
-    bare = {**whole, "verdict": None if verdict is None else encode(_wordless(verdict)), "facts": {}}
+    short = None if verdict is None else _wordless(verdict)
+    supply = {name: value for name, value in whole["facts"].items() if name == SUPPLY}
+    bare = {**whole, "verdict": None if short is None else encode(short), "facts": supply}
+    least = bare if short is None else {**bare, "verdict": encode(replace(short, num_workers=None))}
     even = [step for step in steps if not step.outlier]
-    for form, enough in ((whole, min(_ENOUGH, len(even))), (bare, min(1, len(even)))):
+    for form, enough in ((whole, min(_ENOUGH, len(even))), (bare, min(1, len(even))), (least, min(1, len(even)))):
         every = 1
         while len(even) / every * _STEP_BYTES > most:
             every *= 2
-        while len(chosen := [step for step in even if step.index // ROW % every == 0]) >= enough:
+        while len(chosen := [step for step in even if is_kept(step.index, every)]) >= enough:
             text = _packed(
                 {
                     **form,
@@ -167,7 +169,7 @@ def encode_post(
             if not chosen or every > 1 << 20:
                 break
             every *= 2
-    return _packed(bare)
+    return _packed(least)
 
 
 def decode_post(text: bytes) -> RankView:
@@ -233,7 +235,7 @@ def joined(before: RankView | None, new: RankView, most: int) -> RankView:
     return replace(
         new,
         verdict=new.verdict or before.verdict,
-        facts=new.facts or before.facts,
+        facts={**before.facts, **new.facts},
         steps=_newest_rows(whole, most),
         arrivals=[*before.arrivals, *(a for a in new.arrivals if a not in before.arrivals)][-4:],
         ddp=[*before.ddp, *(times for times in new.ddp if times not in before.ddp)][-MOST_DDP:],
@@ -384,4 +386,5 @@ def _brief(diagnosis: Diagnosis) -> Diagnosis:
 def _wordless(verdict: Verdict) -> Verdict:
     short = _short(verdict)
     bare = tuple(replace(d, summary="", title=d.title[:60], advice=()) for d in short.diagnoses[:2])
-    return Verdict(primary=bare[0] if bare else None, diagnoses=bare)
+    workers = None if short.num_workers is None else replace(short.num_workers, reason="")
+    return Verdict(primary=bare[0] if bare else None, diagnoses=bare, num_workers=workers)

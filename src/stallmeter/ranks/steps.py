@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 
@@ -133,10 +133,19 @@ def _only(rank: RankSteps, indices: set[int]) -> RankSteps:
     )
 
 
-def tail_of(rank: RankSteps) -> list[float]:
-    """Return the seconds of each step after the exchange of gradients."""
+BETWEEN_STEPS = frozenset({"loop", "other"})
+"""Buckets at the end of a step, in which frameworks exchange words of their own: ranks may wait there, too."""
+
+
+def tail_of(rank: RankSteps, without: Collection[str] = ()) -> list[float]:
+    """Return the seconds of each step after the exchange of gradients.
+
+    Args:
+        rank: Its steps.
+        without: Buckets to leave out.
+    """
     last = max((at for at, name in enumerate(PHASES) if name in HEAD and name in rank.seconds), default=-1)
-    parts = [values for name, values in rank.seconds.items() if PHASES.index(name) > last]
+    parts = [values for name, values in rank.seconds.items() if PHASES.index(name) > last and name not in without]
     return [sum(row) for row in zip(*parts, strict=True)] if parts else [0.0] * len(rank)
 
 

@@ -39,14 +39,16 @@ class Drift:
     """
 
     def __init__(self, count: int, accumulated: int = 1, clear_s: float = 0.0) -> None:
-        self._count = count
         self._most = max(STEPS, 2 * accumulated)
         self._clear_s = max(LEAST_S, clear_s)
         self._zero = [0.0] * count
         self._sums, self._squares = self._zero, 0.0
-        self._met = (self._zero, 0.0)
+        self._met: tuple[list[float], float] = (self._zero, 0.0)
         """The same at the end of the newest exchange."""
+        self._first: tuple[list[float], float] | None = None
+        """The same at the end of the first one; None before that."""
         self._steps = 0
+        """From there on."""
         self._parts: list[float] = []
 
     def spent(self, spent: Sequence[float]) -> None:
@@ -57,27 +59,39 @@ class Drift:
     def exchanged(self) -> None:
         """The part of a step has ended that ends with the exchange of gradients."""
         self._met = (self._sums, self._squares)
+        if self._first is None:
+            self._first = self._met
+            return
         self._steps += 1
         if self._steps >= self._most:
-            sums, squares = self._met
-            part = self._part(sums, squares)
-            self._parts += [] if part is None else [part]
-            self._met, self._steps = (self._zero, 0.0), 0
-            self._sums = list(map(sub, self._sums, sums))
-            self._squares -= squares
+            self._count(*self._since_first(), self._steps)
+            self._first, self._steps = self._met, 0
 
     def cut(self) -> None:
         """The next step does not follow this one."""
-        # What follows the last exchange is waited for in the next one, or is alike in each step.
-        part, whole = self._part(*self._met), self._part(self._sums, self._squares)
-        self._parts += [min(part or 0.0, whole)] if whole is not None and self._steps else []
-        self._met, self._steps = (self._zero, 0.0), 0
+        # Before the first exchange some wait for what a rank did in a step that is not known, and what follows the
+        # last one is waited for in another.
+        if self._steps:
+            self._count(*self._since_first(), self._steps)
+        elif self._first is not None:
+            parts = [self._part(*self._met, 1), self._part(self._sums, self._squares, 1)]
+            self._parts += [min(part for part in parts if part is not None)] if parts[1] is not None else []
+        self._first, self._steps = None, 0
         self._sums, self._squares = self._zero, 0.0
 
-    def _part(self, sums: Sequence[float], squares: float) -> float | None:
+    def _since_first(self) -> tuple[Sequence[float], float]:
+        assert self._first is not None
+        (now, squares), (before, squares_before) = self._met, self._first
+        return list(map(sub, now, before)), squares - squares_before
+
+    def _count(self, sums: Sequence[float], squares: float, steps: int) -> None:
+        part = self._part(sums, squares, steps)
+        self._parts += [] if part is None else [part]
+
+    def _part(self, sums: Sequence[float], squares: float, steps: int) -> float | None:
         """Return how far sums are apart, 0 to 1; None where nothing differs."""
-        least_s = self._clear_s if self._steps == 1 else LEAST_S
-        if squares <= self._count * least_s**2 * self._steps:
+        least_s = LEAST_S if self._steps else self._clear_s
+        if squares <= len(sums) * least_s**2 * steps:
             return None
         return min(1.0, _squares(sums) / squares)
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import add
 
-from .steps import HEAD, PHASES, RankSteps
+from .steps import BETWEEN_STEPS, HEAD, PHASES, RankSteps
 from .together import LEAST_S, Drift
 
-NEVER_MEET = frozenset({"data_wait", "worker_startup", "h2d"})
+NEVER_MEET = frozenset({"data_wait", "worker_startup"})
 """Buckets in which no rank waits for another. A rank that came late finds its next batch ready and waits less for it:
-it has not met anybody there."""
+it has not met anybody there. Copies to a device may wait for what it was given before, the exchange included."""
 
 MEETS = 0.5
 """Ranks have met in a bucket when the latest is behind by less than this part of what it was."""
@@ -177,7 +177,8 @@ class Walk:
             has_more: Whether other steps follow or have come before it.
         """
         self._since_met, self._guessed = 0, self._starts_s is None and before == at
-        tail = {name: self._spent(name, before) for name in self._tail}
+        # What is between steps may be a wait for others itself.
+        tail = {name: self._spent(name, before) for name in self._tail if name not in BETWEEN_STEPS}
         behind = _from_least([sum(parts) for parts in zip(self._zero, *tail.values(), strict=True)])
         # What has others beside it is told apart from them by the first meeting; a step alone has nothing else.
         self._known = not has_more

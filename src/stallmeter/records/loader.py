@@ -77,7 +77,8 @@ class LoaderInfo:
     shards: int | None = None
     """Into how many parts the dataset can be split at most, where it says so: more workers than that are idle."""
     batches_per_step: float | None = None
-    """Batches that the loop's one is made of where a wrapper re-batches them; None where they are the same."""
+    """Batches that a step takes: more than one where a wrapper re-batches them or gradients of several are accumulated;
+    None where it is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

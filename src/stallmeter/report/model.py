@@ -244,7 +244,7 @@ class History:
         try:
             return read(self.window)
         except WRONG_VALUES as exc:
-            raise _damaged(self.folder, exc) from exc
+            raise damaged(self.folder, exc) from exc
 
 
 def read_history(folder: Path, rank: int = 0) -> History:
@@ -278,7 +278,7 @@ def read_history(folder: Path, rank: int = 0) -> History:
             detail = "it has no header, as a crash or a full disk leaves it; the other parts are here"
             window.append(Event(time_s=header.started_s, name=f"{name} was passed over", detail=detail))
     except WRONG_VALUES as exc:
-        raise _damaged(folder, exc) from exc
+        raise damaged(folder, exc) from exc
     if window.ledger.record is None:
         raise RecordingError(
             f"the recording {str(folder)!r} is empty: nothing was measured yet, or the run ended before its first step"
@@ -351,7 +351,8 @@ def summarize(
     )
 
 
-def _damaged(folder: Path, exc: Exception) -> RecordingError:
+def damaged(folder: Path, exc: Exception) -> RecordingError:
+    """Return what to raise where a value in a recording has a wrong type."""
     return RecordingError(f"the recording {str(folder)!r} is damaged: a value in it has a wrong type ({exc})")
 
 

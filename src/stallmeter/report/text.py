@@ -6,6 +6,7 @@ import io
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
 from typing import TextIO
 
 from ..errors import MissingPackageError
@@ -20,7 +21,9 @@ from .overview import Overview
 from .table import Table as Rows
 
 try:
-    from rich.console import Console, RenderableType
+    from rich.console import Console, Group, RenderableType
+    from rich.constrain import Constrain
+    from rich.live import Live
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
@@ -90,6 +93,42 @@ def print_overview(overview: Overview, file: TextIO) -> None:
         for block in _overview(overview):
             console.print(block, markup=False, highlight=False, emoji=False)
     file.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
+
+
+class Screen:
+    """A report that is drawn anew in a terminal, on a screen of its own; at the end it stands on the usual one.
+
+    Args:
+        file: The terminal.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        console = Console(file=file, highlight=False)
+        self._blocks = console.encoding.lower().startswith("utf")
+        self._live = Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop")
+
+    def __enter__(self) -> Screen:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def show(self, report: Report | None, status: str) -> None:
+        """Draw it anew, cut off where the terminal ends."""
+        head = Text(f"{status} · Ctrl-C to leave", style="dim")
+        blocks = ("nothing was measured yet",) if report is None else _blocks(report, blocks=self._blocks)
+        self._live.update(Constrain(Group(head, "", *blocks), WIDEST), refresh=True)
+
+    def end(self, report: Report | None, status: str) -> None:
+        """Leave the screen, and write the whole report."""
+        self._live.stop()
+        if report is not None:
+            print_text(report, self._file)
+        self._file.write(f"{status}\n")
 
 
 def _job(job: JobReport) -> Iterator[RenderableType]:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from ..records import BUCKETS, HINDSIGHT, StepRecord
 from .ledger import DATA_WAIT, FIRST_WAIT, LOOP, Ledger, validation_ns
+from .rows import is_kept
 
 _PARTS = tuple((i, f"{name}_s") for i, name in enumerate(BUCKETS) if name not in (*HINDSIGHT, "data_wait"))
 
@@ -213,8 +214,8 @@ class StepClock:
         """Turn the marks since the last drain into records. For one thread only, not the training thread.
 
         Args:
-            every: Make a record of each step whose index this divides, and of the first of each epoch. With powers of
-                two a rank that thins more keeps some of the steps that another keeps, and no others.
+            every: Make a record of the steps of one row in so many, see `is_kept`, and of the first of each epoch. A
+                rank that thins more keeps some of the steps that another keeps, and no others.
             slower_than_s: Make one of every step that took longer, too, marked as an outlier.
         """
         steps: list[StepRecord] = []
@@ -236,7 +237,7 @@ class StepClock:
             if number != done:
                 lost += number - done + step
             elif step:
-                even = number % every == 0
+                even = is_kept(number, every)
                 if even or epoch_start or at_ns - previous_ns - validating_ns + validated_ns > slower_than_ns:
                     steps.append(self._record(_in_full(found), _counters(previous), outlier=not even))
                 count += 1

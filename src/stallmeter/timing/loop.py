@@ -7,6 +7,7 @@ iterated at the same time either adds its waits to those steps or is passed thro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from threading import get_ident
 from typing import Any, Generic, TypeVar
 
@@ -68,22 +69,30 @@ class Watched(Generic[T]):
         self._size = size
 
     def __iter__(self) -> Iterator[T]:
+        return self.begin(partial(iter, self._loader))
+
+    def begin(self, make: Callable[[], Iterator[T]]) -> Iterator[T]:
+        """Begin an iteration.
+
+        Args:
+            make: Makes the loader's iterator; called once.
+        """
         turns = self._turns
         if not turns.take():
-            return iter(self._loader)
+            return make()
         if self._stage == "validation":
-            return _Validation(self._loader, turns)
+            return _Validation(self._loader, make, turns)
         clock, leader = turns.clock, turns.leader
         if leader is not None and leader.loader is not self._loader:
             # Beside another one (zip), or inside its steps: the workers of one loader are probed.
             with Span(clock.ledger, WORKER_STARTUP):
-                iterator = iter(self._loader)
+                iterator = make()
             return _Following(self._loader, iterator, turns, self._size, epoch=-1)
         clock.pause()
         clock.ledger.base(WORKER_STARTUP)
         self._prepare(self._loader)
         clock.new_epoch(clock.epochs)
-        iterator = iter(self._loader)
+        iterator = make()
         self._started(iterator)
         iteration = _Training(self._loader, iterator, turns, self._size, epoch=clock.epochs)
         turns.lead(iteration)
@@ -262,6 +271,10 @@ class _Training(Generic[T]):
         if at >= SURE_BATCHES:
             self._unlooked = max(0, min(at + LOOK_EVERY, fixed.batches - 1) - at - 1)
 
+    def take_from(self, iterator: Iterator[T]) -> None:
+        """From now on batches come from another iterator."""
+        self._iterator = iterator
+
     def follow(self) -> None:
         """Another iteration makes the steps from now on."""
         self._superseded = True
@@ -337,7 +350,7 @@ class _Following(_Training[T]):
 class _Validation(Generic[T]):
     """A watched validation loader: from its first batch to its last all time is validation."""
 
-    def __init__(self, loader: Iterable[T], turns: Turns) -> None:
+    def __init__(self, loader: Iterable[T], make: Callable[[], Iterator[T]], turns: Turns) -> None:
         self._turns = turns
         self._ledger = turns.clock.ledger
         self._ledger.enter(VALIDATION)
@@ -346,7 +359,7 @@ class _Validation(Generic[T]):
         # Without workers the first batch is made like all others.
         self._waiting = VALIDATION_START if getattr(loader, "num_workers", 0) else VALIDATION_WAIT
         with Span(self._ledger, VALIDATION_START):
-            self._iterator = iter(loader)
+            self._iterator = make()
 
     def __iter__(self) -> Iterator[T]:
         return self

@@ -32,6 +32,8 @@ def advise_job(advices: Mapping[int, WorkerAdvice], late: Sequence[int] = ()) ->
     current = Counter(advice.current for _, advice in sorted(asked.items())).most_common(1)[0][0]
     asked = {rank: advice for rank, advice in asked.items() if advice.current == current}
     chosen = _chosen(list(asked.values()), alone=not late)
+    if not chosen.reason:  # ranks of large jobs send none
+        chosen = replace(chosen, reason="the ranks that matter advise it")
     if late:
         rank = min(asked, key=lambda rank: (asked[rank].recommended != chosen.recommended, rank))
         chosen = replace(chosen, reason=f"rank {rank} sets the pace: {chosen.reason}")
@@ -71,12 +73,13 @@ def _fitting(advice: WorkerAdvice, known: Mapping[int, WorkerAdvice]) -> WorkerA
     """Return the advice with a number that every rank has room for, since every rank gets it."""
     if advice.recommended <= advice.current:
         return advice
+    would = f"{advice.recommended} would help"
     most = {rank: one.most for rank, one in known.items() if one.most is not None}
     tightest = min(most, key=lambda rank: (most[rank], rank), default=None)
     if tightest is None or most[tightest] >= advice.recommended:
         return advice
     if most[tightest] <= advice.current:
-        reason = f"{advice.recommended} workers would help, but rank {tightest} has no room for more"
+        reason = f"{would}, but rank {tightest} has no room for more"
         return replace(_staying(advice, reason), limited_by="memory")
     return replace(
         advice,
@@ -84,7 +87,7 @@ def _fitting(advice: WorkerAdvice, known: Mapping[int, WorkerAdvice]) -> WorkerA
         predicted_step_time_s=None,
         predicted_gain_pct=None,
         limited_by="memory",
-        reason=f"rank {tightest} has room for {most[tightest]}, {advice.recommended} would help. {advice.reason}",
+        reason=f"rank {tightest} has room for {most[tightest]}, {would}. {advice.reason}",
         prefetch_factor=None,
         prefetch_gain_pct=None,
     )

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from stallmeter.ranks.arrivals import Exchanges
 from stallmeter.ranks.job import assemble
 from stallmeter.ranks.steps import RankSteps
 from stallmeter.report.job.model import BINS, MOST_BESIDE, MOST_ROWS, SLOWEST, job_report
@@ -114,11 +115,36 @@ def test_heat_map():
     heat = shown(made).heat
     assert heat is not None
     assert heat.ranks == (0, 1)
-    assert {len(row) for row in heat.seconds} == {BINS}
+    assert {len(row) for row in heat.seconds} == {len(heat.begins)} == {BINS}
+    assert list(heat.begins) == sorted(heat.begins)
     first, second = sum(heat.seconds[1][: BINS // 2 - 1]), sum(heat.seconds[1][BINS // 2 - 1 :])
     assert first == 0.0
     assert second == pytest.approx(2.0, rel=0.05)
     assert sum(heat.seconds[0]) == pytest.approx(0.0, abs=0.01)
+
+
+def test_heat_map_by_the_collectives():
+    """What no ledger shows is drawn as the collectives of some steps have seen it."""
+    made = job(lambda rank, step: {"backward": 0.02})
+    exchanges = Exchanges(
+        steps=frozenset(range(100, 200)),
+        total_s=4.0,
+        lost_s={1: 2.0},
+        late_steps={1: 100},
+        exchange_s=None,
+        is_measured=False,
+        bytes_per_step=1e6,
+        per_step=1.0,
+        waited_s={index: {1: 0.02} for index in range(100, 200)},
+    )
+    report = shown(replace(made, exchanges=exchanges))
+    assert report.heat is not None
+    assert (report.heat.begins[0], report.heat.last) == (100, 199)
+    assert sum(report.heat.seconds[1]) == pytest.approx(2.0)
+    assert sum(report.heat.seconds[0]) == 0.0
+    assert report.heat.piece_s == pytest.approx(4.0 / BINS)
+    assert report.slowest == ()
+    assert report.who_waits[0].endswith("(seen by the flight recorder).")
 
 
 def test_heat_map_of_many_ranks():

@@ -385,7 +385,7 @@ def hostile_run(folder, attack: str):
 def test_header_fields_are_all_covered():
     """A new text field of the header has to be thought of above."""
     texts = {name for name, kind in Header.__annotations__.items() if kind in ("str", str)}
-    assert texts == {"run_id", "host", "version", "framework"}
+    assert texts == {"run_id", "host", "version", "framework", "process_space"}  # the last is never shown
 
 
 def job_page(folder, **changes) -> Page:

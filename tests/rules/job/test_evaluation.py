@@ -118,8 +118,9 @@ def test_two_ranks_with_a_cause_each():
 def test_a_gain_is_no_more_than_what_the_others_waited():
     """Alone the rank would be twenty times as fast; then the other one sets the pace."""
     advice = Advice.of("Set num_workers=4.", expect="Steps of 2 ms instead of 40 ms.", limit="CPUs.", gain_pct=1900.0)
-    own = diagnosis("no-workers", 4.4, advice=(advice, Advice.of("Make it cheaper.")))
-    first, second = primary_of(job(late(1, "data_wait", 0.02), known={0: VICTIM, 1: Known([own])})).advice
+    cache = Advice.of("Cache it.", gain_pct=1000.0)
+    own = diagnosis("no-workers", 4.4, advice=(advice, Advice.of("Make it cheaper."), cache))
+    first, second, third = primary_of(job(late(1, "data_wait", 0.02), known={0: VICTIM, 1: Known([own])})).advice
     assert first.predicted_gain_pct == pytest.approx(100.0, rel=0.05)
     least, most = first.gain_interval_pct
     assert least < first.predicted_gain_pct < most
@@ -127,6 +128,7 @@ def test_a_gain_is_no_more_than_what_the_others_waited():
     assert first.fix.expect == "The other ranks no longer wait for rank 1."
     assert first.fix.limit == "CPUs."
     assert second.text == "Make it cheaper."
+    assert third.predicted_gain_pct == pytest.approx(first.predicted_gain_pct)
 
 
 def test_an_advice_that_cures_a_part_gains_that_part():

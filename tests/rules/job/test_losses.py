@@ -112,3 +112,13 @@ def test_why_it_is_not_judged():
     apart = job(late(1, "forward", 0.02), wait=False)
     assert "drift apart" in why_not_judged(apart)
     assert losses(apart) == []
+
+
+@pytest.mark.parametrize("meet", ["optimizer", "callbacks", "loop"])
+@pytest.mark.parametrize("bucket", ["data_wait", "forward", "backward"])
+def test_ranks_of_one_host_that_meet_after_the_backward_pass(bucket, meet):
+    """A lasting lateness that is made up for in the optimizer is not taken for clocks that differ."""
+    (found,) = losses(job(late(1, bucket, 0.015), meet=meet))
+    assert found.ranks == (1,)
+    assert max(found.parts, key=found.parts.__getitem__) == bucket
+    assert found.lost_s == pytest.approx(3.0, rel=0.05)

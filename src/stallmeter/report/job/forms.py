@@ -67,12 +67,12 @@ def rank_table(job: JobReport, most: int = MOST_ROWS) -> Table:
     rows = sorted(job.rows, key=lambda row: (-(row.late_s or 0.0), row.rank))[:most]
     hosts = {row.host for row in job.rows}
     place = ("host",) if len(hosts) > 1 else ()
-    head = ("Rank", *place, "own work", "waits for others", "for data", "waited for", "by its own records")
+    head = ("Rank", *place, "own time", "waits for others", "for data", "waited for", "by its own records")
     return Table(
         head,
         tuple(_row(row, job, with_host=bool(place)) for row in sorted(rows, key=lambda row: row.rank)),
         words=frozenset({len(head) - 1, *((1,) if place else ())}),
-        title="Own work of a mean step, and shares of the training time",
+        title="Own time of a mean step, and shares of the training time",
     )
 
 
@@ -139,18 +139,17 @@ def heat_of(job: JobReport) -> Heat | None:
     most = max((s for row in heat.seconds for s in row), default=0.0) if heat is not None else 0.0
     if heat is None or most <= 0:
         return None
-    span = heat.last - heat.first + 1
     # What is little everywhere stays pale.
-    strongest = max(most, STRONG * job.training_s / len(heat.seconds[0]))
+    strongest = max(most, STRONG * heat.piece_s)
+    ends = [*(begin - 1 for begin in heat.begins[1:]), heat.last]
     rows = []
     for rank, seconds in zip(heat.ranks, heat.seconds, strict=True):
         cells = []
-        for piece, s in enumerate(seconds):
-            begin, end = (heat.first + (piece + i) * span // len(seconds) for i in (0, 1))
-            said = f"rank {rank}, steps {begin:,} to {max(begin, end - 1):,}: {wording.seconds(s)} waited for it"
+        for begin, end, s in zip(heat.begins, ends, seconds, strict=True):
+            said = f"rank {rank}, steps {begin:,} to {end:,}: {wording.seconds(s)} waited for it"
             cells.append((round(100 * s / strongest), said))
         rows.append(HeatRow(rank, tuple(cells)))
-    return Heat(tuple(rows), f"step {heat.first:,}", f"step {heat.last:,}", wording.seconds(most))
+    return Heat(tuple(rows), f"step {heat.begins[0]:,}", f"step {heat.last:,}", wording.seconds(most))
 
 
 def job_to_json(job: JobReport) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...ranks.job import Job, RankView
@@ -84,11 +84,14 @@ class HeatMap:
     """Who was waited for, when."""
 
     ranks: tuple[int, ...]
-    first: int
+    begins: tuple[int, ...]
+    """Index of the first step of each piece of the run; all pieces have as many steps."""
     last: int
-    """Indices of the first and last step."""
+    """Index of the last step."""
+    piece_s: float
+    """Time of the steps in a piece."""
     seconds: tuple[tuple[float, ...], ...]
-    """By rank, then by piece of the run, all of which have as many steps."""
+    """By rank, then by piece."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +138,7 @@ def job_report(job: Job, verdict: JobVerdict) -> JobReport:
         why_not=verdict.why_not,
         silent=tuple(silent_lines(job)),
         who_waits=tuple(_who_waits(job, verdict))[:MOST_LINES],
-        heat=None if merged is None or not _is_worth_drawing(merged) else _heat(merged),
+        heat=_heat(job, verdict),
         slowest=()
         if merged is None or not _is_worth_drawing(merged)
         else _slowest(merged, [view.steps for view in job.ranks]),
@@ -196,7 +199,7 @@ def _who_waits(job: Job, verdict: JobVerdict) -> list[str]:
 def _waits(loss: Loss, job: Job) -> str:
     late, each = work_of(loss), wording.seconds(loss.per_step_s)
     share = f"{each} in a mean step, {wording.percent(100 * loss.share)} of the training time"
-    share += " (seen at the collectives)" if loss.from_collectives else ""
+    share += f" (seen by {loss.seen_by})" if loss.from_collectives else ""
     if not loss.ranks:
         return f"The ranks wait for each other in turn, for the last one and {late}: {share}."
     others = sorted(set(range(job.world_size)) - set(loss.ranks))
@@ -209,16 +212,36 @@ def _is_worth_drawing(merged: Merged) -> bool:
     return merged.is_together and merged.loss_share >= TOLD_SHARE
 
 
-def _heat(merged: Merged) -> HeatMap | None:
-    if not merged.meetings:
+def _heat(job: Job, verdict: JobVerdict) -> HeatMap | None:
+    """Return who was waited for, by what has seen most of it: the ledgers, or the collectives of some steps."""
+    merged, exchanges = job.merged, job.exchanges
+    if merged is None:
         return None
-    span = max(1, merged.last_index - merged.first_index + 1)
-    bins = min(BINS, span)
+    largest = next(iter(verdict.losses), None)
+    if largest is not None and largest.from_collectives and exchanges is not None and exchanges.waited_s:
+        steps = sorted(exchanges.steps)
+        places = {index: at for at, index in enumerate(steps)}
+        waits = [
+            (places[i], rank, s) for i, late in exchanges.waited_s.items() if i in places for rank, s in late.items()
+        ]
+        return _binned(merged.ranks, steps, waits, exchanges.total_s)
+    if not _is_worth_drawing(merged):
+        return None
+    waits = [(meeting.index - merged.first_index, meeting.rank, meeting.loss_s) for meeting in merged.meetings]
+    return _binned(merged.ranks, range(merged.first_index, merged.last_index + 1), waits, merged.total_s)
+
+
+def _binned(
+    ranks: Sequence[int], steps: Sequence[int], waits: Iterable[tuple[int, int, float]], total_s: float
+) -> HeatMap:
+    """Return waits, each with the place of its step, as seconds by rank and piece of the run."""
+    bins = min(BINS, len(steps))
     seconds: defaultdict[int, list[float]] = defaultdict(lambda: [0.0] * bins)
-    for meeting in merged.meetings:
-        seconds[meeting.rank][min(bins - 1, (meeting.index - merged.first_index) * bins // span)] += meeting.loss_s
-    most = sorted(sorted(merged.ranks, key=lambda rank: -sum(seconds[rank]))[:MOST_ROWS])
-    return HeatMap(tuple(most), merged.first_index, merged.last_index, tuple(tuple(seconds[rank]) for rank in most))
+    for at, rank, waited_s in waits:
+        seconds[rank][min(bins - 1, max(0, at) * bins // len(steps))] += waited_s
+    most = sorted(sorted(ranks, key=lambda rank: -sum(seconds[rank]))[:MOST_ROWS])
+    begins = tuple(steps[-(-piece * len(steps) // bins)] for piece in range(bins))
+    return HeatMap(tuple(most), begins, steps[-1], total_s / bins, tuple(tuple(seconds[rank]) for rank in most))
 
 
 def _slowest(merged: Merged, steps: Sequence[RankSteps]) -> tuple[SlowStep, ...]:

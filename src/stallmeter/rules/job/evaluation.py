@@ -16,6 +16,7 @@ from ..evaluation import BEFORE_TRAINING
 from . import JOB_RULES
 from .gain import job_gain
 from .losses import COMPUTE, Loss, group_of, losses, why_not_judged
+from .starved import as_slow, starved
 from .words import OTHERS, of_ranks, waited
 
 WORTH_SHARE = 0.05
@@ -130,13 +131,18 @@ def _of_late_ranks(job: Job, loss: Loss) -> Diagnosis | None:
 def _promoted(job: Job, loss: Loss, own: Diagnosis) -> Diagnosis:
     share_pct = 100.0 * loss.share
     who = of_ranks(loss.ranks)
+    # A loader that is as slow has its next batch ready after the wait for the late rank.
+    hidden = as_slow(job, loss.ranks) if loss.bucket == "data_wait" else ()
+    ranks = tuple(sorted((*loss.ranks, *hidden)))
+    said = f"{waited(loss)}. "
+    said += f"The loader{'s' if len(hidden) > 1 else ''} of {of_ranks(hidden)} would be as late. " if hidden else ""
     return replace(
         own,
         severity=Severity.CRITICAL if loss.share >= CRITICAL_SHARE else Severity.WARNING,
-        summary=f"{waited(loss)}. {own.summary}",
+        summary=said + own.summary,
         time_lost_s=loss.lost_s,
         share_pct=100.0 * loss.lost_s / job.wall_s if job.wall_s else 0.0,
-        ranks=loss.ranks,
+        ranks=() if len(ranks) == len(job.ranks) else ranks,
         evidence=(
             Evidence(f"waited for {who}, share of training time", share_pct, "%", 100.0 * WORTH_SHARE, "our choice"),
             Evidence("waited for it in a mean step", loss.per_step_s, "s"),
@@ -149,18 +155,20 @@ def _promoted(job: Job, loss: Loss, own: Diagnosis) -> Diagnosis:
 
 def _of_the_job(job: Job, loss: Loss, own: Diagnosis) -> tuple[Advice, ...]:
     """Return a rank's advice with what the job gains by it: no more than what the others waited."""
-    if not own.advice:
-        return ()
-    first, *rest = own.advice
-    won_s = min(_won_s(job, own), loss.lost_s)
-    gain_pct, interval_pct = job_gain(job, won_s)
-    fix = first.fix
-    expect = fix.expect
-    if first.predicted_gain_pct is not None and (gain_pct is None or gain_pct < first.predicted_gain_pct):
-        # What it says of the rank's own steps does not hold for the job: another rank sets the pace then.
-        expect = f"The other ranks no longer wait for {of_ranks(loss.ranks) if len(loss.ranks) < 3 else 'these'}."
-    made = Advice.of(fix.do, expect=expect, limit=fix.limit, gain_pct=gain_pct, interval_pct=interval_pct)
-    return (made, *rest)
+    made = []
+    for place, advice in enumerate(own.advice):
+        own_pct, fix = advice.predicted_gain_pct, advice.fix
+        if place and own_pct is None:
+            made.append(advice)
+            continue
+        won_s = min(_won_s(job, replace(own, advice=(advice,))), loss.lost_s)
+        gain_pct, interval_pct = job_gain(job, won_s)
+        expect = fix.expect
+        if own_pct is not None and (gain_pct is None or gain_pct < own_pct):
+            # What it says of the rank's own steps does not hold for the job: another rank sets the pace then.
+            expect = f"The other ranks no longer wait for {of_ranks(loss.ranks) if len(loss.ranks) < 3 else 'these'}."
+        made.append(Advice.of(fix.do, expect=expect, limit=fix.limit, gain_pct=gain_pct, interval_pct=interval_pct))
+    return tuple(made)
 
 
 def _joined(found: Sequence[Loss]) -> list[Loss]:
@@ -209,6 +217,7 @@ def _of_all(job: Job, found: Sequence[Loss], *, judged: bool) -> tuple[list[Diag
             (costly if costs else free)[kind].append((view.rank, diagnosis))
     diagnoses = [_worst(job, said) for said in free.values()]
     explained: list[Loss] = []
+    all_starve = len(starved(job)) == len(job.ranks)
     for said in costly.values():
         shared_s = _shared_s(job, said) if judged else None
         asked = sum(1 for view in job.ranks if view.verdict is not None)
@@ -220,7 +229,8 @@ def _of_all(job: Job, found: Sequence[Loss], *, judged: bool) -> tuple[list[Diag
         lost_s = least_s if shared_s is None else min(least_s, shared_s)
         # Waits that come to all ranks alike never come to all at once: what they differ by is part of the same.
         for loss in found if shared_s is not None and bucket else ():
-            if not loss.ranks and loss.bucket == group_of(bucket) != COMPUTE and loss.lost_s <= lost_s:
+            belongs = loss.lost_s <= lost_s or (bucket == "data_wait" and all_starve)
+            if not loss.ranks and loss.bucket == group_of(bucket) != COMPUTE and belongs:
                 explained.append(loss)
                 lost_s = min(least_s, lost_s + loss.lost_s)
         if lost_s >= WORTH_SHARE * job.training_s or diagnosis.rule in BEFORE_TRAINING:

@@ -21,8 +21,14 @@ NAMED_SHARE = 0.8
 LIKE_OTHERS = 0.5
 """Part of what those who are named have caused on the mean, from which on another one is named beside them."""
 
+COUNTS = 0.25
+"""Part of the mean loss of a step from which on a rank counts as late in one."""
+
 CHANCE = 1e-3
 """A rank that was last so often by chance, were all alike, is not named; the binomial test."""
+
+COUNTS = 0.5
+"""Part of the mean loss of a step from which on a step counts as one in which a rank was late."""
 
 EXTRA_SHARE = 0.03
 """Share of the steps' time by which the collectives must show more loss than the ledgers, to be believed."""
@@ -85,14 +91,17 @@ def losses(job: Job) -> list[Loss]:
         for (rank, bucket), seconds in merged.lost_s.items():
             lost[group_of(bucket)][rank] += seconds
             parts[group_of(bucket)][bucket] += seconds
-        for meeting in merged.meetings:
-            late[group_of(meeting.bucket)][meeting.rank] += 1
     unseen, unseen_steps = _unseen(job), 0.0
     for part in unseen:
         lost[COMPUTE][part.rank] += part.lost_s
         parts[COMPUTE][part.bucket] += part.lost_s
         late[COMPUTE][part.rank] += part.times
         unseen_steps += part.times * (merged.steps / max(1, part.looked_at) - 1.0)
+    for meeting in merged.meetings if merged.is_together else ():
+        group = group_of(meeting.bucket)
+        # Ranks that are alike differ a little in each step: that is no time that one of them was late.
+        if meeting.loss_s >= COUNTS * sum(lost[group].values()) / merged.steps:
+            late[group][meeting.rank] += 1
     found = []
     unseen_s = sum(part.lost_s for part in unseen)
     for group, by_rank in lost.items():

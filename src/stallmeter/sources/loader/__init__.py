@@ -86,6 +86,8 @@ class LoaderProbe:
     def __init__(self, handed_out: Callable[[], int] = lambda: 0) -> None:
         self.in_loop = False
         """Whether batches are made in the loop thread: only then are `loop_before` and `loop_after` of use."""
+        self.fetches_per_step = 1
+        """How often the loop asks for a batch in one step. Set by the adapter before `attach`."""
         self._prefetch = PrefetchQueue()
         self._loop = LoopTimer()
         # Between the thread that makes iterators and the sampler thread. The training thread takes it between epochs
@@ -187,8 +189,9 @@ class LoaderProbe:
             time_s: Unix time of this poll.
         """
         with self._lock:
+            handed_out = self._handed_out()  # before they are drained: the loop may take many meanwhile
             made = self._drain()
-            self._listen({batch.loader for batch in made})
+            self._listen({batch.loader for batch in made}, handed_out)
             self._learn()
             silent = {number for number, ear in self._ears.items() if ear.silent is not None}
             made = [batch for batch in made if batch.loader not in silent]
@@ -289,7 +292,7 @@ class LoaderProbe:
             return _silenced(info)
         return info
 
-    def _listen(self, numbers: set[int]) -> None:
+    def _listen(self, numbers: set[int], handed_out: int) -> None:
         """Workers were heard of, or were not: then it may be another loader's that make the batches.
 
         Where the loop's iterator can be looked into, it tells whose they are: workers of a validation loader in the
@@ -304,7 +307,7 @@ class LoaderProbe:
                 known, ear.silent, ear.since, ear.heard = ear.silent, None, None, True
                 if known is not None:
                     self._tell(replace(known, time_s=time.time()))
-            elif ear.since is not None and self._handed_out() - ear.since >= SILENT_BATCHES:
+            elif ear.since is not None and handed_out - ear.since >= SILENT_BATCHES:
                 ear.since = None
                 if info is not None and info.probed:
                     ear.silent = info
@@ -330,7 +333,7 @@ class LoaderProbe:
             if info is None or fetches - before < RATIO_FETCHES:
                 continue
             self._counted[number] = fetches, taken
-            ratio = (taken - had) / (fetches - before)
+            ratio = (taken - had) / (fetches - before) * self.fetches_per_step
             if abs(ratio - (info.batches_per_step or 1.0)) > SAME_RATIO * (info.batches_per_step or 1.0):
                 self._tell(replace(info, batches_per_step=ratio, time_s=time.time()))
 
@@ -343,6 +346,8 @@ class LoaderProbe:
         last = self._infos.get(info.loader)
         if last is not None and info.batches_per_step is None and info.num_workers == last.num_workers:
             info = replace(info, batches_per_step=last.batches_per_step)
+        if info.batches_per_step is None and self.fetches_per_step > 1:
+            info = replace(info, batches_per_step=float(self.fetches_per_step))
         if last is None or replace(info, time_s=last.time_s) != last:
             self._pending.append(info)
         self._infos[info.loader] = info

@@ -34,13 +34,15 @@ OF_THE_LOADER = frozenset(
         "collate_fn",
         "dataset",
         "generator",
+        "gradient_state",
         "multiprocessing_context",
         "sampler",
         "synchronized_generator",
         "worker_init_fn",
     }
 )
-"""What a DataLoader, or what passes for one, keeps in these leads to no other loader."""
+"""What a DataLoader, or what passes for one, keeps in these leads to no other loader of the same loop. Accelerate's
+``gradient_state`` is one for the whole process and remembers other loops' loaders."""
 
 IN_THIS_THREAD = frozenset(
     {"accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "torchdata", "webdataset"}

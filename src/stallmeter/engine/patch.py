@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import functools
+import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 _ABSENT = object()
@@ -44,6 +46,22 @@ class Patches:
         patch = Patch(replacement)
         patch.original = getattr(owner, name)
         self._undo.append(_put(owner, name, patch) or _assign(owner, name, patch))
+
+    def around(self, owner: object, name: str, span: AbstractContextManager[Any]) -> None:
+        """Have each call of ``owner.name`` on this one instance run in a span, where the calling thread makes it.
+
+        Raises:
+            AttributeError: The instance has no such attribute or takes none.
+        """
+        original, thread = getattr(owner, name), threading.get_ident()
+
+        def spanned(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != thread:  # a checkpoint written in the background, say: not the ledger's
+                return original(*args, **kwargs)
+            with span:
+                return original(*args, **kwargs)
+
+        self.set(owner, name, spanned)
 
     def undo(self) -> None:
         """Restore what was there, where our patch still stands."""

@@ -1,0 +1,210 @@
+"""One call of ``Trainer.train``: from the Trainer's methods to spans of the ledger.
+
+A step is an update of the weights, however many batches go into it. Since 4.46 the Trainer fetches all of them first,
+in ``get_batch_samples``; before, each when the one before it was used, and what is seen of that is the time between.
+Names were read in transformers 4.40 to 5.23; one that is not there costs its detail, never time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..engine.monitor import Monitor
+from ..engine.patch import Patches
+from ..engine.run import Run, is_signalled
+from ..timing.ledger import (
+    BACKWARD,
+    CALLBACKS,
+    CHECKPOINT,
+    FORWARD,
+    LOGGING,
+    OPTIMIZER,
+    VALIDATION,
+    WORKER_STARTUP,
+    Ledger,
+    Span,
+    ValidationWait,
+    WorkSpan,
+)
+from .spans import Batches, Fetch, InTraining
+
+_CHECKPOINT = ("_save_checkpoint", "_load_best_model")
+_VALIDATION = ("evaluate", "predict")
+_SILENT = ("DefaultFlowCallback",)
+"""Callbacks that decide what comes next and do nothing themselves."""
+
+
+class Training:
+    """What the callback drives.
+
+    Args:
+        run: Of this training.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.monitor = Monitor.of(run)
+        self.optimizer = WorkSpan(run.clock.ledger, OPTIMIZER)
+        self._run = run
+        self._clock = run.clock
+        self._ledger: Ledger = run.clock.ledger
+        self._patches = Patches()
+        self._fetch = Fetch(run.clock)
+        self._batches: Batches | None = None
+        self._between = False
+        """Whether waiting for a batch is what happens between two events: the Trainer has no method that fetches."""
+        self._in_epoch = self._asking = False
+        self._samples: int | None = 0
+        self._evaluation_wait = ValidationWait(self._ledger)
+        self._unasked = 0
+
+    def listen(self, trainer: Any, but: type) -> None:
+        """Turn the Trainer's methods, and the events of callbacks of other kinds than ``but``, into spans."""
+        ledger, around = self._ledger, self._patches.around
+        around(trainer, "log", Span(ledger, ledger.slot(LOGGING, "Trainer.log")))
+        around(trainer, "compute_loss", InTraining(ledger, FORWARD))
+        around(trainer.accelerator, "backward", InTraining(ledger, BACKWARD))
+        spans = {name: Span(ledger, CHECKPOINT) for name in _CHECKPOINT}
+        spans |= {name: WorkSpan(ledger, VALIDATION) for name in _VALIDATION}
+        for name, span in spans.items():
+            if hasattr(trainer, name):
+                around(trainer, name, span)
+        self._put(trainer, "training_step", self._training_step)
+        self._put(trainer, "evaluation_loop", self._evaluation_loop)
+        self._put(trainer, "prediction_loop", self._evaluation_loop)
+        self._put(trainer, "prediction_step", self._prediction_step)
+        self._between = not self._put(trainer, "get_batch_samples", self._get_batch_samples)
+        if self._between:
+            self._put(trainer, "_maybe_log_save_evaluate", self._maybe_log_save_evaluate)
+        for callback in trainer.callback_handler.callbacks:
+            if not isinstance(callback, but) and type(callback).__name__ not in _SILENT:
+                self._listen_to(callback)
+
+    def _listen_to(self, callback: Any) -> None:
+        kinds = type(callback).__mro__
+        reports = any(kind.__module__.startswith("transformers.integrations") for kind in kinds)
+        span = Span(self._ledger, self._ledger.slot(LOGGING if reports else CALLBACKS, kinds[0].__name__))
+        for name in dir(kinds[0]):
+            definer = next(kind for kind in kinds if name in vars(kind)) if name.startswith("on_") else None
+            if definer is not None and definer.__name__ != "TrainerCallback":
+                self._patches.around(callback, name, span)
+
+    def _put(self, trainer: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> bool:
+        original = getattr(trainer, name, None)
+        if original is not None:
+            self._patches.set(trainer, name, make(original))
+        return original is not None
+
+    # -- batches and steps --------------------------------------------------------------------------------------------
+
+    def begin_epoch(self, loader: Any, epoch: int, accumulate: int) -> None:
+        """An epoch begins: what is not waiting for a batch until the first one comes is the start of the workers."""
+        self._ledger.base(WORKER_STARTUP)
+        self._run.loaders.fetches_per_step = accumulate
+        if loader is not None:
+            self._run.loaders.prepare(loader)
+        self._clock.new_epoch(epoch)
+        self._in_epoch, self._samples = True, 0
+        self.ask_for_batch()
+
+    def ask_for_batch(self) -> None:
+        """The Trainer asks for a batch from now on, where no method of its own does."""
+        if self._between and self._in_epoch and not self._asking:
+            self._asking = True
+            self._fetch.__enter__()
+
+    def got_batch(self) -> None:
+        """It has got it."""
+        if self._asking:
+            self._asking = False
+            self._fetch.__exit__()
+
+    def end_step(self, updates: int) -> None:
+        """The weights were updated for the ``updates``-th time."""
+        clock = self._clock
+        clock.samples, self._samples = self._samples, 0
+        clock.optimizer_step = clock.tracker_step = updates
+        clock.worked = True
+
+    def end_epoch(self) -> None:
+        """What follows belongs to no step."""
+        self._in_epoch, self._batches = False, None
+        if self._asking:  # for one more than there are
+            self._asking = False
+            self._fetch.leave()
+        self._clock.pause()
+
+    def _get_batch_samples(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def get_batch_samples(epoch_iterator: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._batches is None or self._batches.iterator is not epoch_iterator:
+                self._batches = Batches(epoch_iterator, self._fetch)
+                self._run.loaders.iterator_made(epoch_iterator)
+            return original(self._batches, *args, **kwargs)
+
+        return get_batch_samples
+
+    def _maybe_log_save_evaluate(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def maybe_log_save_evaluate(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            self.ask_for_batch()
+            return result
+
+        return maybe_log_save_evaluate
+
+    def _training_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def training_step(*args: Any, **kwargs: Any) -> Any:
+            self.got_batch()
+            size = self._run.loaders.size(args[1] if len(args) > 1 else kwargs.get("inputs"))
+            self._samples = None if size is None or self._samples is None else self._samples + size
+            return original(*args, **kwargs)
+
+        return training_step
+
+    # -- evaluations --------------------------------------------------------------------------------------------------
+
+    def _evaluation_loop(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def evaluation_loop(dataloader: Any, *args: Any, **kwargs: Any) -> Any:
+            self._evaluation_wait.begin(workers=bool(getattr(dataloader, "num_workers", 0)))
+            self._unasked = _batches_of(dataloader)
+            self.ask_for_evaluation()
+            try:
+                return original(dataloader, *args, **kwargs)
+            finally:
+                self._got_for_evaluation()
+
+        return evaluation_loop
+
+    def _prediction_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def prediction_step(*args: Any, **kwargs: Any) -> Any:
+            self._got_for_evaluation()
+            return original(*args, **kwargs)
+
+        return prediction_step
+
+    def ask_for_evaluation(self) -> None:
+        """A batch to evaluate is asked for now, unless there is none left."""
+        if self._unasked > 0:
+            self._unasked -= 1
+            self._evaluation_wait.__enter__()
+
+    def _got_for_evaluation(self) -> None:
+        self._evaluation_wait.__exit__()
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def close(self, reason: str, exception: BaseException | None = None) -> None:
+        """Undo every patch, then end the run."""
+        self._in_epoch, self._batches = False, None
+        self._run.guard("removing the patches", self._patches.undo)
+        if exception is None:
+            self._run.close(reason)
+        else:
+            self._run.abort(reason, signalled=is_signalled(exception))
+
+
+def _batches_of(loader: Any) -> int:
+    """Return how many batches a loader says it has; 1 where it does not: when another is asked for is then not seen."""
+    try:
+        return len(loader)
+    except Exception:  # noqa: BLE001 - a length is somebody else's code, and only worth something if there is one
+        return 1

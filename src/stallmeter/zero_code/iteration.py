@@ -1,0 +1,162 @@
+"""What the loop gets in place of its loader's iterator: the same batches, the same attributes, and somebody listens."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from ..timing.batches import batch_size, given_size
+
+if TYPE_CHECKING:
+    from .loop import Loop
+
+now = time.perf_counter_ns
+
+MOST_BATCHES = 4096
+"""So many batches are remembered while it is not known what they are for."""
+
+
+class Fetch(NamedTuple):
+    """A batch that was asked for before it was known whether it is one of the training's."""
+
+    asked: int
+    got: int
+    samples: int | None
+    grad: bool
+    """Whether gradients were being recorded."""
+
+
+class Iteration:
+    """One iteration of a loader that was not asked to be watched. What it does with a batch is its class.
+
+    No object of ours refers back to it: when the loop lets go of it, it is gone at once, and says so.
+
+    Args:
+        loop: Of the process.
+        loader: What is iterated.
+        iterator: The loader's own.
+        began: When the loader was asked for it, ns.
+        made: When it was there.
+        grad: Whether gradients were being recorded then.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "began",
+        "exhausted",
+        "fetches",
+        "grad",
+        "gradients",
+        "iterator",
+        "loader",
+        "loop",
+        "made",
+        "thread",
+        "timed",
+        "updates",
+    )
+
+    def __init__(self, loop: Loop, loader: Any, iterator: Iterator[Any], began: int, made: int, grad: bool) -> None:
+        self.loop = loop
+        self.loader = loader
+        self.iterator = iterator
+        self.began = began
+        self.made = made
+        self.grad = grad
+        self.thread = get_ident()
+        self.timed: Any = iterator
+        """What times it; the loader's own iterator where nobody does."""
+        self.fetches: list[Fetch] = []
+        self.updates = loop.updates
+        """Of all optimizers when it was begun."""
+        self.gradients = 0
+        """Batches after which gradients were computed."""
+        self.exhausted = False
+
+    def __iter__(self) -> Iteration:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self.timed)
+
+    def __len__(self) -> int:
+        return len(self.iterator)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in Iteration.__slots__:
+            raise AttributeError(name)
+        return getattr(self.iterator, name)
+
+    def __reduce__(self) -> NoReturn:
+        raise NotImplementedError("the iterator of a DataLoader cannot be pickled")
+
+    def __del__(self, _ends: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not _ends():  # then even the names of modules are gone
+            self.loop.left(self)
+
+
+class Timed(Iteration):
+    """Training or validation, and known to be that."""
+
+    __slots__ = ()
+
+
+class Asking(Timed):
+    """Training, while it is not known what another iteration is for that has begun in the midst of it."""
+
+    __slots__ = ()
+
+    def __next__(self) -> Any:
+        self.__class__ = Timed  # type: ignore[assignment]
+        self.loop.before_batch(self)
+        return next(self.timed)
+
+
+class Validating(Iteration):
+    """Validation that has not begun: there may be a long time between the making of an iterator and its use."""
+
+    __slots__ = ()
+
+    def __next__(self) -> Any:
+        self.loop.begin_validation(self)
+        return next(self.timed)
+
+
+class Undecided(Iteration):
+    """Nobody knows yet what it is for: remembers when it was asked, so that the first step counts in hindsight.
+
+    It may be kept for the whole training and be asked now and then, as loaders are whose workers never end.
+    """
+
+    __slots__ = ()
+
+    def __next__(self) -> Any:
+        loop, before = self.loop, self.loop.fetching
+        grad = loop.records_gradients()
+        if self.grad and not grad and loop.monitor is not None:
+            loop.begin_validation(self)
+            return next(self.timed)
+        self.thread = loop.fetching = get_ident()
+        asked = now()
+        try:
+            batch = next(self.iterator)
+        except StopIteration:
+            loop.fetching = before
+            self.exhausted = True
+            loop.left(self)
+            raise
+        finally:
+            loop.fetching = before
+        if len(self.fetches) < MOST_BATCHES:
+            got = now()
+            self.fetches.append(Fetch(asked, got, batch_size(batch, given_size(self.loader)), grad))
+        return batch
+
+
+def in_this_process(loop: Loop) -> bool:
+    """Whether a loop is that of this process, and not of the one that it was forked from."""
+    return loop.pid == os.getpid()

@@ -1,0 +1,431 @@
+"""Finds out which loaders a program trains on, and has them timed as `Monitor.watch` would.
+
+The sign of training is the step of an optimizer on the thread that iterates. An iteration that is begun before anything
+is known is remembered until there is one, and booked then. Under ``no_grad``, and without such a step until its end,
+it is validation. A run starts with the first step of an optimizer, so a program that trains nothing records nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from threading import get_ident
+from typing import Any
+
+from ..engine.guard import Guard
+from ..engine.monitor import Monitor, turns_of
+from ..engine.options import Options
+from ..engine.run import Run, runs_going_on
+from ..engine.wiring import OWN_NAME, plain_run
+from ..errors import StallmeterError
+from ..timing.ledger import (
+    CALLBACKS,
+    DATA_WAIT,
+    FIRST_WAIT,
+    OPTIMIZER,
+    VALIDATION_START,
+    VALIDATION_WAIT,
+    WORKER_STARTUP,
+    Span,
+    WorkSpan,
+)
+from ..timing.loop import Watched
+from ..timing.turns import Turns
+from .hindsight import Past, begin_validation, book_training, book_validation
+from .iteration import Asking, Iteration, Timed, Undecided, Validating, in_this_process
+from .known import Known, Stage
+
+_log = logging.getLogger("stallmeter")
+now = time.perf_counter_ns
+
+WAITS = frozenset({DATA_WAIT, FIRST_WAIT, VALIDATION_START, VALIDATION_WAIT, WORKER_STARTUP})
+"""In these somebody who is timed asks a loader: what that iterates in turn is no loop."""
+
+MOST_TRIES = 8
+"""So often a run is put together for a loop that proves to be none: it takes some hundredths of a second."""
+
+ENOUGH_GRADIENTS = 3
+"""After so many batches with gradients and no step of an optimizer none is waited for."""
+
+FEW_BATCHES = 2
+"""Fewer are a look at a batch, from which nothing is learnt."""
+
+
+class Loop:
+    """The training loop of one process, which nobody has told of.
+
+    Args:
+        options: Of the run.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.pid = os.getpid()
+        self.run: Run | None = None
+        """Put together when a loader is iterated, started with the first step of an optimizer."""
+        self.monitor: Monitor | None = None
+        """Of the run that has started."""
+        self.fetching: int | None = None
+        """The thread that waits for a batch of an iteration that is not decided."""
+        self.updates = 0
+        """Signs of training on the thread that iterates: steps of all optimizers; without any, gradients computed."""
+        self.batches_elsewhere = False
+        """Whether an optimizer was stepped on another thread than the one that iterates."""
+        self.closed = False
+        self._guard = Guard(lambda _: None)
+        self._known = Known()
+        self._undecided: list[weakref.ref[Iteration]] = []
+        self._training: list[weakref.ref[Iteration]] = []
+        self._validating: list[weakref.ref[Iteration]] = []
+        self._probed: object = None
+        """The loader whose workers are probed, before the run has started."""
+        self._tries = 0
+        self._turns: Turns | None = None
+        self._first_optimizer: int | None = None
+        self._heard_of_updates = False
+        self._optimizer_span: Span | None = None
+        self._stepped_in = -1
+        """The step of the clock in which an optimizer was stepped last."""
+
+    # -- the loop asks for an iterator ---------------------------------------------------------------------------------
+
+    def begin(self, loader: Any, make: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+        """Return what the loop iterates in place of its loader's iterator.
+
+        Args:
+            loader: What is iterated.
+            make: Makes its iterator; called once.
+        """
+        if self._is_not_ours():
+            return make()
+        grad = self.records_gradients()
+        stage = self._guard("zero-code", self._expect, loader, grad)
+        if stage is Stage.TRAINING:
+            return self._train(loader, make)
+        if stage is None:
+            return make()
+        began = now()
+        iterator = self._unseen(make)
+        kind = Validating if stage is Stage.VALIDATION else Undecided
+        iteration = kind(self, loader, iterator, began, now(), grad)
+        if kind is Undecided:
+            self._undecided.append(weakref.ref(iteration))
+        self._tell_training()
+        return iteration
+
+    def records_gradients(self) -> bool:
+        """Whether the calling thread records gradients: not under ``no_grad`` or ``inference_mode``."""
+        return bool(sys.modules["torch"].is_grad_enabled())
+
+    def _unseen(self, make: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+        before, self.fetching = self.fetching, get_ident()
+        try:
+            return make()
+        finally:
+            self.fetching = before
+
+    def _is_not_ours(self) -> bool:
+        """Whether what begins is part of something that is timed already, or somebody else's."""
+        turns, run = self._turns, self.run
+        if self.closed or self.fetching == get_ident():
+            return True
+        if turns is not None and turns.has():
+            stack = turns.clock.ledger.stack
+            if len(stack) > 1 and stack[-1] in WAITS:
+                return True
+        if self.monitor is not None and turns is not None and not turns.has() and turns.clock.open:
+            return True  # beside the loop, in another thread
+        return any(other is not run for other in runs_going_on())
+
+    def _expect(self, loader: Any, grad: bool) -> Stage:
+        if self.monitor is None:
+            if grad:
+                self._prepare(loader)
+            return Stage.UNKNOWN
+        stage = self._known.stage(loader)
+        leader = self._leader()
+        if stage is Stage.TRAINING and leader is not None and leader.loader is loader:
+            return Stage.UNKNOWN  # a look at a batch, in the midst of training on others of the same loader
+        if stage in (Stage.TRAINING, Stage.MIXED):
+            return stage if grad or stage is Stage.MIXED else Stage.VALIDATION
+        return Stage.UNKNOWN if grad and stage is Stage.UNKNOWN else Stage.VALIDATION
+
+    def _prepare(self, loader: Any) -> None:
+        """Put a run together before anything is known: workers are probed from their start or not at all."""
+        if self.run is None and self._tries < MOST_TRIES:
+            self._tries += 1
+            self._assemble()
+        run = self.run
+        if run is None:
+            return
+        asked = any(iteration.fetches for iteration in self._alive(self._undecided))
+        if self._probed is None or asked:
+            run.loaders.probe_workers(loader)
+            self._probed = loader
+
+    def _assemble(self) -> None:
+        try:
+            self.run = plain_run(self.options)
+        except (OSError, StallmeterError) as exc:
+            _log.warning("stallmeter: nothing is recorded: %s", exc)
+            self.closed = True
+            return
+        self._turns = turns_of(self.run)
+
+    def _train(self, loader: Any, make: Callable[[], Iterator[Any]]) -> Iteration:
+        made: list[Iterator[Any]] = []
+
+        def keep() -> Iterator[Any]:
+            made.append(self._unseen(make))
+            return made[0]
+
+        began = now()
+        timed = self._watch(loader, "train").begin(keep)
+        iteration = Timed(self, loader, made[0], began, now(), True)
+        iteration.timed = timed
+        self._training.append(weakref.ref(iteration))
+        return iteration
+
+    def _watch(self, loader: Any, stage: str, *, begun: bool = False) -> Watched[Any]:
+        assert self.run is not None
+        assert self._turns is not None
+        loaders = self.run.loaders
+
+        def size(batch: object) -> int | None:
+            return batch.samples if type(batch) is Past else loaders.size(batch)
+
+        return Watched(
+            loader,
+            self._turns,
+            stage=stage,
+            prepare=loaders.prepare_begun if begun else loaders.prepare,
+            started=(lambda _: None) if begun else loaders.iterator_made,
+            size=size,
+        )
+
+    def _watch_begun(self, loader: Any, stage: str) -> Watched[Any]:
+        return self._watch(loader, stage, begun=True)
+
+    # -- an optimizer steps --------------------------------------------------------------------------------------------
+
+    def before_update(self) -> None:
+        """An optimizer is about to step."""
+        self._heard_of_updates = True
+        if self.closed:
+            return
+        if self._undecided or self._validating:
+            self._guard("zero-code", self._decide)
+        turns, span = self._turns, self._optimizer_span
+        if span is None or turns is None or not turns.has():
+            return
+        clock = turns.clock
+        if self._stepped_in != clock.index and OPTIMIZER in clock.ledger.stack:
+            clock.ledger.exit(OPTIMIZER)  # it raised, and the program went on
+        self._stepped_in = clock.index
+        span.__enter__()
+
+    def after_update(self, optimizer: object) -> None:
+        """An optimizer has stepped."""
+        turns, span = self._turns, self._optimizer_span
+        if self.closed or span is None or turns is None or not turns.has():
+            return
+        span.__exit__()
+        self.updates += 1
+        if self._first_optimizer is None:
+            self._first_optimizer = id(optimizer)
+            turns.clock.optimizer_step = 0
+        if id(optimizer) == self._first_optimizer:
+            turns.clock.optimizer_step = (turns.clock.optimizer_step or 0) + 1
+
+    def after_backward(self) -> None:
+        """Gradients were computed: a sign of training where no optimizer is ever heard of."""
+        if self.closed or self._heard_of_updates:
+            return
+        if self.monitor is not None:
+            turns = self._turns
+            self.updates += turns is not None and turns.has()
+        for iteration in self._alive(self._undecided):
+            if iteration.thread == get_ident() and iteration.gradients < len(iteration.fetches):
+                iteration.gradients += 1
+                if iteration.gradients >= ENOUGH_GRADIENTS:
+                    self._guard("zero-code", self._decide)
+                    return
+
+    def _decide(self) -> None:
+        """What has been asked for batches on this thread is what is trained on."""
+        self._end_validations()
+        asked = [iteration for iteration in self._alive(self._undecided) if iteration.fetches]
+        here = [
+            iteration
+            for iteration in asked
+            if iteration.thread == get_ident() and (iteration.fetches[-1].grad or not iteration.grad)
+        ]
+        if not here:
+            self.batches_elsewhere = self.batches_elsewhere or bool(asked)
+            return
+        # A batch that somebody took before the newest of them was begun is another matter.
+        newest = max(iteration.began for iteration in here)
+        found = [iteration for iteration in here if iteration.fetches[-1].asked >= newest]
+        for iteration in here:
+            if iteration not in found:
+                iteration.fetches.clear()
+        found.sort(key=lambda iteration: (not self._is_looked_into(iteration.loader), iteration.fetches[0].asked))
+        self._adopt(found)
+
+    def _adopt(self, found: list[Iteration]) -> None:
+        """Time iterations as training from now on, and from their beginning."""
+        late = self.run is None
+        if late:
+            self._assemble()
+        run = self.run
+        if run is None:
+            return
+        for iteration in found:
+            self._known.remember(iteration.loader, Stage.TRAINING if iteration.grad else Stage.MIXED)
+            iteration.updates = self.updates
+            if late:  # there was no ledger then
+                iteration.began = iteration.made = run.clock.ledger.origin
+                iteration.fetches = iteration.fetches[-1:]
+        book_training(run.clock, self._watch_begun, found)
+        leading = found[0]
+        if leading.loader is self._probed:
+            run.loaders.iterator_made(leading.iterator)
+        elif leading.timed is self._leader():
+            run.clock.before_fetch = run.clock.after_fetch = None
+            if not _has_workers(leading.loader):
+                run.loaders.probe_workers(leading.loader)
+        adopted = {id(iteration) for iteration in found}
+        self._undecided = [known for known in self._undecided if id(known()) not in adopted]
+        self._training += [weakref.ref(iteration) for iteration in found]
+        if self.monitor is None:
+            self._start(run)
+
+    def _is_looked_into(self, loader: object) -> bool:
+        return loader is self._probed and _has_workers(loader)
+
+    def _start(self, run: Run) -> None:
+        ledger = run.clock.ledger
+        with Span(ledger, ledger.slot(CALLBACKS, OWN_NAME)):
+            self.monitor = Monitor.of(run, turns=self._turns)
+            self._optimizer_span = WorkSpan(ledger, OPTIMIZER)
+            self._probed = None
+            run.start()
+
+    # -- another iteration beside the training -------------------------------------------------------------------------
+
+    def _tell_training(self) -> None:
+        """Have the training ask, before its next batch, what has become of an iteration that began in its midst."""
+        for iteration in self._alive(self._training):
+            if type(iteration) is Timed:
+                iteration.__class__ = Asking
+
+    def before_batch(self, training: Iteration) -> None:
+        """The training goes on, and beside it something has begun that may be going on, too."""
+        self._guard("zero-code", self._settle, training)
+
+    def _settle(self, training: Iteration) -> None:
+        self._end_validations()
+        beside = [
+            iteration
+            for iteration in self._alive(self._undecided)
+            if iteration.fetches
+            and iteration.thread == get_ident()
+            and iteration.fetches[0].asked >= training.began
+            and iteration.loader is not training.loader
+        ]
+        if beside:
+            self._adopt(beside)
+
+    def begin_validation(self, iteration: Iteration) -> None:
+        """The first batch of a validation is asked for."""
+        iteration.__class__ = Timed
+        run = self.run
+        if run is None or self._turns is None or self.closed:
+            return
+        if run.clock.ledger.last > iteration.began:
+            iteration.began = iteration.made = now()
+        begin_validation(run.clock, self._watch_begun, iteration)
+        iteration.fetches.clear()
+        self._validating.append(weakref.ref(iteration))
+        self._tell_training()
+
+    def _end_validations(self) -> None:
+        """The training goes on: what is still being validated on is asked for a batch now and then."""
+        for iteration in self._alive(self._validating):
+            iteration.timed = iteration.iterator  # what timed it closes its span
+            self._known.remember(iteration.loader, Stage.MIXED)
+            iteration.__class__ = Undecided
+            if not any(known() is iteration for known in self._undecided):
+                self._undecided.append(weakref.ref(iteration))
+        self._validating.clear()
+
+    # -- an iteration is over ------------------------------------------------------------------------------------------
+
+    def left(self, iteration: Iteration) -> None:
+        """An iteration has come to its end, or nobody has it any more. On any thread."""
+        if self.closed or not in_this_process(self):
+            return
+        if type(iteration) is Undecided:
+            iteration.__class__ = Timed  # type: ignore[assignment]
+            self._guard("zero-code", self._leave_undecided, iteration)
+        elif iteration.exhausted is False and self.monitor is not None:
+            iteration.exhausted = True
+            if iteration.updates == self.updates and self._known.stage(iteration.loader) is Stage.TRAINING:
+                self._known.remember(iteration.loader, Stage.MIXED)
+
+    def _leave_undecided(self, iteration: Iteration) -> None:
+        ended = now()
+        run, turns = self.run, self._turns
+        enough = iteration.exhausted or len(iteration.fetches) >= FEW_BATCHES
+        if enough and iteration.fetches:
+            self._known.learn_validation(iteration.loader)
+        if self.monitor is None:
+            others = [other for other in self._alive(self._undecided) if other is not iteration]
+            if not others and run is not None:
+                self._discard(run)
+        elif run is not None and turns is not None and turns.has() and enough and iteration.fetches:
+            untouched = run.clock.ledger.last <= iteration.began
+            if untouched:
+                book_validation(run.clock, self._watch_begun, iteration, ended)
+        self._undecided = [known for known in self._undecided if known() not in (None, iteration)]
+
+    def _discard(self, run: Run) -> None:
+        run.discard()
+        self.run = self._turns = self._probed = None
+
+    def _alive(self, known: list[weakref.ref[Iteration]]) -> list[Iteration]:
+        found = [iteration for iteration in (reference() for reference in known) if iteration is not None]
+        if len(found) < len(known):
+            known[:] = [weakref.ref(iteration) for iteration in found]
+        return found
+
+    def _leader(self) -> Any:
+        turns = self._turns
+        return None if turns is None else turns.leader
+
+    def why_nothing(self) -> str | None:
+        """Return why nothing was recorded of this process; None when something was, or no loader was iterated."""
+        if self.monitor is not None or not in_this_process(self):
+            return None
+        if self.batches_elsewhere:
+            return "its DataLoader is iterated in a thread of its own, where a wait is not the loop's"
+        return "while its DataLoaders were iterated, no optimizer of torch made a step on the same thread"
+
+    def close(self) -> None:
+        """Time nothing any more, and end the run."""
+        self.closed = True
+        run, self._probed = self.run, None
+        if run is None or not in_this_process(self):
+            return
+        if self.monitor is None:
+            self._discard(run)
+        else:
+            self.monitor.close()
+
+
+def _has_workers(loader: object) -> bool:
+    return bool(getattr(loader, "num_workers", 0))

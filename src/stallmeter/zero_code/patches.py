@@ -1,0 +1,176 @@
+"""What is put into other people's classes, and taken out again: one method of what makes batches, torch's hooks.
+
+Nothing of the engine is imported until a loader is iterated.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from .startup import ITERATED
+
+if TYPE_CHECKING:
+    from ..engine.options import Options
+    from .loop import Loop
+
+_wrapped: list[tuple[Any, Any, Any]] = []
+"""Class, its own method, ours."""
+_hooks: list[Any] = []
+"""Handles of those in torch's optimizers."""
+_backward: tuple[Any, Any] | None = None
+"""torch's own, ours."""
+_loop: Loop | None = None
+_forks_seen = _end_seen = False
+_chosen: Options | None = None
+"""What `choose` was given."""
+
+
+def wrap(module: ModuleType) -> None:
+    """Let each iteration of a module's loaders begin with `Loop.begin`."""
+    for name in ITERATED[module.__name__]:
+        kind: Any = getattr(module, name, None)
+        own = vars(kind).get("__iter__") if isinstance(kind, type) else None
+        if kind is None or own is None or any(known is kind for known, _, _ in _wrapped):
+            continue
+        ours = _around(own)
+        kind.__iter__ = ours
+        _wrapped.append((kind, own, ours))
+
+
+def unwrap() -> None:
+    """Give each class its own method back where ours still stands there, and take back the hooks."""
+    global _loop
+    while _wrapped:
+        kind, own, ours = _wrapped.pop()
+        if vars(kind).get("__iter__") is ours:
+            kind.__iter__ = own
+    while _hooks:
+        _hooks.pop().remove()
+    _unwrap_backward()
+    loop, _loop = _loop, None
+    if loop is not None:
+        loop.close()
+
+
+def choose(options: Options) -> Loop:
+    """Return the loop of this process, to be measured with these options where that has not begun."""
+    global _chosen
+    loop = _loop_of_this_process()
+    if loop.run is None:
+        _chosen = loop.options = options
+    return loop
+
+
+def _around(own: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
+    @functools.wraps(own)
+    def __iter__(self: Any) -> Iterator[Any]:  # noqa: N807 - its name is what tracebacks show
+        make = functools.partial(own, self)
+        return make() if _is_worker() else _loop_of_this_process().begin(self, make)
+
+    return __iter__
+
+
+def _is_worker() -> bool:
+    """Whether this is a worker process of a DataLoader, whose dataset iterates one of its own."""
+    told = getattr(sys.modules.get("torch.utils.data"), "get_worker_info", None)
+    return told is not None and told() is not None
+
+
+def _loop_of_this_process() -> Loop:
+    global _loop
+    if _loop is None:
+        from ..engine.options import Options
+        from .loop import Loop
+
+        _loop = Loop(_chosen or Options())
+        _see_forks()
+        _see_end()
+    _listen()
+    return _loop
+
+
+def _listen() -> None:
+    """Hear of every step of an optimizer, from the first iteration of a loader on, and until then of gradients."""
+    global _backward
+    optimizers: Any = sys.modules.get("torch.optim.optimizer")
+    if _hooks or optimizers is None:
+        return
+    is_compiling = getattr(sys.modules["torch"].compiler, "is_compiling", bool)
+
+    # What is traced must come to an end at once: a clock or a thread's number would break a graph in two.
+    def before(*_: Any) -> None:
+        if not is_compiling() and _loop is not None:
+            if _backward is not None:
+                _unwrap_backward()
+            _loop.before_update()
+
+    def after(optimizer: Any, *_: Any) -> None:
+        if not is_compiling() and _loop is not None:
+            _loop.after_update(optimizer)
+
+    _hooks.append(optimizers.register_optimizer_step_pre_hook(before))
+    _hooks.append(optimizers.register_optimizer_step_post_hook(after))
+
+    # torch before 2.6 or so does not call these hooks once something was compiled, and optimizers of other packages
+    # have none.
+    autograd = sys.modules["torch.autograd"]
+    own = autograd.backward
+
+    @functools.wraps(own)
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        found = own(*args, **kwargs)
+        if not is_compiling() and _loop is not None:
+            _loop.after_backward()
+        return found
+
+    autograd.backward = backward  # type: ignore[attr-defined]
+    _backward = (own, backward)
+
+
+def _unwrap_backward() -> None:
+    global _backward
+    autograd: Any = sys.modules.get("torch.autograd")
+    if _backward is not None and autograd is not None:
+        own, ours = _backward
+        if autograd.backward is ours:
+            autograd.backward = own
+    _backward = None
+
+
+def _see_end() -> None:
+    global _end_seen
+    if not _end_seen:
+        _end_seen = True
+        atexit.register(_tell_nothing)
+
+
+def _tell_nothing() -> None:
+    why = None if _loop is None else _loop.why_nothing()
+    if why is not None:
+        from ..engine.run_check import tell_unmeasured
+
+        tell_unmeasured(why)
+
+
+def _see_forks() -> None:
+    global _forks_seen
+    if not _forks_seen and hasattr(os, "register_at_fork"):
+        _forks_seen = True
+        os.register_at_fork(after_in_child=_renew)
+
+
+def _renew() -> None:
+    """In a process that was forked: its loop is another one, and two processes must not forward to one run."""
+    global _loop
+    if _loop is not None:
+        from dataclasses import replace
+
+        from .loop import Loop
+
+        _loop = Loop(replace(_loop.options, trackers=None))

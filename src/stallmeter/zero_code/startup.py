@@ -1,0 +1,83 @@
+"""At the start of an interpreter: wait for the program to import what makes batches, and wrap it then.
+
+Only the standard library is used, and nothing of the program's is imported: what it does not import is not wrapped.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+ITERATED = {
+    "torch.utils.data.dataloader": ("DataLoader",),
+    "torchdata.stateful_dataloader.stateful_dataloader": ("StatefulDataLoader",),
+    # They ask the loader inside for one batch more than they have handed out: what the loop waits for is theirs.
+    "accelerate.data_loader": ("DataLoaderShard", "DataLoaderDispatcher", "SkipDataLoader"),
+}
+"""Classes whose ``__iter__`` is wrapped, by the module that defines them."""
+
+
+def begin() -> None:
+    """Wrap each class of `ITERATED` when its module is imported, or at once where it has been."""
+    from .patches import wrap
+
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    for name in ITERATED:
+        module = sys.modules.get(name)
+        if module is not None:
+            wrap(module)
+
+
+def end() -> None:
+    """Wrap nothing any more, and take back what was wrapped."""
+    from .patches import unwrap
+
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
+    unwrap()
+
+
+class _Finder:
+    """Finds what the other finders find, and has the classes wrapped once their module has been executed."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in ITERATED:
+            return None
+        for finder in sys.meta_path:
+            if isinstance(finder, _Finder) or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if hasattr(spec.loader, "exec_module"):
+                    spec.loader = _Loader(spec.loader)  # type: ignore[assignment]
+                return spec
+        return None
+
+
+class _Loader:
+    """The loader of one module, for as long as it takes to execute it."""
+
+    def __init__(self, own: Any) -> None:
+        self._own = own
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        spec.loader = self._own
+        try:
+            created: ModuleType | None = self._own.create_module(spec)
+        finally:
+            spec.loader = self  # type: ignore[assignment]
+        return created
+
+    def exec_module(self, module: ModuleType) -> None:
+        from .patches import wrap
+
+        module.__loader__ = self._own
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._own
+        self._own.exec_module(module)
+        wrap(module)

@@ -1,0 +1,166 @@
+"""Programs that know nothing of stallmeter: their training steps, their validation, and what is left as it was."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from stallmeter.recording import Reader
+from stallmeter.records import Event, LedgerRecord, LoaderInfo, StepRecord, WorkerBatch
+
+from ..warm import NO_PICTURES, Forks, Program
+from .programs import PROGRAMS, program
+
+AUTO = "import stallmeter; stallmeter.auto(directory='runs', trackers=None, console=False, hardware=False)\n"
+
+NO_RUN = ("nothing", "no loader")
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a program left behind."""
+
+    stdout: str
+    stderr: str
+    status: int
+    folder: Path
+
+    @property
+    def records(self) -> list[object]:
+        (folder,) = (self.folder / "runs").iterdir()
+        return [record for record, _ in Reader(folder)]
+
+    @property
+    def steps(self) -> list[StepRecord]:
+        return [record for record in self.records if isinstance(record, StepRecord)]
+
+    @property
+    def ledger(self) -> LedgerRecord:
+        return [record for record in self.records if isinstance(record, LedgerRecord)][-1]
+
+
+def finish(running: Program, folder: Path) -> Done:
+    try:
+        stdout, stderr = running.communicate(timeout=120)
+    finally:
+        running.kill()
+    return Done(stdout, stderr, running.wait(), folder)
+
+
+@pytest.fixture(scope="module")
+def done(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool], Done]:
+    """Each program, with and without."""
+    folder = tmp_path_factory.mktemp("programs")
+    found = {}
+    for name in PROGRAMS:
+        pair = {}
+        for measured in (False, True):
+            place = folder / f"{name} {measured}".replace(" ", "-")
+            place.mkdir()
+            text = (NO_PICTURES + AUTO if measured else "") + program(name)
+            pair[measured] = (forks.start(text, cwd=place), place)
+        for measured, (running, place) in pair.items():
+            found[name, measured] = finish(running, place)
+    return found
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_it_computes_the_same(done: dict[tuple[str, bool], Done], name: str) -> None:
+    off, on = done[name, False], done[name, True]
+    assert on.status == off.status == (name == "exception")
+    assert on.stdout == off.stdout
+    assert ("weights" in on.stdout) is (name != "exception")
+    assert "switched off" not in on.stderr
+    assert "Traceback" not in on.stderr or name == "exception"
+    assert (on.folder / "runs").exists() is (name not in NO_RUN)
+
+
+@pytest.mark.parametrize(
+    ("name", "epochs", "updates"),
+    [
+        ("epochs", [8, 8], 16),
+        ("inner no_grad", [8, 8], 16),
+        ("validation in the midst", [8, 8], 16),
+        ("two loaders", [8, 8], 16),
+        ("asked inside", [8, 8], 16),
+        ("accumulation", [8, 8], 4),
+        ("steps", [8, 8, 4], 20),
+        ("looked at first", [8], 8),
+        ("new loaders", [5, 5, 5], 15),
+        ("all under no_grad", [8, 8], 16),
+        ("optimizer of its own", [8, 8], None),
+        ("compiled", [8, 8], None),
+        ("workers that never end", [16], 16),
+        ("workers", [16, 16], 32),
+        ("accelerate", [8, 8], 16),
+        ("fabric", [8, 8], 16),
+        ("exception", [5], 5),
+    ],
+)
+def test_its_steps(done: dict[tuple[str, bool], Done], name: str, epochs: list[int], updates: int | None) -> None:
+    steps = done[name, True].steps
+    assert [step.index for step in steps] == list(range(sum(epochs)))
+    assert [sum(step.epoch == epoch for step in steps) for epoch in sorted({step.epoch for step in steps})] == epochs
+    assert [step.epoch_start for step in steps].count(True) == len(epochs)
+    assert {step.samples for step in steps} == {4}
+    assert steps[-1].optimizer_step == updates
+    assert (sum(step.optimizer_s or 0 for step in steps) > 0) is (updates is not None)
+
+
+def test_a_loop_over_tasks_has_the_steps_of_the_inner_loop(done: dict[tuple[str, bool], Done]) -> None:
+    assert len(done["tasks", True].steps) == 12
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds"),
+    [
+        ("epochs", 0.06),
+        ("inner no_grad", 0.06),
+        ("validation in the midst", 0.06),
+        ("looked at first", 0.03),
+        ("accelerate", 0.06),
+        ("fabric", 0.06),
+        ("workers that never end", 0.06),
+        ("two loaders", 0),
+        ("asked inside", 0),
+        ("accumulation", 0),
+        ("steps", 0),
+        ("new loaders", 0),
+        ("all under no_grad", 0),
+    ],
+)
+def test_its_validation(done: dict[tuple[str, bool], Done], name: str, seconds: float) -> None:
+    ledger = done[name, True].ledger
+    if seconds:
+        assert ledger.buckets["validation"] >= seconds
+        assert ledger.buckets["validation"] <= ledger.wall_s / 2 + seconds
+    else:
+        assert ledger.buckets["validation"] == 0
+    assert sum(ledger.buckets.values()) == pytest.approx(ledger.wall_s, abs=1e-5)
+
+
+def test_the_last_batch_of_a_wrapper_that_asks_for_one_more_is_a_step(done: dict[tuple[str, bool], Done]) -> None:
+    steps = done["accelerate", True].steps
+    assert all((step.compute_s or 0) > 0.009 for step in steps)
+
+
+def test_its_workers_are_looked_into_from_the_first_epoch(done: dict[tuple[str, bool], Done]) -> None:
+    found = done["workers", True].records
+    (info,) = [record for record in found if isinstance(record, LoaderInfo)]
+    assert (info.num_workers, info.probed) == (1, True)
+    assert sum(isinstance(record, WorkerBatch) for record in found) == 32
+    assert all(step.ready is not None for step in done["workers", True].steps[1:])
+
+
+def test_an_exception_ends_the_run(done: dict[tuple[str, bool], Done]) -> None:
+    on = done["exception", True]
+    assert on.stderr.rstrip().endswith("KeyError: 'no such thing'")
+    assert [record.name for record in on.records if isinstance(record, Event)][-1] == "end"
+
+
+def test_a_program_that_trains_nothing_says_why(done: dict[tuple[str, bool], Done]) -> None:
+    said = done["nothing", True].stderr
+    assert said.count("nothing was recorded") == 1
+    assert "no optimizer of torch made a step" in said

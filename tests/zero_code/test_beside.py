@@ -1,0 +1,164 @@
+"""Beside what the program has of its own: a Trainer, `watch`, forks; and that nothing is left when it stops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stallmeter.recording import Reader
+from stallmeter.records import StepRecord
+
+from ..warm import NO_PICTURES, Forks
+from .programs import HEAD
+
+OPTIONS = "directory='runs', trackers=None, console=False, hardware=False"
+AUTO = f"import stallmeter; auto = stallmeter.auto({OPTIONS})\n"
+
+
+def steps_of_runs(folder: Path) -> dict[str, list[int]]:
+    """Number of steps of each recording, by its framework."""
+    found: dict[str, list[int]] = {}
+    for path in sorted((folder / "runs").iterdir()):
+        reader = Reader(path)
+        steps = sum(isinstance(record, StepRecord) for record, _ in reader)
+        found.setdefault(reader.header().framework.split(" ")[0], []).append(steps)
+    return found
+
+
+def run(forks: Forks, folder: Path, body: str, before: str = AUTO) -> str:
+    done = forks.run(NO_PICTURES + before + HEAD + body, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "switched off" not in done.stderr, done.stderr
+    return str(done.stdout)
+
+
+LIGHTNING = """
+import lightning.pytorch as pl
+from lightning.pytorch.demos.boring_classes import BoringModel
+import os
+os.environ["STALLMETER_DIR"] = "runs"
+for (batch,) in train:
+    update(batch)
+trainer = pl.Trainer(max_epochs=1, limit_train_batches=6, limit_val_batches=2, logger=False, accelerator="cpu",
+                     enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+trainer.fit(BoringModel())
+for (batch,) in train:
+    update(batch)
+"""
+
+
+def test_a_trainer_is_measured_by_its_callback_alone(forks: Forks, tmp_path: Path) -> None:
+    run(forks, tmp_path, LIGHTNING)
+    assert steps_of_runs(tmp_path) == {"loop": [16], "lightning": [6]}
+
+
+def test_the_programs_own_watch_wins(forks: Forks, tmp_path: Path) -> None:
+    body = f"for (batch,) in stallmeter.watch(train, {OPTIONS}):\n    update(batch)\n"
+    run(forks, tmp_path, body + "for (batch,) in train:\n    update(batch)\n")
+    assert steps_of_runs(tmp_path) == {"loop": [8]}
+
+
+STOPPED = """
+import os, sys
+from torch.optim import optimizer as optimizers
+from stallmeter.zero_code import startup
+wrapped = DataLoader.__iter__
+begun = iter(train)
+for (batch,) in train:
+    update(batch)
+assert auto.monitor is not None and len(optimizers._global_optimizer_pre_hooks) == 1
+auto.stop()
+assert auto.monitor.closed
+left = [hasattr(function, "__wrapped__") for function in (DataLoader.__iter__, torch.autograd.backward)]
+print(DataLoader.__iter__ is wrapped, *left)
+print(len(optimizers._global_optimizer_pre_hooks), len(optimizers._global_optimizer_post_hooks))
+print([finder for finder in sys.meta_path if type(finder).__module__.startswith("stallmeter")])
+print(os.environ.get("STALLMETER"), len(list(begun)))
+for (batch,) in train:
+    update(batch)
+auto = stallmeter.auto(directory='runs', trackers=None, console=False, hardware=False)
+for (batch,) in validation:
+    update(batch)
+"""
+
+
+def test_nothing_is_left_when_it_stops(forks: Forks, tmp_path: Path) -> None:
+    said = run(forks, tmp_path, STOPPED).splitlines()
+    assert said == ["False False False", "0 0", "[]", "None 8"]
+    assert sorted(steps_of_runs(tmp_path)["loop"]) == [3, 8]
+
+
+FORK = """
+import os
+for (batch,) in train:
+    update(batch)
+if os.fork() == 0:
+    for (batch,) in validation:
+        update(batch)
+    raise SystemExit
+os.wait()
+"""
+
+
+def test_a_fork_has_a_run_of_its_own(forks: Forks, tmp_path: Path) -> None:
+    run(forks, tmp_path, FORK)
+    assert sorted(steps_of_runs(tmp_path)["loop"]) == [3, 8]
+
+
+THREAD = """
+import queue, threading
+batches = queue.Queue(2)
+def fetch():
+    for batch in train:
+        batches.put(batch)
+    batches.put(None)
+threading.Thread(target=fetch, daemon=True).start()
+while (batch := batches.get()) is not None:
+    update(batch[0])
+"""
+
+
+def test_a_loader_that_another_thread_asks(forks: Forks, tmp_path: Path) -> None:
+    done = forks.run(NO_PICTURES + AUTO + HEAD + THREAD, cwd=tmp_path)
+    assert done.returncode == 0
+    assert not (tmp_path / "runs").exists()
+    assert "in a thread of its own" in done.stderr
+
+
+INSIDE = """
+class Mixed(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        for (batch,) in make_loader(6):
+            yield batch[0]
+
+for workers in (0, 1):
+    for batch in DataLoader(Mixed(), batch_size=2, num_workers=workers):
+        update(batch)
+"""
+
+
+def test_a_loader_inside_a_dataset_is_no_loop(forks: Forks, tmp_path: Path) -> None:
+    run(forks, tmp_path, INSIDE)
+    assert steps_of_runs(tmp_path) == {"loop": [6]}
+
+
+NOTEBOOK = """
+stallmeter.load_ipython_extension(None)
+for (batch,) in train:
+    update(batch)
+stallmeter.unload_ipython_extension(None)
+for (batch,) in train:
+    update(batch)
+"""
+
+
+def test_a_notebook(forks: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STALLMETER_DIR", "runs")
+    run(forks, tmp_path, NOTEBOOK, before="import stallmeter\n")
+    assert steps_of_runs(tmp_path) == {"loop": [8]}
+
+
+def test_an_option_that_makes_no_sense_is_refused_at_once(forks: Forks, tmp_path: Path) -> None:
+    done = forks.run("import stallmeter; stallmeter.auto(interval_s=0)", cwd=tmp_path)
+    assert "SettingError: interval_s is 0" in done.stderr

@@ -1,0 +1,96 @@
+"""How it gets into a program: at the interpreter's start, without an import of torch, and not unasked."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stallmeter.cli.run import SITE
+
+ROOT = Path(__file__).resolve().parents[2]
+PTH = ROOT / "src" / "stallmeter-auto.pth"
+
+FAKE = """
+class DataLoader:
+    def __iter__(self):
+        return iter([1, 2])
+"""
+
+LOOK = """
+import sys
+before = sorted(name for name in sys.modules if name.startswith(("torch", "stallmeter.engine", "psutil")))
+import torch.utils.data.dataloader as module
+print(before, module.DataLoader.__iter__.__code__.co_filename.endswith("patches.py"))
+print(type(module.__loader__).__name__, type(module.__spec__.loader).__name__)
+print(any("site" == entry.rpartition("/")[2] and "zero_code" in entry for entry in sys.path))
+"""
+
+
+@pytest.fixture
+def packages(tmp_path: Path) -> Path:
+    """A folder with something that looks like torch."""
+    folder = tmp_path / "packages" / "torch" / "utils" / "data"
+    folder.mkdir(parents=True)
+    for package in (folder, folder.parent, folder.parent.parent):
+        (package / "__init__.py").touch()
+    (folder / "dataloader.py").write_text(FAKE)
+    return tmp_path / "packages"
+
+
+def run(*arguments: object, path: tuple[Path, ...], **variables: str) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("STALLMETER", "PYTHON"))}
+    environment = {**clean, "PYTHONPATH": os.pathsep.join(map(str, path)), **variables}
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_class_is_wrapped_when_its_module_is_imported(packages: Path, asked: bool) -> None:
+    done = run("-c", LOOK, path=(SITE, packages), **({"STALLMETER": "1"} if asked else {}))
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [f"[] {asked}", "SourceFileLoader SourceFileLoader", "False"]
+
+
+def test_a_sitecustomize_of_the_users_is_run_and_stands_in_its_place(packages: Path) -> None:
+    (packages / "sitecustomize.py").write_text("print('mine'); NAME = __file__\n")
+    done = run(
+        "-c",
+        "import sitecustomize; print(sitecustomize.NAME)",
+        path=(SITE, packages),
+        STALLMETER="1",
+    )
+    assert done.stdout.splitlines() == ["mine", str(packages / "sitecustomize.py")]
+
+
+def test_one_that_fails_fails_as_before(packages: Path) -> None:
+    (packages / "sitecustomize.py").write_text("raise ValueError('theirs')\n")
+    plain = run("-c", LOOK, path=(packages,))
+    ours = run("-c", LOOK, path=(SITE, packages), STALLMETER="1")
+    assert "ValueError: theirs" in plain.stderr
+    assert "ValueError: theirs" in ours.stderr
+    assert ours.stdout.splitlines()[0] == "[] True"
+
+
+def test_children_are_reached(packages: Path) -> None:
+    program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {LOOK!r}], check=True)"
+    done = run("-c", program, path=(SITE, packages), STALLMETER="1")
+    assert done.stdout.splitlines()[0] == "[] True"
+
+
+def test_an_interpreter_without_stallmeter_runs_as_before(packages: Path) -> None:
+    done = run("-S", "-c", "import sitecustomize; print('up')", path=(SITE, packages), STALLMETER="1")
+    assert (done.stdout, done.stderr) == ("up\n", "")
+
+
+@pytest.mark.parametrize("asked", ["1", "0"])
+def test_the_line_of_the_pth_file(packages: Path, asked: str) -> None:
+    line = PTH.read_text(encoding="utf-8")
+    assert line.startswith("import ")
+    assert line.count("\n") == 1
+    done = run("-c", line + LOOK, path=(packages,), STALLMETER=asked)
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[0] == f"[] {asked == '1'}"
