@@ -18,6 +18,9 @@ _OWN_WORK = frozenset({"h2d", "forward", "backward", "compute", "optimizer", "lo
 NAMED_SHARE = 0.8
 """Part of a loss that the named ranks must have caused."""
 
+STEADY, MOSTLY = 0.9, 0.6
+"""A rank that was late in this part of the steps with a late rank, and lost this part, is named alone; our choice."""
+
 LIKE_OTHERS = 0.5
 """Part of what those who are named have caused on the mean, from which on another one is named beside them."""
 
@@ -188,7 +191,10 @@ def _named(lost_s: Mapping[int, float], late: Mapping[int, int], ranks: tuple[in
         named.append(rank)
         part_s += lost_s[rank]
     if len(named) > max(1, len(ranks) // 2):
-        return ()
+        # Jitter leaves a part to ranks that are hardly ever late; who is, step after step, is named all the same.
+        first = named[0]
+        steady = late.get(first, 0) >= STEADY * sum(late.values()) and lost_s[first] >= MOSTLY * whole_s
+        return (first,) if steady and sum(late.values()) >= _TESTABLE else ()
     often, times = sum(late.get(rank, 0) for rank in named), sum(late.values())
     # A checkpoint each thousand steps is one rank's all the same, though nobody could tell it from chance.
     if times >= _TESTABLE and _tail(often, times, len(named) / len(ranks)) > CHANCE:
