@@ -27,6 +27,9 @@ COUNTS = 0.25
 CHANCE = 1e-3
 """A rank that was last so often by chance, were all alike, is not named; the binomial test."""
 
+COUNTS = 0.5
+"""Part of the mean loss of a step from which on a step counts as one in which a rank was late."""
+
 EXTRA_SHARE = 0.03
 """Share of the steps' time by which the collectives must show more loss than the ledgers, to be believed."""
 
@@ -96,7 +99,7 @@ def losses(job: Job) -> list[Loss]:
         unseen_steps += part.times * (merged.steps / max(1, part.looked_at) - 1.0)
     for meeting in merged.meetings if merged.is_together else ():
         group = group_of(meeting.bucket)
-        # By chance another one is last where nobody is late: that is no vote.
+        # Ranks that are alike differ a little in each step: that is no time that one of them was late.
         if meeting.loss_s >= COUNTS * sum(lost[group].values()) / merged.steps:
             late[group][meeting.rank] += 1
     found = []
