@@ -126,6 +126,21 @@ def test_a_loader_that_another_thread_asks(forks: Forks, tmp_path: Path) -> None
     assert "in a thread of its own" in done.stderr
 
 
+PROBED = """
+def train_step(batch):
+    update(batch[0])
+stallmeter.probe(step=train_step, loader=train, restore=[model, optimizer], seconds=0.2, time_limit_s=2, trackers=None,
+                 progress=False)
+"""
+
+
+def test_a_probe_is_no_training(forks: Forks, tmp_path: Path) -> None:
+    done = forks.run(AUTO + HEAD + PROBED, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "runs").exists()
+    assert "nothing was recorded" not in done.stderr
+
+
 TRAINING_THREADS = """
 import threading
 both = threading.Barrier(2)

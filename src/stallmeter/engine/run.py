@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from ..records import BatchContent, Event, UserMetrics
 from ..records.interfaces import Tracker
@@ -25,6 +26,8 @@ from .options import Options
 from .output import Output
 from .program_end import await_at_exit, awaited, forget, why_it_ends
 from .run_check import mark_measured
+
+_claims: list[object] = []
 
 
 class Run:
@@ -164,9 +167,24 @@ class Run:
             forget(self)
 
 
-def runs_going_on() -> list[Run]:
-    """Return the runs of this process that have started and not ended."""
-    return [run for run in awaited() if isinstance(run, Run) and not run.closed]
+@contextmanager
+def claim_loops() -> Iterator[None]:
+    """Have no loop of this process measured unasked meanwhile: somebody measures it in another way."""
+    token = object()
+    _claims.append(token)
+    try:
+        yield
+    finally:
+        _claims.remove(token)
+
+
+def are_loops_claimed(but: Run | None) -> bool:
+    """Whether a run of this process has started and not ended, or somebody has claimed its loops.
+
+    Args:
+        but: A run that does not count.
+    """
+    return bool(_claims) or any(isinstance(run, Run) and not run.closed and run is not but for run in awaited())
 
 
 def is_signalled(exc: BaseException) -> bool:

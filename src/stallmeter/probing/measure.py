@@ -68,6 +68,7 @@ def probe(
         Exception: Whatever the training or the loader raises.
     """
     from ..delivery.choice import choose_trackers
+    from ..engine.run import claim_loops
     from ..engine.wiring import this_rank
     from .forward import closing, forward
     from .phases import ProbePlan, ProbeRun
@@ -90,7 +91,7 @@ def probe(
     with ExitStack() as stack:
         chosen = [stack.enter_context(closing(tracker)) for tracker in choose_trackers(trackers, (), 0)]
         bar = Progress(progress)
-        with subject:
+        with subject, claim_loops():
             try:
                 result = ProbeRun(subject.training, subject.loader, plan, bar, recorded).run()
             finally:

@@ -69,9 +69,9 @@ class Watched(Generic[T]):
         self._size = size
 
     def __iter__(self) -> Iterator[T]:
-        return self.begin(partial(iter, self._loader))
+        return self.iterate_by(partial(iter, self._loader))
 
-    def begin(self, make: Callable[[], Iterator[T]]) -> Iterator[T]:
+    def iterate_by(self, make: Callable[[], Iterator[T]]) -> Iterator[T]:
         """Begin an iteration.
 
         Args:

@@ -121,7 +121,7 @@ def begin_validation(clock: StepClock, watch: Watch, iteration: Iteration) -> No
             moment.be(iteration.made)
             return iteration.iterator
 
-        iteration.timed = watch(iteration.loader, "validation").begin(make)
+        iteration.timed = watch(iteration.loader, "validation").iterate_by(make)
     iteration.__class__ = Timed
 
 
@@ -130,4 +130,4 @@ def _begin(watched: Watched[Any], moment: _Moment, iteration: Iteration) -> Iter
         moment.be(iteration.made)
         return _Fetched(moment, iteration.fetches)
 
-    return watched.begin(make)
+    return watched.iterate_by(make)

@@ -19,7 +19,7 @@ from typing import Any
 from ..engine.guard import Guard
 from ..engine.monitor import Monitor, turns_of
 from ..engine.options import Options
-from ..engine.run import Run, runs_going_on
+from ..engine.run import Run, are_loops_claimed
 from ..engine.wiring import OWN_NAME, plain_run
 from ..errors import StallmeterError
 from ..timing.ledger import (
@@ -76,6 +76,8 @@ class Loop:
         self.batches_elsewhere = False
         """Whether an optimizer was stepped on another thread than the one that iterates."""
         self.closed = False
+        self._seen = False
+        """Whether a loader was iterated that nobody else measures."""
         self._guard = Guard(lambda _: None)
         self._known = Known()
         self._undecided: list[weakref.ref[Iteration]] = []
@@ -112,6 +114,7 @@ class Loop:
         iterator = self._unseen(make)
         kind = Validating if stage is Stage.VALIDATION else Undecided
         iteration = kind(self, loader, iterator, began, now(), grad)
+        self._seen = True
         if kind is Undecided:
             self._undecided.append(weakref.ref(iteration))
         self._tell_training()
@@ -139,7 +142,7 @@ class Loop:
                 return True
         if self.monitor is not None and turns is not None and not turns.has() and turns.clock.open:
             return True  # beside the loop, in another thread
-        return any(other is not run for other in runs_going_on())
+        return are_loops_claimed(run)
 
     def _expect(self, loader: Any, grad: bool) -> Stage:
         if self.monitor is None:
@@ -184,7 +187,7 @@ class Loop:
             return made[0]
 
         began = now()
-        timed = self._watch(loader, "train").begin(keep)
+        timed = self._watch(loader, "train").iterate_by(keep)
         iteration = Timed(self, loader, made[0], began, now(), True)
         iteration.timed = timed
         self._training.append(weakref.ref(iteration))
@@ -413,7 +416,7 @@ class Loop:
 
     def why_nothing(self) -> str | None:
         """Return why nothing was recorded of this process; None when something was, or no loader was iterated."""
-        if self.monitor is not None or not in_this_process(self):
+        if self.monitor is not None or not self._seen or not in_this_process(self):
             return None
         if self.batches_elsewhere:
             return "its DataLoader is iterated in a thread of its own, where a wait is not the loop's"
