@@ -12,7 +12,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from benchmarks.ranks import rivals
+from benchmarks.ranks import rivals, scale
 from benchmarks.ranks.__main__ import Judged, names_it, right_by_fault, table
 from benchmarks.ranks.draws import FAULTS, LAUNCHERS, Draw, draw
 from benchmarks.ranks.simulated import LATE_S, SimulatedJob, write_job
@@ -117,7 +117,9 @@ class TestRivals:
             ("data", "INPUT_STRAGGLER", [1], True, True),
             ("data", "STRAGGLER", [1], True, False),
             ("data", "INPUT_STRAGGLER", [0], False, False),
-            ("data", "COMPUTE_BOUND", [], False, False),
+            ("data", "INPUT_BOUND", [1], True, True),
+            ("data", "INPUT_BOUND", [0], True, False),
+            ("data", "COMPUTE_BOUND", [1], False, False),
             ("backward", "STRAGGLER", [1], True, True),
             ("hook", "STRAGGLER", [1], True, False),
             ("hook", "RESIDUAL_HEAVY", [], True, False),
@@ -179,3 +181,18 @@ class TestSimulated:
         shown = to_json(report)["job"]["slowest_steps"]
         assert shown
         assert all(len(step["seconds"]) == 8 and str(self.JOB.late) in map(str, step["seconds"]) for step in shown)
+
+    def test_posts_go_through_a_real_store(self):
+        pytest.importorskip("torch")
+        found = scale.posted(SimulatedJob(ranks=6, steps=10_000))
+        assert len(found.bytes_per_min) == scale.MINUTES
+        assert all(0 < size < scale.GOAL_BYTES_PER_MIN for size in found.bytes_per_min)
+        assert found.posts >= 6
+
+    def test_time_and_size_of_a_program_are_its_own(self):
+        wall_s, cpu_s, peak_bytes = scale.measured([sys.executable, "-c", "held = bytes(64_000_000)"])
+        assert cpu_s > 0
+        assert wall_s > 0
+        assert 64e6 < peak_bytes < 1e9
+        with pytest.raises(SystemExit, match="exit code 3"):
+            scale.measured([sys.executable, "-c", "raise SystemExit(3)"])

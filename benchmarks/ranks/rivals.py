@@ -31,7 +31,7 @@ NAME = "traceml-ai"
 
 _QUIET = ("COMPUTE_BOUND", "NO_CLEAR", "BALANCED")
 CAUSES: Mapping[str, tuple[str, ...]] = {
-    "data": ("INPUT_STRAGGLER",),
+    "data": ("INPUT_STRAGGLER", "INPUT_BOUND"),
     "forward": ("COMPUTE_STRAGGLER",),
     "backward": ("COMPUTE_STRAGGLER", "STRAGGLER"),
     "hook": (),
@@ -45,7 +45,8 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
 """Kinds that name the kind of work. None of them is a callback, a logger, a checkpoint or the exchange itself."""
 
 SYMPTOMS: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("data", "forward", "backward"), ("INPUT_STRAGGLER", "COMPUTE_STRAGGLER", "STRAGGLER")),
+    "data": ("INPUT_STRAGGLER", "INPUT_BOUND", "COMPUTE_STRAGGLER", "STRAGGLER"),
+    **dict.fromkeys(("forward", "backward"), ("INPUT_STRAGGLER", "COMPUTE_STRAGGLER", "STRAGGLER")),
     **dict.fromkeys(("hook", "logging", "checkpoint"), ("STRAGGLER", "COMPUTE_STRAGGLER", "RESIDUAL_HEAVY")),
     "rotating": ("STRAGGLER", "INPUT_STRAGGLER", "INPUT_BOUND"),
     "communication": ("STRAGGLER",),
@@ -69,10 +70,10 @@ def read(draw: Draw, result: Mapping[str, Any]) -> Reading:
     primary = result.get("primary") or {}
     kind = str(primary.get("kind") or "")
     ranks = tuple(primary.get("ranks") or ())
-    # Nothing but its kinds of a late rank names one.
-    right_rank = ranks == draw.right_ranks if draw.right_ranks and "STRAGGLER" in kind else True
-    symptom = right_rank and any(kind.startswith(one) for one in SYMPTOMS[draw.fault])
-    cause = right_rank and any(kind.startswith(one) for one in CAUSES[draw.fault])
+    # It names the worst rank with other kinds, too: a right one counts, a wrong one only where a rank is what it says.
+    named = ranks == draw.right_ranks or not draw.right_ranks
+    symptom = (named or "STRAGGLER" not in kind) and any(kind.startswith(one) for one in SYMPTOMS[draw.fault])
+    cause = named and any(kind.startswith(one) for one in CAUSES[draw.fault])
     said = f"{kind or str(result.get('error', 'nothing'))[-100:]} {list(ranks) if ranks else ''}".strip()
     return Reading(draw, symptom or cause, cause, said)
 

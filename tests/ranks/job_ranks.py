@@ -2,7 +2,7 @@
 
 RANK=0 WORLD_SIZE=2 python job_ranks.py CASE FOLDER [TRACKING_URI]   (or with torchrun, or with the variables of srun)
 
-CASE: together (in one folder), apart (in one each), dies (rank 1, in the middle), restarted (rank 1 fails at first).
+CASE: together (in one folder), apart (in one each), dies (rank 1, in the middle), fails (rank 1, in the middle).
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ def main() -> None:
     monitor = stallmeter.Monitor(
         directory=directory, trackers="mlflow" if TRACKING else None, interval_s=0.25, sync_probe_steps=0
     )
-    failing = os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0" and CASE == "restarted"
     for step, batch in enumerate(monitor.watch(DataLoader(Rows(), batch_size=1))):
         with monitor.span("forward"):
             time.sleep(0.005)
@@ -59,7 +58,7 @@ def main() -> None:
         optimizer.zero_grad()
         if RANK and step == DIES_AT and CASE == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
-        if RANK and step == 5 and failing:
+        if RANK and step == DIES_AT and CASE == "fails":
             raise ValueError("planted")
     monitor.close()
     dist.destroy_process_group()

@@ -190,4 +190,5 @@ def test_a_post_carries_the_newest() -> None:
     assert len(posted(noted, 1000).ddp) <= 2
     both = joined(whole, posted(times(lambda _: 0.5, 40, first=5000), LARGEST), 1000)
     assert list(both.ddp)[: -len(whole.ddp)] == noted[-30:]
-    assert len(joined(both, whole, 1000).ddp) == MOST_DDP
+    third = posted(times(lambda _: 0.25, 40, first=9000), LARGEST)
+    assert len(joined(both, third, 1000).ddp) == MOST_DDP

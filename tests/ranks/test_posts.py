@@ -215,12 +215,13 @@ def test_joined_is_bounded_and_keeps_whole_rows(most: int) -> None:
 
 
 def test_joined_takes_each_step_once_and_the_newest_of_all_else() -> None:
-    before = posted(0, 20, arrivals=[ARRIVALS] * 3)
-    after = posted(16, 20, ended="finished", arrivals=[ARRIVALS] * 3)
+    readings = [replace(ARRIVALS, time_s=1.7e9 + at) for at in range(6)]
+    before = posted(0, 20, arrivals=readings[:4])
+    after = posted(16, 20, ended="finished", arrivals=readings[3:])
     found = joined(joined(None, before, 1000), after, 1000)
     assert list(found.steps.index) == list(range(36))
     assert found.ended == "finished"
-    assert len(found.arrivals) == 4
+    assert list(found.arrivals) == readings[2:]
 
 
 def test_joined_to_what_a_recording_says() -> None:

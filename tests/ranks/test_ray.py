@@ -128,7 +128,7 @@ def test_the_first_version_is_not_asked_where_it_would_warn(
     session: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class First(Context):
-        __module__ = "ray.train.context"
+        __module__ = "ray.train"
 
         def get_world_rank(self) -> int | None:
             raise AssertionError("asked")

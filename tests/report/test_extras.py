@@ -29,11 +29,11 @@ def write_all(folder, failed: list[str]) -> dict[str, bool]:
     return {name: files[name].is_file() for name in extras.MAKERS}
 
 
-def absent(history):
+def absent(history, _=None):
     raise MissingPackageError("plotly", "report", "it")
 
 
-def broken(history):
+def broken(history, _=None):
     raise ValueError("broken")
 
 

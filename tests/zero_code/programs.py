@@ -215,6 +215,18 @@ PROGRAMS = {
                     model(batch)
                     time.sleep(0.01)
         """,
+    "stateful": """
+        from torchdata.stateful_dataloader import StatefulDataLoader
+        train = StatefulDataLoader(train.dataset, batch_size=4)
+        for index, (batch,) in enumerate(train):
+            update(batch)
+            if index == 2:
+                state = train.state_dict()
+                break
+        train.load_state_dict(state)
+        for (batch,) in train:
+            update(batch)
+        """,
     "exception": """
         for index, (batch,) in enumerate(train):
             update(batch)

@@ -96,6 +96,7 @@ def test_it_computes_the_same(done: dict[tuple[str, bool], Done], name: str) -> 
         ("workers", [16, 16], 32),
         ("accelerate", [8, 8], 16),
         ("fabric", [8, 8], 16),
+        ("stateful", [3, 5], 8),
         ("exception", [5], 5),
     ],
 )

@@ -126,6 +126,38 @@ def test_a_loader_that_another_thread_asks(forks: Forks, tmp_path: Path) -> None
     assert "in a thread of its own" in done.stderr
 
 
+TRAINING_THREADS = """
+import threading
+both = threading.Barrier(2)
+seen = []
+def fit(loader):
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for epoch in range(2):
+        for index, (batch,) in enumerate(loader):
+            if epoch == index == 0:
+                both.wait()
+            optimizer.zero_grad()
+            model(batch).sum().backward()
+            optimizer.step()
+            seen.append(len(batch))
+threads = [threading.Thread(target=fit, args=(make_loader(20),)) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(len(seen))
+"""
+
+
+def test_of_two_threads_that_train_at_once_one_is_measured(forks: Forks, tmp_path: Path) -> None:
+    assert run(forks, tmp_path, TRAINING_THREADS) == "80\n"
+    (folder,) = (tmp_path / "runs").iterdir()
+    steps = [record for record, _ in Reader(folder) if isinstance(record, StepRecord)]
+    assert 20 <= len(steps) <= 80
+    assert all(step.total_s >= 0 and (step.compute_s or 0) >= 0 for step in steps)
+
+
 INSIDE = """
 class Mixed(torch.utils.data.IterableDataset):
     def __iter__(self):

@@ -102,7 +102,8 @@ def _warns(context: Any) -> bool:
     """Whether asking would warn: where Ray Train's first version runs, and there is no worker."""
     session = sys.modules.get("ray.train._internal.session")
     get_session = getattr(session, "get_session", None)
-    return type(context).__module__ == "ray.train.context" and get_session is not None and get_session() is None
+    is_second = type(context).__module__.startswith("ray.train.v2")  # which raises instead
+    return not is_second and get_session is not None and get_session() is None
 
 
 def _storage(context: Any) -> Any:
@@ -115,7 +116,7 @@ def _storage(context: Any) -> Any:
 def _first(storage: Any, *names: str) -> str:
     """Return the first of these that the storage has: a trial's where there are trials, else the experiment's."""
     for name in names:
-        with contextlib.suppress(AttributeError, RuntimeError, ValueError):
+        with contextlib.suppress(AssertionError, AttributeError, RuntimeError, ValueError):
             return str(getattr(storage, name))
     return ""
 

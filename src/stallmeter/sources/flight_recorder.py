@@ -19,8 +19,8 @@ from ..records import Arrivals
 SHARE = 0.002
 """Of the time, spent in reading."""
 
-LONGEST_S = 300.0
-"""Between two readings at most."""
+FIRST_S, LONGEST_S = 0.5, 300.0
+"""Between two readings: most between the first ones, and at most."""
 
 MOST = 2000
 """Collectives of one reading that are kept, the newest."""
@@ -60,6 +60,7 @@ class FlightRecorderSource:
         self._read = read
         self._clock = clock
         self._due_s = -math.inf
+        self._begun_s: float | None = None
         self._seen: dict[str, int] = {}
 
     def sample(self, time_s: float) -> Sequence[Arrivals]:
@@ -77,7 +78,11 @@ class FlightRecorderSource:
         found: dict[str, list[tuple[int, int, int, int]]] = {}
         for entry in entries(read()):
             self._note(entry, found)
-        self._due_s = self._clock() + min(LONGEST_S, (self._clock() - started_s) / SHARE)
+        now_s = self._clock()
+        self._begun_s = started_s if self._begun_s is None else self._begun_s
+        # A run may end before the first pause would: at first they are as long as it has lasted.
+        early_s = max(FIRST_S, now_s - self._begun_s)
+        self._due_s = now_s + min(LONGEST_S, early_s, (now_s - started_s) / SHARE)
         return [self._arrivals(time_s, group, rows[-MOST:]) for group, rows in found.items()]
 
     def close(self) -> None:

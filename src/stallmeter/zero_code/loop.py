@@ -281,8 +281,12 @@ class Loop:
         late = self.run is None
         if late:
             self._assemble()
-        run = self.run
-        if run is None:
+        run, turns = self.run, self._turns
+        adopted = {id(iteration) for iteration in found}
+        self._undecided = [known for known in self._undecided if id(known()) not in adopted]
+        if run is None or turns is None or not turns.take():  # another thread may be moving the ledger
+            for iteration in found:
+                iteration.__class__ = Timed
             return
         for iteration in found:
             self._known.remember(iteration.loader, Stage.TRAINING if iteration.grad else Stage.MIXED)
@@ -298,8 +302,6 @@ class Loop:
             run.clock.before_fetch = run.clock.after_fetch = None
             if not _has_workers(leading.loader):
                 run.loaders.probe_workers(leading.loader)
-        adopted = {id(iteration) for iteration in found}
-        self._undecided = [known for known in self._undecided if id(known()) not in adopted]
         self._training += [weakref.ref(iteration) for iteration in found]
         if self.monitor is None:
             self._start(run)
@@ -344,7 +346,7 @@ class Loop:
         """The first batch of a validation is asked for."""
         iteration.__class__ = Timed
         run = self.run
-        if run is None or self._turns is None or self.closed:
+        if run is None or self._turns is None or self.closed or not self._turns.take():
             return
         if run.clock.ledger.last > iteration.began:
             iteration.began = iteration.made = now()
@@ -356,12 +358,14 @@ class Loop:
     def _end_validations(self) -> None:
         """The training goes on: what is still being validated on is asked for a batch now and then."""
         for iteration in self._alive(self._validating):
+            if iteration.thread != get_ident():
+                continue
             iteration.timed = iteration.iterator  # what timed it closes its span
             self._known.remember(iteration.loader, Stage.MIXED)
             iteration.__class__ = Undecided
             if not any(known() is iteration for known in self._undecided):
                 self._undecided.append(weakref.ref(iteration))
-        self._validating.clear()
+        self._validating = [known for known in self._validating if type(known()) is Timed]
 
     # -- an iteration is over ------------------------------------------------------------------------------------------
 

@@ -52,6 +52,9 @@ def test_half_of_the_time():
 def test_an_end_that_was_not_noted_is_less_sure():
     """It is then taken for the end of the backward pass."""
     assert RULE.check(with_exchange(0.5, measured=False), [])[0].confidence == 0.6
+    # The optimizer, and whatever else follows in a plain loop's body, is taken with it.
+    assert RULE.check(with_exchange(0.25), []) != []
+    assert RULE.check(with_exchange(0.25, measured=False), []) == []
 
 
 @pytest.mark.parametrize("share", [None, 0.0, 0.15])

@@ -65,7 +65,9 @@ def test_a_slow_backward_pass_is_named() -> None:
     primary = judge(job).verdict.primary
     assert primary is not None
     assert (primary.rule, primary.ranks, primary.culprit) == ("straggler", (1,), "its backward pass")
-    assert any("DDP's own times" in one.name and one.value == pytest.approx(100.0) for one in primary.evidence)
+    assert any(
+        "DDP's own times" in one.name and one.value == pytest.approx(100.0, rel=0.01) for one in primary.evidence
+    )
 
 
 def test_without_them_nothing_is_said() -> None:

@@ -141,9 +141,12 @@ def test_an_advice_that_cures_a_part_gains_that_part():
 
 
 def test_a_rule_without_advice():
-    """A rule of the user's may have none."""
-    made = job(late(1, "data_wait", 0.02), known={1: Known([diagnosis("fetch-stall", 4.0, advice=())])})
-    assert primary_of(made).advice == ()
+    """What a rank of a large job has posted has lost advice, evidence and words."""
+    bare = diagnosis("fetch-stall", 4.0, advice=(), summary="")
+    primary = primary_of(job(late(1, "data_wait", 0.02), known={1: Known([bare])}))
+    assert primary.advice == ()
+    assert primary.summary.endswith(" % of the training time.")
+    assert primary.time_lost_s == pytest.approx(4.0, rel=0.05)
 
 
 # -- all ranks

@@ -87,7 +87,7 @@ def _row(row: RankRow, job: JobReport, *, with_host: bool) -> tuple[str, ...]:
         share(row.waited_s),
         share(row.data_wait_s),
         share(row.late_s),
-        "fell silent" if row.died else wording.one_line(row.primary or wording.ABSENT, wording.NAME_LIMIT),
+        "died" if row.died else wording.one_line(row.primary or wording.ABSENT, wording.NAME_LIMIT),
     )
 
 

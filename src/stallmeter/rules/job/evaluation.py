@@ -139,7 +139,7 @@ def _promoted(job: Job, loss: Loss, own: Diagnosis) -> Diagnosis:
     return replace(
         own,
         severity=Severity.CRITICAL if loss.share >= CRITICAL_SHARE else Severity.WARNING,
-        summary=said + own.summary,
+        summary=(said + own.summary).rstrip(),  # what a rank has posted may have lost its words
         time_lost_s=loss.lost_s,
         share_pct=100.0 * loss.lost_s / job.wall_s if job.wall_s else 0.0,
         ranks=() if len(ranks) == len(job.ranks) else ranks,

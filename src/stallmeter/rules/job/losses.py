@@ -18,11 +18,17 @@ _OWN_WORK = frozenset({"h2d", "forward", "backward", "compute", "optimizer", "lo
 NAMED_SHARE = 0.8
 """Part of a loss that the named ranks must have caused."""
 
+STEADY, MOSTLY = 0.9, 0.6
+"""A rank that was late in this part of the steps with a late rank, and lost this part, is named alone; our choice."""
+
 LIKE_OTHERS = 0.5
 """Part of what those who are named have caused on the mean, from which on another one is named beside them."""
 
 CHANCE = 1e-3
 """A rank that was last so often by chance, were all alike, is not named; the binomial test."""
+
+COUNTS = 0.5
+"""Part of the mean loss of a step from which on a step counts as one in which a rank was late."""
 
 EXTRA_SHARE = 0.03
 """Share of the steps' time by which the collectives must show more loss than the ledgers, to be believed."""
@@ -85,32 +91,36 @@ def losses(job: Job) -> list[Loss]:
         for (rank, bucket), seconds in merged.lost_s.items():
             lost[group_of(bucket)][rank] += seconds
             parts[group_of(bucket)][bucket] += seconds
-        for meeting in merged.meetings:
-            late[group_of(meeting.bucket)][meeting.rank] += 1
-    unseen, unseen_steps = _unseen(job), 0.0
+    unseen = _unseen(job)
     for part in unseen:
         lost[COMPUTE][part.rank] += part.lost_s
         parts[COMPUTE][part.bucket] += part.lost_s
-        late[COMPUTE][part.rank] += part.times
-        unseen_steps += part.times * (merged.steps / max(1, part.looked_at) - 1.0)
+    for meeting in merged.meetings if merged.is_together else ():
+        group = group_of(meeting.bucket)
+        # Ranks that are alike differ a little in each step: that is no time that one of them was late.
+        if meeting.loss_s >= COUNTS * sum(lost[group].values()) / merged.steps:
+            late[group][meeting.rank] += 1
     found = []
     unseen_s = sum(part.lost_s for part in unseen)
     for group, by_rank in lost.items():
         seconds = sum(by_rank.values())
         share = min(1.0, seconds / merged.total_s)
+        is_unseen = group == COMPUTE and unseen_s > seconds / 2
+        # How often who was late tells what has seen most of the loss: what is little elsewhere is noise.
+        times = Counter({part.rank: part.times for part in unseen}) if is_unseen else late[group]
+        looked_at = unseen[0].looked_at if is_unseen else merged.steps
         if share > 0:
-            more = unseen_steps if group == COMPUTE else 0.0
             found.append(
                 Loss(
                     bucket=group,
-                    ranks=_named(by_rank, late[group], merged.ranks),
+                    ranks=_named(by_rank, times, merged.ranks),
                     lost_s=share * job.training_s,
                     share=share,
                     per_step_s=share * merged.total_s / merged.steps,
-                    steps=min(merged.steps, round(late[group].total() + more)),
+                    steps=min(merged.steps, round(times.total() * merged.steps / max(1, looked_at))),
                     of_steps=merged.steps,
                     parts={bucket: s / seconds for bucket, s in parts[group].items()},
-                    from_collectives=group == COMPUTE and unseen_s > seconds / 2,
+                    from_collectives=is_unseen,
                     seen_by=unseen[0].seen_by if unseen and group == COMPUTE else "",
                     unseen_share=unseen_s / seconds if group == COMPUTE else 0.0,
                 )
@@ -181,7 +191,10 @@ def _named(lost_s: Mapping[int, float], late: Mapping[int, int], ranks: tuple[in
         named.append(rank)
         part_s += lost_s[rank]
     if len(named) > max(1, len(ranks) // 2):
-        return ()
+        # Jitter leaves a part to ranks that are hardly ever late; who is, step after step, is named all the same.
+        first = named[0]
+        steady = late.get(first, 0) >= STEADY * sum(late.values()) and lost_s[first] >= MOSTLY * whole_s
+        return (first,) if steady and sum(late.values()) >= _TESTABLE else ()
     often, times = sum(late.get(rank, 0) for rank in named), sum(late.values())
     # A checkpoint each thousand steps is one rank's all the same, though nobody could tell it from chance.
     if times >= _TESTABLE and _tail(often, times, len(named) / len(ranks)) > CHANCE:
