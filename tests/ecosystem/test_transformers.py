@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
+import stallmeter
 from stallmeter.engine.patch import Patch
 from stallmeter.recording import Reader
 from stallmeter.records import LoaderInfo, StepRecord, WorkerBatch
@@ -366,6 +367,18 @@ def test_without_a_trainer_it_says_so(quiet: dict[str, Any], tmp_path: Path, cap
     callback.on_train_begin(args, state, control)
     callback.on_train_end(args, state, control)
     assert "no transformers.Trainer calls it" in caplog.text
+
+
+def test_beside_zero_code_it_counts_once(tmp_path: Path, quiet: dict[str, Any]) -> None:
+    callback = StallCallback(**quiet)
+    everything = stallmeter.auto(**{**quiet, "directory": tmp_path / "auto"})
+    try:
+        trainer_of(tmp_path, callback).train()
+        assert everything.monitor is None
+    finally:
+        everything.stop()
+    assert report_of(callback).steps == 12
+    assert not list((tmp_path / "auto").glob("*"))
 
 
 def test_the_how_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,17 +137,25 @@ class Options:
         """The folder of all recordings: the option, else ``STALLMETER_DIR``, else ``./stallmeter``."""
         return Path(self.directory if self.directory is not None else os.environ.get("STALLMETER_DIR") or "stallmeter")
 
+    def recordings_here(self) -> Path:
+        """Return the folder of all recordings as the process that trains has it, whatever may stand there by now.
+
+        Raises:
+            SettingError: It is temporary storage of Ray Train's.
+        """
+        worker = ray_worker()
+        if worker is None:
+            return self.recordings
+        is_chosen = self.directory is not None or bool(os.environ.get("STALLMETER_DIR"))
+        return worker.recordings(self.recordings, is_chosen=is_chosen)
+
     def check_recordings(self) -> Path:
         """Return the folder of all recordings, which is made when missing.
 
         Raises:
             SettingError: A file stands there, or it is temporary storage of Ray Train's.
         """
-        path = self.recordings
-        worker = ray_worker()
-        if worker is not None:
-            is_chosen = self.directory is not None or bool(os.environ.get("STALLMETER_DIR"))
-            path = worker.recordings(path, is_chosen=is_chosen)
+        path = self.recordings_here()
         if path.is_file():
             raise SettingError(f"directory {str(path)!r} is a file; give a folder (it is made when missing)")
         return path

@@ -146,7 +146,7 @@ class StallMonitorMixin:
         if type(trainer.profiler).__name__ == "PyTorchProfiler":  # there can be only one torch.profiler
             options = replace(options, deep_steps=0)
         context = RunContext(
-            recordings=options.check_recordings(),  # as the process that trains has it
+            recordings=options.recordings_here(),
             framework=_framework(trainer),
             loop_bucket="loop",
             rank=trainer.global_rank,

@@ -159,7 +159,9 @@ class StallCallback(transformers.TrainerCallback):
         options = self._options
         rank, world_size = int(args.process_index), int(args.world_size)
         framework = f"transformers {transformers.__version__}"
-        context = RunContext(recordings=options.recordings, framework=framework, rank=rank, world_size=world_size)
+        context = RunContext(
+            recordings=options.recordings_here(), framework=framework, rank=rank, world_size=world_size
+        )
 
         def find_trackers() -> tuple[Tracker, ...]:
             found = choose_trackers(options.trackers, (), rank)
@@ -180,7 +182,7 @@ def _calling_trainer() -> Any:
     frame: Any = sys._getframe(1)
     while frame is not None:
         owner = frame.f_locals.get("self")
-        if isinstance(owner, transformers.Trainer):
+        if issubclass(type(owner), transformers.Trainer):  # not isinstance, which asks proxies for their class
             return owner
         frame = frame.f_back
     return None
