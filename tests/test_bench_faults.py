@@ -89,7 +89,7 @@ class TestDraw:
         for one in (d for d in DRAWS if d.family == "shm-near-limit"):
             program = one.program
             batch = 4 * program.floats * program.batch_size
-            assert (2 * program.workers + 2) * batch <= program.shm_bytes
+            assert (2 * program.workers + 1) * batch <= program.shm_bytes
 
     def test_combined_loaders_are_lightnings(self):
         assert {d.program.loop for d in DRAWS if d.program.library == "combined"} == {"lightning"}

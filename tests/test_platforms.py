@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 import textwrap
@@ -15,6 +16,7 @@ MODULES = sorted(
     path.relative_to(Path(stallmeter.__file__).parents[1]).with_suffix("").as_posix().replace("/", ".")
     for path in Path(stallmeter.__file__).parent.rglob("*.py")
     if path.name not in ("__main__.py", "__init__.py")
+    and (path.parent.name != "transformers" or importlib.util.find_spec("transformers") is not None)
 )
 
 WITHOUT = """

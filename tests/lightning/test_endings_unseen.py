@@ -160,4 +160,4 @@ def test_a_fit_in_a_forked_process(unified: Bench, fails: bool) -> None:
     else:
         trainer.fit(unified.model(), unified.loader())
     [folder] = (unified.folder / "rec").iterdir()
-    assert read_history(folder).report().ended == ("interpreter exit" if fails else "end")
+    assert read_history(folder).report().ended == ("exception: ZeroDivisionError" if fails else "end")

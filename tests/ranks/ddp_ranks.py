@@ -18,7 +18,7 @@ from stallmeter.engine import wiring
 
 wiring.start_drawing = lambda: None  # pictures take most of a short run's time
 torch.set_num_threads(1)
-FORWARD_S, LONGER_S = 0.003, 0.006
+FORWARD_S, LONGER_S = 0.003, 0.02
 
 
 class Slow(torch.autograd.Function):

@@ -48,7 +48,7 @@ def test_threshold():
 def test_abstains():
     """Without a limit there is nothing to judge."""
     assert missing(HostMemoryNearLimit(), run(*hosts(30, lambda i: {"memory_limit_used_bytes": 1}))) == (
-        "host.memory_peak_pct",
+        "host.memory.peak_pct",
     )
 
 

@@ -240,6 +240,7 @@ def full_machine(tmp_path):
     bench.write("proc/vmstat", "nr_free_pages 1\npswpin 0\npswpout 0\n")
     bench.write("sys/block/sda/size", "1")
     bench.write("dev/shm/x", "")
+    bench.write(f"proc/100/task/{threading.get_native_id()}/schedstat", "1000 1000 1\n")
     bench.system.disks["sda"] = disk()
     bench.system.nics["eth0"] = nic(1, 1)
     return bench

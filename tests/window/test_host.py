@@ -32,7 +32,7 @@ def test_memory_left():
         *hosts(1, lambda i: {}, first_s=9.0),
     )
     assert made.host.memory.left_bytes == 80
-    assert made.host.memory_peak_pct == 20.0
+    assert made.host.memory.peak_pct == 20.0
 
 
 def test_a_part_alone():

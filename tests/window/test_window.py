@@ -111,7 +111,7 @@ def test_a_peak_is_never_thinned_out(spike):
             *gpus(1, lambda _: {"memory_total_bytes": 100, "memory_used_bytes": full}),  # noqa: B023
         ):
             made.append(record)
-    assert made.host.memory_peak_pct == 95.0
+    assert made.host.memory.peak_pct == 95.0
     assert made.gpu.memory.peak is not None
     assert made.gpu.memory.peak.needed_pct == 95.0
 

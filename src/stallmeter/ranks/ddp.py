@@ -18,6 +18,12 @@ from .together import LEAST_S
 MIN_TIMES = 3
 """Fewer iterations of a rank say nothing."""
 
+FIRST = 10
+"""DDP times each of so many first iterations, in which ranks still warm up."""
+
+ENOUGH = 8
+"""So many later iterations of each rank do without the first ones."""
+
 LASTS = 0.75
 """Share of the iterations of either rank that must lie on its own side of the middle between the two."""
 
@@ -54,6 +60,9 @@ def ddp_exchange(times: Mapping[int, Sequence[DdpTimes]], steps: Sequence[RankSt
     """
     largest = max((t.sent_bytes for ts in times.values() for t in ts), default=0)
     known = {rank.rank: [t for t in times.get(rank.rank, ()) if t.sent_bytes == largest] for rank in steps}
+    settled = {rank: [t for t in ts if t.iteration > FIRST] for rank, ts in known.items()}
+    if min(map(len, settled.values()), default=0) >= ENOUGH:
+        known = settled
     fewest = min(map(len, known.values()), default=0)
     if len(known) < 2 or fewest < MIN_TIMES:
         return None

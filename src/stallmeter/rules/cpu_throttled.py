@@ -33,7 +33,7 @@ class CpuThrottled:
     id: ClassVar[str] = "cpu-throttled"
     title: ClassVar[str] = "The container's CPU quota stops the loader"
     needs: ClassVar[tuple[str, ...]] = ("spent.data_wait_share_pct", "host.cpu_throttled_pct", "host.usable_cpus")
-    optional: ClassVar[tuple[str, ...]] = ("host.loop_cpu_wait_pct",)
+    optional: ClassVar[tuple[str, ...]] = ("host.loop.wait_pct",)
     family: ClassVar[str] = "input"
     rules_out: ClassVar[str] = "more workers"
 

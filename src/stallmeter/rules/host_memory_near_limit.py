@@ -3,7 +3,7 @@
 **What it means.** The memory in use came close to the limit that the system enforces for this job. Beyond it the kernel
 kills a process: often a worker, which shows as "DataLoader worker is killed by signal", or the whole job.
 
-**Evidence.** `host.memory_peak_pct`: highest share of the memory limit that was in use, in percent. The limit is the
+**Evidence.** `host.memory.peak_pct`: highest share of the memory limit that was in use, in percent. The limit is the
 least of the host's memory and the cgroup's (a container's or batch job's). File cache that can be taken back does not
 count.
 
@@ -33,14 +33,14 @@ class HostMemoryNearLimit:
 
     id: ClassVar[str] = "host-memory-near-limit"
     title: ClassVar[str] = "Memory is nearly used up"
-    needs: ClassVar[tuple[str, ...]] = ("host.memory_peak_pct",)
+    needs: ClassVar[tuple[str, ...]] = ("host.memory.peak_pct",)
 
     warn_pct: float = threshold(90.0, "%", "PyTorch Profiler's TensorBoard plugin and TraceML: 90 %")
     critical_pct: float = threshold(97.0, "%", "TraceML: 97 % of a step's memory is critical")
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the peak with the thresholds."""
-        peak, job = window.host.memory_peak_pct, window.host.median(lambda s: s.job_rss_bytes)
+        peak, job = window.host.memory.peak_pct, window.host.median(lambda s: s.job_rss_bytes)
         if peak is None or peak < self.warn_pct:
             return None
         held = "" if job is None else f"; this job's processes hold {job / 1e9:.1f} GB"

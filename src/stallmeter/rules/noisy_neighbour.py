@@ -5,7 +5,7 @@ blame: processes outside the job use the CPUs that it may use.
 
 **Evidence.** `workers.cpu_wait_share`: share of a worker's time spent waiting for a CPU, 0 to 1. `host.others_cpus`:
 CPUs that processes outside the job keep busy, its other ranks not among them, median. `host.usable_cpus`: CPUs after
-affinity and quota. `host.loop_neighbour_wait_pct`: share of the time in which the training thread could have run and
+affinity and quota. `host.loop.neighbour_wait_pct`: share of the time in which the training thread could have run and
 had no CPU, as far as others are the reason, percent. From the num_workers model: the share of the loss that comes back
 when the neighbours go. Where most of the wait would stay, the loader is the cause, and its own rule says what the
 neighbours add.
@@ -46,7 +46,7 @@ class NoisyNeighbour:
         "workers.service_s",
         "steps.work_s",
     )
-    optional: ClassVar[tuple[str, ...]] = ("host.loop_neighbour_wait_pct",)
+    optional: ClassVar[tuple[str, ...]] = ("host.loop.neighbour_wait_pct",)
     family: ClassVar[str] = "input"
     rules_out: ClassVar[str] = "more workers"
 
@@ -63,7 +63,7 @@ class NoisyNeighbour:
 
     def _loop(self, window: Window) -> Diagnosis | None:
         """Weigh the training thread's own wait for a CPU against what the best change of the loader would win."""
-        waits_pct, others = window.host.loop_neighbour_wait_pct, window.host.others_cpus
+        waits_pct, others = window.host.loop.neighbour_wait_pct, window.host.others_cpus
         usable, training_s = window.host.usable_cpus, window.ledger.training_s
         if waits_pct is None or others is None or not usable or not training_s:
             return None

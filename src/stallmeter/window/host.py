@@ -12,6 +12,7 @@ from .facts import Facts
 from .garbage import GarbageSignals
 from .host_files import OpenFileSignals
 from .host_memory import HostMemorySignals
+from .loop_cpu import LoopCpuSignals
 from .memo import Memo
 from .steps import StepSignals
 
@@ -29,10 +30,10 @@ class HostSignals:
         self.memo = Memo(steps.memo)
         self.samples: Reservoir[HostSample] = Reservoir(size)
         self._facts = facts
-        self._memory_peak_pct: float | None = None
         self.memory = HostMemorySignals(self.samples, steps, self.memo, size=size)
         self.files = OpenFileSignals(self.samples, steps, self.memo)
         self.garbage = GarbageSignals()
+        self.loop = LoopCpuSignals(self)
 
     def append(self, sample: HostSample | MemorySample | GarbagePauses) -> None:
         """Take a sample."""
@@ -44,9 +45,6 @@ class HostSignals:
         if isinstance(sample, MemorySample):
             return
         self.samples.add(sample)
-        used, limit = sample.memory_limit_used_bytes, sample.memory_limit_bytes
-        if used is not None and limit:
-            self._memory_peak_pct = max(100.0 * used / limit, self._memory_peak_pct or 0.0)
 
     def median(self, of: Callable[[HostSample], float | None]) -> float | None:
         """Median of something over the run; None when it was never measured."""
@@ -81,26 +79,6 @@ class HostSignals:
         return self.median(lambda s: None if shared and s.ranks_cpus is None else s.others_cpus)
 
     @property
-    def loop_cpu_wait_pct(self) -> float | None:
-        """Share of the time in which the training thread could run and had no CPU, percent, median over the run."""
-        return self.median(lambda s: s.loop_cpu_wait_pct)
-
-    @property
-    def loop_neighbour_wait_pct(self) -> float | None:
-        """Of that what other jobs cause.
-
-        All of it where the job alone leaves half of the CPUs free, else their part of what runs beside the thread.
-        """
-        waits_pct, job, usable = self.loop_cpu_wait_pct, self.job_cpus, self.cpus_per_rank
-        others, main = self.others_cpus, self.median(lambda s: s.main_cpus)
-        if waits_pct is None or job is None or others is None or main is None or not usable:
-            return None
-        if job <= usable / 2.0:
-            return waits_pct if others > 0 else 0.0
-        beside = others + max(0.0, job - main)
-        return waits_pct * others / beside if beside > 0 else 0.0
-
-    @property
     def cpu_busy_pct(self) -> float | None:
         """Share of the usable CPUs that this rank, other ranks and others keep busy, median over the run."""
         return self.median(_cpu_busy_pct)
@@ -116,11 +94,6 @@ class HostSignals:
         return self.median(lambda s: s.cpu_iowait_pct)
 
     # -- memory and network --------------------------------------------------------------------------------------------
-
-    @property
-    def memory_peak_pct(self) -> float | None:
-        """Highest share of the memory limit in use, of all samples: of those that are kept a peak may be missing."""
-        return self._memory_peak_pct
 
     @property
     def links(self) -> Mapping[str, network.Link] | None:

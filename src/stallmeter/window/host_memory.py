@@ -61,15 +61,24 @@ class HostMemorySignals:
         self.memo = Memo(memo)
         self._hosts, self._steps = samples, steps
         self._samples: Reservoir[MemorySample] = Reservoir(size)
+        self._peak_pct: float | None = None
         self.shm = SharedMemorySignals()
 
     def append(self, sample: MemorySample | HostSample) -> None:
         """Take a sample. Those of the host are kept by who made this."""
         self.memo.changes += 1
-        if isinstance(sample, HostSample):
-            self.shm.append(sample)
-        else:
+        if not isinstance(sample, HostSample):
             self._samples.add(sample)
+            return
+        self.shm.append(sample)
+        used, limit = sample.memory_limit_used_bytes, sample.memory_limit_bytes
+        if used is not None and limit:
+            self._peak_pct = max(100.0 * used / limit, self._peak_pct or 0.0)
+
+    @property
+    def peak_pct(self) -> float | None:
+        """Highest share of the memory limit in use, of all samples: of those that are kept a peak may be missing."""
+        return self._peak_pct
 
     @property
     def is_resident(self) -> bool | None:

@@ -117,7 +117,7 @@ def gain_with_more_cpus(window: Window) -> Gain:
     now_s = loader.costs.step_time_s or free_s
     saved_s = min(ledger.steps * max(0.0, now_s - free_s), window.spent.bucket_s("data_wait") or 0.0)
     # A quota stops the loop's own thread as well. What of that falls into its waits for data is not known.
-    stopped_s = (window.host.loop_cpu_wait_pct or 0.0) / 100.0 * training_s
+    stopped_s = (window.host.loop.wait_pct or 0.0) / 100.0 * training_s
     parts = ((1.0, 0.5), (0.7, 0.0), (1.15, 1.0))
     left_s = [max(REMAINS * training_s, training_s - data * saved_s - own * stopped_s) for data, own in parts]
     return _gain(training_s, *left_s)
