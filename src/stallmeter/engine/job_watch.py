@@ -16,7 +16,7 @@ from typing import Protocol
 
 from ..errors import RecordingError
 from ..ranks.job import Job, RankView, assemble, facts_of, is_running, read_newest, supply_of
-from ..ranks.posts import MOST_DDP, PERIOD_S, PostPace, decode_post, encode_post, joined, view_of_steps
+from ..ranks.posts import MOST_DDP, MOST_READINGS, PERIOD_S, PostPace, decode_post, encode_post, joined, view_of_steps
 from ..ranks.run_folder import Channel, Channels
 from ..recording import Header, ranks
 from ..records import Arrivals, DdpTimes, Event, LedgerRecord, StepRecord
@@ -121,7 +121,7 @@ class JobWatch:
         """Of the last post: the next one repeats them where rank 0 has not taken it."""
         self._left = False
         """Whether there was somewhere to leave the last post."""
-        self._arrivals: deque[Arrivals] = deque(maxlen=4)
+        self._arrivals: deque[Arrivals] = deque(maxlen=MOST_READINGS)
         self._ddp: deque[DdpTimes] = deque(maxlen=MOST_DDP)
         self._turn: _Turn | None = None
         self._expecting: dict[str, Channel] = {}

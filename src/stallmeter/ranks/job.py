@@ -260,7 +260,8 @@ def read_newest(folder: Path, rank: int) -> tuple[RankView, bool]:
         verdict=next((record for record in newest if isinstance(record, Verdict)), None),
         facts=facts_of(tail.records, tail.records),
         ended=tail.ended,
-        arrivals=[record for record in tail.records if isinstance(record, Arrivals)][-1:],
+        arrivals=[record for record in tail.records if isinstance(record, Arrivals)],
+        ddp=[record for record in tail.records if isinstance(record, DdpTimes)],
     )
     return view, tail.settled
 

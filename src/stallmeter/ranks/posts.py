@@ -38,6 +38,12 @@ FIRST_S, PERIOD_S = 2.0, 30.0
 """The first post comes after so long, the others whenever the run has doubled, at last twice a minute. In a large job
 they are farther apart: rank 0 receives them all."""
 
+MOST_READINGS = 32
+"""Of the flight recorder that are kept of a rank, the newest."""
+
+LEAST_COLLECTIVES = 32
+"""Fewer of them in a post say nothing."""
+
 _ENOUGH = 3 * ROW
 """Steps that are worth more than words."""
 
@@ -237,7 +243,7 @@ def joined(before: RankView | None, new: RankView, most: int) -> RankView:
         verdict=new.verdict or before.verdict,
         facts={**before.facts, **new.facts},
         steps=_newest_rows(whole, most),
-        arrivals=[*before.arrivals, *(a for a in new.arrivals if a not in before.arrivals)][-4:],
+        arrivals=list({(a.group, a.time_s): a for a in (*before.arrivals, *new.arrivals)}.values())[-MOST_READINGS:],
         ddp=[*before.ddp, *(times for times in new.ddp if times not in before.ddp)][-MOST_DDP:],
     )
 
@@ -362,12 +368,16 @@ def _steps(header: Header, columns: Mapping[str, Any]) -> RankSteps:
 
 
 def _newest(arrivals: Sequence[Arrivals], most: int) -> list[str]:
-    if not arrivals or most < 32:
-        return []
-    newest = arrivals[-1]
-    cut = max(0, len(newest.sequence) - most)
+    """Return the newest collectives, so many, from as many readings as they take: short ones in a short run."""
+    found: list[str] = []
+    left = most if most >= LEAST_COLLECTIVES else 0
     columns = ("sequence", "began_us", "took_us", "sent_bytes")
-    return [encode(replace(newest, **{name: getattr(newest, name)[cut:] for name in columns}))]
+    for reading in reversed(arrivals):
+        cut = max(0, len(reading.sequence) - left)
+        left -= len(reading.sequence) - cut
+        if cut < len(reading.sequence):
+            found.append(encode(replace(reading, **{name: getattr(reading, name)[cut:] for name in columns})))
+    return found[::-1]
 
 
 def _short(verdict: Verdict) -> Verdict:

@@ -18,7 +18,7 @@ TAIL_BYTES = 2**18
 END = "end"
 """Name of the event that says why a run ended."""
 
-_LINES = re.compile(rb'\["(?:step|ledger|host|gpu|arrivals|event|verdict)"')
+_LINES = re.compile(rb'\["(?:step|ledger|host|gpu|arrivals|ddp|event|verdict)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Tail:
 
     header: Header
     records: tuple[Record | Verdict, ...]
-    """Steps, ledgers, samples of hardware, collectives, events and verdicts; the oldest first."""
+    """Steps, ledgers, samples of hardware, collectives, DDP's times, events and verdicts; the oldest first."""
 
     @property
     def ended(self) -> str | None:
