@@ -221,7 +221,7 @@ def test_joined_takes_each_step_once_and_the_newest_of_all_else() -> None:
     found = joined(joined(None, before, 1000), after, 1000)
     assert list(found.steps.index) == list(range(36))
     assert found.ended == "finished"
-    assert list(found.arrivals) == readings[2:]
+    assert list(found.arrivals) == readings
 
 
 def test_joined_to_what_a_recording_says() -> None:
