@@ -136,7 +136,12 @@ class Forks:
         """End it; programs that still run are nobody's then."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(30)
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            # What a test has forked of this process, and what lives on, holds the other end of the pipe, too.
+            self._process.kill()
+            self._process.wait(30)
 
     def _listen(self) -> None:
         assert self._process.stdout is not None

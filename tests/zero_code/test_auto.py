@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from ..warm import NO_PICTURES, Forks, Program
 from .programs import PROGRAMS, program
 
 AUTO = "import stallmeter; stallmeter.auto(directory='runs', trackers=None, console=False, hardware=False)\n"
+
+ACCELERATE = pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="no accelerate is installed")
 
 NO_RUN = ("nothing", "no loader")
 
@@ -66,7 +69,9 @@ def done(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[s
     return found
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=ACCELERATE if name == "accelerate" else ()) for name in PROGRAMS]
+)
 def test_it_computes_the_same(done: dict[tuple[str, bool], Done], name: str) -> None:
     off, on = done[name, False], done[name, True]
     assert on.status == off.status == (name == "exception")
@@ -94,7 +99,7 @@ def test_it_computes_the_same(done: dict[tuple[str, bool], Done], name: str) -> 
         ("compiled", [8, 8], None),
         ("workers that never end", [16], 16),
         ("workers", [16, 16], 32),
-        ("accelerate", [8, 8], 16),
+        pytest.param("accelerate", [8, 8], 16, marks=ACCELERATE),
         ("fabric", [8, 8], 16),
         ("stateful", [3, 5], 8),
         ("exception", [5], 5),
@@ -121,7 +126,7 @@ def test_a_loop_over_tasks_has_the_steps_of_the_inner_loop(done: dict[tuple[str,
         ("inner no_grad", 0.06),
         ("validation in the midst", 0.06),
         ("looked at first", 0.03),
-        ("accelerate", 0.06),
+        pytest.param("accelerate", 0.06, marks=ACCELERATE),
         ("fabric", 0.06),
         ("workers that never end", 0.06),
         ("two loaders", 0),
@@ -142,6 +147,7 @@ def test_its_validation(done: dict[tuple[str, bool], Done], name: str, seconds: 
     assert sum(ledger.buckets.values()) == pytest.approx(ledger.wall_s, abs=1e-5)
 
 
+@ACCELERATE
 def test_the_last_batch_of_a_wrapper_that_asks_for_one_more_is_a_step(done: dict[tuple[str, bool], Done]) -> None:
     steps = done["accelerate", True].steps
     assert all((step.compute_s or 0) > 0.009 for step in steps)
