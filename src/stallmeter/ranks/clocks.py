@@ -34,6 +34,7 @@ def starts_s(ranks: Sequence[RankSteps]) -> list[list[float]] | None:
         None where the clocks differ by an amount that nobody knows, or do not seem to be one.
     """
     first = ranks[0]
+    typical_s = _typical_s(first)
     found = []
     for rank in ranks:
         offset_s, is_one_amount = (0.0, True) if rank is first else ahead_s(rank, first)
@@ -41,7 +42,7 @@ def starts_s(ranks: Sequence[RankSteps]) -> list[list[float]] | None:
         if not is_one_amount and not one_host:
             return None
         # Less than a step is lateness on one host: its ranks may meet after the head of a step, in the optimizer.
-        late = abs(offset_s) < _typical_s(first) or _is_one_clock(rank, first, offset_s)
+        late = abs(offset_s) < typical_s or _is_one_clock(rank, first, offset_s)
         if one_host and (not is_one_amount or late):
             offset_s = 0.0
         found.append([end - offset_s - sum(parts) for end, parts in zip(rank.ends_s, _by_step(rank), strict=True)])

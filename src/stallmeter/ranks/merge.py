@@ -74,10 +74,6 @@ class Merged:
         """Seconds lost to one rank."""
         return sum(s for (r, _), s in self.lost_s.items() if r == rank)
 
-    def lost_in(self, bucket: str) -> float:
-        """Seconds lost in one bucket, to whichever rank."""
-        return sum(s for (_, b), s in self.lost_s.items() if b == bucket)
-
 
 def merge(ranks: Sequence[RankSteps]) -> Merged | None:
     """Walk the ranks through the steps that all of them have.

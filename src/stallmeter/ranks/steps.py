@@ -28,7 +28,7 @@ PHASES = (
 HEAD = frozenset({"data_wait", "worker_startup", "h2d", "forward", "backward", "compute"})
 """Buckets from the beginning of a step to the exchange of gradients."""
 
-COLUMNS = ("index", "time_s", "total_s", "epoch_start", "optimizer_step", "outlier", *(f"{name}_s" for name in PHASES))
+COLUMNS = ("index", "time_s", "epoch_start", "optimizer_step", "outlier", *(f"{name}_s" for name in PHASES))
 """Fields of a `StepRecord` that the merge reads."""
 
 

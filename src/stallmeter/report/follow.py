@@ -18,6 +18,7 @@ from ..ranks.job import RankView, assemble, facts_of
 from ..ranks.posts import joined, view_of_steps
 from ..recording import Header, Reader, ranks
 from ..recording.pending import is_written
+from ..recording.tail import END
 from ..records import Arrivals, Event, StepRecord
 from ..records.diagnosis import Verdict
 from ..rules.evaluation import diagnose
@@ -25,7 +26,7 @@ from ..rules.job.evaluation import judge
 from ..window import Window
 from . import wording
 from .job.model import job_report
-from .model import END, WRONG_VALUES, Report, damaged, summarize
+from .model import WRONG_VALUES, Report, damaged, summarize
 
 LOOK_S = 2.0
 """Between two looks at a recording, to which each rank writes once a second."""

@@ -7,13 +7,14 @@ import html
 import re
 from collections.abc import Iterable, Iterator
 
+from ..recording.tail import END
 from ..records.diagnosis import Diagnosis, Verdict
 from ..records.stats import Stats
 from . import wording
 from .device import device_lines
 from .job import forms
 from .job.model import JobReport
-from .model import END, Report, Share
+from .model import Report, Share
 from .table import Table
 from .wording import headline
 

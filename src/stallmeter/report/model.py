@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from ..errors import RecordingError
 from ..recording import Header, Reader, ranks
+from ..recording.tail import END
 from ..records import (
     BUCKETS,
     Event,
@@ -30,8 +31,6 @@ from .timeline import Timeline
 
 T = TypeVar("T")
 
-END = "end"
-"""Name of the event that closes a recording; its detail says why the run ended."""
 
 WRONG_VALUES = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 """What values of a wrong type lead to: a recording is a file, and files get edited."""

@@ -10,13 +10,14 @@ from types import TracebackType
 from typing import TextIO
 
 from ..errors import MissingPackageError
+from ..recording.tail import END
 from ..records.diagnosis import Diagnosis, Evidence, Severity
 from ..records.stats import Stats
 from . import wording
 from .device import device_lines
 from .job import forms
 from .job.model import JobReport
-from .model import END, Gpu, Level, Report, Share
+from .model import Gpu, Level, Report, Share
 from .overview import Overview
 from .table import Table as Rows
 

@@ -7,11 +7,12 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from ...recording.tail import END
 from ...records import Event
 from ...records.stats import Stats
 from .. import wording
 from ..job import forms
-from ..model import END, Report, Share
+from ..model import Report, Share
 from ..table import Table
 from .palette import tone
 
