@@ -24,7 +24,16 @@ from stallmeter.records import (
     WorkerBatch,
     WorkerMemory,
 )
-from stallmeter.records.diagnosis import Abstention, Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
+from stallmeter.records.diagnosis import (
+    Abstention,
+    Advice,
+    Diagnosis,
+    Evidence,
+    Location,
+    Severity,
+    Verdict,
+    WorkerAdvice,
+)
 
 START_S = 1_700_000_000.0
 HOSTILE = "[bold]x[/bold] [/] | <script>alert(1)</script>\n`a` *b* __c__ ![i](http://h) \x1b[31mred # $1 &amp; \\ ~~d~~"
@@ -43,6 +52,7 @@ PRIMARY = Diagnosis(
         Evidence("service time of a batch", 0.12, "s"),
     ),
     advice=(Advice("Set num_workers=4.", 138.0), Advice("Make one batch cheaper.")),
+    location=Location("transforms.py", 88, "Rotate.__call__", 64.0, "PIL.Image.Image.rotate"),
 )
 SECOND = Diagnosis(
     rule="slow-callback",

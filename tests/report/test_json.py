@@ -84,6 +84,13 @@ def test_document_of_a_complete_run(tmp_path):
         "predicted_gain_pct": 138.0,
         "gain_interval_pct": None,
     }
+    assert document["primary"]["location"] == {
+        "file": "transforms.py",
+        "line": 88,
+        "function": "Rotate.__call__",
+        "share_pct": 64.0,
+        "call": "PIL.Image.Image.rotate",
+    }
     assert document["probable"] is False
     assert document["runner_up"] is None
     assert document["num_workers"] == {

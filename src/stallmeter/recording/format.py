@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from .. import records
-from ..records.diagnosis import Abstention, Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
+from ..records.diagnosis import Abstention, Advice, Diagnosis, Evidence, Location, Severity, Verdict, WorkerAdvice
 from ..records.redaction import redact
 
 SCHEMA = 1
@@ -38,6 +38,7 @@ _KINDS: dict[str, type[Any]] = {
     "sync": records.SyncCalls,
     "profile": records.DeepProfile,
     "compiler": records.CompilerSample,
+    "look": records.CodeLook,
     "arrivals": records.Arrivals,
     "ddp": records.DdpTimes,
     "event": records.Event,
@@ -152,6 +153,9 @@ def decode(line: str, columns: Mapping[str, list[str]] = _COLUMNS) -> records.Re
             content["network"] = tuple(records.NetworkSample(**n) for n in content.get("network", ()))
         if cls is records.DeepProfile:
             content["operators"] = tuple(_build(records.Operator, o) for o in content.get("operators", ()))
+        if cls is records.CodeLook:
+            content["spots"] = tuple(_spot(spot) for spot in content.get("spots", ()))
+            content["stacks"] = tuple(_stack(stack) for stack in content.get("stacks", ()))
         if cls is records.Arrivals:
             content |= {name: tuple(content[name]) for name in ("sequence", "began_us", "took_us", "sent_bytes")}
         if cls is records.GpuSample and content.get("throttle_reasons") is not None:
@@ -188,7 +192,17 @@ def _build(cls: type[Any], content: Mapping[str, Any]) -> Any:
     return cls(**content)
 
 
+def _spot(content: Mapping[str, Any]) -> records.CodeSpot:
+    spot = {**content, "calls": tuple(content.get("calls", ()))}
+    return _build(records.CodeSpot, spot)  # type: ignore[no-any-return]
+
+
+def _stack(content: Mapping[str, Any]) -> records.CodeStack:
+    return _build(records.CodeStack, {**content, "frames": tuple(content["frames"])})  # type: ignore[no-any-return]
+
+
 def _diagnosis(content: Mapping[str, Any]) -> Diagnosis:
+    location = content.get("location")
     return _build(  # type: ignore[no-any-return]
         Diagnosis,
         {
@@ -196,6 +210,7 @@ def _diagnosis(content: Mapping[str, Any]) -> Diagnosis:
             "severity": Severity(content["severity"]),
             "evidence": tuple(_build(Evidence, e) for e in content.get("evidence", ())),
             "advice": tuple(map(_advice, content.get("advice", ()))),
+            "location": location and _build(Location, location),
             "supersedes": tuple(content.get("supersedes", ())),
             "ranks": tuple(content.get("ranks", ())),
         },

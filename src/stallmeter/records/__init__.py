@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .code import CodeLook, CodeSpot, CodeStack
 from .compiler import CompilerSample
 from .device import AllocatorSample, DeepProfile, DeviceStep, Operator, SyncCalls
 from .exchange import Arrivals, DdpTimes
@@ -16,6 +17,9 @@ __all__ = [
     "AllocatorSample",
     "Arrivals",
     "BatchContent",
+    "CodeLook",
+    "CodeSpot",
+    "CodeStack",
     "CompilerSample",
     "DdpTimes",
     "DeepProfile",
@@ -58,6 +62,7 @@ Sample = (
     | SyncCalls
     | DeepProfile
     | CompilerSample
+    | CodeLook
     | Arrivals
     | DdpTimes
     | Event

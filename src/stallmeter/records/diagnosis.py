@@ -92,6 +92,22 @@ class Advice:
         return Fix.read(self.text)
 
 
+@dataclass(frozen=True, slots=True)
+class Location:
+    """The place in the code that holds most of what a diagnosis names."""
+
+    file: str
+    """Relative to the program; of a library, from its package on."""
+    line: int
+    """Counted from 1: where the function spends the most."""
+    function: str
+    """Qualified; the user's own where there is one."""
+    share_pct: float
+    """Of the time that was looked at."""
+    call: str | None = None
+    """The library call beneath it that took the most; None where it is the function itself."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """The verdict of one rule on one run."""
@@ -113,6 +129,8 @@ class Diagnosis:
     advice: tuple[Advice, ...] = ()
     culprit: str | None = None
     """Name of the guilty part (a callback's class, a logger, an interface), when there is one."""
+    location: Location | None = None
+    """Where in the code; None where nobody looked, or where no place holds enough of it."""
     supersedes: tuple[str, ...] = ()
     """Ids of rules that explain the same seconds, whose diagnoses are left out in favour of this one."""
     ranks: tuple[int, ...] = ()

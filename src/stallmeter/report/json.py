@@ -120,6 +120,7 @@ def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
         "share_pct": diagnosis.share_pct,
         "confidence": diagnosis.confidence,
         "culprit": diagnosis.culprit,
+        "location": _fields(diagnosis.location),
         **({"ranks": list(diagnosis.ranks)} if diagnosis.ranks else {}),
         "evidence": [_fields(e) for e in diagnosis.evidence],
         "advice": [_fields(a) for a in diagnosis.advice],

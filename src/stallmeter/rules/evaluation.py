@@ -13,6 +13,7 @@ from ..window.signals import read_signal
 from ..workers.forecast import Outlook, forecast
 from . import ALL_RULES
 from .confidence import calibrated, signs
+from .location import located
 from .rule import Rule
 
 HEALTHY = "compute-bound"
@@ -67,7 +68,7 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
             if family is not None and found.severity is not Severity.INFO:
                 explained.add(family)
     superseded = {rule for found in diagnoses for rule in found.supersedes}
-    diagnoses = [found for found in diagnoses if found.rule not in superseded]
+    diagnoses = [located(found, window) for found in diagnoses if found.rule not in superseded]
     outlook = guard("the num_workers model", lambda: forecast(window))
     ordered = sorted(diagnoses, key=lambda d: (d.severity is Severity.INFO, -won_s(d, window), d.rule))
     ordered, contrary = _in_accord_with_the_first(ordered, by_id)

@@ -9,6 +9,7 @@ from typing import TypeVar
 from ..records import (
     AllocatorSample,
     BatchContent,
+    CodeLook,
     CompilerSample,
     DeepProfile,
     DeviceStep,
@@ -30,6 +31,7 @@ from ..records import (
     WorkerWaits,
 )
 from ..records.stats import Reservoir
+from .code import CodeSignals
 from .device import DeviceSignals
 from .facts import Facts
 from .gpu import GpuSignals
@@ -65,6 +67,7 @@ PART = {
     SyncCalls: "device",
     DeepProfile: "device",
     CompilerSample: "device",
+    CodeLook: "code",
     Event: "events",
 }
 """Which part of a window takes which kind of record. Kinds that no signal needs are not listed."""
@@ -104,8 +107,9 @@ class Window:
         self.host = HostSignals(self.facts, self.steps, size=samples)
         self.gpu = GpuSignals(self.facts, self.steps, size=samples)
         self.device = DeviceSignals(size=steps)
+        self.code = CodeSignals()
         self.spent = SpentSignals(self.ledger, self.device, self.gpu)
-        parts = (self.ledger, self.workers, self.host, self.gpu, self.device)  # the others are made of these
+        parts = (self.ledger, self.workers, self.host, self.gpu, self.device, self.code)  # the others are made of these
         self._memo = Memo(*(part.memo for part in parts))
         self._phases: Phases[Window] | None = None
 

@@ -1,0 +1,65 @@
+"""Where in the program's code time was spent: what a short look saw."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeSpot:
+    """One function in which time was spent, library calls beneath it included.
+
+    It is the innermost function of the user's own on the stack; where there is none, the library's that holds the time.
+    """
+
+    file: str
+    """Relative to the program; of a library, from its package on (``torchvision/transforms/transforms.py``)."""
+    line: int
+    """The line of the function in which it spent the most; counted from 1."""
+    function: str
+    """Qualified: ``Rotate.__call__``."""
+    own: bool
+    """Whether it is the user's, not a library's."""
+    wall_s: float
+    cpu_s: float | None = None
+    """CPU time of its thread; None where that was not measured."""
+    calls: tuple[str, ...] = ()
+    """Library calls beneath it that took the most, the largest first: ``PIL.Image.Image.resize``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeStack:
+    """Time with one stack of calls, for a flame graph."""
+
+    frames: tuple[str, ...]
+    """``function (file:line)``, the outermost first."""
+    wall_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeLook:
+    """What one look saw."""
+
+    time_s: float
+    """Unix time of its end."""
+    place: str
+    """``workers``, ``loop`` or ``startup``."""
+    rule: str
+    """The verdict that asked for it; empty where none did."""
+    bucket: str = ""
+    """Bucket of the ledger that was looked into; empty for workers."""
+    part: str = ""
+    """Its named part (a callback, a logger); empty for all of it."""
+    loader: int = 0
+    """Which of the training's loaders, counted from 0."""
+    method: str
+    """``profile`` (every call was timed) or ``samples`` (of the stack)."""
+    seen: int
+    """Batches that were profiled, or samples that were taken."""
+    wall_s: float
+    """Time looked at."""
+    cpu_s: float | None = None
+    spots: tuple[CodeSpot, ...] = ()
+    """The largest first; bounded."""
+    stacks: tuple[CodeStack, ...] = ()
+    """The largest first; bounded."""

@@ -1,0 +1,65 @@
+"""From a diagnosis to the place in the code."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallmeter.records import CodeLook, CodeSpot
+from stallmeter.records.diagnosis import Diagnosis, Location, Severity
+from stallmeter.rules.location import located
+from stallmeter.window import Window
+
+ROTATE = CodeSpot(
+    file="transforms.py", line=88, function="Rotate.__call__", own=True, wall_s=0.64, calls=("PIL.Image.Image.rotate",)
+)
+
+
+def _diagnosis(rule: str, culprit: str | None = None) -> Diagnosis:
+    return Diagnosis(
+        rule=rule,
+        severity=Severity.WARNING,
+        title="",
+        summary="",
+        time_lost_s=1.0,
+        share_pct=10.0,
+        confidence=0.9,
+        culprit=culprit,
+    )
+
+
+def _window(*spots: CodeSpot, place: str = "workers", bucket: str = "", part: str = "") -> Window:
+    window = Window()
+    window.append(
+        CodeLook(
+            time_s=0.0,
+            place=place,
+            rule="",
+            bucket=bucket,
+            part=part,
+            method="profile",
+            seen=3,
+            wall_s=1.0,
+            spots=spots,
+        )
+    )
+    return window
+
+
+@pytest.mark.parametrize("rule", ["prep-stall", "too-few-workers", "no-workers", "fetch-stall", "slow-batches"])
+def test_what_is_lost_in_the_workers_is_placed_by_the_look_inside_them(rule):
+    assert located(_diagnosis(rule), _window(ROTATE)).location == Location(
+        file="transforms.py", line=88, function="Rotate.__call__", share_pct=64.0, call="PIL.Image.Image.rotate"
+    )
+
+
+def test_a_callback_is_placed_by_the_look_into_it_and_not_by_one_into_another():
+    window = _window(ROTATE, place="loop", bucket="callbacks", part="Slow")
+    assert located(_diagnosis("slow-callback", "Slow"), window).location is not None
+    assert located(_diagnosis("slow-callback", "Other"), window).location is None
+    assert located(_diagnosis("prep-stall"), window).location is None
+
+
+def test_where_no_function_holds_enough_there_is_no_place():
+    small = CodeSpot(file="a.py", line=1, function="a", own=True, wall_s=0.1)
+    assert located(_diagnosis("prep-stall"), _window(small)).location is None
+    assert located(_diagnosis("prep-stall"), _window()).location is None

@@ -1,0 +1,29 @@
+"""The newest look at each place of the code."""
+
+from __future__ import annotations
+
+from stallmeter.records import CodeLook
+from stallmeter.window import Window
+
+
+def _look(place: str, bucket: str = "", part: str = "", wall_s: float = 1.0, time_s: float = 0.0) -> CodeLook:
+    return CodeLook(
+        time_s=time_s, place=place, rule="", bucket=bucket, part=part, method="profile", seen=3, wall_s=wall_s
+    )
+
+
+def test_a_newer_look_replaces_the_one_at_the_same_place():
+    window = Window()
+    window.append(_look("workers", time_s=1.0))
+    window.append(_look("workers", time_s=2.0))
+    assert [look.time_s for look in window.code.looks] == [2.0]
+
+
+def test_a_named_part_is_found_and_without_a_name_the_one_that_saw_the_most():
+    window = Window()
+    window.append(_look("loop", "callbacks", "A", wall_s=1.0))
+    window.append(_look("loop", "callbacks", "B", wall_s=3.0))
+    assert window.code.at("loop", "callbacks", "A").part == "A"
+    assert window.code.at("loop", "callbacks").part == "B"
+    assert window.code.at("loop", "logging") is None
+    assert window.code.at("workers") is None
