@@ -149,6 +149,74 @@ def test_where_nothing_is_said() -> None:
     assert late_in_exchanges(arrivals, bare) is None
 
 
+WRITES_S, SAVES = 0.2, 10
+
+
+def saving(steps: int = 60, bucket: str = "checkpoint") -> tuple[dict[int, list[Arrivals]], list[RankSteps]]:
+    """Rank 0 writes a file each tenth step, in which both wait for each other at its end."""
+    now, began = T0, ([], [])  # type: ignore[var-annotated]
+    body, saved, ends = [], [], []
+    for step in range(steps):
+        exchange = now + OWN_S
+        began[0].append(exchange)
+        began[1].append(exchange + 0.0001)
+        now = exchange + EXCHANGE_S + AFTER_S
+        writes_s = WRITES_S if step % SAVES == SAVES - 1 else 0.0
+        if writes_s:
+            began[0].append(now + writes_s)
+            began[1].append(now + 0.001)
+            now += writes_s
+        body.append(OWN_S + EXCHANGE_S + AFTER_S)
+        saved.append(writes_s)
+        ends.append(now)
+    arrivals = {
+        rank: [
+            Arrivals(
+                time_s=T0,
+                group="0:default",
+                base_s=T0,
+                sequence=tuple(range(len(times))),
+                began_us=tuple(round((at - T0) * 1e6) for at in times),
+                took_us=(-1,) * len(times),
+                sent_bytes=(1000,) * len(times),
+            )
+        ]
+        for rank, times in enumerate(began)
+    }
+    return arrivals, [
+        RankSteps(rank, range(steps), ends, {"backward": body, bucket: saved}, (), "a") for rank in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize("bucket", ["checkpoint", "logging", "validation"])
+def test_late_where_all_wait_in_the_same_bucket(bucket: str) -> None:
+    """All ledgers show the same seconds; when each asked for the collective tells whose they are."""
+    found = late_in_exchanges(*saving(bucket=bucket))
+    assert found is not None
+    assert found.apart_s.keys() == {(0, bucket)}
+    assert found.apart_s[0, bucket] == pytest.approx(6 * WRITES_S, rel=0.02)
+    assert found.spent_s[bucket] == pytest.approx(6 * WRITES_S, rel=0.02)
+    assert found.apart_steps == {(0, bucket): 6}
+
+
+def test_of_a_reading_that_ends_early_the_last_step_does_not_count() -> None:
+    """Its checkpoint is in the ledgers, the collective after it in no reading."""
+    arrivals, steps = saving()
+    columns = ("sequence", "began_us", "took_us", "sent_bytes")
+    short = {
+        rank: [replace(found[0], **{name: getattr(found[0], name)[:43] for name in columns})]
+        for rank, found in arrivals.items()
+    }
+    assert short[0][0].began_us[-1] < (steps[0].ends_s[39] - T0) * 1e6
+    found = late_in_exchanges(short, steps)
+    assert found is not None
+    assert found.spent_s["checkpoint"] == pytest.approx(3 * WRITES_S)
+
+
+def test_a_late_backward_pass_is_in_no_bucket_apart() -> None:
+    assert judged(slow(1)).apart_s == {}
+
+
 def test_readings_that_overlap_or_lack_some() -> None:
     """Each rank's recorder is read at other times, and forgets what is old."""
     arrivals, steps = job(slow(1))

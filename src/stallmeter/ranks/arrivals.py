@@ -22,6 +22,10 @@ MIN_STEPS = 20
 """Fewer steps with collectives say nothing about a run."""
 
 
+APART = frozenset({"logging", "checkpoint", "validation"})
+"""Buckets of a step that come after the pass over its batch, and in which ranks wait for each other."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchanges:
     """What the collectives of some steps say."""
@@ -45,6 +49,13 @@ class Exchanges:
     """Collectives in a step."""
     waited_s: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
     """By index of the step and late rank: what was waited for it."""
+    apart_s: Mapping[tuple[int, str], float] = field(default_factory=dict)
+    """By late rank and bucket: the part of ``lost_s`` that it spent in a bucket outside the pass over a batch, where
+    all ranks may have waited: a checkpoint, a report of a logger, a validation."""
+    spent_s: Mapping[str, float] = field(default_factory=dict)
+    """By such a bucket: what the middle rank spent in it, waits included, in the steps that were seen to their end."""
+    apart_steps: Mapping[tuple[int, str], int] = field(default_factory=dict)
+    """Of ``late_steps`` those in which most was waited for that."""
 
     @property
     def loss_s(self) -> float:
@@ -75,8 +86,10 @@ def late_in_exchanges(arrivals: Mapping[int, Sequence[Arrivals]], steps: Sequenc
     ranks = [rank for rank in steps if arrivals.get(rank.rank)]
     if len(ranks) < 2 or len(ranks) < len(steps):
         return None
-    entered = _in_common([_by_number(arrivals[rank.rank], _offset_s(rank, ranks[0])) for rank in ranks])
-    walk = _Segments(ranks, len(ranks))
+    offsets_s = [_offset_s(rank, ranks[0]) for rank in ranks]
+    noted = [_by_number(arrivals[rank.rank], offset) for rank, offset in zip(ranks, offsets_s, strict=True)]
+    entered = _in_common(noted)
+    walk = _Segments(ranks, offsets_s)
     for collective in entered:
         walk.take(collective)
     return walk.result()
@@ -107,6 +120,38 @@ def _in_common(noted: Sequence[Mapping[tuple[str, int], tuple[float, float | Non
         yield _Entered(tuple(r[0] for r in rows), tuple(r[1] for r in rows), max(r[2] for r in rows))
 
 
+class _Timeline:
+    """When a rank was in which bucket of a step, as far as the order of its buckets tells.
+
+    Args:
+        rank: Its steps.
+        offset_s: By how much its clock is ahead of the first rank's.
+    """
+
+    def __init__(self, rank: RankSteps, offset_s: float) -> None:
+        self._index, self._ends_s, self._offset_s = rank.index, rank.ends_s, offset_s
+        last_first = reversed([name for name in PHASES if name in rank.seconds])
+        self._last_first = [(name, rank.seconds[name]) for name in last_first]
+
+    def bucket(self, since_s: float, until_s: float) -> tuple[str, int]:
+        """Return the bucket apart from the pass over the batch that most of a time was spent in, and the step's index.
+
+        The name is empty where it was none. Callbacks and the framework's own code are all over a step, so that their
+        place in it says nothing.
+        """
+        # By its middle: a wait often ends where the step does, and the ends of steps are whole milliseconds.
+        at = bisect_left(self._ends_s, (since_s + until_s) / 2.0 + self._offset_s)
+        if at >= len(self._ends_s):
+            return "", -1
+        ends_s = self._ends_s[at] - self._offset_s
+        for name, seconds in self._last_first:
+            begins_s = ends_s - seconds[at]
+            if name in APART and min(ends_s, until_s) - max(begins_s, since_s) > (until_s - since_s) / 2.0:
+                return name, self._index[at]
+            ends_s = begins_s
+        return "", -1
+
+
 class _Segments:
     """Collectives between two times at which all ranks were together.
 
@@ -114,9 +159,11 @@ class _Segments:
     when nobody has asked for the next one before all had asked for this one may all have been together in between.
     """
 
-    def __init__(self, ranks: Sequence[RankSteps], count: int) -> None:
+    def __init__(self, ranks: Sequence[RankSteps], offsets_s: Sequence[float]) -> None:
+        self._ranks = ranks
         self._ids = [rank.rank for rank in ranks]
-        self._middle = (count - 1) // 2
+        self._timelines = [_Timeline(rank, offset) for rank, offset in zip(ranks, offsets_s, strict=True)]
+        self._middle = (len(ranks) - 1) // 2
         first = ranks[0]
         self._index, self._ends_s = first.index, first.ends_s
         self._totals = [sum(values[at] for values in first.seconds.values()) for at in range(len(first))]
@@ -124,6 +171,8 @@ class _Segments:
         self._lost: defaultdict[int, float] = defaultdict(float)
         self._late: defaultdict[int, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
         """By index of the step and rank: what was waited for it."""
+        self._apart: defaultdict[tuple[int, str], defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
+        """By rank and bucket, then by index of the step: what was waited for that."""
         self._steps: dict[int, float] = {}
         tails = [name for name in PHASES[PHASES.index("optimizer") :] if name in first.seconds]
         after = [first.seconds[name] for name in tails]
@@ -160,7 +209,10 @@ class _Segments:
         loss_s = last_s - sorted(entered.began_s)[self._middle]
         if loss_s > LEAST_S:
             self._lost[self._ids[late]] += loss_s
-            self._late[self._index[at]][self._ids[late]] += loss_s
+            bucket, index = self._timelines[late].bucket(last_s - loss_s, last_s)
+            if bucket:
+                self._apart[self._ids[late], bucket][index] += loss_s
+            self._late[index if bucket else self._index[at]][self._ids[late]] += loss_s
         if last_s <= self._exits_s[at]:
             self._last_s[at] = max(last_s, self._last_s.get(at, last_s))
         took_s = [began + took for began, took in zip(entered.began_s, entered.took_s, strict=True) if took is not None]
@@ -172,17 +224,35 @@ class _Segments:
             self._close(self._open)
         if len(self._steps) < MIN_STEPS:
             return None
+        latest = {index: max(lost, key=lost.__getitem__) for index, lost in self._late.items()}
         return Exchanges(
             steps=frozenset(self._steps),
             total_s=sum(self._steps.values()),
             lost_s=dict(self._lost),
-            late_steps=Counter(max(lost, key=lost.__getitem__) for lost in self._late.values()),
+            late_steps=Counter(latest.values()),
             exchange_s=self._exchanged_s(),
             is_measured=bool(self._exchange_s),
             bytes_per_step=self._bytes / len(self._steps),
             per_step=self._count / len(self._steps),
             waited_s={index: dict(lost) for index, lost in self._late.items()},
+            apart_s={key: sum(by_step.values()) for key, by_step in self._apart.items()},
+            spent_s=self._spent_s(),
+            apart_steps={
+                key: sum(latest[i] == key[0] and 2 * s >= self._late[i][key[0]] for i, s in by_step.items())
+                for key, by_step in self._apart.items()
+            },
         )
+
+    def _spent_s(self) -> dict[str, float]:
+        # Of the last step before a gap it is not known whether all of its collectives were noted.
+        whole = {index for index in self._steps if index + 1 in self._steps}
+        spent: dict[str, float] = {}
+        for name in {bucket for _, bucket in self._apart}:
+            waited = {index for (_, bucket), by_step in self._apart.items() if bucket == name for index in by_step}
+            columns = [dict(zip(rank.index, rank.seconds.get(name, ()), strict=False)) for rank in self._ranks]
+            rows = [sorted(column.get(index, 0.0) for column in columns) for index in whole | waited]
+            spent[name] = sum(row[self._middle] for row in rows)
+        return spent
 
     def _exchanged_s(self) -> float | None:
         if self._exchange_s:

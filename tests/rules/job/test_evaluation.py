@@ -249,6 +249,33 @@ def test_before_the_first_step():
     assert judged.slowdown == 1.0
 
 
+def test_a_checkpoint_that_all_wait_for_is_told_once_for_who_writes_it():
+    """Both say checkpoint-stall of their own; the job's is rank 0's, and the rest that both share is too little."""
+
+    def work(rank, step):
+        return {"checkpoint": 0.2} if step % 10 == 9 else {}
+
+    stall = Known([diagnosis("checkpoint-stall", 4.0)])
+    made = job(work, known={0: stall, 1: stall})
+    exchanges = Exchanges(
+        steps=frozenset(range(50, 150)),
+        total_s=4.0,
+        lost_s={0: 1.95},
+        late_steps={0: 10},
+        exchange_s=None,
+        is_measured=False,
+        bytes_per_step=1e6,
+        per_step=1.0,
+        apart_s={(0, "checkpoint"): 1.95},
+        spent_s={"checkpoint": 2.0},
+        apart_steps={(0, "checkpoint"): 10},
+    )
+    assert [d.ranks for d in judge(made).verdict.diagnoses] == [()]
+    judged = judge(replace(made, exchanges=exchanges))
+    assert [(d.rule, d.ranks) for d in judged.verdict.diagnoses] == [("checkpoint-stall", (0,))]
+    assert judged.verdict.primary.time_lost_s == pytest.approx(3.9, rel=0.02)
+
+
 def test_the_primary_cause_is_what_wins_most():
     """Half of a long exchange is less than all of a shorter wait."""
     made = job(late(1, "forward", 0.010), ranks=2)

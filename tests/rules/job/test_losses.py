@@ -90,6 +90,27 @@ def test_what_the_collectives_alone_show():
     assert found.steps == found.of_steps == 200
 
 
+def test_what_all_spend_in_a_checkpoint_is_the_wait_for_who_writes_it():
+    """Of rare events those that were looked at speak for the others; the rest of the lateness stays the rank's work."""
+
+    def work(rank, step):
+        return {"checkpoint": 0.2, "backward": 0.02} if step % 10 == 9 else {"backward": 0.02}
+
+    made = job(work, ranks=2)
+    seen = replace(
+        seen_in_collectives(2.0),
+        apart_s={(1, "checkpoint"): 1.8},
+        spent_s={"checkpoint": 2.0},
+        apart_steps={(1, "checkpoint"): 10},
+    )
+    saves, own = losses(replace(made, exchanges=seen))
+    assert (saves.bucket, saves.ranks, saves.from_collectives) == ("checkpoint", (1,), True)
+    assert saves.lost_s == pytest.approx(0.9 * 20 * 0.2, rel=0.02)
+    assert saves.steps == 20
+    assert (own.bucket, own.ranks) == (COMPUTE, (1,))
+    assert own.lost_s == pytest.approx(0.05 * made.training_s, rel=0.02)
+
+
 def test_little_more_in_the_collectives_is_noise():
     """Below 3 % of the time the ledgers are believed."""
     both = job(lambda rank, step: {"backward": 0.02}, ranks=2)

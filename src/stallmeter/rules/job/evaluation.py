@@ -219,7 +219,7 @@ def _of_all(job: Job, found: Sequence[Loss], *, judged: bool) -> tuple[list[Diag
     explained: list[Loss] = []
     all_starve = len(starved(job)) == len(job.ranks)
     for said in costly.values():
-        shared_s = _shared_s(job, said) if judged else None
+        shared_s = _shared_s(job, said, found) if judged else None
         asked = sum(1 for view in job.ranks if view.verdict is not None)
         if shared_s is None and 2 * len({rank for rank, _ in said}) <= asked:
             continue
@@ -260,7 +260,7 @@ def _usual(said: Sequence[tuple[int, Diagnosis]]) -> Diagnosis:
     return same[len(same) // 2]
 
 
-def _shared_s(job: Job, said: Sequence[tuple[int, Diagnosis]]) -> float | None:
+def _shared_s(job: Job, said: Sequence[tuple[int, Diagnosis]], found: Sequence[Loss]) -> float | None:
     """Return the seconds of a diagnosis that are no wait for others, and that all ranks lose alike; None: not known."""
     merged = job.merged
     if merged is None or not merged.total_s:
@@ -272,7 +272,9 @@ def _shared_s(job: Job, said: Sequence[tuple[int, Diagnosis]]) -> float | None:
     if bucket in ("worker_startup", COMPUTE) or rule in BEFORE_TRAINING:
         return None
     if bucket:
-        return scale * merged.shared_s.get(bucket, 0.0)
+        # Of what all spend in it alike, some may be the wait for one of them, which only the collectives show.
+        waits_s = sum(loss.unseen_share * loss.lost_s for loss in found if loss.bucket == group_of(bucket))
+        return max(0.0, scale * merged.shared_s.get(bucket, 0.0) - waits_s)
     if 2 * len({rank for rank, _ in said}) <= sum(1 for view in job.ranks if view.verdict is not None):
         return None
     waited_s = statistics.median(merged.waited_s.get(rank, 0.0) for rank, _ in said)

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...ranks.arrivals import Exchanges
 from ...ranks.job import Job
 
 COMPUTE = "compute"
@@ -93,22 +94,23 @@ def losses(job: Job) -> list[Loss]:
             parts[group_of(bucket)][bucket] += seconds
     unseen = _unseen(job)
     for part in unseen:
-        lost[COMPUTE][part.rank] += part.lost_s
-        parts[COMPUTE][part.bucket] += part.lost_s
+        lost[part.group][part.rank] += part.lost_s
+        parts[part.group][part.bucket] += part.lost_s
     for meeting in merged.meetings if merged.is_together else ():
         group = group_of(meeting.bucket)
         # Ranks that are alike differ a little in each step: that is no time that one of them was late.
         if meeting.loss_s >= COUNTS * sum(lost[group].values()) / merged.steps:
             late[group][meeting.rank] += 1
     found = []
-    unseen_s = sum(part.lost_s for part in unseen)
     for group, by_rank in lost.items():
         seconds = sum(by_rank.values())
         share = min(1.0, seconds / merged.total_s)
-        is_unseen = group == COMPUTE and unseen_s > seconds / 2
+        beyond = [part for part in unseen if part.group == group]
+        unseen_s = sum(part.lost_s for part in beyond)
+        is_unseen = unseen_s > seconds / 2
         # How often who was late tells what has seen most of the loss: what is little elsewhere is noise.
-        times = Counter({part.rank: part.times for part in unseen}) if is_unseen else late[group]
-        looked_at = unseen[0].looked_at if is_unseen else merged.steps
+        times = Counter({part.rank: part.times for part in beyond}) if is_unseen else late[group]
+        looked_at = beyond[0].looked_at if is_unseen else merged.steps
         if share > 0:
             found.append(
                 Loss(
@@ -121,8 +123,8 @@ def losses(job: Job) -> list[Loss]:
                     of_steps=merged.steps,
                     parts={bucket: s / seconds for bucket, s in parts[group].items()},
                     from_collectives=is_unseen,
-                    seen_by=unseen[0].seen_by if unseen and group == COMPUTE else "",
-                    unseen_share=unseen_s / seconds if group == COMPUTE else 0.0,
+                    seen_by=beyond[0].seen_by if beyond else "",
+                    unseen_share=unseen_s / seconds,
                 )
             )
     return sorted(found, key=lambda loss: -loss.share)
@@ -141,27 +143,50 @@ class _Unseen:
     bucket: str
     seen_by: str
 
+    @property
+    def group(self) -> str:
+        """Kind of work; a rank's own where the bucket is not known."""
+        return group_of(self.bucket) if self.bucket else COMPUTE
+
 
 def _unseen(job: Job) -> list[_Unseen]:
     merged, exchanges = job.merged, job.exchanges
     if merged is None or exchanges is None or not exchanges.total_s:
         return _unseen_by_ddp(job)
     seen: defaultdict[int, float] = defaultdict(float)
+    seen_in: defaultdict[tuple[int, str], float] = defaultdict(float)
     if merged.is_together:
         for meeting in merged.meetings:
             if meeting.index in exchanges.steps:
                 seen[meeting.rank] += meeting.loss_s
+                seen_in[meeting.rank, meeting.bucket] += meeting.loss_s
     # Lateness that a rank makes up for later in the step is in the collectives, and no loss of the ledgers'.
     extra = {rank: seconds - seen[rank] for rank, seconds in exchanges.lost_s.items()}
     scale = merged.total_s / exchanges.total_s
     least_s = EXTRA_SHARE * exchanges.total_s
-    return [
-        _Unseen(
-            rank, scale * seconds, exchanges.late_steps.get(rank, 0), len(exchanges.steps), "", "the flight recorder"
-        )
-        for rank, seconds in extra.items()
-        if seconds > least_s
-    ]
+    found: list[_Unseen] = []
+    for rank, extra_s in extra.items():
+        if extra_s <= least_s:
+            continue
+        times = exchanges.late_steps.get(rank, 0)
+        # What all of them spend in a checkpoint that one of them writes is in no ledger a wait; the moment tells.
+        apart = {name: s - seen_in[rank, name] for (late, name), s in exchanges.apart_s.items() if late == rank}
+        for name, seconds in sorted(apart.items(), key=lambda item: -item[1]):
+            if (part_s := min(seconds, extra_s)) > least_s:
+                often = exchanges.apart_steps.get((rank, name), 0)
+                # Such events are rare: the part of their time that was waited holds for those that were not looked at.
+                spent_s = exchanges.spent_s.get(name, 0.0)
+                waited_share = min(1.0, part_s / spent_s) if spent_s else 1.0
+                lost_s = waited_share * merged.shared_s.get(name, 0.0)
+                found.append(_by_recorder(rank, lost_s, often, exchanges, name))
+                extra_s, times = extra_s - part_s, times - often
+        if extra_s > least_s:
+            found.append(_by_recorder(rank, scale * extra_s, times, exchanges))
+    return found
+
+
+def _by_recorder(rank: int, lost_s: float, times: int, exchanges: Exchanges, bucket: str = "") -> _Unseen:
+    return _Unseen(rank, lost_s, times, len(exchanges.steps), bucket, "the flight recorder")
 
 
 def _unseen_by_ddp(job: Job) -> list[_Unseen]:
