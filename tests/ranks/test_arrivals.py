@@ -128,12 +128,32 @@ def test_the_first_step_is_left_out() -> None:
 
 @pytest.mark.parametrize("completes", [True, False])
 def test_the_exchange_itself(completes: bool) -> None:
-    """From the last arrival to the end: noted by NCCL, for gloo taken for the end of the backward pass or the body."""
-    found = judged(slow(1), completes=completes)
+    """From the last arrival to the end: as noted, else the end of the bucket of the backward pass."""
+    arrivals, steps = job(slow(1), completes=completes)
+    for rank in steps:
+        rank.seconds["backward"] = rank.seconds.pop("compute")  # type: ignore[attr-defined,index]
+    found = late_in_exchanges(arrivals, steps)
+    assert found is not None
     assert found.is_measured is completes
     assert found.exchange_s == pytest.approx(59 * EXCHANGE_S, rel=0.1)
     assert found.per_step == pytest.approx(2.0, rel=0.02)
     assert found.bytes_per_step == pytest.approx(2000, rel=0.02)
+
+
+def test_where_the_body_of_a_loop_goes_on_after_the_exchange_its_end_is_not_known() -> None:
+    assert judged(slow(1)).exchange_s is None
+    assert judged(slow(1), completes=True).exchange_s is not None
+
+
+def test_ends_that_are_noted_from_a_moment_on_speak_for_the_steps_before() -> None:
+    arrivals, steps = job(slow(1), completes=True)
+    later = {
+        rank: [replace(found[0], took_us=tuple(-1 if i < 60 else t for i, t in enumerate(found[0].took_us)))]
+        for rank, found in arrivals.items()
+    }
+    found = late_in_exchanges(later, steps)
+    assert found is not None
+    assert found.exchange_s == pytest.approx(59 * EXCHANGE_S, rel=0.1)
 
 
 def test_where_nothing_is_said() -> None:

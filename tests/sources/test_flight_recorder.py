@@ -76,6 +76,42 @@ def test_each_is_taken_once_and_groups_apart() -> None:
     assert sampled(dump(entry(1)), dump(entry(1))) == sampled(dump(entry(1)))
 
 
+class Passes:
+    """Backward passes of 100 ms, each second."""
+
+    begun = closed = 0
+
+    def begin(self) -> None:
+        self.begun += 1
+
+    def around(self, times_ns: list[int]) -> list[tuple[int, int] | None]:
+        begins = [time_ns // 10**9 * 10**9 for time_ns in times_ns]
+        return [(b, b + 10**8) if at <= b + 10**8 else None for b, at in zip(begins, times_ns, strict=True)]
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_the_last_collective_of_a_backward_pass_ends_with_it() -> None:
+    """Of gloo's, whose ends nobody notes. One outside of the passes has no end."""
+    passes, other = Passes(), {"process_group": ["1", "dp"]}
+    text = dump(entry(1, 0.02), entry(2, 0.04), entry(3, 0.5), entry(4, 1.01), entry(1, 1.03, **other))
+    source = FlightRecorderSource(T0_S, passes, read=lambda: text, clock=lambda: 0.0)
+    first, second = source.sample(T0_S + 2)
+    assert first.took_us == (-1, pytest.approx(60_000, abs=1), -1, -1)
+    assert second.took_us == (pytest.approx(70_000, abs=1),)
+    assert passes.begun == 1
+    source.close()
+    assert passes.closed == 1
+
+
+def test_where_ends_are_noted_no_pass_is() -> None:
+    passes = Passes()
+    text = dump(entry(1, 0.02, time_discovered_completed_ns=int((T0_S + 0.05) * 1e9)))
+    assert FlightRecorderSource(T0_S, passes, read=lambda: text, clock=lambda: 0.0).sample(T0_S + 2)
+    assert passes.begun == 0
+
+
 def test_what_is_left_out() -> None:
     """What was asked for before the run, between two ranks only, or goes on."""
     (found,) = sampled(

@@ -245,9 +245,10 @@ def _rank_source(context: RunContext, output: Output, window: Window) -> Source:
 
 
 def _collectives_source(clock: StepClock) -> Source:
+    from ..sources.backward import BackwardPasses
     from ..sources.flight_recorder import FlightRecorderSource
 
-    return FlightRecorderSource(clock.unix_s(clock.ledger.origin))
+    return FlightRecorderSource(clock.unix_s(clock.ledger.origin), BackwardPasses())
 
 
 def _ddp_source(context: RunContext, clock: StepClock) -> Source:

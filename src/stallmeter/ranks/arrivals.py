@@ -42,7 +42,8 @@ class Exchanges:
     exchange_s: float | None
     """Time from the last arrival to the end of the exchange, over all these steps; None where that is not known."""
     is_measured: bool
-    """Whether that end was noted; else it is taken for the end of the backward pass, or of a plain loop's body."""
+    """Whether that end was noted; else it is taken for the end of the bucket of the backward pass. The body of a plain
+    loop goes on after it: there it is not known."""
     bytes_per_step: float
     """What one rank put in."""
     per_step: float
@@ -181,6 +182,8 @@ class _Segments:
         self._last_s: dict[int, float] = {}
         """By position of the step: the last arrival before that."""
         self._exchange_s: list[float] = []
+        self._measured: set[int] = set()
+        """Positions of the steps with a collective whose end was noted."""
         self._bytes = self._count = 0
 
     def take(self, entered: _Entered) -> None:
@@ -218,6 +221,7 @@ class _Segments:
         took_s = [began + took for began, took in zip(entered.began_s, entered.took_s, strict=True) if took is not None]
         if took_s:
             self._exchange_s.append(max(0.0, min(took_s) - last_s))
+            self._measured.add(at)
 
     def result(self) -> Exchanges | None:
         if self._open is not None:
@@ -256,7 +260,10 @@ class _Segments:
 
     def _exchanged_s(self) -> float | None:
         if self._exchange_s:
-            return sum(self._exchange_s)
-        if not self._last_s:
+            # Ends are noted from a moment on: the steps before it are taken for like these.
+            seen_s = sum(self._totals[at] for at in self._measured)
+            return sum(self._exchange_s) * sum(self._steps.values()) / seen_s if seen_s else None
+        buckets = self._ranks[0].seconds
+        if not self._last_s or "backward" not in buckets or "compute" in buckets:
             return None
         return sum(self._exits_s[at] - last_s for at, last_s in self._last_s.items())

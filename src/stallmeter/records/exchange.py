@@ -20,7 +20,8 @@ class Arrivals:
     began_us: tuple[int, ...]
     """When this rank asked for it, microseconds after ``base_s``."""
     took_us: tuple[int, ...]
-    """From then until it was seen to be complete; -1 where nobody looked."""
+    """From then until it was seen to be complete, or until the end of the backward pass that waits for it; -1 where
+    neither is known."""
     sent_bytes: tuple[int, ...]
     """Size of its input."""
 

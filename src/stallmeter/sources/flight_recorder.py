@@ -12,7 +12,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from ..records import Arrivals
 
@@ -38,11 +38,27 @@ _DTYPE_BYTES = {
 """Of the flight recorder's names; all others are taken for one byte."""
 
 
+class Passes(Protocol):
+    """Backward passes of this process: see `stallmeter.sources.backward`."""
+
+    def begin(self) -> None:
+        """Note them from now on."""
+
+    def around(self, times_ns: list[int]) -> list[tuple[int, int] | None]:
+        """Return the begin and end of the pass that each time lies in."""
+
+    def close(self) -> None:
+        """Note no more of them."""
+
+
 class FlightRecorderSource:
     """Reads the collectives that were noted since the last reading.
 
+    Where their ends are not noted, as of gloo's, the last one in a backward pass ends with the pass.
+
     Args:
         since_s: Unix time from which on they are wanted.
+        passes: Backward passes; begun when a collective has no end.
         read: Returns the flight recorder's JSON; found in torch by default.
         clock: Monotonic seconds.
     """
@@ -52,11 +68,13 @@ class FlightRecorderSource:
     def __init__(
         self,
         since_s: float,
+        passes: Passes | None = None,
         *,
         read: Callable[[], bytes] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._since_ns = since_s * 1e9
+        self._passes = passes
         self._read = read
         self._clock = clock
         self._due_s = -math.inf
@@ -78,6 +96,7 @@ class FlightRecorderSource:
         found: dict[str, list[tuple[int, int, int, int]]] = {}
         for entry in entries(read()):
             self._note(entry, found)
+        self._end_with_passes(found)
         now_s = self._clock()
         self._begun_s = started_s if self._begun_s is None else self._begun_s
         # A run may end before the first pause would: at first they are as long as it has lasted.
@@ -86,7 +105,24 @@ class FlightRecorderSource:
         return [self._arrivals(time_s, group, rows[-MOST:]) for group, rows in found.items()]
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Note no more backward passes."""
+        if self._passes is not None:
+            self._passes.close()
+
+    def _end_with_passes(self, found: dict[str, list[tuple[int, int, int, int]]]) -> None:
+        """Give the last collective of each backward pass its end, where none is noted."""
+        open_ended = [(group, i) for group, rows in found.items() for i, row in enumerate(rows) if row[2] < 0]
+        if self._passes is None or not open_ended:
+            return
+        self._passes.begin()
+        around = self._passes.around([found[group][i][1] for group, i in open_ended])
+        last: dict[tuple[int, int], tuple[str, int]] = {}
+        for (group, i), one in zip(open_ended, around, strict=True):
+            if one is not None and (one not in last or found[group][i][1] >= found[last[one][0]][last[one][1]][1]):
+                last[one] = (group, i)
+        for (_, end_ns), (group, i) in last.items():
+            number, began_ns, _, size = found[group][i]
+            found[group][i] = (number, began_ns, end_ns - began_ns, size)
 
     def _note(self, entry: Mapping[str, Any], found: dict[str, list[tuple[int, int, int, int]]]) -> None:
         try:
