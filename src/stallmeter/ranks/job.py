@@ -42,10 +42,11 @@ _LOOKED_AT = 2**18
 
 _KINDS = ("ledger", "verdict", "loader")
 
+CPU_WAIT = "training thread waits for a CPU, %"
 HOST_FACTS: Mapping[str, Callable[[HostSample], float | None]] = {
     "CPUs kept busy by others": lambda s: s.others_cpus,
     "CPU time stolen by the hypervisor, %": lambda s: s.cpu_steal_pct,
-    "training thread waits for a CPU, %": lambda s: s.loop_cpu_wait_pct,
+    CPU_WAIT: lambda s: s.loop_cpu_wait_pct,
     "quota periods throttled, %": lambda s: s.cpu_throttled_pct,
 }
 GPU_FACTS: Mapping[str, Callable[[GpuSample], float | None]] = {

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stallmeter.ranks.arrivals import Exchanges
-from stallmeter.ranks.job import RankView, assemble
+from stallmeter.ranks.job import CPU_WAIT, RankView, assemble
 from stallmeter.ranks.steps import PHASES, RankSteps
 from stallmeter.records.diagnosis import Abstention, Advice, Severity, WorkerAdvice
 from stallmeter.rules import ALL_RULES
@@ -291,6 +291,14 @@ def test_the_primary_cause_is_what_wins_most():
     )
     judged = judge(replace(made, exchanges=exchanges))
     assert [d.rule for d in judged.verdict.diagnoses] == ["straggler", "communication-bound"]
+
+
+def test_ranks_that_wait_for_cpus_in_turn():
+    """The system has counted that: it is no wait for another rank, and what they are late by follows from it."""
+    busy = Known([diagnosis("noisy-neighbour", 2.0)], facts={CPU_WAIT: 40.0})
+    judged = judge(job(in_turn(2, "backward", 0.02), meet="loop", known={0: busy, 1: busy}))
+    assert [d.rule for d in judged.verdict.diagnoses] == ["noisy-neighbour"]
+    assert judged.verdict.primary.time_lost_s == pytest.approx(2.0)
 
 
 # -- nothing is wrong, or nothing is known

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from stallmeter.ranks.job import CPU_WAIT
 from stallmeter.records.diagnosis import Severity
 from stallmeter.rules.job.losses import losses
 from stallmeter.rules.job.rank_imbalance import RankImbalance
 
 from ..windows import check_fix
-from .jobs import in_turn, job, late
+from .jobs import Known, in_turn, job, late
 
 RULE = RankImbalance()
 
@@ -37,6 +38,18 @@ def test_in_turn(ranks, bucket, does):
 def test_a_little_in_turn_is_noise():
     """Below 15 % of the time ranks on one machine differ by chance."""
     assert found(job(in_turn(4, "forward", 0.002), ranks=4)) == []
+
+
+@pytest.mark.parametrize(("waits_pct", "bucket", "share_pct"), [(20.0, "backward", 30.0), (40.0, "backward", None),
+                                                                (40.0, "data_wait", 50.0)])  # fmt: skip
+def test_delays_for_want_of_a_cpu_are_no_uneven_work(waits_pct, bucket, share_pct):
+    """Half of the time is waited for the last one. Workers wait for CPUs of their own."""
+    busy = Known(facts={CPU_WAIT: waits_pct})
+    made = job(in_turn(2, bucket, 0.02), meet="loop", known={0: busy, 1: busy})
+    said = found(made)
+    assert [100.0 * d.time_lost_s / made.training_s for d in said] == ([] if share_pct is None else [
+        pytest.approx(share_pct, abs=2.0)
+    ])  # fmt: skip
 
 
 def test_the_same_one_is_no_imbalance():

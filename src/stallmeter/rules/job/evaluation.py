@@ -38,6 +38,10 @@ _BUCKETS: Mapping[str, str] = {
 """Which bucket of the ledger the seconds of a rule's diagnosis are in; empty where it is none, or several."""
 
 
+_WAITS_FOR_A_CPU = frozenset({"noisy-neighbour", "cpu-throttled"})
+"""Rules whose seconds the system has counted, in whichever bucket they were, and that are no wait for another rank."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobVerdict:
     """What is said about a job."""
@@ -269,7 +273,7 @@ def _shared_s(job: Job, said: Sequence[tuple[int, Diagnosis]], found: Sequence[L
     scale, bucket = job.training_s / merged.total_s, _BUCKETS.get(rule, "")
     # Starts of workers lie where epochs begin, of which few steps are kept; a slow start lies before all steps; and
     # what holds up a rank's own work (a collector of garbage, a compiler) is in whichever bucket it came upon.
-    if bucket in ("worker_startup", COMPUTE) or rule in BEFORE_TRAINING:
+    if bucket in ("worker_startup", COMPUTE) or rule in BEFORE_TRAINING or rule in _WAITS_FOR_A_CPU:
         return None
     if bucket:
         # Of what all spend in it alike, some may be the wait for one of them, which only the collectives show.

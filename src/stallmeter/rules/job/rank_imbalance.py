@@ -4,12 +4,14 @@
 them is, and the job runs at the pace of the slowest of each step. That is slower than any rank alone.
 
 **Evidence.** The steps of all ranks, walked through beside each other: how far the last one was behind when the others
-began to wait, and that it was not the same one often enough to be named.
+began to wait, and that it was not the same one often enough to be named. What the training threads waited for a CPU
+comes to the ranks by chance, one after the other, and is taken off.
 
 **Advice.** Even out what the ranks get in one step: sequences of like length, shards of like size. For waits for data
 more workers and a deeper queue help, as they bridge single slow batches.
 
-**When it is wrong.** Two ranks that share few CPUs take turns in being late without a reason of their own.
+**When it is wrong.** Ranks that share few CPUs take turns in being late without a reason of their own. Where the system
+does not tell how long a thread waits for a CPU, that looks the same.
 
 **References.** Sequence-length imbalance is the most frequent cause of stragglers in ByteDance's jobs (Understanding
 Stragglers in Large Model Training, OSDI '25).
@@ -17,11 +19,12 @@ Stragglers in Large Model Training, OSDI '25).
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ...ranks.job import Job
+from ...ranks.job import CPU_WAIT, Job
 from ...records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..rule import threshold
 from .gain import job_gain
@@ -42,12 +45,17 @@ class RankImbalance:
     def check(self, job: Job, found: Sequence[Loss]) -> list[Diagnosis]:
         """Find a loss that no rank caused alone."""
         loss = next((loss for loss in found if not loss.ranks), None)
-        if loss is None or 100.0 * loss.share < self.warn_pct:
+        if loss is None:
             return []
+        waits = loss.bucket in ("data_wait", "worker_startup")
+        by_chance_pct = 0.0 if waits else _waits_for_a_cpu_pct(job)
+        if 100.0 * loss.share - by_chance_pct < self.warn_pct:
+            return []
+        part = 1.0 - by_chance_pct / (100.0 * loss.share)
+        loss = replace(loss, lost_s=part * loss.lost_s, share=part * loss.share, per_step_s=part * loss.per_step_s)
         gain_pct, interval_pct = job_gain(job, loss.lost_s)
         share_pct = 100.0 * loss.share
         work = work_of(loss)
-        waits = loss.bucket in ("data_wait", "worker_startup")
         advice = Advice.of(
             "Raise num_workers and prefetch_factor, so that single slow batches are bridged."
             if waits
@@ -87,3 +95,13 @@ class RankImbalance:
     def lacks(self, job: Job) -> tuple[str, ...]:
         """Without steps in which ranks meet nobody is late."""
         return ("steps in which the ranks meet",) if why_not_judged(job) else ()
+
+
+def _waits_for_a_cpu_pct(job: Job) -> float:
+    """Return the share of the time in which the training threads could have run and had no CPU: mean over the ranks.
+
+    Each rank's wait is a delay of its own, and who has the longest makes the others wait: of delays that come rarely,
+    one at a time, all of one rank's is waited for.
+    """
+    known = [view.facts[CPU_WAIT] for view in job.ranks if CPU_WAIT in view.facts]
+    return statistics.fmean(known) if known else 0.0
