@@ -295,7 +295,7 @@ def test_the_primary_cause_is_what_wins_most():
 
 def test_ranks_that_wait_for_cpus_in_turn():
     """The system has counted that: it is no wait for another rank, and what they are late by follows from it."""
-    busy = Known([diagnosis("noisy-neighbour", 2.0)], facts={CPU_WAIT: 40.0})
+    busy = Known([diagnosis("noisy-neighbour", 2.0)], facts={CPU_WAIT: 60.0})
     judged = judge(job(in_turn(2, "backward", 0.02), meet="loop", known={0: busy, 1: busy}))
     assert [d.rule for d in judged.verdict.diagnoses] == ["noisy-neighbour"]
     assert judged.verdict.primary.time_lost_s == pytest.approx(2.0)

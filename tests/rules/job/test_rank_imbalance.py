@@ -40,8 +40,8 @@ def test_a_little_in_turn_is_noise():
     assert found(job(in_turn(4, "forward", 0.002), ranks=4)) == []
 
 
-@pytest.mark.parametrize(("waits_pct", "bucket", "share_pct"), [(20.0, "backward", 30.0), (40.0, "backward", None),
-                                                                (40.0, "data_wait", 50.0)])  # fmt: skip
+@pytest.mark.parametrize(("waits_pct", "bucket", "share_pct"), [(20.0, "backward", 37.5), (60.0, "backward", None),
+                                                                (60.0, "data_wait", 50.0)])  # fmt: skip
 def test_delays_for_want_of_a_cpu_are_no_uneven_work(waits_pct, bucket, share_pct):
     """Half of the time is waited for the last one. Workers wait for CPUs of their own."""
     busy = Known(facts={CPU_WAIT: waits_pct})
