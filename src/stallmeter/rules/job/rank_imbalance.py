@@ -31,7 +31,6 @@ from .gain import job_gain
 from .losses import Loss, why_not_judged
 from .words import waited, work_of
 
-
 APART = 0.625
 """Mean difference of two sums of three exponential delays, over their mean: 2 G(k + 1/2) / (sqrt(pi) G(k + 1)), G the
 gamma function, k = 3. One delay a step would make it 1, ten 0.35."""
