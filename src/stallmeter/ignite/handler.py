@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from ..engine.options import OptionArguments
 
 
+_RECORDED: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
+"""What stands in the place of engines' ``run``."""
+
+
 class StallHandler(adapter.Adapter):
     """Records where the time of a trainer's ``run`` goes and why the accelerator waits.
 
@@ -53,14 +57,14 @@ class StallHandler(adapter.Adapter):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_attached": Patches()}
 
-    def attach(self, trainer: Engine) -> StallHandler:
+    def attach(self, trainer: Any) -> StallHandler:
         """Record each ``run`` of an engine from now on; of two handlers of one engine the first does.
 
         Args:
             trainer: The engine whose process function trains.
         """
         run = trainer.run
-        if getattr(run, "recorded", False):
+        if getattr(run, "func", None) in _RECORDED:
             return self
         engine = weakref.ref(trainer)
 
@@ -72,7 +76,7 @@ class StallHandler(adapter.Adapter):
             self._finish("end")
             return state
 
-        recorded.recorded = True  # type: ignore[attr-defined]
+        _RECORDED.add(recorded)
         self._attached.set(trainer, "run", recorded)
         return self
 
@@ -134,7 +138,7 @@ class Training(adapter.Training):
             Events.ITERATION_COMPLETED: self._used,
         }
         with ExitStack() as stack:
-            stack.callback(time_handlers(trainer, self._ledger_here, silent=self))
+            stack.callback(time_handlers(trainer, self._ledger_here, self._run.guard))
             for event, call in events.items():
                 stack.callback(trainer.add_event_handler(event, call).remove)
             stack.enter_context(self._around_evaluations())

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..engine.guard import Guard
 from ..timing.ledger import CALLBACKS, CHECKPOINT, LOGGING, VALIDATION, Ledger, Span, WorkSpan
 
 LedgerHere = Callable[[], Ledger | None]
@@ -23,30 +24,29 @@ class Timed(list):  # type: ignore[type-arg]
     """The handlers of one event. Copied or pickled it is a list like any."""
 
     ledger_here: LedgerHere
-    silent: object
-    """Whose methods are not timed."""
+    guard: Guard
 
     def __iter__(self) -> Iterator[Any]:
         for entry in super().__iter__():
             ledger = self.ledger_here()
-            owner = _owner(entry[0])
-            if ledger is None or (self.silent is not None and owner is self.silent):
+            place = None if ledger is None else self.guard("a handler's name", _place, entry)
+            if ledger is None or place is None:
                 yield entry
                 continue
-            with Span(ledger, ledger.slot(*_place(entry, owner))):
+            with Span(ledger, ledger.slot(*place)):
                 yield entry
 
     def __reduce_ex__(self, _: Any) -> Any:
         return list, (list(list.__iter__(self)),)
 
 
-def time_handlers(engine: Any, ledger_here: LedgerHere, silent: object = None) -> Callable[[], None]:
+def time_handlers(engine: Any, ledger_here: LedgerHere, guard: Guard) -> Callable[[], None]:
     """Have the handlers timed that an engine has now; returns what undoes it.
 
     Args:
         engine: Of Ignite.
         ledger_here: Asked before each handler.
-        silent: Whose methods are not timed.
+        guard: Keeps errors away: a handler may be anything that can be called.
     """
     lists = getattr(engine, _LISTS, None)
     if not isinstance(lists, dict):
@@ -55,7 +55,7 @@ def time_handlers(engine: Any, ledger_here: LedgerHere, silent: object = None) -
     for event, handlers in list(lists.items()):
         if type(handlers) is list:
             timed = put[event] = lists[event] = Timed(handlers)
-            timed.ledger_here, timed.silent = ledger_here, silent
+            timed.ledger_here, timed.guard = ledger_here, guard
 
     def undo() -> None:
         for event, timed in put.items():
@@ -85,15 +85,19 @@ def _owner(handler: Any) -> Any:
     return getattr(handler, "__self__", handler)
 
 
-def _place(entry: Any, owner: Any) -> tuple[int, str]:
+def _place(entry: Any) -> tuple[int, str] | None:
+    """Return the bucket and the name of a handler; None of one of our own."""
+    owner = _owner(entry[0])
     kinds = type(owner).__mro__
+    if kinds[0].__module__.startswith(__package__):
+        return None
     name = getattr(owner, "__name__", None) or kinds[0].__name__
     if any(kind.__module__ == "ignite.handlers.checkpoint" for kind in kinds):
-        return CHECKPOINT, name
+        return CHECKPOINT, str(name)
     for given in entry[1]:
         if any(kind.__name__ == "BaseLogger" for kind in type(given).__mro__) and not _is_progress_bar(given):
             return LOGGING, type(given).__name__
-    return CALLBACKS, name
+    return CALLBACKS, str(name)
 
 
 def _is_progress_bar(logger: object) -> bool:

@@ -76,39 +76,39 @@ class StallCallback(Adapter, keras.callbacks.Callback):
         """End the recording."""
         self._finish("end")
 
-    @contextmanager
-    def attached(
+    def attach(
         self, fit: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Iterator[dict[str, Any]]:
-        """Give this callback to a call of ``fit``, unless that has one.
+    ) -> dict[str, Any]:
+        """Return the arguments of a call of ``fit`` by name, this callback among them unless there is one.
 
         Args:
             fit: The method, unbound.
             model: Whose.
             args: Of the call.
             kwargs: Of the call.
-
-        Yields:
-            The arguments to call it with, by name.
         """
-        arguments = inspect.signature(fit).bind(model, *args, **kwargs).arguments
+        arguments = dict(inspect.signature(fit).bind(model, *args, **kwargs).arguments)
         given = arguments.get("callbacks")
-        listed = getattr(given, "callbacks", None)
-        if isinstance(given, keras.callbacks.CallbackList) and isinstance(listed, list):
-            arguments["callbacks"] = given
-            if not any(isinstance(one, StallCallback) for one in listed):
-                given.append(self)
+        if isinstance(given, keras.callbacks.CallbackList):
+            if not any(isinstance(one, StallCallback) for one in given.callbacks):
+                given.callbacks.append(self)
                 self.set_model(model)
         else:
-            known = [given] if isinstance(given, keras.callbacks.Callback) else list(given or ())
-            mine = () if any(isinstance(one, StallCallback) for one in known) else (self,)
+            known = [given] if isinstance(given, keras.callbacks.Callback) else keras.tree.flatten(given or [])
+            mine = [] if any(isinstance(one, StallCallback) for one in known) else [self]
             arguments["callbacks"] = [*known, *mine]
+        return arguments
+
+    @contextmanager
+    def attached(self, arguments: dict[str, Any]) -> Iterator[None]:
+        """Record what ``fit`` trains inside, called with these arguments, and leave them afterwards."""
         try:
             with self._ended_by_exception():
-                yield dict(arguments)
+                yield
         finally:
-            if isinstance(listed, list) and self in listed:
-                listed.remove(self)
+            listed = arguments["callbacks"]
+            if isinstance(listed, keras.callbacks.CallbackList) and self in listed.callbacks:
+                listed.callbacks.remove(self)
 
     def _assemble(self) -> Run:
         options = self._options

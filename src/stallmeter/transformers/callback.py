@@ -51,15 +51,15 @@ class StallCallback(Adapter, transformers.TrainerCallback):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_followed": _nobody, "_following": Patches()}
 
-    @contextmanager
-    def attached(self, trainer: Any) -> Iterator[None]:
-        """Record what a Trainer trains inside, which was not given this callback, and leave it afterwards.
-
-        Args:
-            trainer: The Trainer; it must have no other StallCallback.
-        """
+    def attach(self, trainer: Any) -> bool:
+        """Give this callback to a Trainer that has none, for what is trained inside `attached`."""
         self._followed = weakref.ref(trainer)
         trainer.add_callback(self)
+        return True
+
+    @contextmanager
+    def attached(self, trainer: Any) -> Iterator[None]:
+        """Record what is trained inside, and leave the Trainer afterwards."""
         try:
             with self._ended_by_exception():
                 yield

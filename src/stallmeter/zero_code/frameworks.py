@@ -12,12 +12,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ..engine.guard import Guard
 from ..engine.run import claim_loops
 from ..engine.run_check import tell_unmeasured
 from ..errors import StallmeterError
 from .patches import chosen_options, loop_of_this_process
 
 _log = logging.getLogger("stallmeter")
+_guard = Guard(lambda _: None)
 
 Method = Callable[..., Any]
 
@@ -39,7 +41,7 @@ def _transformers(train: Method) -> Method:
         if callbacks is None or any(isinstance(one, StallCallback) for one in callbacks):
             return train(self, *args, **kwargs)
         callback = _made(StallCallback, "transformers")
-        if callback is None:
+        if callback is None or _guard("attaching to transformers", callback.attach, self) is None:
             return train(self, *args, **kwargs)
         with callback.attached(self):
             return train(self, *args, **kwargs)
@@ -55,11 +57,13 @@ def _keras(fit: Method) -> Method:
         hidden = why_hidden()
         if hidden is not None:
             tell_unmeasured(hidden)
-        callback = None if hidden is not None else _made(StallCallback, "Keras")
-        if callback is None:
             return fit(self, *args, **kwargs)
-        with claim_loops(), callback.attached(fit, self, args, kwargs) as arguments:
-            return fit(**arguments)
+        callback = _made(StallCallback, "Keras")
+        given = None if callback is None else _guard("attaching to Keras", callback.attach, fit, self, args, kwargs)
+        if given is None:
+            return fit(self, *args, **kwargs)
+        with claim_loops(), callback.attached(given):
+            return fit(**given)
 
     return attached
 
@@ -77,11 +81,11 @@ def _ignite(run: Method) -> Method:
             with claim_loops(), evaluation(ledger):
                 return run(self, *args, **kwargs)
         loop.framework = f"ignite {getattr(sys.modules.get('ignite'), '__version__', '')}"
-        undo = time_handlers(self, loop.ledger_here)
+        undo = _guard("listening to Ignite", time_handlers, self, loop.ledger_here, _guard)
         try:
             return run(self, *args, **kwargs)
         finally:
-            undo()
+            _guard("leaving Ignite", undo or (lambda: None))
 
     return measured
 

@@ -13,14 +13,15 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .startup import FRAMEWORKS, ITERATED
+from .startup import CALLING, FRAMEWORKS, ITERATED
 
 if TYPE_CHECKING:
     from ..engine.options import Options
+    from ..timing.ledger import Ledger
     from .loop import Loop
 
 _wrapped: list[tuple[Any, str, Any, Any]] = []
-"""Class, name of the method, its own, ours."""
+"""Class or module, name of the method, its own, ours."""
 _hooks: list[Any] = []
 """Handles of those in torch's optimizers."""
 _backward: tuple[Any, Any] | None = None
@@ -41,24 +42,36 @@ def wrap(module: ModuleType) -> None:
 
         for kind, method, attached in METHODS[name]:
             _replace(getattr(module, kind, None), method, attached)
+    if name in CALLING:
+        from .named import CALLS
+
+        for owner, call, booked in CALLS[name]:
+            _replace(module if owner is None else getattr(module, owner, None), call, booked)
 
 
-def _replace(kind: Any, name: str, make: Callable[[Any], Any]) -> None:
-    own = vars(kind).get(name) if isinstance(kind, type) else None
-    if own is None or any((known, method) == (kind, name) for known, method, _, _ in _wrapped):
+def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    own = vars(owner).get(name) if isinstance(owner, (type, ModuleType)) else None
+    if own is None or any((known, method) == (owner, name) for known, method, _, _ in _wrapped):
         return
     ours = make(own)
-    setattr(kind, name, ours)
-    _wrapped.append((kind, name, own, ours))
+    _wrapped.append((owner, name, own, ours))
+    _exchange(owner, name, own, ours)
+
+
+def _exchange(owner: Any, name: str, there: Any, instead: Any) -> None:
+    """Put something in the place of what a class or module has there, and of the same in the package around it."""
+    package = sys.modules.get(owner.__name__.rpartition(".")[0]) if isinstance(owner, ModuleType) else None
+    for holder in (owner, package):
+        if holder is not None and vars(holder).get(name) is there:
+            setattr(holder, name, instead)
 
 
 def unwrap() -> None:
     """Give each class its own method back where ours still stands there, and take back the hooks."""
     global _loop
     while _wrapped:
-        kind, name, own, ours = _wrapped.pop()
-        if vars(kind).get(name) is ours:
-            setattr(kind, name, own)
+        owner, name, own, ours = _wrapped.pop()
+        _exchange(owner, name, ours, own)
     while _hooks:
         _hooks.pop().remove()
     _unwrap_backward()
@@ -81,6 +94,11 @@ def choose(options: Options) -> Loop:
     if loop.run is None:
         _chosen = loop.options = options
     return loop
+
+
+def ledger_here() -> Ledger | None:
+    """Return the ledger of the loop that is being recorded, for the thread that may move it; else None."""
+    return None if _loop is None else _loop.ledger_here()
 
 
 def _around(own: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:

@@ -29,7 +29,10 @@ FRAMEWORKS = (
 )
 """Modules of frameworks that `frameworks` knows more of."""
 
-WRAPPED = frozenset((*ITERATED, *FRAMEWORKS))
+CALLING = ("torch.serialization", "accelerate.accelerator", "lightning.fabric.fabric", "lightning_fabric.fabric")
+"""Modules with functions whose time `named` books under their names."""
+
+WRAPPED = frozenset((*ITERATED, *FRAMEWORKS, *CALLING))
 
 
 def begin() -> None:
