@@ -53,19 +53,23 @@ class StallCallback(Adapter, keras.callbacks.Callback):
     """
 
     _training: Training | None
+    _prepared: Run | None = None
+    """Put together before `fit` begins, which looks at a batch before it calls anybody: workers are probed from their
+    start or not at all."""
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Start a run; a second StallCallback of the same ``fit`` steps aside."""
         self._finish("a new training began")
-        callbacks, loader = _callers()
+        callbacks, iterated = _callers()
         known = [] if callbacks is None else callbacks.callbacks
         if next((one for one in known if isinstance(one, StallCallback)), self) is not self:
             return
         if why_hidden() is not None:
             _log.warning("stallmeter: nothing is recorded: %s", why_hidden())
             return
-        run = self._assemble()
-        self._training = Training(run, loader)
+        run, self._prepared = self._prepared or self._assemble(), None
+        run.guard("finding the model", lambda: run.window.facts.__setitem__("model", model_facts(self.model)))
+        self._training = Training(run, iterated)
         if callbacks is None:
             run.guard.name_once("StallCallback", "records nothing", "no fit of Keras calls it")
         else:
@@ -90,13 +94,20 @@ class StallCallback(Adapter, keras.callbacks.Callback):
         arguments = dict(inspect.signature(fit).bind(model, *args, **kwargs).arguments)
         given = arguments.get("callbacks")
         if isinstance(given, keras.callbacks.CallbackList):
-            if not any(isinstance(one, StallCallback) for one in given.callbacks):
-                given.callbacks.append(self)
-                self.set_model(model)
+            if any(isinstance(one, StallCallback) for one in given.callbacks):
+                return arguments
+            given.callbacks.append(self)
+            self.set_model(model)
         else:
             known = [given] if isinstance(given, keras.callbacks.Callback) else keras.tree.flatten(given or [])
             mine = [] if any(isinstance(one, StallCallback) for one in known) else [self]
             arguments["callbacks"] = [*known, *mine]
+            if not mine:
+                return arguments
+        if getattr(arguments.get("x"), "num_workers", 0):
+            self.set_model(model)
+            self._prepared = self._assemble()
+            self._prepared.loaders.probe_workers(arguments["x"])
         return arguments
 
     @contextmanager
@@ -106,6 +117,9 @@ class StallCallback(Adapter, keras.callbacks.Callback):
             with self._ended_by_exception():
                 yield
         finally:
+            if self._prepared is not None:
+                self._prepared.discard()
+                self._prepared = None
             listed = arguments["callbacks"]
             if isinstance(listed, keras.callbacks.CallbackList) and self in listed.callbacks:
                 listed.callbacks.remove(self)
@@ -133,7 +147,7 @@ def why_hidden() -> str | None:
 
 
 def _callers() -> tuple[Any, Any]:
-    """Return the list of callbacks that calls, and the DataLoader that ``fit`` iterates; None for what is not there."""
+    """Return the list of callbacks that calls, and what ``fit`` iterates; None for what is not there."""
     frame: Any = sys._getframe(1)
     callbacks = None
     while frame is not None:
@@ -142,7 +156,7 @@ def _callers() -> tuple[Any, Any]:
             callbacks = held["self"]
         iterated = held.get("epoch_iterator")
         if callbacks is not None and iterated is not None:
-            return callbacks, getattr(getattr(iterated, "data_adapter", None), "_dataloader", None)
+            return callbacks, iterated
         frame = frame.f_back
     return callbacks, None
 
@@ -152,5 +166,4 @@ def _facts_of(model: Any) -> dict[str, Callable[[], object]]:
     return {
         "precision": lambda: PRECISION.get(model.dtype_policy.name),
         "torch": lambda: str(getattr(sys.modules.get("torch"), "__version__", "")),
-        "model": lambda: model_facts(model),
     }

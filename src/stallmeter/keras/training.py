@@ -37,13 +37,15 @@ class Training(adapter.Training):
 
     Args:
         run: Of this training.
-        loader: The DataLoader that ``fit`` was given; None where Keras makes the batches itself.
+        iterated: Keras' iterator over epochs; None where that was not found.
     """
 
-    def __init__(self, run: Run, loader: Any) -> None:
+    def __init__(self, run: Run, iterated: Any) -> None:
         super().__init__(run)
-        self._loader = loader
-        self._has_workers = bool(getattr(loader, "num_workers", 0))
+        self._iterated = iterated
+        self._loader = getattr(getattr(iterated, "data_adapter", None), "_dataloader", None)
+        """What ``fit`` was given, if that was a DataLoader."""
+        self._has_workers = bool(getattr(self._loader, "num_workers", 0))
         self._wait = DataSpan(run.clock, DATA_WAIT)
         self._evaluation_wait = ValidationWait(self._ledger)
         self._asking = False
@@ -107,11 +109,15 @@ class Training(adapter.Training):
             self._ledger.base(WORKER_STARTUP)
             if self._loader is not None:
                 self._run.loaders.prepare(self._loader)
+                self._run.loaders.find_iterator_by(self._iterator)
             self._clock.new_epoch(int(epoch))
             self._ask()
             return result
 
         return on_epoch_begin
+
+    def _iterator(self) -> object | None:
+        return getattr(self._iterated, "_current_iterator", None)
 
     def _ask(self) -> None:
         self._asking = True

@@ -14,6 +14,8 @@ from typing import Any
 ITERATED = {
     "torch.utils.data.dataloader": ("DataLoader",),
     "torchdata.stateful_dataloader.stateful_dataloader": ("StatefulDataLoader",),
+    # Its loaders are none of torch's, but make torch's iterators.
+    "fastai.data.load": ("DataLoader",),
     # They ask the loader inside for one batch more than they have handed out: what the loop waits for is theirs.
     "accelerate.data_loader": ("DataLoaderShard", "DataLoaderDispatcher", "SkipDataLoader"),
 }
