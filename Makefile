@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check lint types imports unit coverage test-packaging test-ui bench-overhead bench-ledger bench-faults bench-workers bench-ranks bench-gpu soak test-matrix test-ecosystem test-upstream test-pythons docs clean
+.PHONY: demo test check lint types imports unit coverage test-packaging test-ui bench-overhead bench-ledger bench-faults bench-workers bench-ranks bench-loops bench-gpu soak test-matrix test-ecosystem test-upstream test-pythons docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -73,6 +73,7 @@ $(ECOSYSTEM)/.installed: pyproject.toml constraints-ecosystem.txt
 	$(ECOSYSTEM)/bin/python -m pip install --quiet --upgrade pip
 	$(ECOSYSTEM)/bin/python -m pip install --quiet --constraint constraints-ecosystem.txt --editable '.[all,ray]' \
 	    pytest pytest-timeout hypothesis accelerate pytorch-forecasting neuralforecast scvi-tools transformers \
+	    pytorch-ignite keras \
 	    datasets torchdata webdataset tifffile obstore
 	$(ECOSYSTEM)/bin/python -m pip install --quiet --constraint constraints-ecosystem.txt --no-deps litdata
 	touch $@
@@ -144,6 +145,10 @@ bench-workers: $(STAMP)
 bench-ranks: $(STAMP)
 	$(BIN)/python -m benchmarks.ranks $(ARGS)
 	$(BIN)/python -m benchmarks.ranks.scale
+
+# The same faults in the loops of six frameworks and in Lightning; a folder keeps what was run (ARGS='--loops keras').
+bench-loops: $(ECOSYSTEM)/.installed
+	$(ECOSYSTEM)/bin/python -m benchmarks.loops $(ARGS)
 
 soak: $(STAMP)
 	$(BIN)/python -m benchmarks.soak

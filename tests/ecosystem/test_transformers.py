@@ -390,3 +390,68 @@ def test_the_how_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert report_of(callback).steps == 2
     assert callback.monitor.folder.parent == Path("stallmeter")
     assert callback.monitor.finish()
+
+
+def test_without_code_each_training_is_recorded_once(tmp_path: Path, quiet: dict[str, Any]) -> None:
+    everything = stallmeter.auto(**quiet)
+    try:
+        for again in range(2):
+            trainer = trainer_of(tmp_path / str(again), gradient_accumulation_steps=2)
+            trainer.train()
+            assert not any(isinstance(one, StallCallback) for one in trainer.callback_handler.callbacks)
+            assert "train" not in vars(trainer)
+        assert everything.monitor is None
+    finally:
+        everything.stop()
+    histories = [read_history(folder) for folder in sorted(quiet["directory"].iterdir())]
+    assert [history.report().steps for history in histories] == [6, 6]
+    assert {history.header.framework for history in histories} == {f"transformers {transformers.__version__}"}
+    assert "stallmeter" not in transformers.Trainer.train.__code__.co_filename
+
+
+def test_without_code_an_exception_ends_the_run(tmp_path: Path, quiet: dict[str, Any]) -> None:
+    everything = stallmeter.auto(**quiet)
+    try:
+        with pytest.raises(ZeroDivisionError):
+            trainer_of(tmp_path, rows=Rows(bad=9)).train()
+    finally:
+        everything.stop()
+    (folder,) = quiet["directory"].iterdir()
+    assert any("ZeroDivisionError" in str(one) for one, _ in Reader(folder))
+
+
+def test_without_code_it_trains_as_without(tmp_path: Path, quiet: dict[str, Any]) -> None:
+    told = []
+    for measured in (False, True):
+        rows = Rows()
+        torch.manual_seed(3)
+        everything = stallmeter.auto(**quiet) if measured else None
+        try:
+            trainer = trainer_of(tmp_path / str(measured), rows=rows, num_train_epochs=2)
+            trainer.train()
+        finally:
+            if everything is not None:
+                everything.stop()
+        told.append((rows.asked, closing.digest(trainer.model), torch.rand(3).tolist()))
+    assert told[0] == told[1]
+
+
+def test_a_trainer_with_a_loop_of_its_own_is_measured_as_any_loop(tmp_path: Path, quiet: dict[str, Any]) -> None:
+    class Own(transformers.Trainer):
+        """As some that are made of it: it calls no events."""
+
+        def train(self, *_: Any, **__: Any) -> None:
+            optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
+            for batch in self.get_train_dataloader():
+                optimizer.zero_grad()
+                self.model(**batch)["loss"].backward()
+                optimizer.step()
+
+    everything = stallmeter.auto(**quiet)
+    try:
+        trainer_of(tmp_path, kind=Own).train()
+        assert everything.monitor is not None
+    finally:
+        everything.stop()
+    (folder,) = quiet["directory"].iterdir()
+    assert read_history(folder).report().steps == 12

@@ -215,6 +215,25 @@ PROGRAMS = {
                     model(batch)
                     time.sleep(0.01)
         """,
+    "calls that say what they are": """
+        import io
+        from lightning.fabric import Fabric
+        class Slow:
+            def on_step(self, seconds):
+                time.sleep(seconds)
+        fabric = Fabric(accelerator="cpu", devices=1, callbacks=[Slow()])
+        class File(io.BytesIO):
+            def write(self, data):
+                time.sleep(0.001)
+                return super().write(data)
+        before = torch.save, Fabric.call
+        for (batch,) in train:
+            update(batch)
+            fabric.call("on_step", 0.01)
+            torch.save(model.state_dict(), File())
+        torch.save(model.state_dict(), io.BytesIO())
+        assert torch.save is torch.serialization.save
+        """,
     "stateful": """
         from torchdata.stateful_dataloader import StatefulDataLoader
         train = StatefulDataLoader(train.dataset, batch_size=4)

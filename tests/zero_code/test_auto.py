@@ -102,6 +102,7 @@ def test_it_computes_the_same(done: dict[tuple[str, bool], Done], name: str) -> 
         pytest.param("accelerate", [8, 8], 16, marks=ACCELERATE),
         ("fabric", [8, 8], 16),
         ("stateful", [3, 5], 8),
+        ("calls that say what they are", [8], 8),
         ("exception", [5], 5),
     ],
 )
@@ -145,6 +146,13 @@ def test_its_validation(done: dict[tuple[str, bool], Done], name: str, seconds: 
     else:
         assert ledger.buckets["validation"] == 0
     assert sum(ledger.buckets.values()) == pytest.approx(ledger.wall_s, abs=1e-5)
+
+
+def test_what_is_saved_and_called_stands_under_its_name(done: dict[tuple[str, bool], Done]) -> None:
+    ledger = done["calls that say what they are", True].ledger
+    assert ledger.callbacks["on_step"] >= 0.08
+    assert ledger.buckets["checkpoint"] >= 0.008
+    assert ledger.buckets["compute"] < ledger.wall_s / 2
 
 
 @ACCELERATE

@@ -101,6 +101,10 @@ class Options:
                 raise TypeError(f"there is no option {name!r}; {hint}")
         return cls(**arguments)
 
+    def given(self) -> dict[str, Any]:
+        """Return the options as keyword arguments, for who takes them as such."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     def __post_init__(self) -> None:
         """Refuse what makes no sense, in the program's own line and not when the run starts."""
         if self.directory is not None and not isinstance(self.directory, (str, os.PathLike)):

@@ -34,9 +34,13 @@ def nothing(why: str) -> str:
     return f"stallmeter: nothing was recorded on this machine: {why}; {fix}\n"
 
 
-NOTHING = nothing("no DataLoader of torch was iterated, and no Lightning Trainer was fitted")
+NOTHING = nothing("no DataLoader of torch was iterated, and no Trainer of Lightning's was fitted")
 _measured = False
 """Whether a monitor has started in this process, or in the one that it was forked from."""
+
+
+_told = ""
+"""Why nothing was, as it was said last."""
 
 
 def mark_measured() -> None:
@@ -50,10 +54,12 @@ def mark_measured() -> None:
 
 
 def tell_unmeasured(why: str) -> None:
-    """Say, when a process of the program ends, why nothing of it was measured; to who waits for it, else on stderr."""
+    """Say why nothing of a process of the program was or will be measured; to who waits for its end, else on stderr."""
+    global _told
     folder = os.environ.get(VARIABLE)
-    if _measured:
+    if _measured or why == _told:
         return
+    _told = why
     if not folder:
         with suppress(OSError, ValueError, AttributeError):  # closed, or none at all
             sys.stderr.write(nothing(why))

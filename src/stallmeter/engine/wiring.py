@@ -43,8 +43,12 @@ MOST_WAITING = 10_000
 """Records of other threads that are kept between two samples; the oldest go first."""
 
 
-def plain_run(options: Options) -> Run:
-    """Put together the run of a loop that no framework drives; the caller starts it.
+def plain_run(options: Options, framework: str = "loop") -> Run:
+    """Put together the run of a loop that tells nobody of itself; the caller starts it.
+
+    Args:
+        options: What the program chose.
+        framework: Name and version of what drives the loop, where that is known.
 
     Raises:
         SettingError: The folder for recordings is a file, or temporary storage of Ray Train's.
@@ -58,6 +62,7 @@ def plain_run(options: Options) -> Run:
     on_node = None if worker is None else worker.ranks_on_node
     context = RunContext(
         recordings=recordings,
+        framework=framework,
         rank=rank,
         world_size=world_size,
         ranks_on_node=on_node,

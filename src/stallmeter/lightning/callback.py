@@ -6,16 +6,15 @@ import functools
 import os
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..delivery.choice import choose_trackers
+from ..engine.adapter import Adapter
 from ..engine.context import RunContext
 from ..engine.monitor import Monitor
-from ..engine.options import Options, takes_options
 from ..engine.patch import Patches
 from ..engine.run import Run, is_signalled
 from ..engine.wiring import assemble
@@ -25,16 +24,11 @@ from ..timing.ledger import CHECKPOINT, LOGGING, VALIDATION, VALIDATION_START, W
 from .actions import Spans, owners_of
 from .ending import FitEnd
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from ..engine.options import OptionArguments
-
 MAILBOX_S = 1.0
 """Most seconds to wait, after an exception, for the last points for loggers that only the training thread may call."""
 
 
-class StallMonitorMixin:
+class StallMonitorMixin(Adapter):
     """Records where the time of ``Trainer.fit`` goes and why the accelerator waits.
 
     Args:
@@ -45,23 +39,7 @@ class StallMonitorMixin:
         TypeError: There is no such option.
     """
 
-    _now = staticmethod(time.perf_counter_ns)
-
-    @takes_options
-    def __init__(self, **options: Unpack[OptionArguments]) -> None:
-        super().__init__()
-        self._options = Options.of(options)
-        self._options.check_recordings()
-        self._fit: _Fit | None = None
-        self._last: Monitor | None = None
-
-    @property
-    def monitor(self) -> Monitor | None:
-        """The monitor of the fit in progress, or of the last one in this process; None before the first."""
-        return self._fit.monitor if self._fit is not None else self._last
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_fit": None, "_last": None}
+    _training: _Fit | None
 
     # -- Lightning's hooks --------------------------------------------------------------------------------------------
 
@@ -74,19 +52,19 @@ class StallMonitorMixin:
         if first is not self:
             return
         run = self._assemble(trainer)
-        self._fit = _Fit(run, trainer, FitEnd(trainer, self, self._finish))
-        run.guard("seeing the end", self._fit.end.watch)
-        run.guard("probing Lightning's loaders", self._fit.prepare)
+        self._training = _Fit(run, trainer, FitEnd(trainer, self, self._finish))
+        run.guard("seeing the end", self._training.end.watch)
+        run.guard("probing Lightning's loaders", self._training.prepare)
         run.start()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to listen."""
-        if self._fit is not None:
-            self._fit.run.guard("listening to Lightning", self._fit.listen)
+        if self._training is not None:
+            self._training.run.guard("listening to Lightning", self._training.listen)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Until the first batch is asked for, workers are started."""
-        fit = self._fit
+        fit = self._training
         if fit is not None:
             fit.clock.ledger.base(WORKER_STARTUP)
             fit.run.guard("num_workers", fit.between_epochs)
@@ -95,7 +73,7 @@ class StallMonitorMixin:
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """The batch was used."""
-        fit = self._fit
+        fit = self._training
         if fit is None:
             return
         clock = fit.clock
@@ -113,33 +91,27 @@ class StallMonitorMixin:
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """What follows belongs to no step."""
-        if self._fit is not None:
-            self._fit.clock.pause()
+        if self._training is not None:
+            self._training.clock.pause()
             if getattr(trainer, "reload_dataloaders_every_n_epochs", 0):
-                self._fit.clock.ledger.base(WORKER_STARTUP)
+                self._training.clock.ledger.base(WORKER_STARTUP)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """What follows belongs to no step."""
-        if self._fit is not None:
-            self._fit.clock.pause()
+        if self._training is not None:
+            self._training.clock.pause()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """End the recording."""
-        if stage == "fit" or (self._fit is not None and self._fit.end.over):
+        if stage == "fit" or (self._training is not None and self._training.end.over):
             self._finish("end")
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Flush the recording and return: callbacks that save an emergency checkpoint are called after this one."""
-        if self._fit is not None:
-            self._fit.abort(exception)
+        if self._training is not None:
+            self._training.abort(exception)
 
     # -----------------------------------------------------------------------------------------------------------------
-
-    def _finish(self, reason: str) -> None:
-        fit, self._fit = self._fit, None  # first: closing may raise, and hooks that come later find no fit
-        if fit is not None:
-            self._last = fit.monitor
-            fit.close(reason)
 
     def _assemble(self, trainer: Any) -> Run:
         options = self._options
@@ -290,13 +262,13 @@ class _Fit:
         self.run.guard("removing the patches", self.end.told)
         self.run.abort(f"exception: {type(exception).__name__}", signalled=self._signalled(exception))
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str, exception: BaseException | None = None) -> None:
         """Undo every patch, then end the recording."""
         self.run.guard("removing the patches", self._patches.undo)
         self.run.guard("forgetting the fit", self.end.forget)
         try:
             if reason.startswith("exception"):
-                self.run.abort(reason, signalled=self._signalled())
+                self.run.abort(reason, signalled=self._signalled(exception))
                 self.run.ending.others_are_done(MAILBOX_S if self.mailboxes else 0.0)
             else:
                 self.run.close(reason)

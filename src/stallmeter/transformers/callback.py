@@ -7,21 +7,19 @@ it among its callers, and puts a function around its ``train`` that tells an exc
 from __future__ import annotations
 
 import sys
-import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import transformers
 
-from ..delivery.choice import choose_trackers
+from ..engine.adapter import Adapter, own_trackers
 from ..engine.context import RunContext
-from ..engine.monitor import Monitor
-from ..engine.options import Options, takes_options
+from ..engine.options import takes_options
 from ..engine.patch import Patches
 from ..engine.run import Run
 from ..engine.wiring import assemble
-from ..records.interfaces import Tracker
 from ..sources.torch_view import model_facts
 from .training import Training
 
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     from ..engine.options import OptionArguments
 
 
-class StallCallback(transformers.TrainerCallback):
+class StallCallback(Adapter, transformers.TrainerCallback):
     """Records where the time of ``Trainer.train`` goes and why the accelerator waits.
 
     Args:
@@ -42,26 +40,31 @@ class StallCallback(transformers.TrainerCallback):
         TypeError: There is no such option.
     """
 
-    _now = staticmethod(time.perf_counter_ns)
+    _training: Training | None
 
     @takes_options
     def __init__(self, **options: Unpack[OptionArguments]) -> None:
-        super().__init__()
-        self._options = Options.of(options)
-        self._options.check_recordings()
-        self._training: Training | None = None
-        self._last: Monitor | None = None
+        super().__init__(**options)
         self._followed: Callable[[], Any] = _nobody
         self._following = Patches()
 
-    @property
-    def monitor(self) -> Monitor | None:
-        """The monitor of the training in progress, or of the last one in this process; None before the first."""
-        return self._training.monitor if self._training is not None else self._last
-
     def __getstate__(self) -> dict[str, Any]:
-        fresh = {"_training": None, "_last": None, "_followed": _nobody, "_following": Patches()}
-        return {**self.__dict__, **fresh}
+        return {**super().__getstate__(), "_followed": _nobody, "_following": Patches()}
+
+    def attach(self, trainer: Any) -> bool:
+        """Give this callback to a Trainer that has none, for what is trained inside `attached`."""
+        self._followed = weakref.ref(trainer)
+        trainer.add_callback(self)
+        return True
+
+    @contextmanager
+    def attached(self, trainer: Any) -> Iterator[None]:
+        """Record what is trained inside, and leave the Trainer afterwards."""
+        try:
+            with self._ended_by_exception():
+                yield
+        finally:
+            trainer.remove_callback(self)
 
     # -- the Trainer's events -----------------------------------------------------------------------------------------
 
@@ -141,19 +144,10 @@ class StallCallback(transformers.TrainerCallback):
         self._followed, train = weakref.ref(trainer), trainer.train
 
         def followed(*args: Any, **kwargs: Any) -> Any:
-            try:
+            with self._ended_by_exception():
                 return train(*args, **kwargs)
-            except BaseException as exc:
-                self._finish(f"exception: {type(exc).__name__}", exc)
-                raise
 
         self._following.set(trainer, "train", followed)
-
-    def _finish(self, reason: str, exception: BaseException | None = None) -> None:
-        training, self._training = self._training, None
-        if training is not None:
-            self._last = training.monitor
-            training.close(reason, exception)
 
     def _assemble(self, args: Any, trainer: Any) -> Run:
         options = self._options
@@ -163,14 +157,17 @@ class StallCallback(transformers.TrainerCallback):
             recordings=options.recordings_here(), framework=framework, rank=rank, world_size=world_size
         )
 
-        def find_trackers() -> tuple[Tracker, ...]:
-            found = choose_trackers(options.trackers, (), rank)
-            if options.trackers != "auto" or trainer is None:
-                return found
-            runs = (getattr(one, "_run", None) for one in trainer.callback_handler.callbacks if _is_neptunes(one))
-            return sum((choose_trackers(run, (), rank) for run in runs), found)
+        def runs_of_neptune() -> list[Any]:
+            callbacks = [] if trainer is None else trainer.callback_handler.callbacks
+            return [getattr(one, "_run", None) for one in callbacks if _is_neptunes(one)]
 
-        return assemble(options, context, find_trackers=find_trackers, facts=_facts_of(args, trainer), now=self._now)
+        return assemble(
+            options,
+            context,
+            find_trackers=lambda: own_trackers(options, rank, runs_of_neptune),
+            facts=_facts_of(args, trainer),
+            now=self._now,
+        )
 
 
 def _nobody() -> None:

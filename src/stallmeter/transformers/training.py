@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..engine.monitor import Monitor
-from ..engine.patch import Patches
-from ..engine.run import Run, is_signalled
+from ..engine import adapter
+from ..engine.run import Run
 from ..timing.ledger import (
     BACKWARD,
     CALLBACKS,
@@ -22,7 +21,6 @@ from ..timing.ledger import (
     OPTIMIZER,
     VALIDATION,
     WORKER_STARTUP,
-    Ledger,
     Span,
     ValidationWait,
     WorkSpan,
@@ -31,11 +29,12 @@ from .spans import Batches, Fetch, InTraining
 
 _CHECKPOINT = ("_save_checkpoint", "_load_best_model")
 _VALIDATION = ("evaluate", "predict")
+_REPORTS = "transformers.integrations"
 _SILENT = ("DefaultFlowCallback",)
 """Callbacks that decide what comes next and do nothing themselves."""
 
 
-class Training:
+class Training(adapter.Training):
     """What the callback drives.
 
     Args:
@@ -43,12 +42,8 @@ class Training:
     """
 
     def __init__(self, run: Run) -> None:
-        self.monitor = Monitor.of(run)
+        super().__init__(run)
         self.optimizer = WorkSpan(run.clock.ledger, OPTIMIZER)
-        self._run = run
-        self._clock = run.clock
-        self._ledger: Ledger = run.clock.ledger
-        self._patches = Patches()
         self._fetch = Fetch(run.clock)
         self._batches: Batches | None = None
         self._between = False
@@ -78,22 +73,8 @@ class Training:
             self._put(trainer, "_maybe_log_save_evaluate", self._maybe_log_save_evaluate)
         for callback in trainer.callback_handler.callbacks:
             if not isinstance(callback, but) and type(callback).__name__ not in _SILENT:
-                self._listen_to(callback)
-
-    def _listen_to(self, callback: Any) -> None:
-        kinds = type(callback).__mro__
-        reports = any(kind.__module__.startswith("transformers.integrations") for kind in kinds)
-        span = Span(self._ledger, self._ledger.slot(LOGGING if reports else CALLBACKS, kinds[0].__name__))
-        for name in dir(kinds[0]):
-            definer = next(kind for kind in kinds if name in vars(kind)) if name.startswith("on_") else None
-            if definer is not None and definer.__name__ != "TrainerCallback":
-                self._patches.around(callback, name, span)
-
-    def _put(self, trainer: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> bool:
-        original = getattr(trainer, name, None)
-        if original is not None:
-            self._patches.set(trainer, name, make(original))
-        return original is not None
+                reports = any(kind.__module__.startswith(_REPORTS) for kind in type(callback).__mro__)
+                self._listen_to_hooks(callback, "TrainerCallback", LOGGING if reports else CALLBACKS)
 
     # -- batches and steps --------------------------------------------------------------------------------------------
 
@@ -195,11 +176,7 @@ class Training:
     def close(self, reason: str, exception: BaseException | None = None) -> None:
         """Undo every patch, then end the run."""
         self._in_epoch, self._batches = False, None
-        self._run.guard("removing the patches", self._patches.undo)
-        if exception is None:
-            self._run.close(reason)
-        else:
-            self._run.abort(reason, signalled=is_signalled(exception))
+        super().close(reason, exception)
 
 
 def _batches_of(loader: Any) -> int:

@@ -30,6 +30,7 @@ from ..timing.ledger import (
     VALIDATION_START,
     VALIDATION_WAIT,
     WORKER_STARTUP,
+    Ledger,
     Span,
     WorkSpan,
 )
@@ -64,6 +65,8 @@ class Loop:
 
     def __init__(self, options: Options) -> None:
         self.options = options
+        self.framework = "loop"
+        """Name and version of what drives it, as far as that is known."""
         self.pid = os.getpid()
         self.run: Run | None = None
         """Put together when a loader is iterated, started with the first step of an optimizer."""
@@ -120,6 +123,13 @@ class Loop:
         self._tell_training()
         return iteration
 
+    def ledger_here(self) -> Ledger | None:
+        """Return the ledger of the run that is recorded, for the thread whose turn it is to move it."""
+        turns = self._turns
+        if self.monitor is None or self.closed or turns is None or not turns.has():
+            return None
+        return turns.clock.ledger
+
     def records_gradients(self) -> bool:
         """Whether the calling thread records gradients: not under ``no_grad`` or ``inference_mode``."""
         return bool(sys.modules["torch"].is_grad_enabled())
@@ -172,7 +182,7 @@ class Loop:
 
     def _assemble(self) -> None:
         try:
-            self.run = plain_run(self.options)
+            self.run = plain_run(self.options, self.framework)
         except (OSError, StallmeterError) as exc:
             _log.warning("stallmeter: nothing is recorded: %s", exc)
             self.closed = True

@@ -13,14 +13,15 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .startup import ITERATED
+from .startup import CALLING, FRAMEWORKS, ITERATED
 
 if TYPE_CHECKING:
     from ..engine.options import Options
+    from ..timing.ledger import Ledger
     from .loop import Loop
 
-_wrapped: list[tuple[Any, Any, Any]] = []
-"""Class, its own method, ours."""
+_wrapped: list[tuple[Any, str, Any, Any]] = []
+"""Class or module, name of the method, its own, ours."""
 _hooks: list[Any] = []
 """Handles of those in torch's optimizers."""
 _backward: tuple[Any, Any] | None = None
@@ -32,24 +33,45 @@ _chosen: Options | None = None
 
 
 def wrap(module: ModuleType) -> None:
-    """Let each iteration of a module's loaders begin with `Loop.begin`."""
-    for name in ITERATED[module.__name__]:
-        kind: Any = getattr(module, name, None)
-        own = vars(kind).get("__iter__") if isinstance(kind, type) else None
-        if kind is None or own is None or any(known is kind for known, _, _ in _wrapped):
-            continue
-        ours = _around(own)
-        kind.__iter__ = ours
-        _wrapped.append((kind, own, ours))
+    """Let each iteration of a module's loaders begin with `Loop.begin`, and attach callbacks to its trainings."""
+    name = module.__name__
+    for kind in ITERATED.get(name, ()):
+        _replace(getattr(module, kind, None), "__iter__", _around)
+    if name in FRAMEWORKS:
+        from .frameworks import METHODS
+
+        for kind, method, attached in METHODS[name]:
+            _replace(getattr(module, kind, None), method, attached)
+    if name in CALLING:
+        from .named import CALLS
+
+        for owner, call, booked in CALLS[name]:
+            _replace(module if owner is None else getattr(module, owner, None), call, booked)
+
+
+def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    own = vars(owner).get(name) if isinstance(owner, (type, ModuleType)) else None
+    if own is None or any((known, method) == (owner, name) for known, method, _, _ in _wrapped):
+        return
+    ours = make(own)
+    _wrapped.append((owner, name, own, ours))
+    _exchange(owner, name, own, ours)
+
+
+def _exchange(owner: Any, name: str, there: Any, instead: Any) -> None:
+    """Put something in the place of what a class or module has there, and of the same in the package around it."""
+    package = sys.modules.get(owner.__name__.rpartition(".")[0]) if isinstance(owner, ModuleType) else None
+    for holder in (owner, package):
+        if holder is not None and vars(holder).get(name) is there:
+            setattr(holder, name, instead)
 
 
 def unwrap() -> None:
     """Give each class its own method back where ours still stands there, and take back the hooks."""
     global _loop
     while _wrapped:
-        kind, own, ours = _wrapped.pop()
-        if vars(kind).get("__iter__") is ours:
-            kind.__iter__ = own
+        owner, name, own, ours = _wrapped.pop()
+        _exchange(owner, name, ours, own)
     while _hooks:
         _hooks.pop().remove()
     _unwrap_backward()
@@ -58,20 +80,32 @@ def unwrap() -> None:
         loop.close()
 
 
+def chosen_options() -> Options:
+    """Return what `choose` was given in this process; without it the options that say nothing."""
+    from ..engine.options import Options
+
+    return _chosen or Options()
+
+
 def choose(options: Options) -> Loop:
     """Return the loop of this process, to be measured with these options where that has not begun."""
     global _chosen
-    loop = _loop_of_this_process()
+    loop = loop_of_this_process()
     if loop.run is None:
         _chosen = loop.options = options
     return loop
+
+
+def ledger_here() -> Ledger | None:
+    """Return the ledger of the loop that is being recorded, for the thread that may move it; else None."""
+    return None if _loop is None else _loop.ledger_here()
 
 
 def _around(own: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
     @functools.wraps(own)
     def __iter__(self: Any) -> Iterator[Any]:  # noqa: N807 - its name is what tracebacks show
         make = functools.partial(own, self)
-        return make() if _is_worker() else _loop_of_this_process().begin(self, make)
+        return make() if _is_worker() else loop_of_this_process().begin(self, make)
 
     return __iter__
 
@@ -82,13 +116,13 @@ def _is_worker() -> bool:
     return told is not None and told() is not None
 
 
-def _loop_of_this_process() -> Loop:
+def loop_of_this_process() -> Loop:
+    """Return the loop that nobody has told of."""
     global _loop
     if _loop is None:
-        from ..engine.options import Options
         from .loop import Loop
 
-        _loop = Loop(_chosen or Options())
+        _loop = Loop(chosen_options())
         _see_forks()
         _see_end()
     _listen()
@@ -98,24 +132,22 @@ def _loop_of_this_process() -> Loop:
 def _listen() -> None:
     """Hear of every step of an optimizer, from the first iteration of a loader on, and until then of gradients."""
     global _backward
-    optimizers: Any = sys.modules.get("torch.optim.optimizer")
-    if _hooks or optimizers is None:
+    if _hooks or "torch.optim.optimizer" not in sys.modules:
         return
-    is_compiling = getattr(sys.modules["torch"].compiler, "is_compiling", bool)
+    from ..sources.optimizers import hear_steps, is_compiling
 
-    # What is traced must come to an end at once: a clock or a thread's number would break a graph in two.
-    def before(*_: Any) -> None:
-        if not is_compiling() and _loop is not None:
+    def before() -> None:
+        if _loop is not None:
             if _backward is not None:
                 _unwrap_backward()
             _loop.before_update()
 
-    def after(optimizer: Any, *_: Any) -> None:
-        if not is_compiling() and _loop is not None:
+    def after(optimizer: object) -> None:
+        if _loop is not None:
             _loop.after_update(optimizer)
 
-    _hooks.append(optimizers.register_optimizer_step_pre_hook(before))
-    _hooks.append(optimizers.register_optimizer_step_post_hook(after))
+    _hooks.extend(hear_steps(before, after))
+    compiling = is_compiling()
 
     # torch before 2.6 or so does not call these hooks once something was compiled, and optimizers of other packages
     # have none.
@@ -125,7 +157,7 @@ def _listen() -> None:
     @functools.wraps(own)
     def backward(*args: Any, **kwargs: Any) -> Any:
         found = own(*args, **kwargs)
-        if not is_compiling() and _loop is not None:
+        if not compiling() and _loop is not None:
             _loop.after_backward()
         return found
 

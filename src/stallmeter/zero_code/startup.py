@@ -14,19 +14,36 @@ from typing import Any
 ITERATED = {
     "torch.utils.data.dataloader": ("DataLoader",),
     "torchdata.stateful_dataloader.stateful_dataloader": ("StatefulDataLoader",),
+    # Its loaders are none of torch's, but make torch's iterators.
+    "fastai.data.load": ("DataLoader",),
     # They ask the loader inside for one batch more than they have handed out: what the loop waits for is theirs.
     "accelerate.data_loader": ("DataLoaderShard", "DataLoaderDispatcher", "SkipDataLoader"),
 }
 """Classes whose ``__iter__`` is wrapped, by the module that defines them."""
 
 
+FRAMEWORKS = (
+    "transformers.trainer",
+    "keras.src.backend.torch.trainer",
+    "keras.src.backend.tensorflow.trainer",
+    "keras.src.backend.jax.trainer",
+    "ignite.engine.engine",
+)
+"""Modules of frameworks that `frameworks` knows more of."""
+
+CALLING = ("torch.serialization", "accelerate.accelerator", "lightning.fabric.fabric", "lightning_fabric.fabric")
+"""Modules with functions whose time `named` books under their names."""
+
+WRAPPED = frozenset((*ITERATED, *FRAMEWORKS, *CALLING))
+
+
 def begin() -> None:
-    """Wrap each class of `ITERATED` when its module is imported, or at once where it has been."""
+    """Wrap what stands in the modules of `WRAPPED` when they are imported, or at once where they have been."""
     from .patches import wrap
 
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
-    for name in ITERATED:
+    for name in WRAPPED:
         module = sys.modules.get(name)
         if module is not None:
             wrap(module)
@@ -46,7 +63,7 @@ class _Finder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in ITERATED:
+        if fullname not in WRAPPED:
             return None
         for finder in sys.meta_path:
             if isinstance(finder, _Finder) or not hasattr(finder, "find_spec"):

@@ -1,0 +1,1 @@
+"""The same faults in the loops of every framework: is the wait measured and the cause named, whoever wrote the loop?"""

@@ -1,0 +1,101 @@
+"""From the events of an engine of Ignite to the run, nothing else."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import ignite
+
+from ..engine import adapter
+from ..engine.context import RunContext
+from ..engine.options import takes_options
+from ..engine.patch import Patches
+from ..engine.run import Run
+from ..engine.wiring import assemble, this_rank
+from .handlers import runs_of_neptune
+from .training import Training
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ..engine.options import OptionArguments
+
+
+_RECORDED: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
+"""What stands in the place of engines' ``run``."""
+
+
+class StallHandler(adapter.Adapter):
+    """Records where the time of a trainer's ``run`` goes and why the accelerator waits.
+
+    ``StallHandler().attach(trainer)``: engines that its handlers run are its validation.
+
+    Args:
+        **options: The fields of `stallmeter.engine.options.Options`, which says what each is for.
+
+    Raises:
+        SettingError: An option makes no sense.
+        TypeError: There is no such option.
+    """
+
+    _training: Training | None
+
+    @takes_options
+    def __init__(self, **options: Unpack[OptionArguments]) -> None:
+        super().__init__(**options)
+        self._attached = Patches()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_attached": Patches()}
+
+    def attach(self, trainer: Any) -> StallHandler:
+        """Record each ``run`` of an engine from now on; of two handlers of one engine the first does.
+
+        Args:
+            trainer: The engine whose process function trains.
+        """
+        run = trainer.run
+        if getattr(run, "func", None) in _RECORDED:
+            return self
+        engine = weakref.ref(trainer)
+
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            self._finish("a new training began")
+            with self._ended_by_exception(), ExitStack() as stack:
+                self._begin(engine(), stack)
+                state = run(*args, **kwargs)
+            self._finish("end")
+            return state
+
+        _RECORDED.add(recorded)
+        self._attached.set(trainer, "run", recorded)
+        return self
+
+    def detach(self) -> None:
+        """Leave the engine as it was."""
+        self._attached.undo()
+
+    def _begin(self, trainer: Any, stack: ExitStack) -> None:
+        run = self._assemble(trainer)
+        self._training = training = Training(run, trainer)
+        run.guard("listening to Ignite", stack.enter_context, training.listening())
+        run.start()
+
+    def _assemble(self, trainer: Any) -> Run:
+        options = self._options
+        rank, world_size = this_rank()
+        framework = f"ignite {ignite.__version__}"
+        context = RunContext(
+            recordings=options.recordings_here(), framework=framework, rank=rank, world_size=world_size
+        )
+        return assemble(
+            options,
+            context,
+            find_trackers=lambda: adapter.own_trackers(options, rank, lambda: runs_of_neptune(trainer)),
+            facts={"torch": lambda: str(getattr(sys.modules.get("torch"), "__version__", ""))},
+            now=self._now,
+        )

@@ -1,0 +1,149 @@
+"""One run of a trainer of Ignite: from its events to spans of the ledger. Read in Ignite 0.4.11 to 0.5.5."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from threading import get_ident
+from typing import Any
+
+from ignite.engine import Engine, Events
+
+from ..engine import adapter
+from ..engine.run import Run
+from ..sources.optimizers import hear_steps
+from ..timing.clock import DataSpan
+from ..timing.ledger import DATA_WAIT, OPTIMIZER, WORKER_STARTUP, Ledger, ValidationWait, WorkSpan
+from .handlers import evaluation, in_handler, time_handlers
+
+
+class Training(adapter.Training):
+    """One run of a trainer.
+
+    Args:
+        run: Of this training.
+        trainer: The engine.
+    """
+
+    def __init__(self, run: Run, trainer: Any) -> None:
+        super().__init__(run)
+        self._trainer = weakref.ref(trainer)
+        self._thread = get_ident()
+        self._wait = DataSpan(run.clock, DATA_WAIT)
+        self._waiting = False
+        self._evaluation_wait = ValidationWait(self._ledger)
+        self._optimizer = WorkSpan(self._ledger, OPTIMIZER)
+        self._first = 0
+        """The optimizer whose steps are counted."""
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Turn events into spans inside, and leave nothing afterwards."""
+        trainer: Any = self._trainer()
+        events = {
+            Events.EPOCH_STARTED: self._epoch_started,
+            Events.GET_BATCH_STARTED: self._ask,
+            Events.GET_BATCH_COMPLETED: self._got_batch,
+            Events.DATALOADER_STOP_ITERATION: self._stopped,
+            Events.EPOCH_COMPLETED: self._epoch_completed,
+            Events.ITERATION_COMPLETED: self._used,
+        }
+        with ExitStack() as stack:
+            stack.callback(time_handlers(trainer, self._ledger_here, self._run.guard))
+            for event, call in events.items():
+                stack.callback(trainer.add_event_handler(event, call).remove)
+            stack.enter_context(self._around_evaluations())
+            for handle in hear_steps(self._before_update, self._after_update):
+                stack.callback(handle.remove)
+            yield
+
+    def _ledger_here(self) -> Ledger | None:
+        return self._ledger if self._is_here() else None
+
+    def _is_here(self) -> bool:
+        return get_ident() == self._thread
+
+    @contextmanager
+    def _around_evaluations(self) -> Iterator[None]:
+        """Book engines that handlers run as validation: no event of the trainer tells of them."""
+        own, ledger, is_here, waits_of = Engine.run, self._ledger, self._is_here, self._waits_of
+
+        @functools.wraps(own)
+        def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if not is_here() or not in_handler(ledger):
+                return own(self, *args, **kwargs)
+            with evaluation(ledger), waits_of(self):
+                return own(self, *args, **kwargs)
+
+        Engine.run = run
+        try:
+            yield
+        finally:
+            if vars(Engine).get("run") is run:
+                Engine.run = own
+
+    @contextmanager
+    def _waits_of(self, evaluator: Any) -> Iterator[None]:
+        wait = self._evaluation_wait
+        wait.begin(workers=False)
+        asked = evaluator.add_event_handler(Events.GET_BATCH_STARTED, lambda: wait.__enter__())
+        got = evaluator.add_event_handler(Events.GET_BATCH_COMPLETED, lambda: wait.__exit__())
+        try:
+            yield
+        finally:
+            asked.remove()
+            got.remove()
+
+    # -- the trainer's events -----------------------------------------------------------------------------------------
+
+    def _epoch_started(self, engine: Any) -> None:
+        self._ledger.base(WORKER_STARTUP)
+        if getattr(engine, "_dataloader_iter", None) is None:
+            self._expect_iterator(engine)
+        self._clock.new_epoch(engine.state.epoch - 1)
+
+    def _expect_iterator(self, engine: Any) -> None:
+        """Ignite is about to make an iterator of its loader."""
+        if engine.state.dataloader is not None:
+            self._run.loaders.prepare(engine.state.dataloader)
+            found: Callable[[], object] = lambda: getattr(self._trainer(), "_dataloader_iter", None)  # noqa: E731
+            self._run.loaders.find_iterator_by(found)
+
+    def _ask(self, engine: Any) -> None:
+        self._waiting = True
+        self._wait.__enter__()
+
+    def _stopped(self, engine: Any) -> None:
+        """The loader has no more: another iterator of it is made before a batch comes, and the wait goes on."""
+        self._expect_iterator(engine)
+
+    def _got_batch(self, engine: Any) -> None:
+        self._leave_wait(self._wait.__exit__)
+        self._clock.samples = self._run.loaders.size(engine.state.batch)
+
+    def _leave_wait(self, leave: Callable[[], None]) -> None:
+        if self._waiting:
+            self._waiting = False
+            leave()
+
+    def _used(self, engine: Any) -> None:
+        self._clock.tracker_step = engine.state.iteration
+        self._clock.worked = True
+
+    def _before_update(self) -> None:
+        if self._is_here():
+            self._optimizer.__enter__()
+
+    def _after_update(self, optimizer: object) -> None:
+        if not self._is_here():
+            return
+        self._optimizer.__exit__()
+        self._first = self._first or id(optimizer)
+        self._clock.optimizer_step = (self._clock.optimizer_step or 0) + (id(optimizer) == self._first)
+
+    def _epoch_completed(self, engine: Any) -> None:
+        """What follows belongs to no step."""
+        self._leave_wait(self._wait.leave)
+        self._clock.pause()

@@ -1,0 +1,169 @@
+"""From ``fit`` of Keras to the run, nothing else.
+
+Keras tells its callbacks neither what list they are in nor what is iterated, so the callback looks for both among its
+callers. An exception is told to nobody: where the callback was given by hand, the run then ends with the next ``fit``
+or with the program.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+
+from ..engine.adapter import Adapter, own_trackers
+from ..engine.context import RunContext
+from ..engine.run import Run
+from ..engine.wiring import assemble, this_rank
+from ..sources.torch_view import model_facts
+from .training import Training
+
+_log = logging.getLogger("stallmeter")
+
+HIDDEN = (
+    "Keras on {} takes its batches inside its compiled step, where no wait for one can be seen; train with "
+    "KERAS_BACKEND=torch, or in a loop over stallmeter.watch(dataset) with model.train_on_batch"
+)
+
+
+PRECISION = {
+    "float32": "32-true",
+    "float16": "16-true",
+    "bfloat16": "bf16-true",
+    "mixed_float16": "16-mixed",
+    "mixed_bfloat16": "bf16-mixed",
+}
+"""Keras' names of what a model computes in, and Lightning's."""
+
+
+class StallCallback(Adapter, keras.callbacks.Callback):
+    """Records where the time of ``model.fit`` goes and why the accelerator waits; on torch alone.
+
+    Args:
+        **options: The fields of `stallmeter.engine.options.Options`, which says what each is for.
+
+    Raises:
+        SettingError: An option makes no sense.
+        TypeError: There is no such option.
+    """
+
+    _training: Training | None
+    _prepared: Run | None = None
+    """Put together before `fit` begins, which looks at a batch before it calls anybody: workers are probed from their
+    start or not at all."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Start a run; a second StallCallback of the same ``fit`` steps aside."""
+        self._finish("a new training began")
+        callbacks, iterated = _callers()
+        known = [] if callbacks is None else callbacks.callbacks
+        if next((one for one in known if isinstance(one, StallCallback)), self) is not self:
+            return
+        if why_hidden() is not None:
+            _log.warning("stallmeter: nothing is recorded: %s", why_hidden())
+            return
+        run, self._prepared = self._prepared or self._assemble(), None
+        run.guard("finding the model", lambda: run.window.facts.__setitem__("model", model_facts(self.model)))
+        self._training = Training(run, iterated)
+        if callbacks is None:
+            run.guard.name_once("StallCallback", "records nothing", "no fit of Keras calls it")
+        else:
+            run.guard("listening to Keras", self._training.listen, callbacks, self.model, StallCallback)
+        run.start()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """End the recording."""
+        self._finish("end")
+
+    def attach(
+        self, fit: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return the arguments of a call of ``fit`` by name, this callback among them unless there is one.
+
+        Args:
+            fit: The method, unbound.
+            model: Whose.
+            args: Of the call.
+            kwargs: Of the call.
+        """
+        arguments = dict(inspect.signature(fit).bind(model, *args, **kwargs).arguments)
+        given = arguments.get("callbacks")
+        if isinstance(given, keras.callbacks.CallbackList):
+            if any(isinstance(one, StallCallback) for one in given.callbacks):
+                return arguments
+            given.callbacks.append(self)
+            self.set_model(model)
+        else:
+            known = [given] if isinstance(given, keras.callbacks.Callback) else keras.tree.flatten(given or [])
+            mine = [] if any(isinstance(one, StallCallback) for one in known) else [self]
+            arguments["callbacks"] = [*known, *mine]
+            if not mine:
+                return arguments
+        if getattr(arguments.get("x"), "num_workers", 0):
+            self.set_model(model)
+            self._prepared = self._assemble()
+            self._prepared.loaders.probe_workers(arguments["x"])
+        return arguments
+
+    @contextmanager
+    def attached(self, arguments: dict[str, Any]) -> Iterator[None]:
+        """Record what ``fit`` trains inside, called with these arguments, and leave them afterwards."""
+        try:
+            with self._ended_by_exception():
+                yield
+        finally:
+            if self._prepared is not None:
+                self._prepared.discard()
+                self._prepared = None
+            listed = arguments["callbacks"]
+            if isinstance(listed, keras.callbacks.CallbackList) and self in listed.callbacks:
+                listed.callbacks.remove(self)
+
+    def _assemble(self) -> Run:
+        options = self._options
+        rank, world_size = this_rank()
+        framework = f"keras {keras.__version__}"
+        context = RunContext(
+            recordings=options.recordings_here(), framework=framework, rank=rank, world_size=world_size
+        )
+        return assemble(
+            options,
+            context,
+            find_trackers=lambda: own_trackers(options, rank, tuple),
+            facts=_facts_of(self.model),
+            now=self._now,
+        )
+
+
+def why_hidden() -> str | None:
+    """Return why no wait for a batch can be seen; None where it can."""
+    backend = keras.backend.backend()
+    return None if backend == "torch" else HIDDEN.format(backend)
+
+
+def _callers() -> tuple[Any, Any]:
+    """Return the list of callbacks that calls, and what ``fit`` iterates; None for what is not there."""
+    frame: Any = sys._getframe(1)
+    callbacks = None
+    while frame is not None:
+        held = frame.f_locals
+        if callbacks is None and issubclass(type(held.get("self")), keras.callbacks.CallbackList):
+            callbacks = held["self"]
+        iterated = held.get("epoch_iterator")
+        if callbacks is not None and iterated is not None:
+            return callbacks, iterated
+        frame = frame.f_back
+    return callbacks, None
+
+
+def _facts_of(model: Any) -> dict[str, Callable[[], object]]:
+    """Return what finds each fact: one that cannot be found costs that one alone."""
+    return {
+        "precision": lambda: PRECISION.get(model.dtype_policy.name),
+        "torch": lambda: str(getattr(sys.modules.get("torch"), "__version__", "")),
+    }

@@ -1,0 +1,100 @@
+"""Frameworks whose own callback is attached to whatever trains: what it measures, no loader has to tell.
+
+Each entry of `METHODS` makes what stands in the place of one method of a class of theirs. A callback that the program
+has given itself wins. Where ours cannot be made, the program trains as without, and its loop is measured as any is.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from ..engine.guard import Guard
+from ..engine.run import claim_loops
+from ..engine.run_check import tell_unmeasured
+from ..errors import StallmeterError
+from .patches import chosen_options, loop_of_this_process
+
+_log = logging.getLogger("stallmeter")
+_guard = Guard(lambda _: None)
+
+Method = Callable[..., Any]
+
+
+def _made(kind: type[Any], framework: str) -> Any:
+    try:
+        return kind(**chosen_options().given())
+    except (OSError, StallmeterError) as exc:
+        _log.warning("stallmeter: the callback for %s cannot be made: %s", framework, exc)
+        return None
+
+
+def _transformers(train: Method) -> Method:
+    @functools.wraps(train)
+    def attached(self: Any, *args: Any, **kwargs: Any) -> Any:
+        from ..transformers.callback import StallCallback
+
+        callbacks = getattr(getattr(self, "callback_handler", None), "callbacks", None)
+        if callbacks is None or any(isinstance(one, StallCallback) for one in callbacks):
+            return train(self, *args, **kwargs)
+        callback = _made(StallCallback, "transformers")
+        if callback is None or _guard("attaching to transformers", callback.attach, self) is None:
+            return train(self, *args, **kwargs)
+        with callback.attached(self):
+            return train(self, *args, **kwargs)
+
+    return attached
+
+
+def _keras(fit: Method) -> Method:
+    @functools.wraps(fit)
+    def attached(self: Any, *args: Any, **kwargs: Any) -> Any:
+        from ..keras.callback import StallCallback, why_hidden
+
+        hidden = why_hidden()
+        if hidden is not None:
+            tell_unmeasured(hidden)
+            return fit(self, *args, **kwargs)
+        callback = _made(StallCallback, "Keras")
+        given = None if callback is None else _guard("attaching to Keras", callback.attach, fit, self, args, kwargs)
+        if given is None:
+            return fit(self, *args, **kwargs)
+        with claim_loops(), callback.attached(given):
+            return fit(**given)
+
+    return attached
+
+
+def _ignite(run: Method) -> Method:
+    """Which engine trains the optimizers' steps tell, as in any loop; the engine says what its handlers take."""
+
+    @functools.wraps(run)
+    def measured(self: Any, *args: Any, **kwargs: Any) -> Any:
+        from ..ignite.handlers import evaluation, in_handler, time_handlers
+
+        loop = loop_of_this_process()
+        ledger = loop.ledger_here()
+        if ledger is not None and in_handler(ledger):
+            with claim_loops(), evaluation(ledger):
+                return run(self, *args, **kwargs)
+        loop.framework = f"ignite {getattr(sys.modules.get('ignite'), '__version__', '')}"
+        undo = _guard("listening to Ignite", time_handlers, self, loop.ledger_here, _guard)
+        try:
+            return run(self, *args, **kwargs)
+        finally:
+            _guard("leaving Ignite", undo or (lambda: None))
+
+    return measured
+
+
+METHODS: dict[str, tuple[tuple[str, str, Callable[[Method], Method]], ...]] = {
+    "transformers.trainer": (("Trainer", "train", _transformers),),
+    "keras.src.backend.torch.trainer": (("TorchTrainer", "fit", _keras),),
+    "keras.src.backend.tensorflow.trainer": (("TensorFlowTrainer", "fit", _keras),),
+    "keras.src.backend.jax.trainer": (("JAXTrainer", "fit", _keras),),
+    "ignite.engine.engine": (("Engine", "run", _ignite),),
+}
+"""Class, method and what takes its place, by the module that defines them."""
