@@ -47,6 +47,7 @@ KINDS = (
     records.DeepProfile,
     records.CompilerSample,
     records.WorkerMemory,
+    records.ProducerLooks,
     records.Fork,
 )
 

@@ -6,7 +6,17 @@ from .compiler import CompilerSample
 from .device import AllocatorSample, DeepProfile, DeviceStep, Operator, SyncCalls
 from .exchange import Arrivals, DdpTimes
 from .hardware import GarbagePauses, GpuSample, HostSample, MemorySample, NetworkSample
-from .loader import BatchContent, Fork, LoaderInfo, WorkerBatch, WorkerChange, WorkerMemory, WorkerTrial, WorkerWaits
+from .loader import (
+    BatchContent,
+    Fork,
+    LoaderInfo,
+    ProducerLooks,
+    WorkerBatch,
+    WorkerChange,
+    WorkerMemory,
+    WorkerTrial,
+    WorkerWaits,
+)
 from .steps import BUCKETS, HINDSIGHT, VALIDATION_PARTS, Event, LedgerRecord, StepRecord, UserMetrics, WindowRecord
 
 __all__ = [
@@ -30,6 +40,7 @@ __all__ = [
     "MemorySample",
     "NetworkSample",
     "Operator",
+    "ProducerLooks",
     "Record",
     "Sample",
     "StepRecord",
@@ -53,6 +64,7 @@ Sample = (
     | Fork
     | WorkerMemory
     | WorkerWaits
+    | ProducerLooks
     | DeviceStep
     | AllocatorSample
     | SyncCalls

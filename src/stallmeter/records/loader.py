@@ -130,6 +130,45 @@ class WorkerWaits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerLooks:
+    """What made the batches while the loop waited for data, where that was not torch's workers.
+
+    Producers are threads of the training process but the one that trains, and threads of its child processes. Numbers
+    of them are means over the looks.
+    """
+
+    time_s: float
+    looks: int
+    """In which the loop was waiting for data."""
+    loop_running: int = 0
+    """Of these, those in which the loop's own thread computed."""
+    loop_blocked: int = 0
+    """Those in which it waited for a file, a connection or in a sleep, and no producer was at work."""
+    body_looks: int = 0
+    """Looks in which the loop did not wait for data."""
+    body_interpreter: int = 0
+    """Of these, those in which it waited for Python's own lock, and so did a producer or held it."""
+    running: float = 0.0
+    """Producers that computed or were ready to."""
+    interpreter: float = 0.0
+    """Producers that waited for Python's own lock."""
+    sleep: float = 0.0
+    socket: float = 0.0
+    file: float = 0.0
+    outside: float = 0.0
+    """Of all these, those in other processes."""
+    processes: int = 0
+    """Child processes that had something to do since the last such record."""
+    steps: int = 0
+    """Steps since the last such record, as the times that follow."""
+    period_s: float = 0.0
+    cpu_s: float | None = None
+    """CPU time of the producers."""
+    run_queue_s: float | None = None
+    """Time that producers were ready to run and had no CPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchContent:
     """What one batch of the training loader holds; looked at once."""
 

@@ -20,6 +20,7 @@ from ..records import (
     LedgerRecord,
     LoaderInfo,
     MemorySample,
+    ProducerLooks,
     Record,
     StepRecord,
     SyncCalls,
@@ -39,6 +40,7 @@ from .loader import LoaderSignals
 from .memo import Memo
 from .pace import Pace
 from .phases import Phases
+from .producers import ProducerSignals
 from .queue import QueueSignals
 from .spent import SpentSignals
 from .steps import StepSignals
@@ -58,6 +60,7 @@ PART = {
     WorkerMemory: "workers",
     Fork: "workers",
     WorkerWaits: "workers",
+    ProducerLooks: "producers",
     LoaderInfo: "loader",
     BatchContent: "loader",
     WorkerTrial: "loader",
@@ -99,13 +102,21 @@ class Window:
         pace = Pace(batches=batches)
         self.loader = LoaderSignals(pace)
         self.workers = WorkerSignals(pace, samples=samples)
+        self.producers = ProducerSignals(size=samples)
         self.steps = StepSignals(self.loader, self.ledger, size=steps, readings=readings, workers=self.workers)
         self.queue = QueueSignals(self.steps)
         self.host = HostSignals(self.facts, self.steps, size=samples)
         self.gpu = GpuSignals(self.facts, self.steps, size=samples)
         self.device = DeviceSignals(size=steps)
         self.spent = SpentSignals(self.ledger, self.device, self.gpu)
-        parts = (self.ledger, self.workers, self.host, self.gpu, self.device)  # the others are made of these
+        parts = (
+            self.ledger,
+            self.workers,
+            self.producers,
+            self.host,
+            self.gpu,
+            self.device,
+        )  # the others are made of these
         self._memo = Memo(*(part.memo for part in parts))
         self._phases: Phases[Window] | None = None
 
