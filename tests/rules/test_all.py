@@ -116,6 +116,7 @@ class TestForm:
             "window",
             "workers.forecast",
             "workers.gains",
+            "workers.pipeline",
         }
         assert set(re.findall(r"^from \.(\w+) import", source, re.MULTILINE)) <= {"rule"}
 

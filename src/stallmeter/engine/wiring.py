@@ -225,6 +225,8 @@ def _usual_sources(
         makers["source garbage collector"] = lambda: [_garbage_source(clock)]
     elif probe is not None:
         makers["source producers"] = lambda: [_producer_source(clock, probe, lambda: ())]
+    if probe is not None:
+        makers["source ray data"] = lambda: [_ray_data_source(probe)]
     if options.workers:
         makers["source forks"] = lambda: [_fork_source()]
     return makers
@@ -281,6 +283,12 @@ def _producer_source(clock: StepClock, probe: LoaderProbe, pids: Callable[[], Se
 
     stack = clock.ledger.stack
     return ProducerSource(lambda: stack[-1] == DATA_WAIT, lambda: probe.is_blind, lambda: clock.index, pids)
+
+
+def _ray_data_source(probe: LoaderProbe) -> Source:
+    from ..sources.ray_data import RayDataSource
+
+    return RayDataSource(lambda: probe.iterator_of())
 
 
 def _garbage_source(clock: StepClock) -> Source:

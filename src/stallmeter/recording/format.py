@@ -31,6 +31,7 @@ _KINDS: dict[str, type[Any]] = {
     "workers": records.WorkerMemory,
     "waits": records.WorkerWaits,
     "producers": records.ProducerLooks,
+    "library": records.LibraryWait,
     "content": records.BatchContent,
     "change": records.WorkerChange,
     "trial": records.WorkerTrial,

@@ -9,6 +9,7 @@ from .hardware import GarbagePauses, GpuSample, HostSample, MemorySample, Networ
 from .loader import (
     BatchContent,
     Fork,
+    LibraryWait,
     LoaderInfo,
     ProducerLooks,
     WorkerBatch,
@@ -36,6 +37,7 @@ __all__ = [
     "GpuSample",
     "HostSample",
     "LedgerRecord",
+    "LibraryWait",
     "LoaderInfo",
     "MemorySample",
     "NetworkSample",
@@ -65,6 +67,7 @@ Sample = (
     | WorkerMemory
     | WorkerWaits
     | ProducerLooks
+    | LibraryWait
     | DeviceStep
     | AllocatorSample
     | SyncCalls

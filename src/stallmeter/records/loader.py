@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +167,17 @@ class ProducerLooks:
     """CPU time of the producers."""
     run_queue_s: float | None = None
     """Time that producers were ready to run and had no CPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryWait:
+    """What the library that makes the batches has itself counted of the loop's waits, since the iteration began."""
+
+    time_s: float
+    library: str
+    blocked_s: float
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """What it attributes them to, seconds; empty where it does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,8 +32,7 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.forecast import Outlook, forecast
-from ..workers.pipeline import Pipeline, pipeline_of
-from .pipelines import INSTEAD, diagnosis_of
+from ..workers.pipeline import INSTEAD, Pipeline, diagnosis_of, pipeline_of
 from .rule import threshold
 
 _WORDS = {

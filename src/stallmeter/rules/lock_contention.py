@@ -81,7 +81,7 @@ class LockContention:
                     interval_pct=interval,
                 ),
                 Advice.of(
-                    "Do the work in code that lets go of the lock: NumPy, Pillow or torch on whole batches.",
+                    "Use code that lets go of the lock: NumPy, Pillow or torch on whole batches.",
                     limit="Many small calls need the lock as often as Python code does.",
                 ),
             ),

@@ -26,8 +26,7 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.forecast import forecast
-from ..workers.pipeline import Pipeline, pipeline_of
-from .pipelines import CHEAPER, INSTEAD, diagnosis_of
+from ..workers.pipeline import CHEAPER, INSTEAD, Pipeline, diagnosis_of, pipeline_of
 from .rule import threshold
 
 

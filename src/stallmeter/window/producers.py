@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..records import ProducerLooks
+from ..records import LibraryWait, ProducerLooks
 from ..records.stats import Reservoir
 from .memo import Memo
 
@@ -27,11 +27,16 @@ class ProducerSignals:
     def __init__(self, *, size: int = 1024) -> None:
         self.memo = Memo()
         self._records: Reservoir[ProducerLooks] = Reservoir(size)
+        self._library: LibraryWait | None = None
 
-    def append(self, record: ProducerLooks) -> None:
-        """Take what a few looks have shown."""
+    def append(self, record: ProducerLooks | LibraryWait) -> None:
+        """Take what a few looks have shown, or what a library has counted."""
         self.memo.changes += 1
-        self._records.add(record)
+        match record:
+            case ProducerLooks():
+                self._records.add(record)
+            case LibraryWait():
+                self._library = record
 
     @property
     def looks(self) -> int | None:
@@ -110,6 +115,11 @@ class ProducerSignals:
         looks = self._total("body_looks")
         enough = looks >= MIN_LOOKS and len(self._records.items) >= MIN_RECORDS
         return self._total("body_interpreter") / looks if enough else None
+
+    @property
+    def library(self) -> LibraryWait | None:
+        """What the library that makes the batches has itself counted of the loop's waits, newest iteration."""
+        return self._library
 
     @property
     def _blocked(self) -> Mapping[str, float] | None:

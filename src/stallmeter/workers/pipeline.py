@@ -7,10 +7,21 @@ CPU time that the whole job spends on it lasts on the CPUs that it may use.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
+from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from .costs import limits_from
+
+INSTEAD = ("spent.data_wait_share_pct", "producers.looks", "steps.work_s", "loader.info")
+"""Signals that stand in for those of torch's workers."""
+
+CONFIDENCE = 0.75
+"""Who is at work was seen, how long each takes was not: less than where workers time themselves; benchmarks/loaders."""
+
+CHEAPER = Advice.of("Make one batch cheaper: simpler or batched transforms, a faster format, a cache.")
 
 ERROR = 0.25
 """Of a step time predicted like this, 8 of 10 times; benchmarks/loaders, odd seeds."""
@@ -113,4 +124,68 @@ def _find(window: Window, kind: str) -> Pipeline | None:
         blocked_share=blocked or 0.0,
         outside=outside >= MOST,
         receives=(producers.processes or 0.0) >= 1.0 and outside < RECEIVING and (blocked or 0.0) < MOST,
+    )
+
+
+class _Rule(Protocol):
+    @property
+    def id(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+
+
+def counted_by_the_library(window: Window) -> tuple[Evidence, ...]:
+    """Return what the library that makes the batches says of the waits: of the whole, and of its largest part."""
+    known = window.producers.library
+    if known is None:
+        return ()
+    whole = Evidence(f"blocked, as {known.library} counts it", known.blocked_s, "s", source=known.library)
+    if not known.parts:
+        return (whole,)
+    part, seconds = max(known.parts.items(), key=lambda item: item[1])
+    return whole, Evidence(f"of that: {part}", seconds, "s", source=known.library)
+
+
+def diagnosis_of(
+    rule: _Rule,
+    window: Window,
+    pipeline: Pipeline,
+    *,
+    summary: str,
+    warn_pct: float,
+    evidence: Iterable[Evidence],
+    advice: Iterable[Advice],
+    supersedes: tuple[str, ...] = (),
+    confidence: float = CONFIDENCE,
+) -> Diagnosis:
+    """Return a diagnosis of the whole data wait.
+
+    Args:
+        rule: That says it.
+        window: What it has read.
+        pipeline: What makes the batches.
+        summary: Of the rule.
+        warn_pct: The rule's threshold for the wait's share of the training time.
+        evidence: Beside the wait.
+        advice: The first first.
+        supersedes: Other rules' ids that this one explains.
+        confidence: Of the rule, 0 to 1.
+    """
+    share, lost = window.spent.data_wait_share_pct or 0.0, window.spent.bucket_s("data_wait") or 0.0
+    return Diagnosis(
+        rule=rule.id,
+        supersedes=supersedes,
+        severity=Severity.CRITICAL if share >= 2 * warn_pct else Severity.WARNING,
+        title=rule.title,
+        summary=summary,
+        time_lost_s=lost,
+        share_pct=window.ledger.share_pct(lost) or 0.0,
+        confidence=confidence,
+        evidence=(
+            Evidence("data wait, share of training time", share, "%", warn_pct, "MLPerf Storage"),
+            Evidence("wait for data in a step, mean", pipeline.step_s - pipeline.work_s, "s"),
+            *evidence,
+            *counted_by_the_library(window),
+        ),
+        advice=tuple(advice),
     )
