@@ -110,13 +110,13 @@ def judge(folder: Path) -> dict[str, Any] | None:
     path = folder / "measured.json"
     if not path.exists():
         return None
+    from stallmeter.recording.files import find_recording
     from stallmeter.report.model import read_history
     from stallmeter.rules.evaluation import diagnose
 
     kept = json.loads(path.read_text())
     one, measured = Draw(**kept["draw"]), Measured(**kept["measured"])
-    recording = next((folder / "recording").rglob("rank0*"), folder / "recording")
-    verdict = diagnose(read_history(recording if recording.is_dir() else recording.parent).window)
+    verdict = diagnose(read_history(find_recording(folder / "recording")).window)
     primary = verdict.primary
     label = "none" if primary is None else primary.rule
     gain = primary.advice[0].predicted_gain_pct if primary is not None and primary.advice else None

@@ -47,7 +47,7 @@ def draw(seed: int) -> Draw:
     """Return the program of a seed. Mechanisms and works take turns, so that a few seeds have all of them."""
     rng = random.Random(seed)
     mechanism = MECHANISMS[seed % len(MECHANISMS)]
-    work = WORKS[(seed + seed // len(MECHANISMS)) % len(WORKS)]
+    work = WORKS[seed % len(WORKS)]  # their numbers have no common divisor
     producers = 1 if mechanism in IN_LOOP | ALONE else rng.choice((2, 3, 4))
     step_s = rng.uniform(0.005, 0.02)
     if work == "healthy":

@@ -28,6 +28,7 @@ class Bench:
         self.waiting, self.blind, self.steps, self.now_s = True, True, 0, 0.0
         self.states: dict[int, Wait | None] = {}
         self.schedules: dict[int, Schedule] = {}
+        self.used: dict[int, Schedule] = {}
         self.threads: dict[int, list[int]] = {}
         self.pids: tuple[int, ...] = (os.getpid(),)
         self.source = ProducerSource(
@@ -49,12 +50,15 @@ class Bench:
 
     def watch(self, looks: int = LOOKS, *, steps: int = 100) -> ProducerLooks:
         """Look so many times in a second with so many steps."""
-        final, self.schedules = self.schedules, dict.fromkeys(self.schedules, (0, 0, 0))
+        before = {tid: self.used.get(tid, (0, 0, 0)) for tid in self.schedules}
+        final, self.schedules = self.schedules, before
         assert not self.source.sample(0.0)
         for _ in range(looks):
             self.source.look()
-        self.schedules, self.steps, self.now_s = final, self.steps + steps, self.now_s + 1.0
+        self.used = {tid: tuple(map(sum, zip(before[tid], final[tid], strict=True))) for tid in final}
+        self.schedules, self.steps, self.now_s = self.used, self.steps + steps, self.now_s + 1.0
         (record,) = self.source.sample(1.0)
+        self.schedules = final
         return record
 
 
@@ -133,6 +137,17 @@ def test_the_loop_that_makes_its_batches_itself(
     found = bench.watch()
 
     assert (found.loop_running, found.loop_blocked) == (running, blocked)
+
+
+@pytest.mark.parametrize(("times", "blocked"), [(0, LOOKS), (50, 0)])
+def test_a_thread_that_has_served_something_else_does_not_make_the_loops_batches(
+    bench: Bench, times: int, blocked: int
+) -> None:
+    bench.states[bench.loop] = Wait("sleep")
+    bench.put(1, "socket", times=times)
+    bench.watch()
+
+    assert bench.watch().loop_blocked == blocked
 
 
 def test_the_loop_that_computes_waits_for_the_lock_only_with_others(bench: Bench) -> None:

@@ -163,13 +163,13 @@ class FetchStall:
             return None
         kinds = window.producers.kinds or {}
         words = [f", mostly {_WORDS[kind]}" for kind, part in kinds.items() if part >= self.one_kind]
-        who = "the loop's own thread" if pipeline.in_loop else f"{pipeline.at_work:.1f} {pipeline.who}"
+        who = "the loop's own thread was" if pipeline.in_loop else f"{pipeline.at_work:.1f} {pipeline.who} were"
         return diagnosis_of(
             self,
             window,
             pipeline,
             supersedes=("io-wait-high",),
-            summary=f"{share:.0f} % of the training time was spent waiting for data; {who} that made it were blocked "
+            summary=f"{share:.0f} % of the training time was spent waiting for data; {who} at work on it and blocked "
             f"for {100 * pipeline.blocked_share:.0f} % of that time{words[0] if words else ''}.",
             warn_pct=self.warn_pct,
             evidence=(

@@ -54,6 +54,9 @@ RUNS_PER_BATCH = 0.5
 """How often threads that wait for a connection or in a sleep must have run for each batch, those of one kind together;
 one that makes a batch runs at least once for it."""
 
+MOST_READERS = 16
+"""Threads that share the batches evenly: each runs for so small a part of them."""
+
 BLOCKED = (blocked.SLEEP, blocked.SOCKET, blocked.FILE)
 AT_WORK = (blocked.RUNNING, blocked.INTERPRETER, *BLOCKED)
 
@@ -126,6 +129,8 @@ class ProducerSource:
         """Those of them that Python code has started in this process."""
         self._known: dict[Thread, _Schedule] = {}
         """Those that were at work once, as they were then or at the last record."""
+        self._active: frozenset[Thread] = frozenset()
+        """Those of them that have run for a part of the batches since then. Replaced whole."""
         self._seen = _Seen()
         self._looks = 0
         self._since_s = clock()
@@ -199,9 +204,10 @@ class ProducerSource:
 
     def _note(self, loop: Wait, found: Counter[tuple[Thread, str]]) -> None:
         seen = self._seen
-        computing = loop.kind == blocked.RUNNING or (loop.kind == blocked.INTERPRETER and not found)
+        at_work = any(kind not in BLOCKED or thread in self._active for thread, kind in found)
+        computing = loop.kind == blocked.RUNNING or (loop.kind == blocked.INTERPRETER and not at_work)
         seen.loop_running += computing
-        seen.loop_blocked += loop.kind == blocked.FILE or (loop.kind in BLOCKED and not found)
+        seen.loop_blocked += loop.kind == blocked.FILE or (loop.kind in BLOCKED and not at_work)
         seen.found.update(found)
         seen.looks += 1  # last: the other thread takes what has enough of them
         self._looks += 1
@@ -247,6 +253,8 @@ class ProducerSource:
     def _sum_up(self, time_s: float, seen: _Seen) -> ProducerLooks:
         now_s, steps = self._clock(), self._steps()
         spent = self._spent()
+        few = RUNS_PER_BATCH / MOST_READERS * (steps - self._since_step)
+        self._active = frozenset(thread for thread, used in spent.items() if used.times > few)
         total = dict.fromkeys(AT_WORK, 0.0)
         outside = 0.0
         for kind in AT_WORK:
@@ -265,7 +273,7 @@ class ProducerSource:
             body_interpreter=seen.body_interpreter,
             **total,
             outside=outside,
-            processes=len({pid for (pid, _), used in spent.items() if used.times} - {self._pid}),
+            processes=len({pid for pid, _ in self._active} - {self._pid}),
             steps=steps - self._since_step,
             period_s=now_s - self._since_s,
             cpu_s=sum(used.ran for used in spent.values()) / 1e9,
