@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check lint types imports unit coverage test-packaging test-ui bench-overhead bench-ledger bench-faults bench-workers bench-ranks bench-loops bench-gpu soak test-matrix test-ecosystem test-upstream test-pythons docs clean
+.PHONY: demo test check lint types imports unit coverage test-packaging test-ui bench-overhead bench-ledger bench-faults bench-workers bench-loaders bench-ranks bench-loops bench-gpu soak test-matrix test-ecosystem test-upstream test-pythons docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -76,6 +76,10 @@ $(ECOSYSTEM)/.installed: pyproject.toml constraints-ecosystem.txt
 	    pytorch-ignite keras \
 	    datasets torchdata webdataset tifffile obstore
 	$(ECOSYSTEM)/bin/python -m pip install --quiet --constraint constraints-ecosystem.txt --no-deps litdata
+	$(ECOSYSTEM)/bin/python -m pip install --quiet --constraint constraints-ecosystem.txt grain spdl nvidia-dali-cuda120
+	# Mosaic Streaming asks for an older NumPy and for clients of every cloud; what its import needs is installed instead.
+	$(ECOSYSTEM)/bin/python -m pip install --quiet --constraint constraints-ecosystem.txt brotli python-snappy zstd catalogue
+	$(ECOSYSTEM)/bin/python -m pip install --quiet --constraint constraints-ecosystem.txt --no-deps mosaicml-streaming
 	touch $@
 
 test-ecosystem: $(ECOSYSTEM)/.installed
@@ -140,6 +144,10 @@ bench-gpu: $(STAMP)
 
 bench-workers: $(STAMP)
 	$(BIN)/python -m benchmarks.workers --even
+
+# In the environment of `make test-ecosystem`, whose libraries it draws among.
+bench-loaders: $(ECOSYSTEM)/.installed
+	$(ECOSYSTEM)/bin/python -m benchmarks.loaders $(ARGS)
 
 # Two ranks with gloo, then hundreds that are simulated.
 bench-ranks: $(STAMP)

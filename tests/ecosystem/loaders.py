@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -127,6 +132,95 @@ def nodes(_: Path) -> Any:
     return tn.Loader(tn.Prefetcher(found, 2))
 
 
+@contextmanager
+def without_torchvision() -> Iterator[None]:
+    """Mosaic Streaming imports torchvision, which pictures alone need, and whose build must be that of torch."""
+    import transformers  # noqa: F401 - it looks for torchvision, too, and must not find this one
+
+    names = {"datasets": ("CIFAR10", "VisionDataset"), "transforms": (), "transforms.functional": ("to_tensor",)}
+    modules = {f"torchvision.{name}": ModuleType(f"torchvision.{name}") for name in names}
+    for module, held in zip(modules.values(), names.values(), strict=True):
+        for name in held:
+            setattr(module, name, type(name, (), {}))
+    sys.modules |= {"torchvision": ModuleType("torchvision")} | modules
+    try:
+        yield
+    finally:
+        for name in ("torchvision", *modules):
+            del sys.modules[name]
+
+
+def mosaic(folder: Path) -> Any:
+    if find_spec("torchvision") is None and find_spec("streaming") is not None:
+        with without_torchvision():
+            import_module("streaming")
+    from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
+
+    with MDSWriter(out=str(folder), columns={"x": "int"}) as writer:
+        for i in range(ITEMS):
+            writer.write({"x": i})
+
+    class Slow(StreamingDataset):
+        def __getitem__(self, index: Any) -> Any:
+            return slow(super().__getitem__(index))
+
+    return StreamingDataLoader(Slow(local=str(folder), batch_size=BATCH), batch_size=BATCH, num_workers=1)
+
+
+def grain(_: Path) -> Any:
+    import grain
+
+    read = grain.ReadOptions(num_threads=1, prefetch_buffer_size=BATCH)
+    return grain.MapDataset.range(ITEMS).map(slow).batch(BATCH).to_iter_dataset(read)
+
+
+def grain_processes(_: Path) -> Any:
+    from grain import MultiprocessingOptions
+
+    return grain(_).mp_prefetch(MultiprocessingOptions(num_workers=1, per_worker_buffer_size=2))
+
+
+def spdl(_: Path) -> Any:
+    from spdl.dataloader import DataLoader
+
+    return DataLoader(range(ITEMS), preprocessor=slow, batch_size=BATCH, num_threads=1)
+
+
+class DaliItems:
+    """What DALI asks for each item."""
+
+    def __call__(self, info: Any) -> Any:
+        import numpy as np
+
+        if info.iteration >= ITEMS // BATCH:
+            raise StopIteration
+        return slow(np.full(4, info.idx_in_epoch, dtype=np.float32))
+
+
+def dali(_: Path) -> Any:
+    from nvidia.dali import fn, pipeline_def
+    from nvidia.dali.plugin.pytorch import DALIGenericIterator
+
+    @pipeline_def(batch_size=BATCH, num_threads=1, device_id=None, py_num_workers=1, py_start_method="spawn")
+    def made() -> Any:
+        return fn.external_source(source=DaliItems(), parallel=True, batch=False)
+
+    return DALIGenericIterator([made()], ["x"], auto_reset=True)
+
+
+def slow_block(block: Any) -> Any:
+    time.sleep(COST_S * len(block["id"]))
+    return block
+
+
+def ray_data(_: Path) -> Any:
+    import ray.data
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, ignore_reinit_error=True)
+    rows = ray.data.range(ITEMS, override_num_blocks=4).map_batches(slow_block, batch_size=BATCH)
+    return rows.iter_torch_batches(batch_size=BATCH)
+
+
 class Generator:
     """A plain generator, begun anew each epoch."""
 
@@ -149,6 +243,12 @@ MAKERS: dict[str, Callable[[Path], Any]] = {
     "datasets, map-style": hf_map,
     "datasets, iterable": hf_iterable,
     "litData": litdata,
+    "Mosaic Streaming": mosaic,
     "torchdata.nodes": nodes,
+    "grain, threads": grain,
+    "grain, processes": grain_processes,
+    "SPDL": spdl,
+    "DALI": dali,
+    "Ray Data": ray_data,
     "a generator": Generator,
 }

@@ -9,12 +9,15 @@ import pytest
 
 from stallmeter import Monitor
 from stallmeter.recording import Reader
-from stallmeter.records import LoaderInfo, StepRecord, WorkerBatch
+from stallmeter.records import LoaderInfo, ProducerLooks, StepRecord, WorkerBatch
+from stallmeter.window.producers import MIN_LOOKS
 
 from .loaders import BATCH, ITEMS, MAKERS
 
 PAGE = Path(__file__).parents[2] / "docs/howto/loaders.md"
 EPOCHS = 3
+ELSEWHERE = ("grain, processes", "DALI", "Ray Data")
+NEW_FOLDER = ("litData", "Mosaic Streaming")
 
 
 def rows() -> dict[str, list[bool]]:
@@ -29,14 +32,16 @@ def test_the_page_has_a_row_for_each() -> None:
 
 
 @pytest.mark.ecosystem
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_row_of_the_table(name: str, tmp_path: Path) -> None:
     try:
-        loader = MAKERS[name](tmp_path / "data" if name == "litData" else tmp_path)
+        loader = MAKERS[name](tmp_path / "data" if name in NEW_FOLDER else tmp_path)
     except ModuleNotFoundError as exc:
         pytest.skip(f"{exc.name} is not installed; make test-ecosystem installs it")
     batches = EPOCHS * ITEMS // BATCH
-    options = {"directory": tmp_path / "rec", "trackers": None, "console": False, "hardware": False}
+    # Those who make batches in other processes are found by what watches the job's processes.
+    options = {"directory": tmp_path / "rec", "trackers": None, "console": False, "hardware": name in ELSEWHERE}
     with Monitor(**options, interval_s=0.1, on_num_workers=lambda _: 2) as monitor:
         handed_out = sum(1 for _ in range(EPOCHS) for _ in monitor.watch(loader))
     assert handed_out == batches
@@ -46,9 +51,10 @@ def test_a_row_of_the_table(name: str, tmp_path: Path) -> None:
     made = sum(isinstance(one, WorkerBatch) for one in found)
     known = sum(step.head_ready is not None for step in steps)
     advice = monitor.verdict.num_workers
+    seen = sum(one.looks for one in found if isinstance(one, ProducerLooks))
     assert [
         len(steps) == batches and sum(step.data_wait_s for step in steps) > 0.1,
-        made == batches and infos[0].probed,
+        (made == batches and infos[0].probed) or (not infos[0].probed and seen >= MIN_LOOKS),
         known > batches / 2,
         advice is not None and "repeats or drops samples" not in advice.reason,
         infos[-1].num_workers == 2,
@@ -56,4 +62,4 @@ def test_a_row_of_the_table(name: str, tmp_path: Path) -> None:
     if not infos[0].probed:
         assert (made, known, advice) == (0, 0, None)
         assert monitor.verdict.primary is not None
-        assert monitor.verdict.primary.rule == "input-bound"
+        assert monitor.verdict.primary.rule == "fetch-stall"

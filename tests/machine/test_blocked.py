@@ -5,12 +5,13 @@ from __future__ import annotations
 import fcntl
 import multiprocessing
 import os
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from stallmeter.machine.blocked import Wait, is_known_here, parse, waits_in
+from stallmeter.machine.blocked import Wait, interpreter_memory, is_known_here, parse, thread_waits_in, waits_in
 
 TAIL = "0x0 0x7fff1ac29c48 0x7f2b426ed503"
 
@@ -160,3 +161,37 @@ def watch(pid: int) -> str:
             return last
         time.sleep(0.005)
     return last
+
+
+def test_a_wait_for_the_interpreters_lock_is_told_by_where_the_lock_lies() -> None:
+    text = f"202 0x7ff3a394e6f0 0x189 0x0 0x7f0011223344 0x0 {TAIL}"
+    there, elsewhere = range(0x7FF3A3844000, 0x7FF3A39BA000), range(0x1000, 0x2000)
+
+    assert parse(text, "x86_64", there) == Wait("interpreter")
+    assert parse(text, "x86_64", elsewhere) == Wait("threads")
+
+
+@pytest.mark.skipif(not is_known_here(), reason="the numbers of this machine's system calls are not known")
+def test_threads_that_compute_in_python_are_found_waiting_for_its_lock() -> None:
+    ended = threading.Event()
+
+    def compute() -> None:
+        while not ended.is_set():
+            sum(range(1000))
+
+    lock, threads = interpreter_memory(), [threading.Thread(target=compute, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        deadline_s, kinds = time.monotonic() + 30, set[str]()
+        while "interpreter" not in kinds and time.monotonic() < deadline_s:
+            looks = (thread_waits_in(os.getpid(), t.native_id, interpreter=lock) for t in threads if t.native_id)
+            kinds |= {wait.kind for wait in looks if wait is not None}
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+    assert lock
+    assert "interpreter" in kinds
+    assert kinds <= {"interpreter", "running"}

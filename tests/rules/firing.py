@@ -32,6 +32,8 @@ from . import (
     test_worker_startup,
 )
 from .test_input_family import CASES
+from .test_pipelines import CASES as PIPELINES
+from .test_pipelines import pipeline
 from .waiting import waiting
 from .windows import START_S, batches, hosts, loader, run, traffic
 
@@ -57,6 +59,7 @@ FIRING: dict[str, Callable[[], Window]] = {
     **{rule: partial(waiting, **case) for rule, case in CASES.items()},
     "accelerator-unused": lambda: run(*test_accelerator_unused.used(0.0), facts={"accelerator": "CPUAccelerator"}),
     "checkpoint-stall": lambda: run(loader(), checkpoint=20.0),
+    "lock-contention": lambda: pipeline(**PIPELINES["threads in Python"][1]),
     "cold-cache": lambda: test_cold_cache.epochs(0.2, 0.005, 0.005, service_s=(0.4, 0.05), read_bytes=5_000_000),
     "compute-bound": lambda: run(loader()),
     "cpu-saturated": _busy,

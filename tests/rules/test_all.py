@@ -47,6 +47,7 @@ KINDS = (
     records.DeepProfile,
     records.CompilerSample,
     records.WorkerMemory,
+    records.ProducerLooks,
     records.Fork,
 )
 
@@ -115,6 +116,7 @@ class TestForm:
             "window",
             "workers.forecast",
             "workers.gains",
+            "workers.pipeline",
         }
         assert set(re.findall(r"^from \.(\w+) import", source, re.MULTILINE)) <= {"rule"}
 

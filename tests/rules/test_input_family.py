@@ -92,7 +92,8 @@ RULES: dict[str, Rule] = {
 
 
 def test_the_cases_cover_the_family() -> None:
-    assert set(CASES) == {r.id for r in ALL_RULES if getattr(r, "family", None) == "input"} == set(RULES)
+    elsewhere = {"lock-contention"}  # of loaders without workers: test_pipelines
+    assert set(CASES) == {r.id for r in ALL_RULES if getattr(r, "family", None) == "input"} - elsewhere == set(RULES)
 
 
 @pytest.mark.parametrize("truth", CASES)

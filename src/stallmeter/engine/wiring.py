@@ -18,7 +18,7 @@ from ..records import BatchContent, Event, UserMetrics
 from ..records.interfaces import Source, Tracker
 from ..rules.host_sync import HostSync
 from ..timing.clock import StepClock
-from ..timing.ledger import BACKWARD, CALLBACKS, COMPUTE, FORWARD, LOOP, OPTIMIZER, OTHER, START, Ledger
+from ..timing.ledger import BACKWARD, CALLBACKS, COMPUTE, DATA_WAIT, FORWARD, LOOP, OPTIMIZER, OTHER, START, Ledger
 from ..window import Window
 from ..workers.apply import WorkerTuner
 from .between_steps import BetweenSteps
@@ -102,9 +102,9 @@ def assemble(
     _find_facts({**(facts or {}), **_usual_facts(options, context)}, window, guard)
     trackers = guard("finding the tracker", find_trackers) or ()
     output = Output(context, run_folder or find_run_folder(context), trackers, guard, inbox.append)
-    makers = _usual_sources(options, context, clock, window, output, between_steps)
-    sources = [*options.sources, *(source for name, make in makers.items() for source in guard(name, make) or ())]
     probe = guard("worker probe", _loader_probe, clock) if options.workers else None
+    makers = _usual_sources(options, context, clock, window, output, between_steps, probe)
+    sources = [*options.sources, *(source for name, make in makers.items() for source in guard(name, make) or ())]
     profiler = guard("the profiler", _profiler, options, context, output, window, between_steps)
     sources += [source for source in (probe, profiler) if source is not None]
     worker_tuner = guard("num_workers", _worker_tuner, options, context, guard, inbox.append)
@@ -214,6 +214,7 @@ def _usual_sources(
     window: Window,
     output: Output,
     between_steps: BetweenSteps,
+    probe: LoaderProbe | None,
 ) -> dict[str, Callable[[], Sequence[Source]]]:
     """Return what makes the usual sources, by the name that is said when it fails."""
     makers: dict[str, Callable[[], Sequence[Source]]] = {}
@@ -222,11 +223,15 @@ def _usual_sources(
             makers["source ranks"] = lambda: [_rank_source(context, output, window)]
             makers["source flight recorder"] = lambda: [_collectives_source(clock)]
             makers["source DDP's own times"] = lambda: [_ddp_source(context, clock)]
-        makers["source host"] = lambda: _host_sources(options, clock, window)
+        makers["source host"] = lambda: _host_sources(options, clock, window, probe)
         makers["source nvml"] = lambda: [_nvml_source()]
         makers["source compiler"] = lambda: [_compiler_source()]
         makers["device timing"] = lambda: _device_sources(options, clock, window, between_steps)
         makers["source garbage collector"] = lambda: [_garbage_source(clock)]
+    elif probe is not None:
+        makers["source producers"] = lambda: [_producer_source(clock, probe, lambda: ())]
+    if probe is not None:
+        makers["source ray data"] = lambda: [_ray_data_source(probe)]
     if options.workers:
         makers["source forks"] = lambda: [_fork_source()]
     return makers
@@ -267,12 +272,29 @@ def _ddp_source(context: RunContext, clock: StepClock) -> Source:
     return DdpSource(lambda: clock.index, is_outside, context.ddp_module)
 
 
-def _host_sources(options: Options, clock: StepClock, window: Window) -> Sequence[Source]:
+def _host_sources(options: Options, clock: StepClock, window: Window, probe: LoaderProbe | None) -> Sequence[Source]:
     from ..sources.host import HostSource
     from ..sources.memory import MemorySource
 
     host = HostSource(budget=window.facts.budget)
-    return [host, MemorySource(lambda: host.pids, lambda: clock.index, interval_s=options.interval_s)]
+    sources: list[Source] = [
+        host,
+        MemorySource(lambda: host.pids, lambda: clock.index, interval_s=options.interval_s),
+    ]
+    return sources if probe is None else [*sources, _producer_source(clock, probe, lambda: host.pids)]
+
+
+def _producer_source(clock: StepClock, probe: LoaderProbe, pids: Callable[[], Sequence[int]]) -> Source:
+    from ..sources.producers import ProducerSource
+
+    stack = clock.ledger.stack
+    return ProducerSource(lambda: stack[-1] == DATA_WAIT, lambda: probe.is_blind, lambda: clock.index, pids)
+
+
+def _ray_data_source(probe: LoaderProbe) -> Source:
+    from ..sources.ray_data import RayDataSource
+
+    return RayDataSource(lambda: probe.iterator_of())
 
 
 def _garbage_source(clock: StepClock) -> Source:

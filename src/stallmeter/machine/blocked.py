@@ -20,6 +20,10 @@ from typing import NamedTuple
 PROC = "/proc"
 
 RUNNING, LOCK, THREADS, SLEEP, SOCKET, FILE, OTHER = "running", "lock", "threads", "sleep", "socket", "file", "other"
+INTERPRETER = "interpreter"
+"""Python's own lock: told only of this process, whose memory is known (`interpreter_memory`)."""
+
+NOWHERE = range(0)
 
 MOST_THREADS = 64
 """Of one process, that are looked at."""
@@ -68,7 +72,7 @@ class Wait(NamedTuple):
     """What a thread does at this moment."""
 
     kind: str
-    """running, lock, threads (another thread of its process), sleep, socket, file or other."""
+    """running, lock, threads (another thread of its process), sleep, socket, file, other or interpreter."""
     what: str = ""
     """Which lock: equal for two processes that wait for the same one, if one was forked by the other."""
 
@@ -96,23 +100,97 @@ def waits_in(pid: int, *, proc: str = PROC, machine: str = "") -> Wait | None:
         PermissionError: It may not be looked at.
     """
     machine = machine or os.uname().machine
-    main = _thread(pid, pid, proc, machine)
+    main = thread_waits_in(pid, pid, proc=proc, machine=machine)
     if main is None or main.kind != THREADS:
         return main
-    found = {wait for tid in _other_threads(pid, proc) if (wait := _thread(pid, tid, proc, machine)) is not None}
-    found -= {Wait(THREADS), _LISTENS}
+    looked = (thread_waits_in(pid, tid, proc=proc, machine=machine) for tid in threads_of(pid, proc) if tid != pid)
+    found = {wait for wait in looked if wait is not None} - {Wait(THREADS), _LISTENS}
     kinds = {wait.kind for wait in found}
     if RUNNING in kinds:
         return Wait(RUNNING)
     return next(iter(found)) if len(kinds) == 1 else main
 
 
-def parse(text: str, machine: str) -> Wait | None:
+def thread_waits_in(
+    pid: int, tid: int, *, proc: str = PROC, machine: str = "", interpreter: range = NOWHERE
+) -> Wait | None:
+    """Say what one thread waits in; None when that cannot be read.
+
+    Args:
+        pid: Of its process.
+        tid: Of the thread.
+        proc: Where the kernel shows processes.
+        machine: Its architecture; by default this one.
+        interpreter: Where the interpreter's own lock lies in that process.
+
+    Raises:
+        PermissionError: It may not be looked at.
+    """
+    try:
+        fd = os.open(f"{proc}/{pid}/task/{tid}/syscall", os.O_RDONLY)
+        try:
+            text = os.read(fd, 256).decode("ascii", errors="replace")
+        finally:
+            os.close(fd)
+    except PermissionError:
+        raise
+    except OSError:
+        return None
+    wait = parse(text, machine or os.uname().machine, interpreter)
+    if wait is None or not wait.what.startswith("fd:"):
+        return wait
+    try:
+        name = str(Path(f"{proc}/{pid}/fd/{wait.what[3:]}").readlink())
+    except OSError:
+        name = ""
+    if wait.kind == LOCK:
+        return Wait(LOCK, f"file {name}")
+    if name.startswith("/"):
+        return Wait(FILE)
+    return Wait(SOCKET if name.startswith("socket:") else OTHER)
+
+
+def threads_of(pid: int, proc: str = PROC) -> list[int]:
+    """Return the threads of a process, `MOST_THREADS` of them at most; none where they are not shown."""
+    try:
+        names = [path.name for path in Path(f"{proc}/{pid}/task").iterdir()]
+    except OSError:
+        return []
+    return [int(name) for name in names if name.isdigit()][:MOST_THREADS]
+
+
+def interpreter_memory() -> range:
+    """Return where this process keeps the state of the interpreter, its lock among it; empty where that is unknown.
+
+    The lock (``_PyRuntime.ceval.gil`` up to 3.11, ``_PyRuntime._main_interpreter._gil`` since) is a variable of the
+    program or of libpython, so that its futexes lie in that file's memory, where no other thread's wait does.
+    """
+    import ctypes
+
+    try:
+        at = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
+        maps = Path(f"{PROC}/self/maps").read_text(encoding="utf-8", errors="replace")
+    except (OSError, ValueError, AttributeError):
+        return NOWHERE
+    found = NOWHERE
+    for line in maps.splitlines():
+        span, _, rest = line.partition(" ")
+        first, last = (int(address, 16) for address in span.split("-"))
+        # What the file does not hold, because it begins as zeros, follows right behind it.
+        if first <= at < last or (found and first == found.stop and "[heap]" not in rest):
+            found = range(found.start if found else first, last)
+        elif found:
+            break
+    return found
+
+
+def parse(text: str, machine: str, interpreter: range = NOWHERE) -> Wait | None:
     """Read a ``syscall`` file; None when it is none. What depends on a file descriptor names it: ``read:3``.
 
     Args:
         text: ``running``, or the number of the call with its arguments, or -1 outside of any.
         machine: The architecture.
+        interpreter: Where the interpreter's own lock lies in that process.
     """
     words = text.split()
     if words[:1] == ["running"]:
@@ -126,15 +204,17 @@ def parse(text: str, machine: str) -> Wait | None:
     if len(given) < 6:
         return None
     call = next((name for name, numbers in _CALLS.get(machine, {}).items() if number in numbers), OTHER)
-    return _meaning(call, given)
+    return _meaning(call, given, interpreter)
 
 
-def _meaning(call: str, given: list[int]) -> Wait:
+def _meaning(call: str, given: list[int], interpreter: range) -> Wait:
     first, second = given[:2]
     match call:
         case "futex":
             if second & 127 not in _FUTEX_WAITS:
                 return Wait(OTHER)
+            if first in interpreter:
+                return Wait(INTERPRETER)
             return Wait(THREADS) if second & _PRIVATE else Wait(LOCK, f"futex {first:#x}")
         case "flock":
             return Wait(LOCK, f"fd:{first}")
@@ -150,36 +230,3 @@ def _meaning(call: str, given: list[int]) -> Wait:
             return _LISTENS
         case _:
             return Wait(call)
-
-
-def _thread(pid: int, tid: int, proc: str, machine: str) -> Wait | None:
-    try:
-        fd = os.open(f"{proc}/{pid}/task/{tid}/syscall", os.O_RDONLY)
-        try:
-            text = os.read(fd, 256).decode("ascii", errors="replace")
-        finally:
-            os.close(fd)
-    except PermissionError:
-        raise
-    except OSError:
-        return None
-    wait = parse(text, machine)
-    if wait is None or not wait.what.startswith("fd:"):
-        return wait
-    try:
-        name = str(Path(f"{proc}/{pid}/fd/{wait.what[3:]}").readlink())
-    except OSError:
-        name = ""
-    if wait.kind == LOCK:
-        return Wait(LOCK, f"file {name}")
-    if name.startswith("/"):
-        return Wait(FILE)
-    return Wait(SOCKET if name.startswith("socket:") else OTHER)
-
-
-def _other_threads(pid: int, proc: str) -> list[int]:
-    try:
-        names = [path.name for path in Path(f"{proc}/{pid}/task").iterdir()]
-    except OSError:
-        return []
-    return [int(name) for name in names if name.isdigit() and int(name) != pid][:MOST_THREADS]

@@ -61,11 +61,17 @@ def counts_run_queue(schedstat: str) -> bool:
 
 def thread_times_ns(root: Path, pid: int, thread: int) -> tuple[int, int] | None:
     """Return how long a thread has been on a CPU and how long it has waited for one, ns; None where nobody counts."""
+    known = thread_schedule(root, pid, thread)
+    return None if known is None else known[:2]
+
+
+def thread_schedule(root: Path, pid: int, thread: int) -> tuple[int, int, int] | None:
+    """Return a thread's time on a CPU and its wait for one, ns, and how often it got one; None where nobody counts."""
     text = read_text(root / f"proc/{pid}/task/{thread}/schedstat")
     if not counts_run_queue(text):
         return None
-    ran, waited, _ = text.split()
-    return int(ran), int(waited)
+    ran, waited, times = text.split()
+    return int(ran), int(waited), int(times)
 
 
 def open_run_queue() -> int | None:

@@ -30,6 +30,8 @@ _KINDS: dict[str, type[Any]] = {
     "fork": records.Fork,
     "workers": records.WorkerMemory,
     "waits": records.WorkerWaits,
+    "producers": records.ProducerLooks,
+    "library": records.LibraryWait,
     "content": records.BatchContent,
     "change": records.WorkerChange,
     "trial": records.WorkerTrial,

@@ -7,7 +7,18 @@ from .compiler import CompilerSample
 from .device import AllocatorSample, DeepProfile, DeviceStep, Operator, SyncCalls
 from .exchange import Arrivals, DdpTimes
 from .hardware import GarbagePauses, GpuSample, HostSample, MemorySample, NetworkSample
-from .loader import BatchContent, Fork, LoaderInfo, WorkerBatch, WorkerChange, WorkerMemory, WorkerTrial, WorkerWaits
+from .loader import (
+    BatchContent,
+    Fork,
+    LibraryWait,
+    LoaderInfo,
+    ProducerLooks,
+    WorkerBatch,
+    WorkerChange,
+    WorkerMemory,
+    WorkerTrial,
+    WorkerWaits,
+)
 from .steps import BUCKETS, HINDSIGHT, VALIDATION_PARTS, Event, LedgerRecord, StepRecord, UserMetrics, WindowRecord
 
 __all__ = [
@@ -30,10 +41,12 @@ __all__ = [
     "GpuSample",
     "HostSample",
     "LedgerRecord",
+    "LibraryWait",
     "LoaderInfo",
     "MemorySample",
     "NetworkSample",
     "Operator",
+    "ProducerLooks",
     "Record",
     "Sample",
     "StepRecord",
@@ -57,6 +70,8 @@ Sample = (
     | Fork
     | WorkerMemory
     | WorkerWaits
+    | ProducerLooks
+    | LibraryWait
     | DeviceStep
     | AllocatorSample
     | SyncCalls

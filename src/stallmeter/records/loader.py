@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +128,56 @@ class WorkerWaits:
     """Those that waited for the one lock that is waited for most."""
     contended: int = 0
     """Looks in which at least one waited for that lock: somebody else held it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerLooks:
+    """What made the batches while the loop waited for data, where that was not torch's workers.
+
+    Producers are threads of the training process but the one that trains, and threads of its child processes. Numbers
+    of them are means over the looks.
+    """
+
+    time_s: float
+    looks: int
+    """In which the loop was waiting for data."""
+    loop_running: int = 0
+    """Of these, those in which the loop's own thread computed."""
+    loop_blocked: int = 0
+    """Those in which it waited for a file, a connection or in a sleep, and no producer was at work."""
+    body_looks: int = 0
+    """Looks in which the loop did not wait for data."""
+    body_interpreter: int = 0
+    """Of these, those in which it waited for Python's own lock, and so did a producer or held it."""
+    running: float = 0.0
+    """Producers that computed or were ready to."""
+    interpreter: float = 0.0
+    """Producers that waited for Python's own lock."""
+    sleep: float = 0.0
+    socket: float = 0.0
+    file: float = 0.0
+    outside: float = 0.0
+    """Of all these, those in other processes."""
+    processes: int = 0
+    """Child processes that had something to do since the last such record."""
+    steps: int = 0
+    """Steps since the last such record, as the times that follow."""
+    period_s: float = 0.0
+    cpu_s: float | None = None
+    """CPU time of the producers."""
+    run_queue_s: float | None = None
+    """Time that producers were ready to run and had no CPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryWait:
+    """What the library that makes the batches has itself counted of the loop's waits, since the iteration began."""
+
+    time_s: float
+    library: str
+    blocked_s: float
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """What it attributes them to, seconds; empty where it does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

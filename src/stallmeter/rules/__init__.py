@@ -21,6 +21,7 @@ from .idle_workers import IdleWorkers
 from .input_bound import InputBound
 from .io_wait_high import IoWaitHigh
 from .launch_bound import LaunchBound
+from .lock_contention import LockContention
 from .low_gpu_memory_use import LowGpuMemoryUse
 from .low_utilization import LowUtilization
 from .mixed_precision_off import MixedPrecisionOff
@@ -49,6 +50,7 @@ ALL_RULES: tuple[Rule, ...] = (
     CpuThrottled(),
     NoisyNeighbour(),
     SlowBatches(),
+    LockContention(),
     BatchHandoff(),
     TooManyWorkers(),
     IdleWorkers(),

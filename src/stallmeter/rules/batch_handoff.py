@@ -12,6 +12,9 @@ themselves, however their batches arrive.
 `queue.handover_s`: median wait for a batch that was ready, seconds. `workers.busy_share`: share of the workers' time in
 which they made batches. From the num_workers model: the share of the loss that one tensor a batch would win back.
 
+Of processes that are not torch's workers: `producers.processes` have made batches and are idle while the loop waits and
+this process computes (`producers.outside_share`, 0 to 1).
+
 **Advice.** Collate into few large tensors. Use `torch.multiprocessing.set_sharing_strategy("file_system")`. Where a
 batch takes less time to make than to hand over, use `num_workers=0`.
 
@@ -29,6 +32,7 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.forecast import forecast
+from ..workers.pipeline import INSTEAD, Pipeline, diagnosis_of, pipeline_of
 from .rule import threshold
 
 
@@ -46,6 +50,7 @@ class BatchHandoff:
         "loader.num_workers",
         "steps.work_s",
     )
+    instead: ClassVar[tuple[str, ...]] = INSTEAD
     family: ClassVar[str] = "input"
     rules_out: ClassVar[str] = "more workers"
 
@@ -53,10 +58,14 @@ class BatchHandoff:
     ready_share: float = threshold(0.6, "1", "Most of the wait; our measurement, benchmarks/faults")
     busy_share: float = threshold(0.85, "1", "Workers busy for longer may themselves set the pace; benchmarks/workers")
     recovers: float = threshold(0.5, "1", "Most of the loss must come back when a batch is one tensor; our choice")
+    at_work: float = threshold(0.5, "1", "Somebody is found at work in most looks; benchmarks/loaders")
     slow_handover_s: float = threshold(0.005, "s", "Our measurement: 16 small tensors; a single one takes 1.5 ms")
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the wait for ready batches with the thresholds."""
+        pipeline = pipeline_of(window)
+        if pipeline is not None:
+            return self._of_a_pipeline(window, pipeline)
         share, ready = window.spent.data_wait_share_pct or 0.0, window.queue.ready_wait_share or 0.0
         handover, busy = window.queue.handover_s, window.workers.busy_share or 0.0
         predicted = forecast(window)
@@ -99,6 +108,31 @@ class BatchHandoff:
                 Advice.of(
                     "Set num_workers=0.",
                     limit="Only where making a batch takes less time than handing it over.",
+                ),
+            ),
+        )
+
+    def _of_a_pipeline(self, window: Window, pipeline: Pipeline) -> Diagnosis | None:
+        share = window.spent.data_wait_share_pct or 0.0
+        if share < self.warn_pct or not pipeline.receives or max(pipeline.at_work, pipeline.loop_share) < self.at_work:
+            return None
+        outside = window.producers.outside_share or 0.0
+        return diagnosis_of(
+            self,
+            window,
+            pipeline,
+            summary=f"{share:.0f} % of the training time was spent waiting for data; the processes that make it were "
+            f"{100 * outside:.0f} % of those at work: this process was receiving it.",
+            warn_pct=self.warn_pct,
+            evidence=(
+                Evidence("processes that make batches", window.producers.processes or 0.0, "1"),
+                Evidence("share of those at work in other processes", outside, "1"),
+            ),
+            advice=(
+                Advice.of(
+                    "Collate each batch into a few large tensors, and pass them in shared memory.",
+                    expect="Less copying and unpickling in this process.",
+                    limit="More processes do not help.",
                 ),
             ),
         )

@@ -132,6 +132,9 @@ def name_of(rule: object) -> str:
 
 def _ask(rule: Rule, window: Window) -> Diagnosis | Abstention | None:
     missing = tuple(name for name in rule.needs if read_signal(window, name) is None)
+    instead = getattr(rule, "instead", ())
+    if missing and instead and all(read_signal(window, name) is not None for name in instead):
+        missing = ()
     return Abstention(rule.id, missing) if missing else sound_diagnosis(rule.check(window))
 
 

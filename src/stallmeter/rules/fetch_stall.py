@@ -8,6 +8,9 @@ share of a worker's time for a batch in which it was blocked, 0 to 1. `workers.s
 the system shows it, `workers.waits.kinds`: shares of what blocked workers waited in, 0 to 1, and
 `workers.waits.lock_use`: share of the time in which the lock that is waited for most was held, 0 to 1.
 
+Of threads or processes that are not torch's workers: `producers.blocked_share`, the share of those at work in the wait
+that are in a call to the file system, wait for a connection or sleep.
+
 **Advice.** Read more in parallel: waiting workers need no CPU, so there may be more of them than CPUs. Then read less
 or nearer: cache on a local SSD, larger files (shards) instead of many small ones, uncompressed or array formats,
 prefetch. When a batch takes longer the more workers there are, the storage itself is the limit and more readers do
@@ -29,6 +32,7 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.forecast import Outlook, forecast
+from ..workers.pipeline import INSTEAD, Pipeline, diagnosis_of, pipeline_of
 from .rule import threshold
 
 _WORDS = {
@@ -59,6 +63,7 @@ class FetchStall:
         "workers.waits.lock_share",
         "workers.waits.lock_use",
     )
+    instead: ClassVar[tuple[str, ...]] = INSTEAD
     family: ClassVar[str] = "input"
     rules_out: ClassVar[str] = "fewer workers"
     cure: ClassVar[str] = "more workers"
@@ -66,10 +71,14 @@ class FetchStall:
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
     gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
     one_kind: float = threshold(0.5, "1", "Most of the blocked time, so that one kind of wait is named; our choice")
+    at_work: float = threshold(0.5, "1", "Somebody is found at work in most looks; benchmarks/loaders")
     blocked: float = threshold(0.6, "1", "More than half, with room for noise; our measurement, benchmarks/faults")
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the wait and the blocked share with the thresholds."""
+        pipeline = pipeline_of(window)
+        if pipeline is not None:
+            return self._of_a_pipeline(window, pipeline)
         share, service = window.spent.data_wait_share_pct or 0.0, window.workers.service_s
         blocked = window.workers.blocked_share or 0.0
         predicted = forecast(window)
@@ -144,4 +153,43 @@ class FetchStall:
             ),
             Advice.of("Pack many small files into larger ones (shards), uncompressed or as arrays."),
             Advice.of("Read several items at once: __getitems__, threads or asynchronous reads in the dataset."),
+        )
+
+    def _of_a_pipeline(self, window: Window, pipeline: Pipeline) -> Diagnosis | None:
+        share, gain = window.spent.data_wait_share_pct or 0.0, pipeline.free_gain_pct
+        if share < self.warn_pct or pipeline.blocked_share < self.blocked or gain < self.gain_pct:
+            return None
+        if not pipeline.in_loop and pipeline.at_work < self.at_work:
+            return None
+        kinds = window.producers.kinds or {}
+        words = [f", mostly {_WORDS[kind]}" for kind, part in kinds.items() if part >= self.one_kind]
+        who = "the loop's own thread was" if pipeline.in_loop else f"{pipeline.at_work:.1f} {pipeline.who} were"
+        return diagnosis_of(
+            self,
+            window,
+            pipeline,
+            supersedes=("io-wait-high",),
+            summary=f"{share:.0f} % of the training time was spent waiting for data; {who} at work on it and blocked "
+            f"for {100 * pipeline.blocked_share:.0f} % of that time{words[0] if words else ''}.",
+            warn_pct=self.warn_pct,
+            evidence=(
+                Evidence(
+                    "share of those at work blocked", pipeline.blocked_share, "1", self.blocked, "benchmarks/faults"
+                ),
+                Evidence(f"{pipeline.who} at work in the wait", pipeline.at_work, "1"),
+            ),
+            advice=(
+                Advice.of(
+                    "Keep the data on a local SSD or in a cache.",
+                    expect="Less waiting for storage, and less data wait.",
+                    limit="The first epoch fills a cache, later ones read it.",
+                    gain_pct=gain,
+                    interval_pct=pipeline.interval_pct(gain),
+                ),
+                Advice.of(
+                    "Read more in parallel: let more threads read ahead.",
+                    limit="Blocked threads need no CPU; where they share one disk or connection, that is the limit.",
+                ),
+                Advice.of("Pack many small files into larger ones (shards), uncompressed or as arrays."),
+            ),
         )

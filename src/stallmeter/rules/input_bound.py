@@ -27,6 +27,7 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.forecast import forecast
+from ..workers.pipeline import counted_by_the_library
 from .rule import threshold
 
 
@@ -77,6 +78,7 @@ class InputBound:
                     source="MLPerf Storage, accelerator utilisation >= 90 %",
                 ),
                 Evidence(name="data wait, median step", value=wait.median, unit="s"),
+                *counted_by_the_library(window),
             ),
             advice=(
                 *_let_it_be_measured(window),

@@ -9,6 +9,10 @@ make a batch, seconds. The predicted gain comes from the num_workers model with 
 **Advice.** The number of workers that the model predicts to be best here, with its gain. Not for data that are made
 faster than a batch can be handed over (about 1.5 ms): then 0 is right, and this rule is silent.
 
+Of a loader that is no DataLoader the loop's thread is looked at from beside: `producers.loop_share` is the share of the
+wait in which it made the batch itself, 0 to 1. No number is recommended then, and the gain is what the loop's own work
+and the CPUs bound.
+
 **When it is wrong.** Where the dataset cannot be used from another process (open handles, CUDA tensors).
 
 **References.** PyTorch `DataLoader(num_workers=...)`; `docs/explain/workers-model.md`.
@@ -22,6 +26,7 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.forecast import forecast
+from ..workers.pipeline import CHEAPER, INSTEAD, Pipeline, diagnosis_of, pipeline_of
 from .rule import threshold
 
 
@@ -37,15 +42,22 @@ class NoWorkers:
         "loader.num_workers",
         "steps.work_s",
     )
+    instead: ClassVar[tuple[str, ...]] = INSTEAD
     family: ClassVar[str] = "input"
     rules_out: ClassVar[str] = "fewer workers"
     cure: ClassVar[str] = "more workers"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
+    loop_share: float = threshold(
+        0.6, "1", "Most of the wait, with room for noise; our measurement, benchmarks/loaders"
+    )
     gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the wait and the predicted gain with the thresholds."""
+        pipeline = pipeline_of(window)
+        if pipeline is not None:
+            return self._in_the_loop(window, pipeline)
         share, service = window.spent.data_wait_share_pct or 0.0, window.workers.service_s
         if window.loader.num_workers != 0 or service is None or share < self.warn_pct:
             return None
@@ -71,5 +83,46 @@ class NoWorkers:
             advice=(
                 *predicted.fixes(" and persistent_workers=True"),
                 Advice.of("Make one batch cheaper: simpler or batched transforms, a faster format, a cache."),
+            ),
+        )
+
+    def _in_the_loop(self, window: Window, pipeline: Pipeline) -> Diagnosis | None:
+        share, gain = window.spent.data_wait_share_pct or 0.0, pipeline.more_gain_pct
+        if share < self.warn_pct or pipeline.loop_share < self.loop_share or pipeline.receives:
+            return None
+        if gain is None or gain < self.gain_pct:
+            return None
+        blocked = pipeline.blocked_share
+        threads = (
+            f"Threads will do: the loop's thread was blocked for {100 * blocked:.0f} % of that time."
+            if blocked >= 0.5  # computing is the smaller part of it
+            else "Threads help only where the work lets go of Python's lock; processes do always."
+        )
+        return diagnosis_of(
+            self,
+            window,
+            pipeline,
+            summary=f"{share:.0f} % of the training time was spent making batches in the loop's own thread, "
+            f"{1e3 * (pipeline.step_s - pipeline.work_s):.1f} ms each, while nothing was computed.",
+            warn_pct=self.warn_pct,
+            evidence=(
+                Evidence(
+                    "share of the wait in which the loop's thread made the batch",
+                    pipeline.loop_share,
+                    "1",
+                    self.loop_share,
+                    "benchmarks/loaders",
+                ),
+                Evidence("share of that time blocked", blocked, "1"),
+            ),
+            advice=(
+                Advice.of(
+                    "Make batches beside the loop: in DataLoader workers, or with a library that prefetches.",
+                    expect="The next batch is made while the loop computes.",
+                    limit=threads,
+                    gain_pct=gain,
+                    interval_pct=pipeline.interval_pct(gain),
+                ),
+                CHEAPER,
             ),
         )

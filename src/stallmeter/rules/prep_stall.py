@@ -7,6 +7,8 @@ are spent. More workers only share the same CPUs.
 time of a batch, seconds. `host.usable_cpus`: CPUs after affinity and quota. Cores needed for the full speed: CPU time
 of a batch over the loop's own time for a step.
 
+Of threads or processes that are not torch's workers: `producers.blocked_share`, 0 to 1, and `producers.batch_cpu_s`.
+
 **Advice.** Spend less CPU on a batch: simpler or batched transforms, transforms on the GPU (Kornia, DALI), decoding
 at reduced size, preprocessing once offline, uncompressed or array formats. Or give the job more CPUs.
 
@@ -23,6 +25,7 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.forecast import forecast
+from ..workers.pipeline import INSTEAD, Pipeline, diagnosis_of, pipeline_of
 from .rule import threshold
 
 
@@ -40,16 +43,21 @@ class PrepStall:
         "steps.work_s",
         "workers.cpu_wait_share",
     )
+    instead: ClassVar[tuple[str, ...]] = INSTEAD
     family: ClassVar[str] = "input"
     rules_out: ClassVar[str] = "more workers"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
     cpu_share: float = threshold(0.4, "1", "What is not mostly blocked computes; our measurement, benchmarks/faults")
     gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
+    at_work: float = threshold(0.5, "1", "Somebody is found at work in most looks; benchmarks/loaders")
     min_cpu_s: float = threshold(0.003, "s", "Below it the hand-over, not the CPU, is what a batch costs")
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the wait and the CPU share of a batch with the thresholds."""
+        pipeline = pipeline_of(window)
+        if pipeline is not None:
+            return self._of_a_pipeline(window, pipeline)
         share, cpu, service = (
             window.spent.data_wait_share_pct or 0.0,
             window.workers.batch_cpu_s,
@@ -100,6 +108,52 @@ class PrepStall:
                 Advice.of(
                     f"Give the job more CPUs: {needed:.0f} for full speed.",
                     limit="More workers on the same CPUs do not help.",
+                ),
+            ),
+        )
+
+    def _of_a_pipeline(self, window: Window, pipeline: Pipeline) -> Diagnosis | None:
+        share, more = window.spent.data_wait_share_pct or 0.0, pipeline.more_gain_pct
+        if share < self.warn_pct or pipeline.receives or 1.0 - pipeline.blocked_share <= self.cpu_share:
+            return None
+        if not pipeline.in_loop and pipeline.at_work < self.at_work:
+            return None
+        if more is not None and more >= self.gain_pct:
+            return None
+        gain, cpu_s = pipeline.free_gain_pct, window.producers.batch_cpu_s
+        if pipeline.in_loop:
+            cpu_s = (1.0 - pipeline.blocked_share) * (pipeline.step_s - pipeline.work_s)
+        if gain < self.gain_pct or cpu_s is None or cpu_s < self.min_cpu_s:
+            return None
+        return diagnosis_of(
+            self,
+            window,
+            pipeline,
+            summary=f"{share:.0f} % of the training time was spent waiting for batches that cost {cpu_s * 1e3:.0f} ms "
+            "of CPU each.",
+            warn_pct=self.warn_pct,
+            evidence=(
+                Evidence("CPU time of a batch, mean", cpu_s, "s", self.min_cpu_s, "benchmarks/faults"),
+                Evidence(
+                    "share of those who make batches that computes",
+                    1.0 - pipeline.blocked_share,
+                    "1",
+                    self.cpu_share,
+                    "benchmarks/faults",
+                ),
+            ),
+            advice=(
+                Advice.of(
+                    "Use simpler or batched transforms; decode images at reduced size.",
+                    expect=f"Less data wait, as the {cpu_s * 1e3:.0f} ms of CPU for a batch fall.",
+                    limit="" if more is None else f"More {pipeline.who} share the same CPUs and do not help.",
+                    gain_pct=gain,
+                    interval_pct=pipeline.interval_pct(gain),
+                ),
+                Advice.of("Move transforms to the GPU (Kornia, DALI).", limit="Only where it has time to spare."),
+                Advice.of(
+                    "Preprocess once, offline, into uncompressed or array formats.",
+                    limit="What must be random stays in the loader.",
                 ),
             ),
         )

@@ -17,9 +17,11 @@ class Rule(Protocol):
     """Window to diagnosis, or None. A frozen dataclass whose fields are thresholds made by `threshold`.
 
     It may have more class variables. ``optional`` lists signals that ``check`` reads beside those in ``needs``: without
-    them it says less, and nothing else. Rules of one ``family`` explain the same seconds (`evaluate`).
-    ``bucket`` is the bucket of the ledger whose seconds a rule explains: where one rank of a job loses them and all
-    others wait for it, the rule's diagnosis is the job's. Rules of the family ``input`` explain ``data_wait``.
+    them it says less, and nothing else. ``instead`` lists signals that stand in for all those in ``needs``, so that a
+    rule can also judge what has none of these: loaders without torch's workers. Rules of one ``family`` explain the
+    same seconds (`evaluate`). ``bucket`` is the bucket of the ledger whose seconds a rule explains: where one rank of a
+    job loses them and all others wait for it, the rule's diagnosis is the job's. Rules of the family ``input`` explain
+    ``data_wait``.
     """
 
     id: ClassVar[str]
@@ -54,7 +56,7 @@ def check_rules(rules: Iterable[object]) -> None:
     for rule in rules:
         if not callable(getattr(rule, "check", None)):
             raise SettingError(f"rules holds {rule!r}, which has no check(window)")
-        for listed, verb in (("needs", "needs"), ("optional", "reads")):
+        for listed, verb in (("needs", "needs"), ("optional", "reads"), ("instead", "reads")):
             names = getattr(rule, listed, ())
             if not isinstance(names, (tuple, list)):
                 raise SettingError(f"{_name(rule)}: {listed} is {names!r}; give a tuple of signals")

@@ -7,6 +7,9 @@ batches more slowly than it uses them. Neither the CPUs nor the memory are used 
 worker's time for a batch, seconds. `workers.batch_cpu_s`: CPU time of a batch, seconds. The predicted gain comes from
 the num_workers model with the CPUs that are left to this job, not those of the host.
 
+Of threads or processes that are not torch's workers: `producers.computing`, how many compute while the loop waits, and
+the CPU time that the whole job spends on a step against the CPUs that it may use.
+
 **Advice.** The predicted number of workers with its gain. Low use of host memory is room for workers.
 
 **When it is wrong.** When making a batch slows down as more workers make one (a shared disk or network): the gain is
@@ -23,6 +26,7 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.forecast import forecast
+from ..workers.pipeline import CHEAPER, INSTEAD, Pipeline, diagnosis_of, pipeline_of
 from .rule import threshold
 
 
@@ -40,6 +44,7 @@ class TooFewWorkers:
         "steps.work_s",
         "workers.cpu_wait_share",
     )
+    instead: ClassVar[tuple[str, ...]] = INSTEAD
     family: ClassVar[str] = "input"
     rules_out: ClassVar[str] = "fewer workers"
     cure: ClassVar[str] = "more workers"
@@ -48,10 +53,15 @@ class TooFewWorkers:
     recovers: float = threshold(
         0.5, "1", "Beside other jobs more workers take CPUs from them; most of the loss must come back; our choice"
     )
+    at_work: float = threshold(0.5, "1", "Somebody is found at work in most looks; benchmarks/loaders")
+    blocked: float = threshold(0.6, "1", "From there on `fetch-stall` is asked")
     gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the wait and the predicted gain with the thresholds."""
+        pipeline = pipeline_of(window)
+        if pipeline is not None:
+            return self._of_a_pipeline(window, pipeline)
         share, service, cpu = (
             window.spent.data_wait_share_pct or 0.0,
             window.workers.service_s,
@@ -87,5 +97,38 @@ class TooFewWorkers:
             advice=(
                 *predicted.fixes(),
                 Advice.of("Make one batch cheaper: simpler or batched transforms, a faster format, a cache."),
+            ),
+        )
+
+    def _of_a_pipeline(self, window: Window, pipeline: Pipeline) -> Diagnosis | None:
+        share, gain = window.spent.data_wait_share_pct or 0.0, pipeline.more_gain_pct
+        if share < self.warn_pct or pipeline.receives or pipeline.blocked_share >= self.blocked:
+            return None
+        if pipeline.in_loop or pipeline.at_work < self.at_work or gain is None or gain < self.gain_pct:
+            return None
+        return diagnosis_of(
+            self,
+            window,
+            pipeline,
+            summary=f"{share:.0f} % of the training time was spent waiting for {pipeline.who} that make the batches: "
+            f"{pipeline.at_work:.1f} were at work, and CPUs were left.",
+            warn_pct=self.warn_pct,
+            evidence=(
+                Evidence(
+                    f"{pipeline.who} at work in the wait", pipeline.at_work, "1", self.at_work, "benchmarks/loaders"
+                ),
+                Evidence("share of them blocked", pipeline.blocked_share, "1", self.blocked, "benchmarks/faults"),
+            ),
+            advice=(
+                Advice.of(
+                    f"Let more {pipeline.who} make batches at the same time.",
+                    expect="Less data wait, while CPUs are left.",
+                    limit=""
+                    if pipeline.outside
+                    else "More threads help only where the work lets go of Python's lock; else use processes.",
+                    gain_pct=gain,
+                    interval_pct=pipeline.interval_pct(gain),
+                ),
+                CHEAPER,
             ),
         )

@@ -19,8 +19,10 @@ from ..records import (
     GpuSample,
     HostSample,
     LedgerRecord,
+    LibraryWait,
     LoaderInfo,
     MemorySample,
+    ProducerLooks,
     Record,
     StepRecord,
     SyncCalls,
@@ -41,6 +43,7 @@ from .loader import LoaderSignals
 from .memo import Memo
 from .pace import Pace
 from .phases import Phases
+from .producers import ProducerSignals
 from .queue import QueueSignals
 from .spent import SpentSignals
 from .steps import StepSignals
@@ -60,6 +63,8 @@ PART = {
     WorkerMemory: "workers",
     Fork: "workers",
     WorkerWaits: "workers",
+    ProducerLooks: "producers",
+    LibraryWait: "producers",
     LoaderInfo: "loader",
     BatchContent: "loader",
     WorkerTrial: "loader",
@@ -102,6 +107,7 @@ class Window:
         pace = Pace(batches=batches)
         self.loader = LoaderSignals(pace)
         self.workers = WorkerSignals(pace, samples=samples)
+        self.producers = ProducerSignals(size=samples)
         self.steps = StepSignals(self.loader, self.ledger, size=steps, readings=readings, workers=self.workers)
         self.queue = QueueSignals(self.steps)
         self.host = HostSignals(self.facts, self.steps, size=samples)
@@ -109,7 +115,8 @@ class Window:
         self.device = DeviceSignals(size=steps)
         self.code = CodeSignals()
         self.spent = SpentSignals(self.ledger, self.device, self.gpu)
-        parts = (self.ledger, self.workers, self.host, self.gpu, self.device, self.code)  # the others are made of these
+        # The others are made of these.
+        parts = (self.ledger, self.workers, self.producers, self.host, self.gpu, self.device, self.code)
         self._memo = Memo(*(part.memo for part in parts))
         self._phases: Phases[Window] | None = None
 

@@ -119,6 +119,12 @@ class LoaderProbe:
         return any(info.num_workers for info in self._infos.values())
 
     @property
+    def is_blind(self) -> bool:
+        """Whether the training iterates something, and nothing of it can be looked into."""
+        infos = list(self._infos.values())
+        return bool(infos) and not any(info.probed for info in infos)
+
+    @property
     def out_of_order(self) -> int:
         """Batches that arrived before the one that was due, counted by `answered`."""
         return self._prefetch.out_of_order

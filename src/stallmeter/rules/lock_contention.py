@@ -1,0 +1,110 @@
+"""Threads that make batches hold each other up, or the training, at Python's own lock.
+
+**What it means.** Only one thread of a process runs Python code at a time: the one that has the interpreter's lock (the
+GIL). Several threads that make batches in Python code are no faster than one, and the thread that trains waits for the
+lock, too, so that its own steps take longer.
+
+**Evidence.** `producers.lock_waiters`: threads that wait for the lock while the loop waits for data, mean.
+`producers.cpus`: CPUs that all of them together keep busy, about one. `producers.body_lock_share`: share of the steps'
+own time in which the loop's thread waits for the lock while another thread that makes batches holds it, 0 to 1.
+
+**Advice.** Make batches in processes, each of which has a lock of its own. Or have the work done by code that lets go
+of the lock: NumPy, Pillow, torch, compressors and files do, for pieces that are large enough.
+
+**When it is wrong.** Threads that do something else than batches hold the lock as well. On a build of Python without
+the lock this is silent.
+
+**References.** David Beazley, "Understanding the Python GIL", PyCon 2010 (threads that compute delay one that does not
+by the switch interval, 5 ms, each time it needs the lock). `sys.setswitchinterval`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
+from ..window import Window
+from ..workers.pipeline import pipeline_of
+from .rule import threshold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockContention:
+    """Fires when threads that make batches wait for the interpreter's lock, or the loop does because of them."""
+
+    id: ClassVar[str] = "lock-contention"
+    title: ClassVar[str] = "Threads that make batches hold each other up at Python's lock"
+    needs: ClassVar[tuple[str, ...]] = ("producers.lock_waiters", "spent.data_wait_share_pct", "steps.work_s")
+    instead: ClassVar[tuple[str, ...]] = ("producers.body_lock_share", "spent.data_wait_share_pct", "steps.work_s")
+    optional: ClassVar[tuple[str, ...]] = ("producers.cpus", "spent.step_work_s")
+    family: ClassVar[str] = "input"
+
+    warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
+    waiters: float = threshold(0.9, "1", "One thread alone is found waiting in 0.3 of the looks; benchmarks/loaders")
+    most_cpus: float = threshold(1.4, "CPUs", "Threads that hold one lock keep one CPU busy; benchmarks/loaders")
+    gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
+
+    def check(self, window: Window) -> Diagnosis | None:
+        """Compare what the lock costs the wait and the steps themselves with the thresholds."""
+        wait_s, body_s = self._in_the_wait_s(window), self._in_the_steps_s(window)
+        training_s = window.ledger.training_s
+        lost = wait_s + body_s
+        if not training_s or lost < self.warn_pct / 100.0 * training_s:
+            return None
+        gain = self._gain_pct(window, lost, training_s)
+        if gain is not None and gain < self.gain_pct:
+            return None
+        waiting, held = window.producers.lock_waiters or 0.0, window.producers.body_lock_share or 0.0
+        interval = None if gain is None else (max(0.0, 100.0 * ((1 + gain / 100) / 1.3 - 1)), 1.3 * gain + 30.0)
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.CRITICAL if lost >= 2 * self.warn_pct / 100.0 * training_s else Severity.WARNING,
+            title=self.title,
+            summary=f"{100 * lost / training_s:.0f} % of the training time went by at the interpreter's lock (GIL): "
+            f"{waiting:.1f} threads waited for it while the loop had no data, and the loop's own steps waited for it "
+            f"for {100 * held:.0f} % of their time.",
+            time_lost_s=lost,
+            share_pct=window.ledger.share_pct(lost) or 0.0,
+            confidence=0.8,
+            evidence=(
+                Evidence("threads that wait for the lock", waiting, "1", self.waiters, "benchmarks/loaders"),
+                Evidence("share of the steps' time waiting for the lock", held, "1"),
+                Evidence("CPUs that threads making batches use", window.producers.cpus or 0.0, "CPUs"),
+            ),
+            advice=(
+                Advice.of(
+                    "Make batches in processes: DataLoader workers, or a pool of processes in place of threads.",
+                    expect="Each process has a lock of its own, and the training keeps this one's.",
+                    limit="Batches must then be handed over between processes.",
+                    gain_pct=gain,
+                    interval_pct=interval,
+                ),
+                Advice.of(
+                    "Use code that lets go of the lock: NumPy, Pillow or torch on whole batches.",
+                    limit="Many small calls need the lock as often as Python code does.",
+                ),
+            ),
+        )
+
+    def _in_the_wait_s(self, window: Window) -> float:
+        producers = window.producers
+        pipeline = pipeline_of(window)
+        waiting, cpus = producers.lock_waiters, producers.cpus
+        if pipeline is None or pipeline.in_loop or pipeline.outside or waiting is None or waiting < self.waiters:
+            return 0.0
+        is_one_cpu = cpus is None or cpus <= self.most_cpus
+        return (window.spent.bucket_s("data_wait") or 0.0) if is_one_cpu else 0.0
+
+    @staticmethod
+    def _in_the_steps_s(window: Window) -> float:
+        return (window.producers.body_lock_share or 0.0) * (window.spent.step_work_s or 0.0)
+
+    @staticmethod
+    def _gain_pct(window: Window, lost_s: float, training_s: float) -> float | None:
+        """Return the gain without the lock: the rest of the step, or what the CPUs take for all the work."""
+        bound_pct = 100.0 * lost_s / max(training_s - lost_s, 0.02 * training_s)
+        pipeline = pipeline_of(window)
+        if pipeline is None or pipeline.cpu_bound_s is None:
+            return bound_pct
+        return min(bound_pct, pipeline.gain_pct(pipeline.cpu_bound_s) or 0.0)

@@ -1,0 +1,129 @@
+"""Batches from threads or processes that are not torch's workers: each cause has its rule, and no number is advised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stallmeter.records import HostSample, LoaderInfo, ProducerLooks, StepRecord
+from stallmeter.records.diagnosis import Diagnosis
+from stallmeter.rules import ALL_RULES
+from stallmeter.rules.evaluation import evaluate
+from stallmeter.rules.rule import Rule
+from stallmeter.window import Window
+
+from .windows import START_S, fires, ledger, step, window
+
+RULES: dict[str, Rule] = {rule.id: rule for rule in ALL_RULES}
+
+
+def pipeline(
+    *, wait_s: float = 0.06, work_s: float = 0.04, cpus: float = 8.0, job_cpus: float = 1.5, **looks: Any
+) -> Window:
+    """A run of 1,000 steps with a loader of its own kind, and what was found at work in its wait."""
+    steps = [_step(i, wait_s, work_s) for i in range(100)]
+    info = LoaderInfo(time_s=START_S, kind="Prefetcher", probed=False, why_not="it is no torch.utils.data.DataLoader")
+    known: dict[str, Any] = {"looks": 10, "steps": 10, "period_s": 1.0, "cpu_s": 0.9, "run_queue_s": 0.0} | looks
+    found = [ProducerLooks(time_s=START_S + 2 + i, **known) for i in range(10)]
+    hosts = [
+        HostSample(time_s=START_S + 2 + i, usable_cpus=cpus, job_cpus=job_cpus, others_cpus=0.0, main_cpus=job_cpus)
+        for i in range(20)
+    ]
+    whole = 1000 * (wait_s + work_s)
+    return window(info, *steps, *found, *hosts, ledger(wall_s=1.1 * whole, data_wait=1000 * wait_s))
+
+
+def _step(i: int, wait_s: float, work_s: float) -> StepRecord:
+    total = wait_s + work_s
+    return step(
+        i,
+        total_s=total,
+        data_wait_s=wait_s,
+        forward_s=work_s,
+        backward_s=0.0,
+        optimizer_s=0.0,
+        loop_s=0.0,
+        time_s=START_S + 1 + total * i,
+    )
+
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "threads in code that lets go of the lock, CPUs left": ("too-few-workers", {"running": 2.0}),
+    "threads in code that lets go of the lock, no CPU left": (
+        "prep-stall",
+        {"running": 3.0, "cpus": 2.0, "job_cpus": 1.97},
+    ),
+    "more threads than CPUs, which others use": ("prep-stall", {"running": 4.0, "cpus": 2.0, "job_cpus": 0.9}),
+    "threads in Python": ("lock-contention", {"running": 1.2, "interpreter": 2.8, "job_cpus": 1.0}),
+    "one thread in Python": ("too-few-workers", {"running": 0.7, "interpreter": 0.3, "job_cpus": 1.0}),
+    "threads in Python that hold up the steps": (
+        "lock-contention",
+        {"looks": 0, "body_looks": 20, "body_interpreter": 12, "wait_s": 0.001, "work_s": 0.1, "job_cpus": 1.0},
+    ),
+    "threads that sleep": ("fetch-stall", {"sleep": 3.8, "running": 0.1, "cpu_s": 0.01, "job_cpus": 0.1}),
+    "threads that wait for a connection": ("fetch-stall", {"socket": 3.8, "cpu_s": 0.01, "job_cpus": 0.1}),
+    "processes that compute, CPUs left": ("too-few-workers", {"running": 2.0, "outside": 2.0, "processes": 2}),
+    "processes that are blocked": ("fetch-stall", {"file": 2.0, "outside": 2.0, "processes": 2, "job_cpus": 0.1}),
+    "processes whose batches are received": ("batch-handoff", {"running": 1.0, "outside": 0.1, "processes": 2}),
+    "the loop itself computes": ("no-workers", {"loop_running": 9, "job_cpus": 1.0}),
+    "the loop itself is blocked": ("no-workers", {"loop_blocked": 10, "job_cpus": 0.4}),
+    "the loop itself computes on the only CPU": (
+        "prep-stall",
+        {"loop_running": 10, "job_cpus": 0.99, "cpus": 1.0},
+    ),
+    "nobody is seen at work": ("input-bound", {"running": 0.1}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_cause_has_its_rule(case: str) -> None:
+    rule, changes = CASES[case]
+    verdict = evaluate(ALL_RULES, pipeline(**changes))
+
+    assert verdict.primary is not None
+    assert verdict.primary.rule == rule
+    assert verdict.num_workers is None
+    assert not [text for text in _advice(verdict.primary) if "num_workers" in text]
+
+
+@pytest.mark.parametrize("case", [case for case, (rule, _) in CASES.items() if rule != "input-bound"])
+def test_its_form_and_its_gain(case: str) -> None:
+    rule, changes = CASES[case]
+    found = fires(RULES[rule], pipeline(**changes))
+    gain = found.advice[0].predicted_gain_pct
+
+    if rule != "batch-handoff":
+        assert gain is not None
+        assert 5 <= gain <= 151  # of steps that are 2.5 times as long as their work
+        interval = found.advice[0].gain_interval_pct
+        assert interval is not None
+        assert interval[0] <= gain <= interval[1]
+
+
+def test_what_the_cpus_allow_bounds_the_gain() -> None:
+    found = fires(RULES["too-few-workers"], pipeline(running=1.0, cpus=2.0, job_cpus=1.4))
+
+    assert found.advice[0].predicted_gain_pct == pytest.approx(100 * (1 / 0.7 - 1), rel=0.05)
+
+
+@pytest.mark.parametrize("case", [case for case, (rule, _) in CASES.items() if rule != "lock-contention"])
+def test_a_short_wait_is_no_problem(case: str) -> None:
+    _, changes = CASES[case]
+    verdict = evaluate(ALL_RULES, pipeline(**(changes | {"wait_s": 0.001, "work_s": 0.1})))
+
+    assert verdict.primary is None or verdict.primary.rule == "compute-bound"
+
+
+def test_without_the_kernels_words_the_cause_is_not_known() -> None:
+    bare = pipeline(looks=0)
+
+    assert (evaluate(ALL_RULES, bare).primary or _nothing()).rule == "input-bound"
+
+
+def _advice(found: Diagnosis) -> list[str]:
+    return [advice.text for advice in found.advice]
+
+
+def _nothing() -> Diagnosis:
+    raise AssertionError("no rule fires")
