@@ -25,7 +25,7 @@ from . import (
     savings,
 )
 from .sharing import ASK, doubt, is_doubtful, learn_from_waits
-from .whatif import WhatIf, what_if
+from .whatif import LoopWaits, WhatIf, what_if
 
 MODEL_ERROR = 0.06
 """Of a predicted step time with the same costs of a batch, 8 of 10 times; benchmarks/workers: median 3 %."""
@@ -221,7 +221,15 @@ def _without(window: Window, costs: LoaderCosts, limits: Limits) -> WhatIf:
         usable_cpus=window.host.cpus_per_rank,
         cpu_wait_share=window.workers.cpu_wait_share,
         batch=None if content is None else BatchShape(content.tensors, content.bytes),
+        loop_waits=_loop_waits(window, costs),
     )
+
+
+def _loop_waits(window: Window, costs: LoaderCosts) -> LoopWaits | None:
+    all_pct, neighbours_pct = window.host.loop.wait_pct, window.host.loop.neighbour_wait_pct
+    if all_pct is None or neighbours_pct is None or not costs.step_time_s:
+        return None
+    return LoopWaits(all_pct / 100.0 * costs.step_time_s, neighbours_pct / 100.0 * costs.step_time_s)
 
 
 def _unless_tried(advice: WorkerAdvice, window: Window) -> WorkerAdvice:
