@@ -60,9 +60,12 @@ def test_severity_is_no_rank():
 
 
 def test_information_comes_last():
-    """Information is the primary only where nothing warns, however much time it explains."""
-    info = Says(id="a", lost_s=9, severity=Severity.INFO)
+    """What informs of no loss is the primary only where nothing warns; what loses time stands where that puts it."""
+    info = Says(id="a", lost_s=0, severity=Severity.INFO)
     assert said(info, Says(id="b", lost_s=0)) == ["b", "a"]
+    short = Says(id="a", lost_s=9, severity=Severity.INFO)
+    assert said(short, Says(id="b", lost_s=8)) == ["a", "b"]
+    assert said(short, Says(id="b", lost_s=10)) == ["b", "a"]
     assert said(info, Says(id="c", lost_s=None)) == ["a"]
 
 

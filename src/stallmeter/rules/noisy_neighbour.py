@@ -46,6 +46,7 @@ class NoisyNeighbour:
         "loader.num_workers",
         "workers.service_s",
         "steps.work_s",
+        "ledger.training_s",
     )
     optional: ClassVar[tuple[str, ...]] = ("host.loop.neighbour_wait_pct",)
     family: ClassVar[str] = "input"
@@ -115,7 +116,7 @@ def _gain_alone(predicted: Outlook) -> Gain:
     if not without.is_the_setting(without.alone_s):
         return Gain()
     gain_pct = without.gain_pct(without.alone_s)
-    return Gain(gain_pct, predicted.interval_pct(gain_pct, eased=True))
+    return Gain(predicted.of_run(gain_pct), predicted.interval_pct(gain_pct, eased=True))
 
 
 def _gain_of_the_loop(waits_pct: float) -> Gain:

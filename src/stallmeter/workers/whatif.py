@@ -12,7 +12,7 @@ import statistics
 from dataclasses import dataclass, replace
 
 from .costs import BatchShape, default_handover_s
-from .model import HANDOVER_S, Limits, LoaderCosts, best_workers, predict_step_time_s
+from .model import HANDOVER_S, NEAR_BEST, Limits, LoaderCosts, best_workers, predict_step_time_s
 
 SLOW_BATCH = 4.0
 """A batch that takes so many times the median is a slow one; benchmarks/faults."""
@@ -85,7 +85,7 @@ class WhatIf:
         saved_s = self.now_s - step_s
         most_s = max((self.now_s - s for s in works if s is not None), default=0.0)
         settings = (self.best_workers_s, self.alone_s)
-        return saved_s >= ENOUGH * most_s and all(step_s <= s for s in settings if s is not None)
+        return saved_s >= ENOUGH * most_s and all(step_s <= s * (1 + NEAR_BEST) for s in settings if s is not None)
 
     @property
     def most_gain_pct(self) -> float:
@@ -173,9 +173,9 @@ def what_if(
         unblocked_s=None
         if blocked is None
         else step_s(replace(costs, service_s=costs.service_s - blocked), replace(limits, shared_s=0.0, adds_s=0.0)),
-        no_cpu_s=None if blocked is None else step_s(
-            replace(eased(loop_waits.all_s), neighbour_wait_s=0.0, service_s=blocked, cpu_s=0.0)
-        ),
+        no_cpu_s=None
+        if blocked is None
+        else step_s(replace(eased(loop_waits.all_s), neighbour_wait_s=0.0, service_s=blocked, cpu_s=0.0)),
         alone_s=step_s(
             replace(eased(loop_waits.neighbours_s), neighbour_wait_s=0.0),
             replace(limits, available_cpus=usable_cpus, neighbour_cpus=0.0),
