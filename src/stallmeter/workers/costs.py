@@ -141,10 +141,6 @@ def costs_from(
     main_cpus = _average(sample.main_cpus for sample in during)
     loop_cpu_s = (main_cpus or 0.0) * step_time_s - (cpu_s if current == 0 else 0.0)
     work_s = _mean([max(0.0, _step_s(step) - step.data_wait_s) for step in steady])
-    usable = _average(sample.usable_cpus for sample in during)
-    if current == 0 and usable:
-        # Threads of the last operation spin for a while: CPU time of a batch's own time, which buys the loop nothing.
-        loop_cpu_s = min(loop_cpu_s, usable * work_s)
     sending_s = batch.sending_s if batch else 0.0
     if current and main_cpus is not None:
         beside_s = max(0.0, ((_average(s.job_cpus for s in during) or 0.0) - main_cpus) * step_time_s - cpu_s)

@@ -76,12 +76,12 @@ class WhatIf:
     def is_the_setting(self, step_s: float | None) -> bool:
         """Whether a predicted step is what to advise of several changes that win back the same time.
 
-        A setting is changed in a line, so it comes before work on items that wins a little more. Of settings the one
+        A setting is changed in a line, so it comes before work on items or batches that wins a little more. Of settings the one
         that wins most is meant.
         """
         if step_s is None:
             return False
-        works = (self.unblocked_s, self.no_cpu_s)
+        works = (self.unblocked_s, self.no_cpu_s, self.light_handover_s, self.even_s)
         saved_s = self.now_s - step_s
         most_s = max((self.now_s - s for s in works if s is not None), default=0.0)
         settings = (self.best_workers_s, self.alone_s)
@@ -151,7 +151,8 @@ def what_if(
     # Where CPUs are short the loop's thread has to wait for one as well, and takes longer to receive a batch.
     needed_s = (costs.cpu_s + costs.loop_cpu_s) / (limits.available_cpus or math.inf)
     short = needed_s >= SHORT * now_s or waits >= WAITS
-    quick_s = min(handover_s, costs.default_handover_s) if short else handover_s
+    usual_s = costs.default_handover_s if batch is None else default_handover_s(batch)
+    quick_s = min(handover_s, usual_s) if short else handover_s
     if loop_waits is None:
         loop_waits = _like_a_worker(costs, limits, waits)
     # Only what falls into its own work makes that shorter; the rest is part of what it waits for anyway.
