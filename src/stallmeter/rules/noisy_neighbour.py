@@ -120,6 +120,6 @@ def _gain_alone(predicted: Outlook) -> Gain:
 
 
 def _gain_of_the_loop(waits_pct: float) -> Gain:
-    """Return what is won where nothing is known of a loader: the loop's own wait, which neighbours do not make evenly."""
+    """Return what is won where nothing is known of a loader: the loop's own wait, made unevenly by others."""
     gain, least, most = (100.0 * (1.0 / (1.0 - min(0.9, k * waits_pct / 100.0)) - 1.0) for k in (1.0, 0.6, 1.8))
     return Gain(gain, (least, most))
