@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -122,7 +123,7 @@ def sweep(
     for number in range(rounds_):
         for workers in random.Random(number).sample(list(numbers), len(numbers)):
             try:
-                found[workers].append(_undisturbed(lambda w=workers: measure(draw, make, w, seconds)))  # type: ignore[misc]
+                found[workers].append(_undisturbed(partial(measure, draw, make, workers, seconds)))
             except RuntimeError as error:  # noqa: PERF203 - a number that fails is left out, the others are not
                 failed.append(f"{workers} workers: {error}")
     return {
@@ -133,7 +134,7 @@ def sweep(
 
 
 def _undisturbed(work: Callable[[], Any]) -> tuple[Any, float]:
-    """Do something in a fork, again where other jobs kept CPUs busy meanwhile; return it with the CPUs that they did."""
+    """Do something in a fork, again where other jobs kept CPUs busy; return it with the CPUs that they did."""
     best: tuple[Any, float] | None = None
     for _ in range(TRIES):
         found = forked(work)

@@ -13,7 +13,8 @@ pause for most of the time have handed in all that they may.
 
 **Evidence.** `queue.ready_wait_share`: share of the data wait in steps whose batch was ready, 0 to 1.
 `queue.handover_s`: median wait for a batch that was ready, seconds; without it `steps.data_wait_s`.
-`workers.busy_share`: share of the workers' time in which they made batches. From the num_workers model: the share of the loss that one tensor a batch would win back.
+`workers.busy_share`: share of the workers' time in which they made batches. From the num_workers model: the share of
+the loss that one tensor a batch would win back.
 
 **Advice.** Collate into few large tensors. Use `torch.multiprocessing.set_sharing_strategy("file_system")`. Where a
 batch takes less time to make than to hand over, use `num_workers=0`.

@@ -16,11 +16,11 @@ from ..window.signals import signals
 class Rule(Protocol):
     """Window to diagnosis, or None. A frozen dataclass whose fields are thresholds made by `threshold`.
 
-    It may have more class variables. ``optional`` lists signals that ``check`` reads beside those in ``needs``: without
-    them it says less, and nothing else. Rules of one ``family`` explain the same seconds (`evaluate`).
+    It may have more class variables. ``optional`` lists signals that ``check`` reads beside those in ``needs``:
+    without them it says less, and nothing else. Rules of one ``family`` explain the same seconds (`evaluate`).
     ``bucket`` is the bucket of the ledger whose seconds a rule explains: where one rank of a job loses them and all
-    others wait for it, the rule's diagnosis is the job's. ``own_severity`` is true where seconds or the
-    hardware say how severe a diagnosis is, and not what its removal gains. Rules of the family ``input`` explain ``data_wait``.
+    others wait for it, the rule's diagnosis is the job's. ``own_severity`` is true where seconds or the hardware say
+    how severe a diagnosis is, and not what its removal gains. Rules of the family ``input`` explain ``data_wait``.
     """
 
     id: ClassVar[str]
