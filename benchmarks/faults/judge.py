@@ -33,9 +33,8 @@ INPUT_FAMILY = frozenset(
 """Rules about the loader: what is said of one of them may be said of another."""
 
 SAME_SECONDS = INPUT_FAMILY - {"worker-startup"}
-"""Rules that explain the same seconds, the wait for data: two of them at once contradict each other. What starting workers
-takes
-has a place of its own in the ledger."""
+"""Rules that explain the same seconds, the wait for data: two of them at once contradict each other. What the start of
+workers takes has a place of its own in the ledger."""
 
 MORE_WORKERS = "more workers"
 FEWER_WORKERS = "fewer workers"

@@ -135,18 +135,6 @@ def what_if(
     now_s = step_s(costs)
     blocked = None if blocked_s is None else min(blocked_s, costs.service_s)
     handover_s = costs.default_handover_s if costs.handover_s is None else costs.handover_s
-    # Of what is measured the part that comes with the number of tensors goes: a single one is as light as it gets.
-    light = replace(costs, handover_s=min(handover_s, HANDOVER_S))
-    if batch is not None:
-        one = BatchShape(1, batch.bytes)
-        light_s = handover_s * default_handover_s(one) / default_handover_s(batch)
-        # Sending and receiving each tensor is work on both sides.
-        light = replace(
-            costs,
-            handover_s=light_s,
-            cpu_s=max(0.0, costs.cpu_s - max(0.0, batch.sending_s - one.sending_s)),
-            loop_cpu_s=max(0.0, costs.loop_cpu_s - (handover_s - light_s)),
-        )
     waits = min(MOST_WAITED, cpu_wait_share or 0.0)
     # Where CPUs are short the loop's thread has to wait for one as well, and takes longer to receive a batch.
     needed_s = (costs.cpu_s + costs.loop_cpu_s) / (limits.available_cpus or math.inf)
@@ -169,7 +157,7 @@ def what_if(
         now_s=now_s,
         free_s=min(now_s, costs.work_s),
         best_workers_s=best_workers(costs, limits).step_time_s,
-        light_handover_s=step_s(light),
+        light_handover_s=step_s(_light(costs, handover_s, batch)),
         even_s=None if even is None else step_s(even),
         unblocked_s=None
         if blocked is None
@@ -183,6 +171,21 @@ def what_if(
         )
         if neighbours
         else None,
+    )
+
+
+def _light(costs: LoaderCosts, handover_s: float, batch: BatchShape | None) -> LoaderCosts:
+    """Return the costs with batches of one tensor: the part of the hand-over goes that comes with their number."""
+    if batch is None:
+        return replace(costs, handover_s=min(handover_s, HANDOVER_S))
+    one = BatchShape(1, batch.bytes)
+    light_s = handover_s * default_handover_s(one) / default_handover_s(batch)
+    # Sending and receiving each tensor is work on both sides.
+    return replace(
+        costs,
+        handover_s=light_s,
+        cpu_s=max(0.0, costs.cpu_s - max(0.0, batch.sending_s - one.sending_s)),
+        loop_cpu_s=max(0.0, costs.loop_cpu_s - (handover_s - light_s)),
     )
 
 
