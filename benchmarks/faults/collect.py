@@ -227,7 +227,7 @@ class Collector:
             for lever in cause.levers:
                 if lever.setting:
                     self._pulled(draw, cause, lever, judged, found)
-        if not draw.causes:
+        if all(cause.declared for cause in draw.causes):
             bare = {"work": (), "workers": 0, "callback_s": 0.0, "logger_s": 0.0, "save_every": 0, "validate_every": 0}
             only = Lever(name=BARE, rules=(), changes=({**bare, "tensors": 1},))
             self._pulled(draw, Cause(rule=BARE, mechanism=""), only, judged, found)

@@ -30,7 +30,11 @@ INPUT_FAMILY = frozenset(
         "input-bound",
     }
 )
-"""Rules that explain the same seconds: the wait for data. Two of them at once contradict each other."""
+"""Rules about the loader: what is said of one of them may be said of another."""
+
+SAME_SECONDS = INPUT_FAMILY - {"worker-startup"}
+"""Rules that explain the same seconds, the wait for data: two of them at once contradict each other. What the start of
+workers takes has a place of its own in the ledger."""
 
 MORE_WORKERS = "more workers"
 FEWER_WORKERS = "fewer workers"
@@ -103,7 +107,7 @@ def contradictions(warnings: Sequence[Any], num_workers: Mapping[str, Any] | Non
         warnings: The diagnoses that are not just informative.
         num_workers: The worker advice, whose number is advice as well.
     """
-    family = sorted(d["rule"] for d in warnings if d["rule"] in INPUT_FAMILY)
+    family = sorted(d["rule"] for d in warnings if d["rule"] in SAME_SECONDS)
     if len(family) > 1:
         yield " + ".join(family)
     for diagnosis in warnings:

@@ -81,7 +81,7 @@ def of(
     Args:
         causes: What was planted.
         measured: By the name of a lever the gains of its changes, in percent.
-        bare_gain_pct: Of a run that only computes, where nothing was planted.
+        bare_gain_pct: Of a run that only computes, where nothing that costs time was planted.
     """
     gains = {name: max(known) for name, all_ in measured.items() if (known := [g for g in all_ if g is not None])}
     declared = [c.rule for c in causes if c.declared]
@@ -99,8 +99,9 @@ def of(
     highest = max((gains.get(lv.name, 0.0) for c in costly for lv in c.levers), default=0.0)
     if missing:
         return Truth(right=frozenset(), label=HEALTHY, gains=gains, unclear=f"not measured: {', '.join(missing)}")
-    if not costly and bare_gain_pct is not None and bare_gain_pct >= HEALTHY_PCT + UNSURE_PCT and not declared:
-        why = f"nothing was planted, yet only computing is {bare_gain_pct:.0f} % faster"
+    if not costly and bare_gain_pct is not None and bare_gain_pct >= HEALTHY_PCT + UNSURE_PCT:
+        what = "nothing that costs time" if declared else "nothing"
+        why = f"{what} was planted, yet only computing is {bare_gain_pct:.0f} % faster"
         return Truth(right=frozenset(), label=HEALTHY, gains=gains, unclear=why)
     right: set[str] = set()
     label = HEALTHY

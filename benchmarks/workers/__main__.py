@@ -36,7 +36,7 @@ from stallmeter.recording import find_recording
 
 from .draws import Draw, draw, maker
 from .judging import Judgement, judge, sentences, summary, table
-from .measure import Truth, forked, record, sweep
+from .measure import QUIET_CPUS, Truth, forked, record, sweep
 
 IMPORTED = ("lightning.pytorch.utilities", "webdataset", "torch._dynamo")
 """What some loaders need and takes seconds to import: once, before the forks."""
@@ -73,6 +73,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", default=SEEDS, metavar="A-B", help=f"which seeds (default {SEEDS})")
     parser.add_argument("--only", nargs="*", default=[], help="parts of names of draws")
     parser.add_argument("--report", action="store_true", help="measure nothing")
+    parser.add_argument("--disturbed", action="store_true", help="sweep kept draws again that other jobs disturbed")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.8, help="of each measured setting in each round")
     parser.add_argument("--record", type=float, default=5.0, metavar="SECONDS", help="of the recorded run")
@@ -97,7 +98,8 @@ def _measure_all(draws: Sequence[Draw], options: argparse.Namespace) -> None:
         if time.monotonic() >= end:
             print("no time for more")
             return
-        if (options.folder / each.name / "sweep.json").exists():
+        kept = options.folder / each.name / "sweep.json"
+        if kept.exists() and not (options.disturbed and _was_disturbed(kept)):
             continue
         began = time.monotonic()
         try:
@@ -115,12 +117,16 @@ def _measure_all(draws: Sequence[Draw], options: argparse.Namespace) -> None:
 
 
 def measure_draw(each: Draw, options: argparse.Namespace) -> None:
-    """Record a draw and sweep it; both are kept, or nothing is."""
+    """Record a draw and sweep it; both are kept, or nothing is. Of a kept draw the sweep alone is made anew."""
     place = options.folder / each.name
-    shutil.rmtree(place, ignore_errors=True)
+    before = json.loads((place / "sweep.json").read_text()) if (place / "sweep.json").exists() else None
     with ExitStack() as stack:
         make = maker(each, options.folder / "data", stack)
-        recorded_s, others = forked(lambda: record(each, make, place / "run", options.record))
+        if before is None:
+            shutil.rmtree(place, ignore_errors=True)
+            recorded_s, others = forked(lambda: record(each, make, place / "run", options.record))
+        else:
+            recorded_s, others = before["recorded_step_s"], before["recorded_others_cpus"]
         truth, failed = sweep(each, make, each.numbers, rounds_=options.rounds, seconds=options.seconds)
     if each.start not in truth:
         raise RuntimeError(f"could not be measured with {each.start} workers: {failed[:1]}")
@@ -144,6 +150,11 @@ def judged_draw(each: Draw, folder: Path) -> Judgement | None:
         int(w): Truth(tuple(t["rounds_s"]), t["others_cpus"]) for w, t in json.loads(kept.read_text())["sweep"].items()
     }
     return judge(each.name, each.start, find_recording(folder / each.name / "run"), truth)
+
+
+def _was_disturbed(kept: Path) -> bool:
+    sweep_ = json.loads(kept.read_text())["sweep"]
+    return max(truth["others_cpus"] for truth in sweep_.values()) > QUIET_CPUS
 
 
 def _machine() -> dict[str, Any]:

@@ -12,25 +12,15 @@ from typing import Any
 from stallmeter.report.model import read_history
 from stallmeter.rules.evaluation import diagnose
 from stallmeter.window import Window
-from stallmeter.workers import (
-    BatchShape,
-    Limits,
-    LoaderCosts,
-    costs_from,
-    limits_from,
-    predict_step_time_s,
-)
-from stallmeter.workers.forecast import epoch_start
+from stallmeter.workers import Limits, LoaderCosts, predict_step_time_s
+from stallmeter.workers.forecast import operation
+from stallmeter.workers.sharing import learn_from_waits
 
 from ..faults.statistic import wilson_pct
-from .measure import Truth
+from .measure import QUIET_CPUS, Truth
 
 GOAL_PCT = 95.0
 """Share of the best throughput that a recommendation has to reach."""
-
-
-QUIET_CPUS = 0.3
-"""A sweep during which others kept more CPUs busy says little: the row is marked ``~``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,27 +90,8 @@ def judge(name: str, start: int, recording: Path, truth: Mapping[int, Truth]) ->
 
 def model(window: Window) -> tuple[LoaderCosts, Limits] | None:
     """Return what the model is asked with, as `stallmeter.workers.forecast` does it."""
-    current, content, loader = window.loader.num_workers, window.loader.content, window.loader.info
-    if current is None:
-        return None
-    costs = costs_from(
-        window.workers.batches.items,
-        window.steps.steady,
-        current=current,
-        host=window.host.samples.items,
-        loader=loader,
-        batch=None if content is None else BatchShape(content.tensors, content.bytes),
-        device_s=window.device.pace_s,
-        epoch=epoch_start(window),
-    )
-    limits = limits_from(
-        window.host.samples.items,
-        budget=window.facts.budget,
-        memory=window.workers.memory.items,
-        loader=loader,
-        batch_bytes=None if content is None else content.bytes,
-    )
-    return None if costs is None else (costs, limits)
+    known = operation(window)
+    return None if known is None else learn_from_waits(window, *known)
 
 
 def of_best(truth: Mapping[int, Truth], rounds_s: Sequence[float]) -> float:

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,12 @@ LIMIT_S = 60.0
 
 EPOCHS = 3
 """Whole epochs that are measured at least, where workers start with each."""
+
+QUIET_CPUS = 0.3
+"""A sweep during which others kept more CPUs busy says little: its row is marked ``~``."""
+
+TRIES = 3
+"""So often at most a round is measured that others disturb; the one that they disturbed least counts."""
 
 Make = Callable[[int], Iterable[Any]]
 
@@ -116,7 +123,7 @@ def sweep(
     for number in range(rounds_):
         for workers in random.Random(number).sample(list(numbers), len(numbers)):
             try:
-                found[workers].append(forked(lambda w=workers: measure(draw, make, w, seconds)))  # type: ignore[misc]
+                found[workers].append(_undisturbed(partial(measure, draw, make, workers, seconds)))
             except RuntimeError as error:  # noqa: PERF203 - a number that fails is left out, the others are not
                 failed.append(f"{workers} workers: {error}")
     return {
@@ -124,6 +131,19 @@ def sweep(
         for w, each in found.items()
         if len(each) == rounds_
     }, failed
+
+
+def _undisturbed(work: Callable[[], Any]) -> tuple[Any, float]:
+    """Do something in a fork, again where other jobs kept CPUs busy; return it with the CPUs that they did."""
+    best: tuple[Any, float] | None = None
+    for _ in range(TRIES):
+        found = forked(work)
+        if best is None or found[1] < best[1]:
+            best = found
+        if best[1] <= QUIET_CPUS:
+            break
+    assert best is not None
+    return best
 
 
 def measure(draw: Draw, make: Make, workers: int, seconds: float) -> float:

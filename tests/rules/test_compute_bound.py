@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from stallmeter.records import BatchContent
 from stallmeter.records.diagnosis import Severity
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.compute_bound import ComputeBound
 from stallmeter.rules.evaluation import evaluate
 from stallmeter.window import Window
 
+from .waiting import waiting
 from .windows import fires, gpus, hosts, ledger, missing, run, silent, step, window
 
 
@@ -81,3 +83,12 @@ def test_abstains():
 def test_user_threshold():
     """The user's threshold counts, not ours."""
     assert silent(ComputeBound(step_pct=98.0), run())
+
+
+def test_a_hand_over_that_stays_belongs_to_the_step():
+    """A fifth of the time is waited for batches that lie ready, one tensor each: no change of the loader helps."""
+    made = waiting(workers=1, wait_s=0.012, work_s=0.05, batch_s=0.05, ready=2, head_ready=True, busy_share=0.8)
+    made.append(BatchContent(time_s=1.0, tensors=1, bytes=4096))
+    assert fires(ComputeBound(), made).evidence[1].value > 10.0
+    # A worker that sets the pace can be helped.
+    assert silent(ComputeBound(), waiting(workers=1, wait_s=0.02, work_s=0.05, batch_s=0.07))

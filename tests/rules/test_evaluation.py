@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
-from stallmeter.records.diagnosis import Diagnosis, Severity
+from stallmeter.records.diagnosis import Advice, Diagnosis, Severity
 from stallmeter.rules.evaluation import evaluate
 from stallmeter.window import Window
 
@@ -60,9 +60,12 @@ def test_severity_is_no_rank():
 
 
 def test_information_comes_last():
-    """Information is the primary only where nothing warns, however much time it explains."""
-    info = Says(id="a", lost_s=9, severity=Severity.INFO)
+    """What informs of no loss is the primary only where nothing warns; what loses time stands where that puts it."""
+    info = Says(id="a", lost_s=0, severity=Severity.INFO)
     assert said(info, Says(id="b", lost_s=0)) == ["b", "a"]
+    short = Says(id="a", lost_s=9, severity=Severity.INFO)
+    assert said(short, Says(id="b", lost_s=8)) == ["a", "b"]
+    assert said(short, Says(id="b", lost_s=10)) == ["b", "a"]
     assert said(info, Says(id="c", lost_s=None)) == ["a"]
 
 
@@ -153,3 +156,44 @@ def test_of_two_that_contradict_each_other_the_larger_is_told():
     ]
     assert said(*rules) == ["b", "d"]
     assert evaluate(rules, Window()).runner_up.rule == "a"
+
+
+@pytest.mark.parametrize(
+    ("gain_pct", "least_pct", "severity"),
+    [
+        (8.0, -1.0, Severity.INFO),  # it may be nothing
+        (8.0, 5.5, Severity.WARNING),  # small, and sure
+        (40.0, 0.0, Severity.WARNING),  # too large to be nothing, however unsure
+    ],
+)
+def test_a_small_gain_that_may_be_none_only_informs(gain_pct: float, least_pct: float, severity: Severity) -> None:
+    rule = Gains(gain_pct=gain_pct, least_pct=least_pct)
+    [found] = evaluate([rule], Window()).diagnoses
+    assert found.severity is severity
+    [found] = evaluate([Gains(gain_pct=gain_pct, least_pct=least_pct, own_severity=True)], Window()).diagnoses
+    assert found.severity is Severity.WARNING
+
+
+def test_what_costs_one_rank_little_may_cost_the_job_much() -> None:
+    made = Window()
+    made.facts.update(budget={"host_cpus": 8, "ranks_on_node": 4})
+    [found] = evaluate([Gains(gain_pct=8.0, least_pct=-1.0)], made).diagnoses
+    assert found.severity is Severity.WARNING
+
+
+@dataclass
+class Gains:
+    """A rule whose first advice gains so much."""
+
+    gain_pct: float
+    least_pct: float
+    own_severity: bool = False
+    id: str = "gains"
+    needs: tuple[str, ...] = ()
+    title: str = "It is said"
+
+    def check(self, window: Window) -> Diagnosis:
+        fix = Advice.of("Do it.", gain_pct=self.gain_pct, interval_pct=(self.least_pct, 2 * self.gain_pct))
+        found = Says(id=self.id, lost_s=9.0).check(window)
+        assert found is not None
+        return replace(found, advice=(fix,))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stallmeter.records import BatchContent, WorkerBatch
+from stallmeter.records import BatchContent, HostSample, WorkerBatch
 from stallmeter.records.diagnosis import Advice, Diagnosis, Severity
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.batch_handoff import BatchHandoff
@@ -26,7 +26,7 @@ from stallmeter.rules.too_many_workers import TooManyWorkers
 from stallmeter.window import Window
 
 from .waiting import waiting
-from .windows import fires, missing, silent
+from .windows import START_S, fires, missing, silent
 
 CASES: dict[str, dict[str, Any]] = {
     "no-workers": {"workers": 0, "wait_s": 0.1, "ready": None, "head_ready": None},
@@ -280,3 +280,39 @@ def test_a_worker_that_waits_for_its_own_threads_computes() -> None:
     assert batch.blocked_s == 0.0
     assert replace(batch, process_cpu_s=0.04).blocked_s == pytest.approx(0.059)
     assert replace(batch, worker=-1).blocked_s == pytest.approx(0.097)
+
+
+def test_behind_a_wrapper_workers_that_pause_show_that_batches_lie_ready() -> None:
+    """The queue cannot be looked into; the workers make batches in a twelfth of the time, and the loop waits 40 ms."""
+    hidden = {**CASES["batch-handoff"], "ready": None, "head_ready": None, "wait_s": 0.04}
+    made = waiting(**{**hidden, "busy_share": 0.08})
+    made.append(BatchContent(time_s=1.0, tensors=200, bytes=4096))
+    found = fires(BatchHandoff(), made)
+    assert found.evidence[2].value == pytest.approx(0.04)
+    # Busy workers may be what it waits for.
+    assert silent(BatchHandoff(), waiting(**{**hidden, "busy_share": 0.7}))
+
+
+def test_cheaper_items_come_before_workers_that_win_much_less() -> None:
+    """No CPU is left for more workers than one, which wins less than half of what items without work would."""
+    scarce = waiting(workers=0, wait_s=0.1, work_s=0.01, batch_s=0.1, cpus=1.0, ready=None, head_ready=None)
+    verdict = evaluate(ALL_RULES, scarce)
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "prep-stall"
+
+
+def test_a_loop_that_waits_for_a_cpu_has_neighbours_too() -> None:
+    """The loader keeps up; the training thread is without a CPU for a fifth of the time."""
+    quiet: dict[str, Any] = {"wait_s": 0.002, "work_s": 0.05, "batch_s": 0.02, "cpus": 2.0, "others_cpus": 1.5}
+    made = waiting(**quiet, ready=4, head_ready=True, busy_share=0.2)
+    for i in range(20):
+        made.append(
+            HostSample(
+                time_s=START_S + 20 + i, usable_cpus=2.0, others_cpus=1.5, job_cpus=0.4, main_cpus=0.3,
+                loop_cpu_wait_pct=20.0,
+            )
+        )  # fmt: skip
+    found = fires(NoisyNeighbour(), made)
+    assert found.summary.startswith("The training thread could have run and had no CPU during 20 % of the time")
+    assert found.advice[0].predicted_gain_pct == pytest.approx(23, abs=4)
+    assert silent(NoisyNeighbour(loop_pct=25.0), made)

@@ -58,7 +58,7 @@ def budget(**known: Any) -> dict[str, Any]:
 
 def neighbours(ranks_cpus: float | None, **known: Any) -> Window:
     """A loop whose batches wait for a CPU, beside others that keep 3 of 8 busy."""
-    made = waiting(wait_s=0.05, work_s=0.01, batch_s=0.12, workers=2, cpus=8.0, queue_share=0.8, cpu_share=0.3)
+    made = waiting(wait_s=0.05, work_s=0.01, batch_s=0.015, workers=2, cpus=8.0, queue_share=0.8)
     for sample in hosts(
         200, lambda i: {"usable_cpus": 8.0, "job_cpus": 1.0, "others_cpus": 3.0, "ranks_cpus": ranks_cpus}
     ):

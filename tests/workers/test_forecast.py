@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stallmeter.records import (
@@ -117,3 +119,24 @@ def test_what_a_batch_holds_bounds_the_workers_and_prices_the_hand_over() -> Non
     capped = forecast(huge)
     assert capped is not None
     assert capped.recommended == 0
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.0])
+def test_a_gain_of_steps_is_a_smaller_one_of_training(share: float) -> None:
+    """Twice as fast steps in half of the time save a quarter of it."""
+    found = forecast(begin(2, 0.1))
+    assert found is not None
+    of_run = replace(found, steps_share=share).of_run(100.0)
+    assert of_run == pytest.approx(100 * (1 / (1 - share / 2) - 1))
+    assert replace(found, steps_share=share).of_run(None) is None
+
+
+def test_steps_share_the_training_time_with_what_is_beside_them() -> None:
+    """60 steps of 50 ms in 60 s of training."""
+    found = forecast(begin(2, 0.1))
+    assert found is not None
+    assert found.steps_share == pytest.approx(60 * 0.05 / 60, rel=0.05)
+    fix = found.fixes()[0]
+    assert fix.predicted_gain_pct == pytest.approx(found.of_run(found.gain_pct))
+    assert fix.gain_interval_pct is not None
+    assert fix.gain_interval_pct[0] <= (fix.predicted_gain_pct or 0.0) <= fix.gain_interval_pct[1]

@@ -22,6 +22,7 @@ from stallmeter.workers import (
     predict_step_time_s,
     worker_cap,
 )
+from stallmeter.workers.model import predict_step_times_s
 
 from .loaders import MEBI, ROOMY, THREADED, UNEVEN, costs_, limits_, loader
 
@@ -254,3 +255,11 @@ def test_a_deeper_queue_is_deeper_and_better(costs, limits, workers):
         assert found.prefetch_factor > limits.prefetch_factor
         assert found.gain_pct >= 3 - 1e-9
         assert math.isfinite(found.gain_pct)
+
+
+def test_a_wait_for_others_is_there_once_however_many_workers_meet() -> None:
+    """Two workers on one CPU: each computes as long as both need, and waits for others as one alone does."""
+    costs = loader(service_s=0.010, cpu_s=0.010, neighbour_wait_s=0.004, current=1, turnaround_s=0.0, work_s=0.001)
+    times = predict_step_times_s(costs, Limits(available_cpus=1.0), 2)
+    assert times[1] == pytest.approx(0.014)
+    assert times[2] == pytest.approx((0.020 + 0.004) / 2)

@@ -7,7 +7,10 @@ import pytest
 from stallmeter.records import HostSample, LedgerRecord, LoaderInfo, StepRecord, WorkerBatch, WorkerChange, WorkerWaits
 from stallmeter.rules.fetch_stall import FetchStall
 from stallmeter.window import Window
-from stallmeter.workers.forecast import Outlook, forecast
+from stallmeter.workers import Limits, LoaderCosts
+from stallmeter.workers.forecast import Outlook, forecast, operation
+from stallmeter.workers.model import predict_step_times_s
+from stallmeter.workers.sharing import learn_from_waits
 
 
 def run(*, workers: int = 4, service_s: float = 0.16, step_s: float = 0.04, in_line: bool = False) -> Window:
@@ -123,3 +126,21 @@ def test_the_diagnosis_names_the_lock_and_what_to_do_about_it() -> None:
     assert "75% of that for a lock that another process held" in found.summary
     assert found.advice[0].text.startswith("Hold the lock for less")
     assert not any("num_workers" in advice.text for advice in found.advice)
+
+
+def test_each_reader_of_a_store_makes_the_others_wait_as_long_as_was_seen() -> None:
+    """Alone a batch takes 20 ms, 10 of them in the store: two workers make one each 15 ms, many one each 10."""
+    costs = LoaderCosts(current=2, work_s=0.001, service_s=0.020, cpu_s=0.001, turnaround_s=0.0, handover_s=0.0)
+    limits = Limits(shared_s=0.010, adds_s=0.010)
+    times = predict_step_times_s(costs, limits, 40)
+    assert times[1:4] == [pytest.approx(0.020), pytest.approx(0.015), pytest.approx(0.040 / 3)]
+    assert times[40] == pytest.approx(0.010, rel=0.05)
+
+
+def test_a_store_takes_no_longer_for_a_batch_than_the_steps_that_it_feeds() -> None:
+    window = run(in_line=True, step_s=0.03)
+    known = operation(window)
+    assert known is not None
+    costs, limits = learn_from_waits(window, *known)
+    assert limits.adds_s == limits.shared_s == pytest.approx(0.03, rel=0.01)
+    assert costs.service_s <= known[0].service_s

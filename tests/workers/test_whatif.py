@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stallmeter.workers import BatchShape, Limits, LoaderCosts
-from stallmeter.workers.whatif import WhatIf, what_if, without_slow_batches
+from stallmeter.workers.whatif import LoopWaits, WhatIf, what_if, without_slow_batches
 
 BUSY = LoaderCosts(current=2, work_s=0.010, service_s=0.060, cpu_s=0.060, handover_s=0.001, turnaround_s=0.0)
 ROOM = Limits(available_cpus=8.0)
@@ -117,3 +117,50 @@ def test_what_the_model_misses_is_shared_out() -> None:
     assert found.gain_pct(found.no_cpu_s) == pytest.approx(300)
     assert found.gain_pct(found.light_handover_s) == 0.0
     assert found.most_gain_pct == pytest.approx(300)
+
+
+def test_the_loops_own_wait_is_taken_as_measured() -> None:
+    """Of 10 ms of its own the loop waits 4 for a CPU, 3 of them because of others; half of that in its own work."""
+    costs = replace(BUSY, service_s=0.002, cpu_s=0.002, loop_cpu_s=0.001, step_time_s=0.020)
+    crowded = Limits(available_cpus=1.0, neighbour_cpus=1.0)
+    found = what_if(costs, crowded, blocked_s=0.0, usable_cpus=2.0, loop_waits=LoopWaits(0.004, 0.003))
+    assert found.now_s == pytest.approx(0.011)
+    assert found.alone_s == pytest.approx(0.011 - 0.003 / 2)
+    assert found.no_cpu_s == pytest.approx(0.011 - 0.004 / 2)
+
+
+def test_nobody_is_to_blame_for_a_crowd_of_ones_own() -> None:
+    """Workers that wait for each other wait as long without a neighbour who hardly computes."""
+    costs = replace(BUSY, loop_cpu_s=0.004, step_time_s=0.030)
+    found = what_if(costs, Limits(available_cpus=2.0, neighbour_cpus=0.002), usable_cpus=2.0, cpu_wait_share=0.5)
+    assert found.alone_s == pytest.approx(found.now_s, rel=0.02)
+
+
+def test_many_tensors_are_handed_over_no_faster_on_a_quiet_host() -> None:
+    many = BatchShape(200, 4096)
+    costs = replace(BUSY, service_s=0.002, cpu_s=0.002, handover_s=0.030)
+    found = what_if(
+        costs, Limits(available_cpus=1.0, neighbour_cpus=1.0), usable_cpus=2.0, cpu_wait_share=0.5, batch=many
+    )
+    assert found.recovers(found.alone_s) == pytest.approx(0.0, abs=0.01)
+    assert found.recovers(found.light_handover_s) > 0.9
+    assert not found.is_the_setting(found.alone_s)
+
+
+@pytest.mark.parametrize(
+    ("more_s", "alone_s", "cheap_s", "advised"),
+    [
+        (0.020, None, 0.018, "more"),  # a setting wins most of what work on the items would
+        (0.020, None, 0.004, "neither"),  # cheaper items win more than twice as much
+        (0.026, 0.020, 0.018, "alone"),  # of two settings the better one
+    ],
+)
+def test_a_setting_comes_before_work_that_wins_a_little_more(
+    more_s: float, alone_s: float | None, cheap_s: float, advised: str
+) -> None:
+    found = WhatIf(
+        observed_s=0.030, now_s=0.030, free_s=0.004, best_workers_s=more_s, light_handover_s=0.030,
+        even_s=None, unblocked_s=None, no_cpu_s=cheap_s, alone_s=alone_s,
+    )  # fmt: skip
+    named = {"more": found.is_the_setting(more_s), "alone": found.is_the_setting(alone_s)}
+    assert [name for name, is_it in named.items() if is_it] == [name for name in named if name == advised]

@@ -8,9 +8,13 @@ A batch that is finished is not yet there: while a worker runs Python code, the 
 the interpreter. So this is only said of workers that pause between two batches. Workers that never do set the pace
 themselves, however their batches arrive.
 
+Where the queue cannot be looked into, as behind a wrapper with stages of its own, the pauses tell alone: workers that
+pause for most of the time have handed in all that they may.
+
 **Evidence.** `queue.ready_wait_share`: share of the data wait in steps whose batch was ready, 0 to 1.
-`queue.handover_s`: median wait for a batch that was ready, seconds. `workers.busy_share`: share of the workers' time in
-which they made batches. From the num_workers model: the share of the loss that one tensor a batch would win back.
+`queue.handover_s`: median wait for a batch that was ready, seconds; without it `steps.data_wait_s`.
+`workers.busy_share`: share of the workers' time in which they made batches. From the num_workers model: the share of
+the loss that one tensor a batch would win back.
 
 Of processes that are not torch's workers: `producers.processes` have made batches and are idle while the loop waits and
 this process computes (`producers.outside_share`, 0 to 1).
@@ -44,19 +48,20 @@ class BatchHandoff:
     title: ClassVar[str] = "Handing batches over from the workers costs the time"
     needs: ClassVar[tuple[str, ...]] = (
         "spent.data_wait_share_pct",
-        "queue.ready_wait_share",
-        "queue.handover_s",
+        "steps.data_wait_s",
         "workers.busy_share",
         "loader.num_workers",
         "steps.work_s",
     )
     instead: ClassVar[tuple[str, ...]] = INSTEAD
+    optional: ClassVar[tuple[str, ...]] = ("queue.ready_wait_share", "queue.handover_s")
     family: ClassVar[str] = "input"
     rules_out: ClassVar[str] = "more workers"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
     ready_share: float = threshold(0.6, "1", "Most of the wait; our measurement, benchmarks/faults")
     busy_share: float = threshold(0.85, "1", "Workers busy for longer may themselves set the pace; benchmarks/workers")
+    idle_share: float = threshold(0.5, "1", "Our choice: workers that pause for most of the time wait for the loop")
     recovers: float = threshold(0.5, "1", "Most of the loss must come back when a batch is one tensor; our choice")
     at_work: float = threshold(0.5, "1", "Somebody is found at work in most looks; benchmarks/loaders")
     slow_handover_s: float = threshold(0.005, "s", "Our measurement: 16 small tensors; a single one takes 1.5 ms")
@@ -66,11 +71,12 @@ class BatchHandoff:
         pipeline = pipeline_of(window)
         if pipeline is not None:
             return self._of_a_pipeline(window, pipeline)
-        share, ready = window.spent.data_wait_share_pct or 0.0, window.queue.ready_wait_share or 0.0
-        handover, busy = window.queue.handover_s, window.workers.busy_share or 0.0
+        share, busy = window.spent.data_wait_share_pct or 0.0, window.workers.busy_share or 0.0
+        handed_over = self._handed_over(window, busy)
         predicted = forecast(window)
-        if handover is None or predicted is None or not window.loader.num_workers or share < self.warn_pct:
+        if handed_over is None or predicted is None or not window.loader.num_workers or share < self.warn_pct:
             return None
+        ready, handover = handed_over
         if ready < self.ready_share or handover < self.slow_handover_s or busy > self.busy_share:
             return None
         without = predicted.without
@@ -98,7 +104,7 @@ class BatchHandoff:
                     "Collate each batch into a few large tensors.",
                     expect="Less data wait: each tensor of a batch costs a handshake.",
                     limit="More workers do not help, the batches are ready.",
-                    gain_pct=gain,
+                    gain_pct=predicted.of_run(gain),
                     interval_pct=predicted.interval_pct(gain),
                 ),
                 Advice.of(
@@ -136,3 +142,10 @@ class BatchHandoff:
                 ),
             ),
         )
+
+    def _handed_over(self, window: Window, busy: float) -> tuple[float, float] | None:
+        """Return the share of the wait for batches that were ready, and what handing one over takes, seconds."""
+        ready, handover, wait = window.queue.ready_wait_share, window.queue.handover_s, window.steps.data_wait_s
+        if ready is not None:
+            return None if handover is None else (ready, handover)
+        return (1.0, wait.median) if wait is not None and busy <= 1.0 - self.idle_share else None

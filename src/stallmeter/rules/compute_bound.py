@@ -3,9 +3,11 @@
 **What it means.** Most of the time goes into the steps, and nothing beside them costs much. That is how it should be:
 to go faster, the step itself has to become cheaper or do more at once.
 
-**Evidence.** `spent.step_share_pct`: copy, forward, backward, optimizer, the loop's body and the framework's own code,
-as a share of training time without validation, in percent, from the wall-clock ledger. Every other bucket takes less
-than `loss_pct`. `gpu.utilization_pct`: mean utilization of this rank's busiest GPU, in percent, if any.
+**Evidence.** `spent.step_share_pct`: copy, forward, backward, optimizer, the loop's body and the framework's own
+code, as a share of training time without validation, in percent, from the wall-clock ledger. Every other bucket takes
+less than `loss_pct`, but for a data wait that no change of the loader would shorten by `gain_pct`, by the num_workers
+model: the hand-over of a batch belongs to a step. `gpu.utilization_pct`: mean utilization of this rank's busiest GPU,
+in percent, if any.
 
 **Advice.** Use mixed precision on a GPU with Tensor Cores. Raise the batch size while memory allows and the results
 stay as good. Compile the model (`torch.compile`) when steps are many and shapes fixed. Where the framework's own code
@@ -25,6 +27,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
+from ..workers.forecast import forecast
 from .rule import threshold
 
 
@@ -40,6 +43,7 @@ class ComputeBound:
 
     step_pct: float = threshold(70.0, "%", "our choice; TraceML asks for 90 %, without the framework's own code")
     loss_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
+    gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
     good_gpu_pct: float = threshold(70.0, "%", "neptune.ai: utilization above 70 % is generally considered good")
     full_gpu_pct: float = threshold(90.0, "%", "Chaim Rand: below 90 % of the most expensive resource is waste")
 
@@ -51,7 +55,9 @@ class ComputeBound:
             window.steps.step_time_s,
             window.gpu.utilization_pct,
         )
-        if share is None or loss is None or step is None or share < self.step_pct or loss >= self.loss_pct:
+        if share is None or loss is None or step is None or share < self.step_pct:
+            return None
+        if loss >= self.loss_pct and not self._is_left(window, loss):
             return None
         seen = ""
         if gpu is not None:
@@ -94,3 +100,11 @@ class ComputeBound:
                 ),
             ),
         )
+
+    def _is_left(self, window: Window, loss_pct: float) -> bool:
+        """Whether the largest loss is a data wait that no change of the loader would shorten enough."""
+        wait_pct = window.spent.data_wait_share_pct
+        if wait_pct is None or wait_pct < loss_pct:
+            return False
+        predicted = forecast(window)
+        return predicted is not None and predicted.without.most_gain_pct < self.gain_pct

@@ -33,15 +33,22 @@ WORTH_PCT = 5.0
 noise of a step time (benchmarks/workers)."""
 
 
+MATTERS_PCT = 5.0
+"""Predicted rise of throughput from which on a loss is worth a warning; benchmarks/faults counts from there, too."""
+
+UNSURE_PCT = 10.0
+"""Below this a prediction may be noise: two runs of one program differ by 8 % in 2 of 10 cases (benchmarks/faults)."""
+
+
 def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguarded) -> Verdict:
     """Ask every rule.
 
     The primary cause is the warning whose first advice wins most time back: what a cause took is not what its removal
-    gains, where something else is as slow behind it. Without a predicted gain the time lost counts. Where nothing warns
-    it is the informative diagnosis that explains most of the time. Rules of one ``family`` explain the same seconds, so
-    only the first of a family that fires is kept: the order of the rules is the order of precedence, and advice cannot
-    contradict itself. A diagnosis may also name the rules that it supersedes. They judge the run since its number of
-    workers was last changed.
+    gains, where something else is as slow behind it. Without a predicted gain the time lost counts. What only informs
+    and loses no time comes last. A warning of a small gain that may be none informs only. Rules of one ``family``
+    explain the same seconds, so only the first of a family that fires is kept: the order of the rules is the order of
+    precedence, and advice cannot contradict itself. A diagnosis may also name the rules that it supersedes. They judge
+    the run since its number of workers was last changed.
 
     Args:
         rules: The rules to ask.
@@ -70,9 +77,10 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
     superseded = {rule for found in diagnoses for rule in found.supersedes}
     diagnoses = [located(found, window) for found in diagnoses if found.rule not in superseded]
     outlook = guard("the num_workers model", lambda: forecast(window))
-    ordered = sorted(diagnoses, key=lambda d: (d.severity is Severity.INFO, -won_s(d, window), d.rule))
+    ordered = sorted(diagnoses, key=lambda d: (_only_informs(d), -won_s(d, window), d.rule))
     ordered, contrary = _in_accord_with_the_first(ordered, by_id)
     rivals += contrary
+    ordered = [_as_it_matters(d, by_id) if _is_alone(window) else d for d in ordered]
     cures = {_cure(by_id, d) for d in ordered}
     ruled_out = {_rules_out(by_id, d) for d in ordered}
     runner_up = _sure_or_not(ordered, rivals, window)
@@ -83,6 +91,28 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
         abstained=tuple(abstained),
         num_workers=None if outlook is None else _accord(outlook, cures, ruled_out, ordered),
     )
+
+
+def _only_informs(diagnosis: Diagnosis) -> bool:
+    """Whether it tells of no loss: what costs time stands where that puts it, however harmless it is elsewhere."""
+    return diagnosis.severity is Severity.INFO and not diagnosis.time_lost_s
+
+
+def _as_it_matters(diagnosis: Diagnosis, rules: Mapping[str, Rule]) -> Diagnosis:
+    """Let a warning inform only, where its small gain may be none that matters."""
+    first = diagnosis.advice[0] if diagnosis.advice else None
+    gain_pct, interval = (first.predicted_gain_pct, first.gain_interval_pct) if first else (None, None)
+    own = getattr(rules.get(diagnosis.rule), "own_severity", False)
+    if own or diagnosis.severity is Severity.INFO or gain_pct is None or interval is None:
+        return diagnosis
+    small = gain_pct < UNSURE_PCT and interval[0] < MATTERS_PCT
+    return replace(diagnosis, severity=Severity.INFO) if small else diagnosis
+
+
+def _is_alone(window: Window) -> bool:
+    """Whether nobody waits for this rank: what costs it little may cost a job of many ranks much."""
+    budget = window.facts.budget
+    return budget is None or budget.ranks_on_node == 1
 
 
 def _in_accord_with_the_first(

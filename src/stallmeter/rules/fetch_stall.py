@@ -124,7 +124,7 @@ class FetchStall:
                 "Hold the lock for less: give each worker its own file, connection or cache.",
                 expect="Workers that read at the same time instead of one after the other.",
                 limit="What the lock protects must allow several readers.",
-                gain_pct=gain,
+                gain_pct=predicted.of_run(gain),
                 interval_pct=predicted.interval_pct(gain),
             ),
         )
@@ -137,7 +137,7 @@ class FetchStall:
                 f"Set num_workers={predicted.recommended}{predicted.place} to read more in parallel.",
                 expect=predicted.expect,
                 limit=predicted.limit,
-                gain_pct=predicted.gain_pct,
+                gain_pct=predicted.of_run(predicted.gain_pct),
                 interval_pct=predicted.interval_pct(predicted.gain_pct),
             ),
         )
@@ -148,7 +148,7 @@ class FetchStall:
                 "Keep the data on a local SSD or in a cache.",
                 expect="Workers that are blocked less, and less data wait.",
                 limit="The first epoch fills a cache, later ones read it.",
-                gain_pct=gain,
+                gain_pct=predicted.of_run(gain),
                 interval_pct=predicted.interval_pct(gain),
             ),
             Advice.of("Pack many small files into larger ones (shards), uncompressed or as arrays."),

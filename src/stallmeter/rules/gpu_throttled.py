@@ -37,6 +37,7 @@ class GpuThrottled:
 
     id: ClassVar[str] = "gpu-throttled"
     title: ClassVar[str] = "Something holds the GPU's clocks down"
+    own_severity: ClassVar[bool] = True
     bucket: ClassVar[str] = "compute"
     needs: ClassVar[tuple[str, ...]] = ("gpu.throttling", "spent.step_work_s")
 

@@ -73,7 +73,7 @@ class IdleWorkers:
             f"Write the dataset as {workers} shards or a multiple of it.",
             expect="Every worker has something to read.",
             limit="One shard is read by one worker only.",
-            gain_pct=gain,
+            gain_pct=outlook.of_run(gain) if outlook is not None else None,
             interval_pct=outlook.interval_pct(gain) if outlook is not None else None,
         )
         return Diagnosis(

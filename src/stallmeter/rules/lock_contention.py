@@ -35,9 +35,14 @@ class LockContention:
 
     id: ClassVar[str] = "lock-contention"
     title: ClassVar[str] = "Threads that make batches hold each other up at Python's lock"
-    needs: ClassVar[tuple[str, ...]] = ("producers.lock_waiters", "spent.data_wait_share_pct", "steps.work_s")
-    instead: ClassVar[tuple[str, ...]] = ("producers.body_lock_share", "spent.data_wait_share_pct", "steps.work_s")
-    optional: ClassVar[tuple[str, ...]] = ("producers.cpus", "spent.step_work_s")
+    needs: ClassVar[tuple[str, ...]] = (
+        "producers.lock_waiters",
+        "spent.data_wait_share_pct",
+        "steps.work_s",
+        "ledger.training_s",
+    )
+    instead: ClassVar[tuple[str, ...]] = ("producers.body_lock_share", *needs[1:])
+    optional: ClassVar[tuple[str, ...]] = ("producers.cpus", "spent.step_work_s", "producers.body_lock_share")
     family: ClassVar[str] = "input"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")

@@ -64,6 +64,8 @@ class NoWorkers:
         predicted = forecast(window)
         if predicted is None or predicted.gain_pct < self.gain_pct or predicted.recommended == 0:
             return None
+        if not predicted.without.is_the_setting(predicted.without.best_workers_s):
+            return None
         lost = window.spent.bucket_s("data_wait") or 0.0
         return Diagnosis(
             rule=self.id,

@@ -97,7 +97,7 @@ class PrepStall:
                     "Use simpler or batched transforms; decode images at reduced size.",
                     expect=f"Less data wait, as the {cpu.mean * 1e3:.0f} ms of CPU for a batch fall.",
                     limit=f"Full speed needs {needed:.1f} CPUs for workers; {predicted.available_cpus:.1f} are left.",
-                    gain_pct=gain,
+                    gain_pct=predicted.of_run(gain),
                     interval_pct=predicted.interval_pct(gain, eased=True),
                 ),
                 Advice.of("Move transforms to the GPU (Kornia, DALI).", limit="Only where it has time to spare."),

@@ -20,7 +20,8 @@ class Rule(Protocol):
     them it says less, and nothing else. ``instead`` lists signals that stand in for all those in ``needs``, so that a
     rule can also judge what has none of these: loaders without torch's workers. Rules of one ``family`` explain the
     same seconds (`evaluate`). ``bucket`` is the bucket of the ledger whose seconds a rule explains: where one rank of a
-    job loses them and all others wait for it, the rule's diagnosis is the job's. Rules of the family ``input`` explain
+    job loses them and all others wait for it, the rule's diagnosis is the job's. ``own_severity`` is true where seconds
+    or the hardware say how severe a diagnosis is, and not what its removal gains. Rules of the family ``input`` explain
     ``data_wait``.
     """
 

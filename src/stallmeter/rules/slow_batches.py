@@ -94,7 +94,7 @@ class SlowBatches:
                     "Find what makes these batches slow: large files, retries, a cache that is rebuilt.",
                     expect="A slowest batch that takes little more than a typical one.",
                     gain_pct=gain,
-                    interval_pct=predicted.interval_pct(gain, eased=True),
+                    interval_pct=predicted.interval_pct(gain, eased=True, whole=True),
                 ),
                 _deeper_queue(predicted),
                 Advice.of(

@@ -40,6 +40,7 @@ class SlowStart:
 
     id: ClassVar[str] = "slow-start"
     title: ClassVar[str] = "The run takes long to start"
+    own_severity: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("ledger.start_s", "ledger.wall_s")
     optional: ClassVar[tuple[str, ...]] = (
         "ledger.warmup_s",

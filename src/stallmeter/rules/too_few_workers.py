@@ -50,9 +50,6 @@ class TooFewWorkers:
     cure: ClassVar[str] = "more workers"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
-    recovers: float = threshold(
-        0.5, "1", "Beside other jobs more workers take CPUs from them; most of the loss must come back; our choice"
-    )
     at_work: float = threshold(0.5, "1", "Somebody is found at work in most looks; benchmarks/loaders")
     blocked: float = threshold(0.6, "1", "From there on `fetch-stall` is asked")
     gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
@@ -74,7 +71,7 @@ class TooFewWorkers:
         if predicted is None or predicted.recommended <= current or predicted.gain_pct < self.gain_pct:
             return None
         without = predicted.without
-        if predicted.neighbours and without.recovers(without.best_workers_s) < self.recovers:
+        if not without.is_the_setting(without.best_workers_s):
             return None
         lost = window.spent.bucket_s("data_wait") or 0.0
         return Diagnosis(

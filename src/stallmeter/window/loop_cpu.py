@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -35,15 +36,31 @@ class LoopCpuSignals:
 
     @property
     def neighbour_wait_pct(self) -> float | None:
-        """Of that what other jobs cause.
+        """Of that what other jobs cause: the part of the chance that all CPUs are taken which is gone without them.
 
-        All of it where the job alone leaves half of the CPUs free, else their part of what runs beside the thread.
+        What runs beside the thread is taken to come and go independently, so that its number at a moment is Poisson's.
+        A job that leaves CPUs free hardly makes its own thread wait; one that fills them does, whoever else is there.
         """
         waits_pct, job, usable = self.wait_pct, self._host.job_cpus, self._host.cpus_per_rank
         others, main = self._host.others_cpus, self._host.median(lambda s: s.main_cpus)
         if waits_pct is None or job is None or others is None or main is None or not usable:
             return None
-        if job <= usable / 2.0:
-            return waits_pct if others > 0 else 0.0
-        beside = others + max(0.0, job - main)
-        return waits_pct * others / beside if beside > 0 else 0.0
+        own = max(0.0, job - main)
+        taken = chance_of_at_least(max(1, round(usable)), own + others)
+        if taken <= 0.0:
+            return 0.0
+        return waits_pct * (1.0 - chance_of_at_least(max(1, round(usable)), own) / taken)
+
+
+def chance_of_at_least(count: int, mean: float) -> float:
+    """Return the chance that a Poisson number of this mean is ``count`` or more."""
+    if mean <= 0.0:
+        return 0.0
+    # From the k-th term on, so that a small chance is no difference of two numbers near 1.
+    term = math.exp(count * math.log(mean) - mean - math.lgamma(count + 1))
+    total, k = 0.0, count
+    while term > 0.0 and (k <= mean or term > 1e-12 * total):
+        total += term
+        k += 1
+        term *= mean / k
+    return min(1.0, total)

@@ -140,6 +140,7 @@ def costs_from(
     during = [sample for sample in host if steady[0].time_s <= sample.time_s] or host
     main_cpus = _average(sample.main_cpus for sample in during)
     loop_cpu_s = (main_cpus or 0.0) * step_time_s - (cpu_s if current == 0 else 0.0)
+    work_s = _mean([max(0.0, _step_s(step) - step.data_wait_s) for step in steady])
     sending_s = batch.sending_s if batch else 0.0
     if current and main_cpus is not None:
         beside_s = max(0.0, ((_average(s.job_cpus for s in during) or 0.0) - main_cpus) * step_time_s - cpu_s)
@@ -148,7 +149,7 @@ def costs_from(
     once_s, each_s = _start(epoch, current, service_s)
     return LoaderCosts(
         current=current,
-        work_s=max(device_s or 0.0, _mean([max(0.0, _step_s(step) - step.data_wait_s) for step in steady])),
+        work_s=max(device_s or 0.0, work_s),
         service_s=service_s,
         cpu_s=cpu_s,
         handover_s=handover_s,

@@ -25,7 +25,7 @@ from . import (
     savings,
 )
 from .sharing import ASK, doubt, is_doubtful, learn_from_waits
-from .whatif import WhatIf, what_if
+from .whatif import LoopWaits, WhatIf, what_if
 
 MODEL_ERROR = 0.06
 """Of a predicted step time with the same costs of a batch, 8 of 10 times; benchmarks/workers: median 3 %."""
@@ -69,6 +69,8 @@ class Outlook:
     """Which of several training loaders it is about; None where there is one."""
     unsharded_s: float | None = None
     """Step time with the present number of workers if the dataset had a shard for each; None where it has."""
+    steps_share: float = 1.0
+    """Share (0 to 1) of the training time that its steps take; the rest are checkpoints, validation and starts."""
 
     @property
     def recommended(self) -> int:
@@ -105,7 +107,7 @@ class Outlook:
             f"Set num_workers={self.recommended}{also}{self.place}.",
             expect=self.expect,
             limit=self.limit,
-            gain_pct=self.gain_pct,
+            gain_pct=self.of_run(self.gain_pct),
             interval_pct=self.interval_pct(self.gain_pct),
         )
         if self.saves:
@@ -118,16 +120,27 @@ class Outlook:
         )
         return (change, fewer)
 
-    def interval_pct(self, gain_pct: float | None, *, eased: bool = False) -> tuple[float, float] | None:
-        """Return between which gains the truth lies in 8 of 10 runs, percent; None where nothing is predicted.
+    def of_run(self, gain_pct: float | None) -> float | None:
+        """Return what training gains, percent, where its steps gain so much: validation and checkpoints stay."""
+        if gain_pct is None:
+            return None
+        left = 1.0 - self.steps_share * gain_pct / (100.0 + gain_pct)
+        return 100.0 * (1.0 / left - 1.0)
+
+    def interval_pct(
+        self, gain_pct: float | None, *, eased: bool = False, whole: bool = False
+    ) -> tuple[float, float] | None:
+        """Return between which gains of training the truth lies in 8 of 10 runs, percent; None where none is predicted.
 
         Args:
-            gain_pct: As predicted by the model.
+            gain_pct: Of a step, as predicted by the model.
             eased: Whether it holds what the loop gains when fewer compete with it for CPUs.
+            whole: Whether it is a gain of training already.
         """
         if gain_pct is None:
             return None
-        return self._between(gain_pct, CHANGE_ERROR + EASED_ERROR * eased)
+        least, most = self._between(gain_pct, CHANGE_ERROR + EASED_ERROR * eased)
+        return (least, most) if whole else (self.of_run(least) or 0.0, self.of_run(most) or 0.0)
 
     def _between(self, gain_pct: float, model_error: float) -> tuple[float, float]:
         observed_s = self.without.observed_s
@@ -204,12 +217,20 @@ def _forecast(window: Window, current: int) -> Outlook | None:
             others_share=min(1.0, (window.host.others_cpus or 0.0) / (window.host.usable_cpus or 1.0)),
             is_doubtful=doubtful,
             which=window.loader.which,
+            steps_share=_steps_share(window, costs),
             unsharded_s=predict_step_time_s(costs, replace(limits, shards=None), current)
             if window.workers.idle
             else None,
         )
     except SettingError:  # what was measured makes no sense, for example after the system clock was set back
         return None
+
+
+def _steps_share(window: Window, costs: LoaderCosts) -> float:
+    ledger, training_s = window.ledger.record, window.ledger.training_s
+    if ledger is None or not training_s or not costs.step_time_s:
+        return 1.0
+    return min(1.0, ledger.steps * costs.step_time_s / training_s)
 
 
 def _without(window: Window, costs: LoaderCosts, limits: Limits) -> WhatIf:
@@ -221,7 +242,15 @@ def _without(window: Window, costs: LoaderCosts, limits: Limits) -> WhatIf:
         usable_cpus=window.host.cpus_per_rank,
         cpu_wait_share=window.workers.cpu_wait_share,
         batch=None if content is None else BatchShape(content.tensors, content.bytes),
+        loop_waits=_loop_waits(window, costs),
     )
+
+
+def _loop_waits(window: Window, costs: LoaderCosts) -> LoopWaits | None:
+    all_pct, neighbours_pct = window.host.loop.wait_pct, window.host.loop.neighbour_wait_pct
+    if all_pct is None or neighbours_pct is None or not costs.step_time_s:
+        return None
+    return LoopWaits(all_pct / 100.0 * costs.step_time_s, neighbours_pct / 100.0 * costs.step_time_s)
 
 
 def _unless_tried(advice: WorkerAdvice, window: Window) -> WorkerAdvice:

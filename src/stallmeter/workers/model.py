@@ -144,6 +144,9 @@ class Limits:
     """Batches that each worker may be ahead."""
     shared_s: float = 0.0
     """b: time that one batch takes of a store that serves all workers in turn."""
+    adds_s: float = 0.0
+    """What each further worker at work adds to a batch of the others, because they share a store. ``service_s`` is then
+    that of a worker alone."""
     shared_by: str = "bandwidth"
     """What that store is called in ``limited_by``: bandwidth or lock."""
     max_workers: int = 64
@@ -329,19 +332,27 @@ def _step_times_s(costs: LoaderCosts, limits: Limits, slower: float = 1.0) -> It
         limits: What the workers may use.
         slower: Multiplies the time that a worker takes.
     """
-    service_s = costs.service_s + costs.neighbour_wait_s
-    yield max(costs.work_s + service_s, _floor_s(costs, limits, 0))
-    each_s = slower * (service_s + costs.shared_memory_s + costs.turnaround_s)
+    yield max(costs.work_s + costs.service_s + costs.neighbour_wait_s, _floor_s(costs, limits, 0))
     best = math.inf
     for number in count(1):
         workers = max(1, min(number, limits.shards or number))
-        crowded_s = each_s * _crowded(costs, limits, workers)
+        crowded_s = slower * _batch_s(costs, limits, workers)
         time_s = max(costs.ready_step_s, crowded_s / workers)
         if sum(costs.profile):
             time_s = max(time_s, _ordered_queue_s(costs, crowded_s, workers, max(1, limits.prefetch_factor)))
         # A slow batch may by chance fall better with fewer workers; that is no reason to predict a slowdown.
         best = min(best, max(time_s, _floor_s(costs, limits, workers, slower)))
         yield best + start_s(costs, workers)
+
+
+def _batch_s(costs: LoaderCosts, limits: Limits, workers: int) -> float:
+    """Return the time from one batch of a worker to its next, with so many of them at work.
+
+    What others of the host make a worker wait is there once, however many workers there are. A store that all share
+    answers each of them later by what the others ask of it: as long as that was seen to be.
+    """
+    own_s = costs.service_s + costs.shared_memory_s + costs.turnaround_s
+    return own_s * _crowded(costs, limits, workers) + costs.neighbour_wait_s + (workers - 1) * limits.adds_s
 
 
 def _crowded(costs: LoaderCosts, limits: Limits, workers: int) -> float:

@@ -43,9 +43,11 @@ def learn_from_waits(window: Window, costs: LoaderCosts, limits: Limits) -> tupl
     added_s, at_work = window.workers.waits.serial_s, window.workers.waits.at_work
     if added_s is None or at_work is None or at_work <= 1:
         return costs, limits
+    # No store takes longer for a batch than the steps that are fed by it.
+    added_s = min(added_s, costs.step_time_s or added_s)
     own_s = max(costs.cpu_s, added_s, costs.service_s - (at_work - 1) * added_s)
     own = replace(costs, service_s=min(costs.service_s, own_s), profile=())
-    return own, replace(limits, shared_s=max(limits.shared_s, added_s))
+    return own, replace(limits, shared_s=max(limits.shared_s, added_s), adds_s=added_s)
 
 
 def is_doubtful(window: Window, advice: WorkerAdvice) -> bool:

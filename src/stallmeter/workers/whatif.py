@@ -12,7 +12,7 @@ import statistics
 from dataclasses import dataclass, replace
 
 from .costs import BatchShape, default_handover_s
-from .model import HANDOVER_S, Limits, LoaderCosts, best_workers, predict_step_time_s
+from .model import HANDOVER_S, NEAR_BEST, Limits, LoaderCosts, best_workers, predict_step_time_s
 
 SLOW_BATCH = 4.0
 """A batch that takes so many times the median is a slow one; benchmarks/faults."""
@@ -28,6 +28,19 @@ MOST_WAITED = 0.75
 
 RARE = 0.15
 """Up to this share of the batches slow ones are exceptions; more of them are how the loader is."""
+
+ENOUGH = 0.55
+"""A setting that wins back this part of what work on code or data would is the better advice; our choice: it costs a
+line. What a step takes then is known to some tenths of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopWaits:
+    """How long the loop's own thread could run and had no CPU, seconds in each step."""
+
+    all_s: float
+    neighbours_s: float
+    """Of it because of other jobs; the rest is the job's own crowd, the workers first of all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +73,20 @@ class WhatIf:
             return 0.0
         return min(1.0, max(0.0, (self.now_s - step_s) / lost_s))
 
+    def is_the_setting(self, step_s: float | None) -> bool:
+        """Whether a predicted step is what to advise of several changes that win back the same time.
+
+        A setting is changed in a line, so it comes before work on items or batches that wins a little more. Of settings
+        the one that wins most is meant.
+        """
+        if step_s is None:
+            return False
+        works = (self.unblocked_s, self.no_cpu_s, self.light_handover_s, self.even_s)
+        saved_s = self.now_s - step_s
+        most_s = max((self.now_s - s for s in works if s is not None), default=0.0)
+        settings = (self.best_workers_s, self.alone_s)
+        return saved_s >= ENOUGH * most_s and all(step_s <= s * (1 + NEAR_BEST) for s in settings if s is not None)
+
     @property
     def most_gain_pct(self) -> float:
         """Largest rise of throughput, percent, that one change of the loader is predicted to bring."""
@@ -88,6 +115,7 @@ def what_if(
     usable_cpus: float | None = None,
     cpu_wait_share: float | None = None,
     batch: BatchShape | None = None,
+    loop_waits: LoopWaits | None = None,
 ) -> WhatIf:
     """Ask the model what a step takes with each cause gone.
 
@@ -96,8 +124,9 @@ def what_if(
         limits: What the workers may use.
         blocked_s: Mean time of a batch in which its worker waited for storage, network or a lock.
         usable_cpus: CPUs that this rank may use when no other job does.
-        cpu_wait_share: Share (0 to 1) of its time that a worker waits for a CPU: a loop that computes waits alike.
+        cpu_wait_share: Share (0 to 1) of its time that a worker waits for a CPU.
         batch: What a batch consists of.
+        loop_waits: Of the loop's thread for a CPU. Without it, a loop that computes is taken to wait like a worker.
     """
 
     def step_s(other: LoaderCosts, within: Limits = limits) -> float:
@@ -106,25 +135,21 @@ def what_if(
     now_s = step_s(costs)
     blocked = None if blocked_s is None else min(blocked_s, costs.service_s)
     handover_s = costs.default_handover_s if costs.handover_s is None else costs.handover_s
-    # Of what is measured the part that comes with the number of tensors goes: a single one is as light as it gets.
-    light = replace(costs, handover_s=min(handover_s, HANDOVER_S))
-    if batch is not None:
-        one = BatchShape(1, batch.bytes)
-        light_s = handover_s * default_handover_s(one) / default_handover_s(batch)
-        # Sending and receiving each tensor is work on both sides.
-        light = replace(
-            costs,
-            handover_s=light_s,
-            cpu_s=max(0.0, costs.cpu_s - max(0.0, batch.sending_s - one.sending_s)),
-            loop_cpu_s=max(0.0, costs.loop_cpu_s - (handover_s - light_s)),
-        )
     waits = min(MOST_WAITED, cpu_wait_share or 0.0)
     # Where CPUs are short the loop's thread has to wait for one as well, and takes longer to receive a batch.
     needed_s = (costs.cpu_s + costs.loop_cpu_s) / (limits.available_cpus or math.inf)
     short = needed_s >= SHORT * now_s or waits >= WAITS
-    quick_s = min(handover_s, costs.default_handover_s) if short else handover_s
-    loop_waits_s = min(MOST_WAITED * costs.work_s, costs.loop_cpu_s * waits / (1.0 - waits))
-    eased = replace(costs, work_s=costs.work_s - loop_waits_s, neighbour_wait_s=0.0, handover_s=quick_s)
+    usual_s = costs.default_handover_s if batch is None else default_handover_s(batch)
+    quick_s = min(handover_s, usual_s) if short else handover_s
+    if loop_waits is None:
+        loop_waits = _like_a_worker(costs, limits, waits)
+    # Only what falls into its own work makes that shorter; the rest is part of what it waits for anyway.
+    inside = min(1.0, costs.work_s / costs.step_time_s) if costs.step_time_s else 1.0
+
+    def eased(waits_s: float) -> LoaderCosts:
+        least_s = max((1.0 - MOST_WAITED) * costs.work_s, min(costs.work_s, costs.loop_cpu_s))
+        return replace(costs, work_s=max(least_s, costs.work_s - inside * waits_s), handover_s=quick_s)
+
     even = without_slow_batches(costs)
     neighbours = limits.neighbour_cpus > 0 and usable_cpus is not None
     return WhatIf(
@@ -132,19 +157,44 @@ def what_if(
         now_s=now_s,
         free_s=min(now_s, costs.work_s),
         best_workers_s=best_workers(costs, limits).step_time_s,
-        light_handover_s=step_s(light),
+        light_handover_s=step_s(_light(costs, handover_s, batch)),
         even_s=None if even is None else step_s(even),
         unblocked_s=None
         if blocked is None
-        else step_s(replace(costs, service_s=costs.service_s - blocked), replace(limits, shared_s=0.0)),
-        no_cpu_s=None if blocked is None else step_s(replace(eased, service_s=blocked, cpu_s=0.0)),
+        else step_s(replace(costs, service_s=costs.service_s - blocked), replace(limits, shared_s=0.0, adds_s=0.0)),
+        no_cpu_s=None
+        if blocked is None
+        else step_s(replace(eased(loop_waits.all_s), neighbour_wait_s=0.0, service_s=blocked, cpu_s=0.0)),
         alone_s=step_s(
-            eased,
+            replace(eased(loop_waits.neighbours_s), neighbour_wait_s=0.0),
             replace(limits, available_cpus=usable_cpus, neighbour_cpus=0.0),
         )
         if neighbours
         else None,
     )
+
+
+def _light(costs: LoaderCosts, handover_s: float, batch: BatchShape | None) -> LoaderCosts:
+    """Return the costs with batches of one tensor: the part of the hand-over goes that comes with their number."""
+    if batch is None:
+        return replace(costs, handover_s=min(handover_s, HANDOVER_S))
+    one = BatchShape(1, batch.bytes)
+    light_s = handover_s * default_handover_s(one) / default_handover_s(batch)
+    # Sending and receiving each tensor is work on both sides.
+    return replace(
+        costs,
+        handover_s=light_s,
+        cpu_s=max(0.0, costs.cpu_s - max(0.0, batch.sending_s - one.sending_s)),
+        loop_cpu_s=max(0.0, costs.loop_cpu_s - (handover_s - light_s)),
+    )
+
+
+def _like_a_worker(costs: LoaderCosts, limits: Limits, waits: float) -> LoopWaits:
+    """Guess what the loop's thread waits for a CPU from what a worker does, and divide it by who runs beside it."""
+    all_s = min(MOST_WAITED * costs.work_s, costs.loop_cpu_s * waits / (1.0 - waits))
+    own = costs.cpu_s / costs.step_time_s if costs.current and costs.step_time_s else 0.0
+    beside = limits.neighbour_cpus + own
+    return LoopWaits(all_s, all_s * limits.neighbour_cpus / beside if beside > 0 else 0.0)
 
 
 def without_slow_batches(costs: LoaderCosts) -> LoaderCosts | None:
