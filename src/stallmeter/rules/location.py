@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..records import CodeLook
-from ..records.diagnosis import Advice, Diagnosis, Location
+from ..records.diagnosis import Advice, Diagnosis, Evidence, Location
 from ..window import Window
 from ..workers.function_gain import FunctionGain, gain_without_function, shares
 
@@ -36,8 +36,23 @@ def located(diagnosis: Diagnosis, window: Window) -> Diagnosis:
     if share_pct < LEAST_PCT:
         return diagnosis
     call = spot.calls[0] if spot.calls else None
+    if diagnosis.rule == "slow-batches":
+        diagnosis = replace(diagnosis, evidence=(*diagnosis.evidence, *_slow_items(look)))
     place = Location(file=spot.file, line=spot.line, function=spot.function, share_pct=share_pct, call=call)
     return replace(diagnosis, location=place)
+
+
+SLOW_ITEMS = 3
+"""So many are named."""
+
+
+def _slow_items(look: CodeLook) -> list[Evidence]:
+    """Return which items made a batch slow: their indices, times and sizes, never what they hold."""
+    found = []
+    for item in look.items[:SLOW_ITEMS]:
+        size = "" if item.size_bytes is None else f", {item.size_bytes:,} bytes"
+        found.append(Evidence(f"item {item.index} of the dataset{size}", item.wall_s, "s", look.item_s, "median item"))
+    return found
 
 
 WORTH_PCT = 3.0
