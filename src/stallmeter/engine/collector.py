@@ -75,15 +75,18 @@ GIVE_UP_S = 15.0
 """Most time for the last sample at the end of a run, those that hang in it included."""
 
 
-class Profiler(Source, Protocol):
-    """A source that profiles a few steps when a verdict asks for it."""
-
-    files: dict[str, Path]
-    """What it wrote, by the name that it has on a tracker."""
+class Look(Source, Protocol):
+    """A source that looks closer for a short time when a verdict asks for it."""
 
     def request(self, rule: str, steps: int) -> None:
-        """Ask for the profile, if this primary cause is one that it would explain."""
+        """Ask for the look, if this primary cause is one that it would explain."""
         ...
+
+
+class Profiler(Look, Protocol):
+    """One that writes files: by the name that each has on a tracker."""
+
+    files: dict[str, Path]
 
 
 class Collector:
@@ -100,7 +103,7 @@ class Collector:
         sources: What is measured besides the loop.
         output: Where the records go.
         worker_tuner: Decides about the number of workers; None where that was not wanted.
-        profiler: Asked when a verdict lies inside the step, and one of the sources; None where that was not wanted.
+        looks: Those of the sources that are told each verdict, for they look closer where it calls for that.
         job_watch: Exchanges verdicts with the other ranks; None for a run of one.
         after: What a thread beside the training does once the run was asked to end, with `end` for a beginning.
         cut_short: Makes ``after`` come back soon.
@@ -119,7 +122,7 @@ class Collector:
         sources: Sequence[Source],
         output: Output,
         worker_tuner: WorkerTuner | None = None,
-        profiler: Profiler | None = None,
+        looks: Sequence[Look] = (),
         job_watch: JobWatch | None = None,
         after: Callable[[], None] = lambda: None,
         cut_short: Callable[[], None] = lambda: None,
@@ -134,7 +137,7 @@ class Collector:
         self._own_slot = own_slot
         self._output = output
         self._worker_tuner = worker_tuner
-        self._profiler = profiler
+        self._looks = looks
         self._job_watch = job_watch
         self.sources = {source.name: source for source in sources}
         self.sampler = Sampler(
@@ -455,8 +458,9 @@ class Collector:
         verdict = evaluate(self._options.rules, self._window, self._guard.ask)
         changed = verdict.primary != self._own_verdict.primary
         self._own_verdict = verdict
-        if self._profiler is not None and verdict.primary is not None:
-            self._profiler.request(verdict.primary.rule, self._clock.index)
+        rule = "" if verdict.primary is None else verdict.primary.rule
+        for look in self._looks:
+            self._guard.attempt(f"source {look.name}", look.request, rule, self._clock.index)
         if self._output.recorder is not None and (changed or self._final_tick):
             self._output.recorder.write(verdict)
         if self._final_tick:

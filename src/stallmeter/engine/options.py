@@ -40,6 +40,7 @@ class OptionArguments(TypedDict, total=False):
     on_num_workers: OnNumWorkers
     sync_probe_steps: int
     deep_steps: int
+    deep_batches: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,9 @@ class Options:
     deep_steps: int = 0
     """Steps of torch.profiler when the cause lies inside the step, once; 0 for none. Not beside a PyTorchProfiler of
     Lightning's Trainer."""
+    deep_batches: int = 3
+    """Batches in which every call is timed, where they are made, when making them is the cause; once, and again with
+    another number of workers. 0 for none."""
 
     @classmethod
     def of(cls, arguments: OptionArguments) -> Options:
@@ -129,10 +133,10 @@ class Options:
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or not 0.01 <= value <= 86_400:
                 raise SettingError(f"{name} is {value!r}; give a number of seconds between 0.01 and 86400")
-        for name in ("sync_probe_steps", "deep_steps"):
-            value = getattr(self, name)
+        for name in ("sync_probe_steps", "deep_steps", "deep_batches"):
+            value, of = getattr(self, name), name.rpartition("_")[2]
             if not isinstance(value, int) or not 0 <= value <= 1000:
-                raise SettingError(f"{name} is {value!r}; give a number of steps from 0, for none, to 1000")
+                raise SettingError(f"{name} is {value!r}; give a number of {of} from 0, for none, to 1000")
         if self.close_budget_s < 0:
             raise SettingError(f"close_budget_s is {self.close_budget_s!r}; give 0 or more seconds")
 

@@ -22,7 +22,7 @@ from ..timing.ledger import BACKWARD, CALLBACKS, COMPUTE, DATA_WAIT, FORWARD, LO
 from ..window import Window
 from ..workers.apply import WorkerTuner
 from .between_steps import BetweenSteps
-from .collector import Collector, Profiler
+from .collector import Collector, Look, Profiler
 from .context import RunContext
 from .ending import Draw, Ending
 from .guard import Guard
@@ -106,7 +106,8 @@ def assemble(
     makers = _usual_sources(options, context, clock, window, output, between_steps, probe)
     sources = [*options.sources, *(source for name, make in makers.items() for source in guard(name, make) or ())]
     profiler = guard("the profiler", _profiler, options, context, output, window, between_steps)
-    sources += [source for source in (probe, profiler) if source is not None]
+    batch_look = guard("the look into batches", _batch_look, options, probe, window)
+    sources += [source for source in (probe, profiler, batch_look) if source is not None]
     worker_tuner = guard("num_workers", _worker_tuner, options, context, guard, inbox.append)
 
     collector = Collector(
@@ -120,7 +121,7 @@ def assemble(
         sources=sources,
         output=output,
         worker_tuner=worker_tuner,
-        profiler=profiler,
+        looks=[look for look in (profiler, batch_look) if look is not None],
         job_watch=_job_watch(context, window, inbox.append),
         # The thread for the ending is made now: while the interpreter ends none can be started.
         after=lambda: run.do_ending(),
@@ -357,6 +358,19 @@ def _profiler(
 
     suffix = f"-rank{context.rank}" if context.rank else ""
     return DeepProfiler(options.deep_steps, between_steps.add, lambda: output.folder, median_s, suffix=suffix)
+
+
+def _batch_look(options: Options, probe: LoaderProbe | None, window: Window) -> Look | None:
+    """Return what looks into a few batches when making them is the cause."""
+    if not options.deep_batches or probe is None:
+        return None
+    from ..sources.loader.look import WorkerLook
+
+    def workers() -> tuple[int, int] | None:
+        loader = window.loader
+        return None if loader.num_workers is None or loader.info is None else (loader.num_workers, loader.info.loader)
+
+    return WorkerLook(options.deep_batches, probe, workers)
 
 
 def _worker_tuner(

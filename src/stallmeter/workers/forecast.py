@@ -71,6 +71,8 @@ class Outlook:
     """Step time with the present number of workers if the dataset had a shard for each; None where it has."""
     steps_share: float = 1.0
     """Share (0 to 1) of the training time that its steps take; the rest are checkpoints, validation and starts."""
+    asked: tuple[LoaderCosts, Limits] | None = None
+    """What the model was asked with."""
 
     @property
     def recommended(self) -> int:
@@ -218,6 +220,7 @@ def _forecast(window: Window, current: int) -> Outlook | None:
             is_doubtful=doubtful,
             which=window.loader.which,
             steps_share=_steps_share(window, costs),
+            asked=(costs, limits),
             unsharded_s=predict_step_time_s(costs, replace(limits, shards=None), current)
             if window.workers.idle
             else None,

@@ -1,0 +1,371 @@
+"""Every call of one thread, timed while a few batches are made.
+
+`sys.setprofile` and no sampling thread: such a thread only runs when the one it looks at gives up the GIL, and so sees
+its waits and hardly any of its computing. What the profiler itself takes is left out twice: the time inside it is known
+exactly, and what the interpreter needs to call it is measured beforehand and taken off for each event. Of the clocks
+only the cheap one is read for each event; the thread's CPU time, a system call, only where enough time has passed for
+a wait.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from time import perf_counter_ns, thread_time_ns
+from types import CodeType, FrameType
+from typing import Any
+
+from ...machine.procfs import open_run_queue, read_run_queue, run_queue_ns
+from .fold import Frame, Seen
+from .whose import Function, Whose
+
+MAY_WAIT_NS = 30_000
+"""Between two events; a shorter time is taken for computing."""
+
+MAY_QUEUE_NS = 200_000
+"""A shorter time without a CPU is taken for a wait of the program's own."""
+
+DEEPEST = 200
+"""Calls deeper than that are added to the one at this depth."""
+
+MOST_NODES = 20_000
+"""Different stacks; what calls in more ways than that is not understood by looking at them."""
+
+MORE = 1.3
+"""Code of the program may be slowed down by so much more than the code that it was measured with."""
+
+_NEVER = b"0 0 0"
+"""What the kernel says of a thread that has not run."""
+
+_TRIES, _CALLS, _TURNS = 5, 100, 2000
+"""Of the measurement of what an event costs: the quickest try counts."""
+
+
+class _Node:
+    """One stack of calls: a function, called from one place in another one."""
+
+    __slots__ = ("asked_at", "blocked_ns", "callees", "code", "events", "function", "module", "wall_ns")
+
+    def __init__(
+        self,
+        code: CodeType | None = None,
+        function: Function | None = None,
+        asked_at: int = 0,
+        module: str | None = None,
+    ) -> None:
+        self.code = code
+        """None where it is not written in Python."""
+        self.function = function
+        self.asked_at = asked_at
+        """Offset in the caller's code."""
+        self.module = module
+        self.callees: dict[Any, _Node] = {}
+        self.wall_ns: float = 0
+        """Without its callees."""
+        self.blocked_ns: float = 0
+        self.events: float = 0
+
+
+class _Budget:
+    """What may still be spent."""
+
+    __slots__ = ("events", "nodes", "spent_at")
+
+    def __init__(self, events: int) -> None:
+        self.events = events
+        self.nodes = MOST_NODES
+        self.spent_at = 0
+        """When nothing was left, ns; 0 while there is."""
+
+
+class _Waits:
+    """Parts the time for which the thread did not compute: it waited, or others had its CPU.
+
+    Args:
+        queued: Returns the time for which the thread has waited for a CPU, ns.
+    """
+
+    __slots__ = ("_behind", "_queued", "_queued_ns")
+
+    def __init__(self, queued: Callable[[], int]) -> None:
+        self._queued = queued
+        self._queued_ns = queued()
+        self._behind = perf_counter_ns() - thread_time_ns()
+        """How far the CPU time is behind the wall clock: it falls behind further where one waits."""
+
+    def take(self, node: _Node, asked: int, took: int) -> None:
+        """Book what of the time until now, part of that since the last event, was none of computing."""
+        before, self._behind = self._behind, asked - thread_time_ns()
+        waited = min(took, max(0, self._behind - before))
+        if waited > MAY_QUEUE_NS:
+            before, self._queued_ns = self._queued_ns, self._queued()
+            kept = min(waited, max(0, self._queued_ns - before))
+            node.wall_ns -= kept
+            waited -= kept
+        node.blocked_ns += waited
+
+
+Callback = Callable[[FrameType, str, Any], None]
+Settle = Callable[[], None]
+
+
+class CallTracer:
+    """Times the calls of the thread that begins and ends it, any number of times in turn.
+
+    Args:
+        whose: Names the functions.
+    """
+
+    def __init__(self, whose: Whose) -> None:
+        self._whose = whose
+        self._budget = _Budget(0)
+        self._root = _Node()
+        self._callback: Callback | None = None
+        self._settle: Settle = _nothing
+        self._fd: int | None = None
+        self._event_ns, self._slower = _costs()
+        self._lines: dict[CodeType, tuple[list[int], list[int]]] = {}
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there were too many calls to time all of them since the last beginning."""
+        return bool(self._budget.spent_at)
+
+    def begin(self, events: int) -> None:
+        """Begin to time the calls that the calling function makes.
+
+        Args:
+            events: After so many calls and returns nothing more is timed.
+        """
+        self._budget = _Budget(events)
+        self._begin(self._root)
+
+    def end(self) -> bool:
+        """Stop; returns whether all went as it should. A profiler that replaced this one meanwhile is left alone."""
+        ours = sys.getprofile() is self._callback
+        if ours:
+            sys.setprofile(None)
+            self._settle()
+        self._callback, self._settle = None, _nothing
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+        return ours or self.is_cut
+
+    def resume(self, events: int) -> None:
+        """Go on after there were too many calls: with what the function that was called first calls from now on.
+
+        What has gone by unseen is taken to have been like what was seen.
+
+        Args:
+            events: So many more.
+        """
+        seen_ns, missed_ns = _total_ns(self._root), perf_counter_ns() - self._budget.spent_at
+        _scale(self._root, 1.0 + missed_ns / seen_ns if seen_ns else 1.0)
+        self._budget = _Budget(events)
+        self._begin(max(self._root.callees.values(), key=_total_ns, default=self._root))
+
+    def forget(self) -> None:
+        """Drop what was seen."""
+        self._root = _Node()
+
+    def seen(self, cpu_s: float | None = None) -> list[Seen]:
+        """Return what was seen. Our own functions are left out; their time is that of who called them.
+
+        Args:
+            cpu_s: CPU time of the same work without a profiler, where it is known. Before Python 3.12 the interpreter
+                runs all code in a slower way under one, and what libraries compute beside it is not slower.
+        """
+        found = list(self._walk(self._root, ()))
+        own_s = sum(seen.cpu_s or 0.0 for seen in found if seen.stack[-1].function.file)
+        rest_s = sum(seen.cpu_s or 0.0 for seen in found) - own_s
+        if cpu_s is None or not own_s:
+            return found
+        by = min(1.0, max(1.0 / (MORE * self._slower), (cpu_s - rest_s) / own_s))
+        return [_quicker(seen, by) if seen.stack[-1].function.file else seen for seen in found]
+
+    def codes(self, functions: set[Function]) -> list[CodeType]:
+        """Return the code of functions that were seen: their own, and that of comprehensions in them."""
+        found: dict[int, CodeType] = {}
+        todo = [self._root]
+        while todo:
+            node = todo.pop()
+            if node.code is not None and self._whose.code(node.code, node.module) in functions:
+                found[id(node.code)] = node.code
+            todo += node.callees.values()
+        return list(found.values())
+
+    def _begin(self, node: _Node) -> None:
+        if self._fd is None:
+            self._fd = open_run_queue()  # it names the thread that opens it
+        self._callback, self._settle = _callback(node, self._budget, self._whose, self._queued_ns)
+        sys.setprofile(self._callback)
+
+    def _queued_ns(self) -> int:
+        found = None if self._fd is None else run_queue_ns(_NEVER, read_run_queue(self._fd))
+        return found or 0
+
+    def _walk(self, node: _Node, stack: tuple[Frame, ...]) -> Iterator[Seen]:
+        wall_ns = max(0.0, node.wall_ns - node.events * self._event_ns)
+        if stack and wall_ns:
+            cpu_ns = max(0.0, wall_ns - node.blocked_ns)
+            yield Seen(stack, wall_ns / 1e9, cpu_ns / 1e9)
+        for callee in node.callees.values():
+            if not stack and callee.code is None:
+                continue  # the profiler being set, and taken away
+            function = callee.function if callee.code is None else self._whose.code(callee.code, callee.module)
+            if function is None or function.file.startswith("stallmeter/"):
+                yield from self._walk(callee, stack)
+                continue
+            asked = stack
+            if stack and node.code is not None:
+                asked = (*stack[:-1], Frame(stack[-1].function, self._line(node.code, callee.asked_at)))
+            yield from self._walk(callee, (*asked, Frame(function)))
+
+    def _line(self, code: CodeType, offset: int) -> int:
+        known = self._lines.get(code)
+        if known is None:
+            found = [(start, line) for start, _, line in code.co_lines() if line is not None]
+            known = self._lines[code] = [start for start, _ in found], [line for _, line in found]
+        starts, lines = known
+        at = bisect_right(starts, offset) - 1
+        return lines[at] if at >= 0 else 0
+
+
+def why_not() -> str | None:
+    """Return why calls of this thread cannot be timed now, None when they can: somebody else looks at them."""
+    if sys.getprofile() is not None:
+        return "another profiler is active"
+    if sys.gettrace() is not None:
+        return "a debugger or a coverage tool is active"
+    monitoring = getattr(sys, "monitoring", None)  # from Python 3.12 on
+    if monitoring is not None and any(monitoring.get_tool(tool) for tool in range(6)):
+        return "a profiler, a debugger or a coverage tool is active"
+    return None
+
+
+def _callback(
+    root: _Node, budget: _Budget, whose: Whose, queued: Callable[[], int] = lambda: 0
+) -> tuple[Callback, Settle]:
+    """Return a profile function that adds to a tree, and what adds the time since its last call.
+
+    It is called for every call of the program: hence one function whose state are cells, and nothing looked up twice.
+    It must not raise, for that would be raised in the program.
+    """
+    now, last = perf_counter_ns, perf_counter_ns()
+    node, nodes = root, [root]
+    frames: list[FrameType | None] = [None]
+    wait = _Waits(queued).take
+
+    def settle() -> None:
+        asked = now()
+        node.wall_ns += asked - last
+        wait(node, asked, asked - last)
+
+    def callback(frame: FrameType, event: str, arg: Any) -> None:
+        nonlocal node, last
+        asked = now()
+        took = asked - last
+        node.wall_ns += took
+        node.events += 1
+        if took > MAY_WAIT_NS:
+            wait(node, asked, took)
+        if event == "call":
+            caller = frames[-1]
+            code = frame.f_code
+            at = -1 if caller is None else caller.f_lasti
+            callee = node.callees.get((id(code), at))
+            if callee is None and len(nodes) < DEEPEST:
+                budget.nodes -= 1
+                callee = node.callees[id(code), at] = _Node(code, None, at, frame.f_globals.get("__name__"))
+            node = callee or node
+            nodes.append(node)
+            frames.append(frame)
+        elif event == "c_call":
+            key = arg.__name__, frame.f_lasti
+            callee = node.callees.get(key)
+            if callee is None:
+                budget.nodes -= 1
+                callee = node.callees[key] = _Node(None, whose.builtin(arg), frame.f_lasti)
+            node = callee
+            nodes.append(node)
+            frames.append(frame)
+        elif frames[-1] is frame and len(frames) > 1:  # return, c_return, c_exception
+            frames.pop()
+            nodes.pop()
+            node = nodes[-1]
+        elif event == "return" and frame in frames:  # what it called ended without a word
+            at = frames.index(frame)
+            del frames[at:], nodes[at:]
+            node = nodes[-1]
+        budget.events -= 1
+        if budget.events < 0 or budget.nodes < 0:
+            budget.spent_at = now()
+            frames.clear()
+            sys.setprofile(None)
+        last = now()
+
+    return callback, settle
+
+
+def _nothing() -> None:
+    return None
+
+
+def _costs() -> tuple[float, float]:
+    """Measure what a profile function costs besides its own time.
+
+    Returns:
+        Nanoseconds of the interpreter for each event, and how many times as long it takes for code while there is one.
+    """
+
+    def empty() -> None:
+        return None
+
+    def calls() -> int:
+        began = perf_counter_ns()
+        for _ in range(_CALLS):
+            empty()
+            len(())
+        return perf_counter_ns() - began
+
+    def turns() -> int:
+        began, x = perf_counter_ns(), 0
+        for i in range(_TURNS):
+            x += i * i
+        return perf_counter_ns() - began
+
+    calls_ns, turns_ns = (min(of() for _ in range(_TRIES)) for of in (calls, turns))
+    traced_ns, slow_ns, whose = [], [], Whose()
+    for _ in range(_TRIES):
+        root = _Node()
+        callback, _ = _callback(root, _Budget(10 * _CALLS), whose)
+        sys.setprofile(callback)
+        calls()
+        sys.setprofile(None)
+        traced_ns.append(_total_ns(root))
+        sys.setprofile(callback)
+        slow_ns.append(turns())
+        sys.setprofile(None)
+    slower = max(1.0, min(slow_ns) / max(1, turns_ns))
+    loops_ns = calls_ns * (slower - 1.0)
+    return max(0.0, min(traced_ns) - calls_ns - loops_ns) / (4 * _CALLS), slower
+
+
+def _quicker(seen: Seen, by: float) -> Seen:
+    cpu_s = seen.cpu_s or 0.0
+    return Seen(seen.stack, seen.wall_s - (1.0 - by) * cpu_s, by * cpu_s)
+
+
+def _total_ns(node: _Node) -> float:
+    return node.wall_ns + sum(map(_total_ns, node.callees.values()))
+
+
+def _scale(node: _Node, by: float) -> None:
+    node.wall_ns *= by
+    node.blocked_ns *= by
+    node.events *= by
+    for callee in node.callees.values():
+        _scale(callee, by)
