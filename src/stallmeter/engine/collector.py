@@ -86,6 +86,18 @@ class Profiler(Source, Protocol):
         ...
 
 
+class Looks(Source, Protocol):
+    """A source that looks where in the code time is spent, and into what verdicts name."""
+
+    def request(self, verdict: Verdict) -> None:
+        """Ask for what a verdict names."""
+        ...
+
+    def end(self) -> None:
+        """The next sample is the last one."""
+        ...
+
+
 class Collector:
     """Takes what came in, keeps it and has it evaluated, on a sampler thread of its own.
 
@@ -101,6 +113,7 @@ class Collector:
         output: Where the records go.
         worker_tuner: Decides about the number of workers; None where that was not wanted.
         profiler: Asked when a verdict lies inside the step, and one of the sources; None where that was not wanted.
+        looks: Told of the verdicts, and one of the sources; None where that was not wanted.
         job_watch: Exchanges verdicts with the other ranks; None for a run of one.
         after: What a thread beside the training does once the run was asked to end, with `end` for a beginning.
         cut_short: Makes ``after`` come back soon.
@@ -120,6 +133,7 @@ class Collector:
         output: Output,
         worker_tuner: WorkerTuner | None = None,
         profiler: Profiler | None = None,
+        looks: Looks | None = None,
         job_watch: JobWatch | None = None,
         after: Callable[[], None] = lambda: None,
         cut_short: Callable[[], None] = lambda: None,
@@ -135,6 +149,7 @@ class Collector:
         self._output = output
         self._worker_tuner = worker_tuner
         self._profiler = profiler
+        self._looks = looks
         self._job_watch = job_watch
         self.sources = {source.name: source for source in sources}
         self.sampler = Sampler(
@@ -204,6 +219,8 @@ class Collector:
         """What the sampler thread does before it ends; begun again where a source or rule hung in it."""
         if not self._final_tick:
             self._final_tick = True
+            if self._looks is not None:
+                self._guard.attempt("looking into the loop", self._looks.end)
             self._inbox.append(Event(time_s=time.time(), name="end", detail=self._reason))
             # An emergency checkpoint may wait for this: first what is known, then what has to be asked for.
             self._guard.attempt("taking the steps", self._take_steps)
@@ -457,6 +474,8 @@ class Collector:
         self._own_verdict = verdict
         if self._profiler is not None and verdict.primary is not None:
             self._profiler.request(verdict.primary.rule, self._clock.index)
+        if self._looks is not None:
+            self._guard.attempt("looking into the loop", self._looks.request, verdict)
         if self._output.recorder is not None and (changed or self._final_tick):
             self._output.recorder.write(verdict)
         if self._final_tick:

@@ -22,7 +22,7 @@ from ..timing.ledger import BACKWARD, CALLBACKS, COMPUTE, FORWARD, LOOP, OPTIMIZ
 from ..window import Window
 from ..workers.apply import WorkerTuner
 from .between_steps import BetweenSteps
-from .collector import Collector, Profiler
+from .collector import Collector, Looks, Profiler
 from .context import RunContext
 from .ending import Draw, Ending
 from .guard import Guard
@@ -103,6 +103,8 @@ def assemble(
     profiler = guard("the profiler", _profiler, options, context, output, window, between_steps)
     sources += [source for source in (probe, profiler) if source is not None]
     worker_tuner = guard("num_workers", _worker_tuner, options, context, guard, inbox.append)
+    looks = guard("looking into the loop", _loop_looks, options, context, clock, window, own_slot)
+    sources += [] if looks is None else [looks]
 
     collector = Collector(
         options,
@@ -116,6 +118,7 @@ def assemble(
         output=output,
         worker_tuner=worker_tuner,
         profiler=profiler,
+        looks=looks,
         job_watch=_job_watch(context, window, inbox.append),
         # The thread for the ending is made now: while the interpreter ends none can be started.
         after=lambda: run.do_ending(),
@@ -329,6 +332,15 @@ def _profiler(
 
     suffix = f"-rank{context.rank}" if context.rank else ""
     return DeepProfiler(options.deep_steps, between_steps.add, lambda: output.folder, median_s, suffix=suffix)
+
+
+def _loop_looks(options: Options, context: RunContext, clock: StepClock, window: Window, own_slot: int) -> Looks | None:
+    """Return what looks at the training thread's stack, where that is wanted."""
+    if not options.loop_looks:
+        return None
+    from ..sources.stacks.source import LoopLooks
+
+    return LoopLooks(clock, window, own_slot, framework=context.loop_bucket == "loop")
 
 
 def _worker_tuner(
