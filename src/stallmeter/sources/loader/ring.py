@@ -68,7 +68,8 @@ _RECORD = Struct(f"={len(Fetch._fields)}q")
 _WORD = 8
 _COUNT, _PID, _SINCE, _ASKED, _BEGAN, _RECORDS = range(6)
 _LANE = _RECORDS + CAPACITY * len(Fetch._fields)
-_ROW = 1 + LANES * _LANE
+_STARTS, _ORDER, _HEAD = range(3)
+_ROW = _HEAD + LANES * _LANE
 
 
 def words(workers: int) -> int:
@@ -107,6 +108,10 @@ class Ring:
             raise IndexError(worker)
         return RingWriter(self, self._words, worker * _ROW)
 
+    def order(self, worker: int, order: int) -> None:
+        """Have a worker look into some of its batches; see `Order`. 0 takes it back."""
+        self._words[worker * _ROW + _ORDER] = order
+
     def drain(self) -> list[tuple[int, Fetch]]:
         """Return worker and record of each batch since the last call. For one reader."""
         return [(i // LANES, fetch) for i in range(len(self._read)) for fetch in self._drain(i)]
@@ -129,7 +134,7 @@ class Ring:
         return [making for making in found if making.began_ns]
 
     def _at(self, i: int) -> int:
-        return i // LANES * _ROW + 1 + i % LANES * _LANE
+        return i // LANES * _ROW + _HEAD + i % LANES * _LANE
 
     def _drain(self, i: int) -> list[Fetch]:
         at, first = self._at(i), self._read[i]
@@ -172,6 +177,10 @@ class RingWriter:
         if self._words[self._at + _PID] == self._pid:
             self._words[self._at + _BEGAN] = began_ns
 
+    def order(self) -> int:
+        """Return what `Ring.order` left for this worker; 0 where there is nothing."""
+        return self._words[self._row + _ORDER]
+
     def write(self, *record: int) -> None:
         """Append a record: the fields of `Fetch`. It is dropped when more iterators are alive than there are lanes."""
         words, at = self._words, self._at
@@ -194,9 +203,9 @@ class RingWriter:
         self._claims -= 1
         # Not atomic: two workers that start at one moment may read the same number and take the same lane. The pid that
         # was written last owns it; the other one sees that at its next record and moves on.
-        starts = words[row]
-        words[row] = starts + 1
-        self._at = at = row + 1 + starts % LANES * _LANE
+        starts = words[row + _STARTS]
+        words[row + _STARTS] = starts + 1
+        self._at = at = row + _HEAD + starts % LANES * _LANE
         words[at + _BEGAN] = 0
         words[at + _SINCE] = self._since_ns  # before the pid, which says that there is somebody
         words[at + _PID] = self._pid

@@ -1,0 +1,329 @@
+"""Every call of one thread, timed while a few batches are made.
+
+`sys.setprofile` and no sampling thread: such a thread only runs when the one it looks at gives up the GIL, and so sees
+its waits and hardly any of its computing. What the profiler itself takes is left out twice: the time inside it is known
+exactly, and what the interpreter needs to call it is measured beforehand and taken off for each event. Of the clocks
+only the cheap one is read for each event; the thread's CPU time, a system call, only where enough time has passed for
+a wait.
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from time import perf_counter_ns, thread_time_ns
+from types import CodeType, FrameType
+from typing import Any
+
+from .fold import Frame, Seen
+from .whose import Function, Whose
+
+MAY_WAIT_NS = 30_000
+"""Between two events; a shorter time is taken for computing."""
+
+DEEPEST = 200
+"""Calls deeper than that are added to the one at this depth."""
+
+MOST_NODES = 20_000
+"""Different stacks; what calls in more ways than that is not understood by looking at them."""
+
+MORE = 1.3
+"""Code of the program may be slowed down by so much more than the code that it was measured with."""
+
+_TRIES, _CALLS, _TURNS = 5, 100, 2000
+"""Of the measurement of what an event costs: the quickest try counts."""
+
+
+class _Node:
+    """One stack of calls: a function, called from one place in another one."""
+
+    __slots__ = ("asked_at", "blocked_ns", "callees", "code", "events", "function", "module", "wall_ns")
+
+    def __init__(
+        self,
+        code: CodeType | None = None,
+        function: Function | None = None,
+        asked_at: int = 0,
+        module: str | None = None,
+    ) -> None:
+        self.code = code
+        """None where it is not written in Python."""
+        self.function = function
+        self.asked_at = asked_at
+        """Offset in the caller's code."""
+        self.module = module
+        self.callees: dict[Any, _Node] = {}
+        self.wall_ns: float = 0
+        """Without its callees."""
+        self.blocked_ns: float = 0
+        self.events: float = 0
+
+
+class _Budget:
+    """What may still be spent."""
+
+    __slots__ = ("events", "nodes", "spent")
+
+    def __init__(self, events: int) -> None:
+        self.events = events
+        self.nodes = MOST_NODES
+        self.spent = False
+
+
+Callback = Callable[[FrameType, str, Any], None]
+Settle = Callable[[], None]
+
+
+class CallTracer:
+    """Times the calls of the thread that begins and ends it, any number of times in turn.
+
+    Args:
+        whose: Names the functions.
+        most_events: So many calls and returns, all together; when they are used up nothing more is timed.
+    """
+
+    def __init__(self, whose: Whose, most_events: int) -> None:
+        self._whose = whose
+        self._budget = _Budget(most_events)
+        self._root = _Node()
+        self._callback: Callback | None = None
+        self._settle: Settle = _nothing
+        self._event_ns, self._slower = _costs()
+        self._lines: dict[CodeType, tuple[list[int], list[int]]] = {}
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there were too many calls to time all of them."""
+        return self._budget.spent
+
+    def begin(self) -> None:
+        """Begin to time calls: of the calling thread, and those made from the calling function on."""
+        self._begin(self._root)
+
+    def end(self) -> bool:
+        """Stop; returns whether all went as it should. A profiler that replaced this one meanwhile is left alone."""
+        ours = sys.getprofile() is self._callback
+        if ours:
+            sys.setprofile(None)
+            self._settle()
+        self._callback, self._settle = None, _nothing
+        return ours or self.is_cut
+
+    def resume(self, missed_ns: int, events: int) -> None:
+        """Go on after there were too many calls: with what its first callee calls from now on.
+
+        Args:
+            missed_ns: What has gone by unseen: it is taken to have been like what was seen.
+            events: So many more.
+        """
+        seen_ns = _total_ns(self._root)
+        _scale(self._root, 1.0 + missed_ns / seen_ns if seen_ns else 1.0)
+        self._budget = _Budget(events)
+        callees = self._root.callees.values()
+        self._begin(max(callees, key=_total_ns, default=self._root))
+
+    def forget(self) -> None:
+        """Drop what was seen."""
+        self._root = _Node()
+
+    def seen(self, cpu_s: float | None = None) -> list[Seen]:
+        """Return what was seen. Our own functions are left out; their time is that of who called them.
+
+        Args:
+            cpu_s: CPU time of the same work without a profiler, where it is known. Before Python 3.12 the interpreter
+                runs all code in a slower way under one, and what libraries compute beside it is not slower.
+        """
+        found = list(self._walk(self._root, ()))
+        own_s = sum(seen.cpu_s or 0.0 for seen in found if seen.stack[-1].function.file)
+        rest_s = sum(seen.cpu_s or 0.0 for seen in found) - own_s
+        if cpu_s is None or not own_s:
+            return found
+        by = min(1.0, max(1.0 / (MORE * self._slower), (cpu_s - rest_s) / own_s))
+        return [_quicker(seen, by) if seen.stack[-1].function.file else seen for seen in found]
+
+    def codes(self, functions: set[Function]) -> list[CodeType]:
+        """Return the code of functions that were seen: their own, and that of comprehensions in them."""
+        found: dict[int, CodeType] = {}
+        todo = [self._root]
+        while todo:
+            node = todo.pop()
+            if node.code is not None and self._whose.code(node.code, node.module) in functions:
+                found[id(node.code)] = node.code
+            todo += node.callees.values()
+        return list(found.values())
+
+    def _begin(self, node: _Node) -> None:
+        self._callback, self._settle = _callback(node, self._budget, self._whose)
+        sys.setprofile(self._callback)
+
+    def _walk(self, node: _Node, stack: tuple[Frame, ...]) -> Iterator[Seen]:
+        wall_ns = max(0.0, node.wall_ns - node.events * self._event_ns)
+        if stack and wall_ns:
+            cpu_ns = max(0.0, wall_ns - node.blocked_ns)
+            yield Seen(stack, wall_ns / 1e9, cpu_ns / 1e9)
+        for callee in node.callees.values():
+            if not stack and callee.code is None:
+                continue  # the profiler being set, and taken away
+            function = callee.function if callee.code is None else self._whose.code(callee.code, callee.module)
+            if function is None or function.file.startswith("stallmeter/"):
+                yield from self._walk(callee, stack)
+                continue
+            asked = stack
+            if stack and node.code is not None:
+                asked = (*stack[:-1], Frame(stack[-1].function, self._line(node.code, callee.asked_at)))
+            yield from self._walk(callee, (*asked, Frame(function)))
+
+    def _line(self, code: CodeType, offset: int) -> int:
+        known = self._lines.get(code)
+        if known is None:
+            found = [(start, line) for start, _, line in code.co_lines() if line is not None]
+            known = self._lines[code] = [start for start, _ in found], [line for _, line in found]
+        starts, lines = known
+        at = bisect_right(starts, offset) - 1
+        return lines[at] if at >= 0 else 0
+
+
+def why_not() -> str | None:
+    """Return why calls of this thread cannot be timed now, None when they can: somebody else looks at them."""
+    if sys.getprofile() is not None:
+        return "another profiler is active"
+    if sys.gettrace() is not None:
+        return "a debugger or a coverage tool is active"
+    monitoring = getattr(sys, "monitoring", None)  # from Python 3.12 on
+    if monitoring is not None and any(monitoring.get_tool(tool) for tool in range(6)):
+        return "a profiler, a debugger or a coverage tool is active"
+    return None
+
+
+def _callback(root: _Node, budget: _Budget, whose: Whose) -> tuple[Callback, Settle]:
+    """Return a profile function that adds to a tree, and what adds the time since its last call.
+
+    It is called for every call of the program: hence one function whose state are cells, and nothing looked up twice.
+    It must not raise, for that would be raised in the program.
+    """
+    now, cpu = perf_counter_ns, thread_time_ns
+    node, nodes = root, [root]
+    frames: list[FrameType | None] = [None]
+    last = now()
+    behind = last - cpu()  # how far the CPU time is behind the wall clock: it falls behind further where one waits
+
+    def settle() -> None:
+        asked = now()
+        node.wall_ns += asked - last
+        if asked - last > MAY_WAIT_NS:
+            node.blocked_ns += min(asked - last, max(0, asked - cpu() - behind))
+
+    def callback(frame: FrameType, event: str, arg: Any) -> None:
+        nonlocal node, last, behind
+        asked = now()
+        took = asked - last
+        node.wall_ns += took
+        node.events += 1
+        if took > MAY_WAIT_NS:
+            before, behind = behind, asked - cpu()
+            node.blocked_ns += min(took, max(0, behind - before))
+        if event == "call":
+            caller = frames[-1]
+            code = frame.f_code
+            at = -1 if caller is None else caller.f_lasti
+            callee = node.callees.get((id(code), at))
+            if callee is None:
+                callee = node
+                if len(nodes) < DEEPEST:
+                    budget.nodes -= 1
+                    callee = _Node(code, None, at, frame.f_globals.get("__name__"))
+                    node.callees[id(code), at] = callee
+            node = callee
+            nodes.append(node)
+            frames.append(frame)
+        elif event == "return":
+            # Frames that were there before have no place here; what ended without a word is passed over.
+            if frames[-1] is frame and len(frames) > 1:
+                frames.pop()
+                nodes.pop()
+                node = nodes[-1]
+            elif frame in frames:
+                at = frames.index(frame)
+                del frames[at:], nodes[at:]
+                node = nodes[-1]
+        elif event == "c_call":
+            name = arg.__name__
+            callee = node.callees.get((name, frame.f_lasti))
+            if callee is None:
+                budget.nodes -= 1
+                callee = node.callees[name, frame.f_lasti] = _Node(None, whose.builtin(arg), frame.f_lasti)
+            node = callee
+            nodes.append(node)
+            frames.append(frame)
+        elif frames[-1] is frame and len(frames) > 1:  # c_return, c_exception
+            frames.pop()
+            nodes.pop()
+            node = nodes[-1]
+        budget.events -= 1
+        if budget.events < 0 or budget.nodes < 0:
+            budget.spent = True
+            frames.clear()
+            sys.setprofile(None)
+        last = now()
+
+    return callback, settle
+
+
+def _nothing() -> None:
+    return None
+
+
+def _costs() -> tuple[float, float]:
+    """Measure what the interpreter needs for each call of a profile function, ns outside of it, and how many times as
+    long it takes for code while there is one.
+    """
+
+    def empty() -> None:
+        return None
+
+    def calls() -> int:
+        began = perf_counter_ns()
+        for _ in range(_CALLS):
+            empty()
+            len(())
+        return perf_counter_ns() - began
+
+    def turns() -> int:
+        began, x = perf_counter_ns(), 0
+        for i in range(_TURNS):
+            x += i * i
+        return perf_counter_ns() - began
+
+    calls_ns, turns_ns = (min(of() for _ in range(_TRIES)) for of in (calls, turns))
+    traced_ns, slow_ns, whose = [], [], Whose()
+    for _ in range(_TRIES):
+        root = _Node()
+        callback, _ = _callback(root, _Budget(10 * _CALLS), whose)
+        sys.setprofile(callback)
+        calls()
+        sys.setprofile(None)
+        traced_ns.append(_total_ns(root))
+        sys.setprofile(callback)
+        slow_ns.append(turns())
+        sys.setprofile(None)
+    slower = max(1.0, min(slow_ns) / max(1, turns_ns))
+    loops_ns = calls_ns * (slower - 1.0)
+    return max(0.0, min(traced_ns) - calls_ns - loops_ns) / (4 * _CALLS), slower
+
+
+def _quicker(seen: Seen, by: float) -> Seen:
+    cpu_s = seen.cpu_s or 0.0
+    return Seen(seen.stack, seen.wall_s - (1.0 - by) * cpu_s, by * cpu_s)
+
+
+def _total_ns(node: _Node) -> float:
+    return node.wall_ns + sum(map(_total_ns, node.callees.values()))
+
+
+def _scale(node: _Node, by: float) -> None:
+    node.wall_ns *= by
+    node.blocked_ns *= by
+    node.events *= by
+    for callee in node.callees.values():
+        _scale(callee, by)

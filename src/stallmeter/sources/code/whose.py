@@ -1,0 +1,275 @@
+"""Whose a function is, and what it is called: the user's own, a library's, or code that something generated.
+
+Files and names are looked at; nothing is imported, and no code of the program's is run.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""Folders of libraries, by name: several environments may be on one path."""
+
+_CELL = re.compile(r"ipython-input-(\d+)|ipykernel_\d+[/\\](\d+)\.py$")
+_INNER = re.compile(r"(\.<locals>)?\.?<(listcomp|setcomp|dictcomp|genexpr)>")
+"""Comprehensions are functions to the interpreter (before 3.12) and part of their function to everybody else."""
+
+_MODULES = {"_thread": "threading", "builtins": ""}
+"""Under which name the public knows a private module, where that is not the name without its underscore."""
+
+_OWN_FOLDER = str(Path(__file__).resolve().parents[2]) + os.sep
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function as it is shown."""
+
+    name: str
+    """Qualified within its module: ``Rotate.__call__``."""
+    file: str
+    """Relative to the program; of a library, from its package on; empty for one that is not written in Python."""
+    own: bool
+    """Whether it is the user's."""
+    dotted: str = ""
+    """Of a library, as the public knows it where that can be told: ``PIL.Image.Image.rotate``."""
+    package: str = ""
+    """Of a library; empty for the user's own, and for builtins."""
+    standard: bool = False
+    """Whether it comes with Python."""
+    generated: bool = False
+    """Whether something wrote it at run time: a dataclass, a decorator. It belongs to who called it."""
+    first_line: int = field(default=0, compare=False)
+    """Where it is defined; 0 where it has no lines."""
+
+    @property
+    def is_public(self) -> bool:
+        """Whether a user would call it by this name."""
+        parts = (self.dotted or self.name).split(".")
+        return bool(parts[-1]) and not any(part.startswith(("_", "<")) for part in parts)
+
+
+class Whose:
+    """Names functions. Answers are kept, for a stack has the same ones again and again.
+
+    Args:
+        roots: Folders of the program: what lies in one is shown relative to it, the first one first.
+    """
+
+    def __init__(self, roots: Iterable[str | os.PathLike[str]] = ()) -> None:
+        # Both, because Python resolves links in where it looks for modules and not in the program's own name.
+        self._roots = [str(path) for root in roots for path in (Path(root).absolute(), Path(root).resolve())]
+        self._standard = _standard_folders()
+        # By identity: equal code in two places is two functions. The code is kept, so that no id comes again.
+        self._known: dict[int, tuple[CodeType, Function]] = {}
+        self._outlines: dict[str, dict[tuple[int, str], str]] = {}
+
+    @classmethod
+    def of_program(cls) -> Whose:
+        """Return what names the functions of this process: its program's folder is the root, then the present one."""
+        return cls(_program_folders())
+
+    def code(self, code: CodeType, module: str | None = None) -> Function:
+        """Return what a Python function is.
+
+        Args:
+            code: Of the function.
+            module: ``__name__`` of its globals, where that is known: tells a program given by ``-c``.
+        """
+        known = self._known.get(id(code))
+        if known is None:
+            known = self._known[id(code)] = code, self._name(code, module)
+        return known[1]
+
+    def builtin(self, function: object) -> Function:
+        """Return what a function is that is not written in Python."""
+        module, name = _builtin_names(function)
+        module = _MODULES.get(module, module.lstrip("_") if module.lstrip("_") in sys.modules else module)
+        shown = _exported(module, name, function) if module else name
+        package = module.partition(".")[0]
+        standard = not package or package in sys.stdlib_module_names
+        return Function(name=name, file="", own=False, dotted=shown, package=package, standard=standard)
+
+    def _name(self, code: CodeType, module: str | None) -> Function:
+        path = code.co_filename
+        name = _INNER.sub("", self._qualified(code)) or code.co_name
+        line = code.co_firstlineno
+        cell = _CELL.search(path)
+        if cell:
+            return Function(name=name, file=_cell_name(path, cell), own=True, first_line=line)
+        if path.startswith("<"):
+            is_typed = path == "<stdin>" or (
+                path == "<string>" and module == "__main__" and "__create_fn__" not in name
+            )
+            return Function(name=name, file=path, own=is_typed, generated=not is_typed, first_line=line)
+        installed = self._installed(path)
+        if installed is None:
+            return Function(name=name, file=self._relative(path), own=True, first_line=line)
+        file, standard = installed
+        dotted = module if module and module != "__main__" else _module_of(file)
+        return Function(
+            name=name,
+            file=file,
+            own=False,
+            dotted=_exported(dotted, name, code),
+            package=dotted.partition(".")[0],
+            standard=standard,
+            first_line=line,
+        )
+
+    def _installed(self, path: str) -> tuple[str, bool] | None:
+        """Return the path from the package on and whether it comes with Python; None for the user's own."""
+        parts = PurePath(path).parts
+        at = [i for i, part in enumerate(parts) if part in INSTALLED]
+        if at:
+            return "/".join(parts[at[-1] + 1 :]), False
+        for folder in self._standard:
+            if path.startswith(folder):
+                return PurePath(path[len(folder) :]).as_posix(), True
+        if path.startswith(_OWN_FOLDER):
+            return "stallmeter/" + PurePath(path[len(_OWN_FOLDER) :]).as_posix(), False
+        return None
+
+    def _relative(self, path: str) -> str:
+        if not Path(path).is_absolute():
+            return PurePath(os.path.normpath(path)).as_posix() if path else "?"
+        for root in self._roots:
+            inside = path[len(root) :] if path.startswith(root.rstrip(os.sep) + os.sep) else ""
+            if inside:
+                return PurePath(inside.lstrip(os.sep)).as_posix()
+        return _from_package(Path(path))
+
+    def _qualified(self, code: CodeType) -> str:
+        found = getattr(code, "co_qualname", None)  # from Python 3.11 on
+        if found is not None:
+            return str(found)
+        outline = self._outlines.get(code.co_filename)
+        if outline is None:
+            outline = self._outlines[code.co_filename] = _outline(code.co_filename)
+        return outline.get((code.co_firstlineno, code.co_name), code.co_name)
+
+
+def _program_folders() -> list[Path]:
+    main = sys.modules.get("__main__")
+    path = getattr(main, "__file__", None)
+    found = []
+    if isinstance(path, str) and not INSTALLED & set(PurePath(path).parts):
+        name = getattr(getattr(main, "__spec__", None), "name", None)
+        # Of ``python -m package.module`` it is the folder above the package.
+        up = name.count(".") if isinstance(name, str) else 0
+        folder = ([*Path(path).absolute().parents[up:], Path(path).absolute().parent])[0]
+        if not str(folder).startswith(tuple(_standard_folders())):
+            found.append(folder)
+    with suppress(OSError):  # it was removed
+        found.append(Path.cwd())
+    return found
+
+
+def _standard_folders() -> list[str]:
+    names = ("stdlib", "platstdlib")
+    folders = {path for name in names if (path := sysconfig.get_path(name))}
+    folders |= {os.path.realpath(path) for path in folders} | {str(Path(os.__file__).parent)}
+    return sorted((folder.rstrip(os.sep) + os.sep for folder in folders), key=len, reverse=True)
+
+
+def _cell_name(path: str, cell: re.Match[str]) -> str:
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    numbers = getattr(getattr(shell, "compile", None), "_filename_map", None)
+    number = numbers.get(path) if isinstance(numbers, dict) else cell.group(1)
+    return f"<cell {number}>" if number else "<cell>"
+
+
+def _from_package(path: Path) -> str:
+    """Return the path from the top package on: what lies elsewhere on the disk is nobody's business."""
+    folder = path.parent
+    while (folder / "__init__.py").is_file() and folder.parent != folder:
+        folder = folder.parent
+    return path.relative_to(folder).as_posix()
+
+
+def _module_of(file: str) -> str:
+    parts = list(PurePath(file).with_suffix("").parts)
+    if parts and parts[-1] == "__init__":
+        parts.pop()
+    return ".".join(parts)
+
+
+def _exported(module: str, name: str, what: object) -> str:
+    """Return the name with the shortest module from which the same object can be had: ``requests.get``."""
+    first, _, rest = name.partition(".")
+    parts = module.split(".")
+    for i in range(1, len(parts)):
+        outer = ".".join(parts[:i])
+        found = _member(outer, first)
+        if _is_same(found, module, first, rest, what):
+            return f"{outer}.{name}"
+    return f"{module}.{name}" if module else name
+
+
+def _member(module: str, name: str) -> object:
+    held = sys.modules.get(module)
+    return vars(held).get(name) if isinstance(held, ModuleType) else None
+
+
+def _is_same(found: object, module: str, first: str, rest: str, what: object) -> bool:
+    if issubclass(type(found), type):
+        held = vars(found)
+        return bool(rest) and held.get("__module__") == module and getattr(found, "__name__", None) == first
+    if rest:
+        return False
+    return found is what or (type(found) is FunctionType and found.__code__ is what)
+
+
+def _builtin_names(function: object) -> tuple[str, str]:
+    """Return the module and the qualified name of a function that is not written in Python."""
+    kind = type(function)
+    name = str(getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or kind.__name__)
+    bound = getattr(function, "__self__", None)
+    holder = getattr(function, "__objclass__", None)
+    module = getattr(function, "__module__", None)
+    if isinstance(bound, ModuleType):
+        module = module or bound.__name__
+    elif isinstance(module, str):
+        name = name.rpartition(".")[2] if name.startswith("_") else name  # torch's: _VariableFunctionsClass.stack
+    elif isinstance(holder, type) or bound is not None:
+        kinds = [holder] if isinstance(holder, type) else (bound if isinstance(bound, type) else type(bound)).__mro__
+        module = next((_module_name(one) for one in kinds if one.__name__ == name.partition(".")[0]), "")
+    return module if isinstance(module, str) else "", name
+
+
+def _module_name(kind: Any) -> str:
+    found = getattr(kind, "__module__", "")
+    return found if isinstance(found, str) else ""
+
+
+def _outline(path: str) -> dict[tuple[int, str], str]:
+    """Return the qualified names of a file's functions, by the line of their code and their name: Python 3.10."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError, RecursionError):
+        return {}
+    return {(line, name): qualified for line, name, qualified in _functions(tree, "")}
+
+
+def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[int, str, str]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef):
+            yield from _functions(child, f"{prefix}{child.name}.")
+        elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            name = "<lambda>" if isinstance(child, ast.Lambda) else child.name
+            marks = [] if isinstance(child, ast.Lambda) else child.decorator_list
+            line = min([child.lineno, *(mark.lineno for mark in marks)])
+            yield line, name, f"{prefix}{name}"
+            yield from _functions(child, f"{prefix}{name}.<locals>.")
+        else:
+            yield from _functions(child, prefix)

@@ -1,0 +1,114 @@
+"""From stacks with their time to the functions that hold it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stallmeter.sources.code.fold import SPOTS, Frame, Seen, fold
+from stallmeter.sources.code.whose import Function
+
+FETCH = Function("_MapDatasetFetcher.fetch", "torch/utils/data/_utils/fetch.py", False, "torch._f.F.fetch", "torch")
+ITEM = Function("Photos.__getitem__", "train.py", True, first_line=10)
+ROTATE = Function("Rotate.__call__", "transforms.py", True, first_line=80)
+PIL = Function("Image.rotate", "PIL/Image.py", False, "PIL.Image.Image.rotate", "PIL")
+C = Function("ImagingCore.transform", "", False, "PIL._imaging.ImagingCore.transform", "PIL")
+COMPOSE = Function(
+    "Compose.__call__", "torchvision/transforms/t.py", False, "torchvision.t.Compose.__call__", "torchvision"
+)
+TURN = Function("RandomRotation.forward", "torchvision/transforms/t.py", False, "torchvision.RR.forward", "torchvision")
+PLAIN = Function("rotate", "torchvision/transforms/functional.py", False, "torchvision.F.rotate", "torchvision")
+CIFAR = Function(
+    "CIFAR10.__getitem__", "torchvision/datasets/cifar.py", False, "torchvision.C.__getitem__", "torchvision"
+)
+MADE = Function("__init__", "<string>", False, generated=True)
+
+
+def _seen(wall_s: float, *stack: tuple[Function, int], cpu_s: float | None = None) -> Seen:
+    return Seen(tuple(Frame(*frame) for frame in stack), wall_s, cpu_s)
+
+
+def test_the_innermost_function_of_the_user_owns_what_is_done_for_it():
+    found = fold(
+        [
+            _seen(0.1, (FETCH, 50), (ITEM, 12), cpu_s=0.1),
+            _seen(0.2, (FETCH, 50), (ITEM, 14), (COMPOSE, 95), (ROTATE, 82), cpu_s=0.2),
+            _seen(0.7, (FETCH, 50), (ITEM, 14), (COMPOSE, 95), (ROTATE, 88), (PIL, 9), (C, 0), cpu_s=0.5),
+        ]
+    )
+    first, second = found.spots
+    assert (first.file, first.line, first.function) == ("transforms.py", 88, "Rotate.__call__")
+    assert first.wall_s == pytest.approx(0.9)
+    assert first.cpu_s == pytest.approx(0.7)
+    assert first.calls == ("PIL.Image.Image.rotate",)
+    assert (second.function, second.line, second.calls) == ("Photos.__getitem__", 12, ())
+    assert found.unplaced == (False, False)
+
+
+def test_where_the_function_itself_holds_the_time_no_call_is_named_and_its_line_is_to_be_found():
+    seen = [_seen(0.7, (ITEM, 0)), _seen(0.3, (ITEM, 12), (PIL, 3))]
+    found = fold(seen)
+    assert found.spots[0].calls == ()
+    assert found.unplaced == (True,)
+    after = fold(seen, {ITEM: {12: 0.3, 17: 0.7}})
+    assert after.spots[0].line == 17
+    assert after.unplaced == (False,)
+
+
+def test_without_any_line_it_is_where_the_function_is_defined():
+    assert fold([_seen(1.0, (ITEM, 0))]).spots[0].line == 10
+
+
+def test_without_a_function_of_the_user_the_path_that_holds_most_leads_to_the_librarys():
+    outer = (FETCH, 50), (CIFAR, 100), (COMPOSE, 95)
+    found = fold(
+        [_seen(0.3, *outer), _seen(0.1, *outer, (TURN, 5)), _seen(0.6, *outer, (TURN, 9), (PLAIN, 1), (PIL, 7), (C, 0))]
+    )
+    assert [(s.function, s.own) for s in found.spots] == [
+        ("RandomRotation.forward", False),
+        ("Compose.__call__", False),
+    ]
+    assert found.spots[0].wall_s == pytest.approx(0.7)
+    assert found.spots[0].calls[0] == "torchvision.F.rotate"
+
+
+def test_generated_code_belongs_to_who_called_it():
+    assert fold([_seen(1.0, (ITEM, 11), (MADE, 2))]).spots[0].calls == ()
+
+
+def test_stacks_are_kept_for_a_flame_graph():
+    found = fold([_seen(0.5, (ITEM, 11), (ITEM, 11), (C, 0)), _seen(0.25, (ITEM, 12), (C, 0))])
+    assert [s.frames for s in found.stacks] == [
+        ("Photos.__getitem__ (train.py:10)", "PIL._imaging.ImagingCore.transform")
+    ]
+    assert found.stacks[0].wall_s == 0.75
+
+
+FUNCTIONS = (FETCH, ITEM, ROTATE, PIL, C, COMPOSE, TURN, PLAIN, CIFAR, MADE)
+FRAMES = st.tuples(st.sampled_from(FUNCTIONS), st.integers(0, 9))
+TIMES = st.floats(0, 10, allow_nan=False)
+SEEN = st.builds(
+    lambda frames, wall_s, cpu_s: _seen(wall_s, *frames, cpu_s=cpu_s),
+    st.lists(FRAMES, max_size=8),
+    TIMES,
+    st.one_of(st.none(), TIMES),
+)
+
+
+@given(st.lists(SEEN, max_size=30))
+def test_every_second_belongs_to_exactly_one_function(seen):
+    found = fold(seen)
+    framed = sum(one.wall_s for one in seen if one.stack)
+    assert len(FUNCTIONS) <= SPOTS  # none is left out
+    assert sum(spot.wall_s for spot in found.spots) == pytest.approx(framed)
+    assert sum(stack.wall_s for stack in found.stacks) == pytest.approx(framed)
+    assert all(spot.line >= 1 and spot.wall_s > 0 for spot in found.spots)
+    assert list(found.spots) == sorted(found.spots, key=lambda s: -s.wall_s)
+    assert len(found.spots) == len(found.functions) == len(found.unplaced)
+
+
+@given(st.lists(SEEN, max_size=12))
+def test_the_order_in_which_stacks_come_changes_nothing(seen):
+    one, other = fold(seen), fold(seen[::-1])
+    assert {s.function for s in one.spots} == {s.function for s in other.spots}
