@@ -54,7 +54,7 @@ THINNING = 1 / 400
 START_THINNING = 1 / 500
 """The same of looks before the steps are steady: a start of an hour has as many as one of a minute, nearly."""
 
-COST = 0.005
+COST = 0.01
 """Share of the time that looks may take, at most, while something is in question."""
 
 HANDOVER_S = 0.00006
