@@ -94,7 +94,8 @@ def test_what_the_loops_own_thread_loses_is_placed_by_the_look_into_its_bucket_a
     window = Window()
     window.append(_loop_look(bucket))
     found = located(_diagnosis(rule), window)
-    assert found.location is not None and found.location.line == 88
+    assert found.location is not None
+    assert found.location.line == 88
     assert [(e.value, e.unit) for e in found.evidence] == [(40.0, "samples")]
 
 

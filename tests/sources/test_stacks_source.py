@@ -109,7 +109,8 @@ def test_a_bucket_is_asked_for_by_its_share_of_the_time_and_no_more_when_seen_en
     assert rig._sampler.wanted.slots == {slot}
     _see(rig, slot, times=ENOUGH)
     rig.sample(1.0)
-    assert rig._sampler.wanted.slots == frozenset() and rig._sampler.wanted.enough == {slot}
+    assert rig._sampler.wanted.slots == frozenset()
+    assert rig._sampler.wanted.enough == {slot}
 
 
 def test_a_new_primary_cause_has_its_place_looked_into_once_more(rig):

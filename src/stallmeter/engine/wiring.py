@@ -21,8 +21,9 @@ from ..timing.clock import StepClock
 from ..timing.ledger import BACKWARD, CALLBACKS, COMPUTE, FORWARD, LOOP, OPTIMIZER, OTHER, START, Ledger
 from ..window import Window
 from ..workers.apply import WorkerTuner
+from .asked import Looks, Profiler
 from .between_steps import BetweenSteps
-from .collector import Collector, Looks, Profiler
+from .collector import Collector
 from .context import RunContext
 from .ending import Draw, Ending
 from .guard import Guard
@@ -350,8 +351,17 @@ def _worker_tuner(
     if options.on_num_workers == "report":
         return None
     from ..sources.loader.resize import resize, why_fixed
+    from ..sources.loader.settings import LoaderSettings
 
-    make = partial(WorkerTuner, options.on_num_workers, resize=resize, why_fixed=why_fixed, guard=guard, tell=tell)
+    make = partial(
+        WorkerTuner,
+        options.on_num_workers,
+        resize=resize,
+        why_fixed=why_fixed,
+        settings=LoaderSettings(),
+        guard=guard,
+        tell=tell,
+    )
     if context.world_size < 2:
         return make()
     from ..ranks import channels
