@@ -5,28 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from ..records.diagnosis import Verdict
 from ..records.interfaces import Source
 
 
-class Profiler(Source, Protocol):
-    """A source that profiles a few steps when a verdict asks for it."""
-
-    files: dict[str, Path]
-    """What it wrote, by the name that it has on a tracker."""
+class Look(Source, Protocol):
+    """A source that looks closer for a short time when a verdict asks for it."""
 
     def request(self, rule: str, steps: int) -> None:
-        """Ask for the profile, if this primary cause is one that it would explain."""
+        """Ask for the look, if this primary cause is one that it would explain."""
         ...
 
 
-class Looks(Source, Protocol):
-    """A source that looks where in the code time is spent, and into what verdicts name."""
+class Profiler(Look, Protocol):
+    """One that writes files: by the name that each has on a tracker."""
 
-    def request(self, verdict: Verdict) -> None:
-        """Ask for what a verdict names."""
-        ...
-
-    def end(self) -> None:
-        """The next sample is the last one."""
-        ...
+    files: dict[str, Path]

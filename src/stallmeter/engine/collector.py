@@ -42,7 +42,7 @@ from ..timing.clock import StepClock
 from ..timing.ledger import CALLBACKS, LOGGING, VALIDATION
 from ..window import Window
 from ..workers.apply import EpochBoundary, Seen, WorkerTuner
-from .asked import Looks, Profiler
+from .asked import Look
 from .context import RunContext
 from .guard import Guard
 from .job_watch import JobWatch
@@ -90,8 +90,7 @@ class Collector:
         sources: What is measured besides the loop.
         output: Where the records go.
         worker_tuner: Decides about the number of workers; None where that was not wanted.
-        profiler: Asked when a verdict lies inside the step, and one of the sources; None where that was not wanted.
-        looks: Told of the verdicts, and one of the sources; None where that was not wanted.
+        looks: Those of the sources that are told each verdict, for they look closer where it calls for that.
         job_watch: Exchanges verdicts with the other ranks; None for a run of one.
         after: What a thread beside the training does once the run was asked to end, with `end` for a beginning.
         cut_short: Makes ``after`` come back soon.
@@ -110,8 +109,7 @@ class Collector:
         sources: Sequence[Source],
         output: Output,
         worker_tuner: WorkerTuner | None = None,
-        profiler: Profiler | None = None,
-        looks: Looks | None = None,
+        looks: Sequence[Look] = (),
         job_watch: JobWatch | None = None,
         after: Callable[[], None] = lambda: None,
         cut_short: Callable[[], None] = lambda: None,
@@ -126,7 +124,6 @@ class Collector:
         self._own_slot = own_slot
         self._output = output
         self._worker_tuner = worker_tuner
-        self._profiler = profiler
         self._looks = looks
         self._job_watch = job_watch
         self.sources = {source.name: source for source in sources}
@@ -197,8 +194,6 @@ class Collector:
         """What the sampler thread does before it ends; begun again where a source or rule hung in it."""
         if not self._final_tick:
             self._final_tick = True
-            if self._looks is not None:
-                self._guard.attempt("looking into the loop", self._looks.end)
             self._inbox.append(Event(time_s=time.time(), name="end", detail=self._reason))
             # An emergency checkpoint may wait for this: first what is known, then what has to be asked for.
             self._guard.attempt("taking the steps", self._take_steps)
@@ -453,10 +448,9 @@ class Collector:
         verdict = evaluate(self._options.rules, self._window, self._guard.ask)
         changed = verdict.primary != self._own_verdict.primary
         self._own_verdict = verdict
-        if self._profiler is not None and verdict.primary is not None:
-            self._profiler.request(verdict.primary.rule, self._clock.index)
-        if self._looks is not None:
-            self._guard.attempt("looking into the loop", self._looks.request, verdict)
+        rule = "" if verdict.primary is None else verdict.primary.rule
+        for look in self._looks:
+            self._guard.attempt(f"source {look.name}", look.request, rule, self._clock.index)
         if self._output.recorder is not None and (changed or self._final_tick):
             self._output.recorder.write(verdict)
         if self._final_tick:

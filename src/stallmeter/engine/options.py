@@ -41,6 +41,7 @@ class OptionArguments(TypedDict, total=False):
     sync_probe_steps: int
     deep_steps: int
     loop_looks: bool
+    deep_batches: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +87,9 @@ class Options:
     loop_looks: bool = True
     """Whether to look at the training thread's stack, from a thread beside it, where a bucket of its time is in
     question."""
+    deep_batches: int = 3
+    """Batches in which every call is timed, where they are made, when making them is the cause; once, and again with
+    another number of workers. 0 for none."""
 
     @classmethod
     def of(cls, arguments: OptionArguments) -> Options:
@@ -129,10 +133,10 @@ class Options:
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or not 0.01 <= value <= 86_400:
                 raise SettingError(f"{name} is {value!r}; give a number of seconds between 0.01 and 86400")
-        for name in ("sync_probe_steps", "deep_steps"):
-            value = getattr(self, name)
+        for name in ("sync_probe_steps", "deep_steps", "deep_batches"):
+            value, of = getattr(self, name), name.rpartition("_")[2]
             if not isinstance(value, int) or not 0 <= value <= 1000:
-                raise SettingError(f"{name} is {value!r}; give a number of steps from 0, for none, to 1000")
+                raise SettingError(f"{name} is {value!r}; give a number of {of} from 0, for none, to 1000")
         if self.close_budget_s < 0:
             raise SettingError(f"close_budget_s is {self.close_budget_s!r}; give 0 or more seconds")
 

@@ -21,7 +21,7 @@ from ..timing.clock import StepClock
 from ..timing.ledger import BACKWARD, CALLBACKS, COMPUTE, FORWARD, LOOP, OPTIMIZER, OTHER, START, Ledger
 from ..window import Window
 from ..workers.apply import WorkerTuner
-from .asked import Looks, Profiler
+from .asked import Look, Profiler
 from .between_steps import BetweenSteps
 from .collector import Collector
 from .context import RunContext
@@ -102,10 +102,10 @@ def assemble(
     sources = [*options.sources, *(source for name, make in makers.items() for source in guard(name, make) or ())]
     probe = guard("worker probe", _loader_probe, clock) if options.workers else None
     profiler = guard("the profiler", _profiler, options, context, output, window, between_steps)
-    sources += [source for source in (probe, profiler) if source is not None]
+    batch_look = guard("the look into batches", _batch_look, options, probe, window)
+    loop_looks = guard("the look into the loop", _loop_looks, options, context, clock, window, own_slot)
+    sources += [source for source in (probe, profiler, batch_look, loop_looks) if source is not None]
     worker_tuner = guard("num_workers", _worker_tuner, options, context, guard, inbox.append)
-    looks = guard("looking into the loop", _loop_looks, options, context, clock, window, own_slot)
-    sources += [] if looks is None else [looks]
 
     collector = Collector(
         options,
@@ -118,8 +118,7 @@ def assemble(
         sources=sources,
         output=output,
         worker_tuner=worker_tuner,
-        profiler=profiler,
-        looks=looks,
+        looks=[look for look in (profiler, batch_look, loop_looks) if look is not None],
         job_watch=_job_watch(context, window, inbox.append),
         # The thread for the ending is made now: while the interpreter ends none can be started.
         after=lambda: run.do_ending(),
@@ -335,13 +334,26 @@ def _profiler(
     return DeepProfiler(options.deep_steps, between_steps.add, lambda: output.folder, median_s, suffix=suffix)
 
 
-def _loop_looks(options: Options, context: RunContext, clock: StepClock, window: Window, own_slot: int) -> Looks | None:
+def _loop_looks(options: Options, context: RunContext, clock: StepClock, window: Window, own_slot: int) -> Look | None:
     """Return what looks at the training thread's stack, where that is wanted."""
     if not options.loop_looks:
         return None
     from ..sources.stacks.source import LoopLooks
 
     return LoopLooks(clock, window, own_slot, framework=context.loop_bucket == "loop")
+
+
+def _batch_look(options: Options, probe: LoaderProbe | None, window: Window) -> Look | None:
+    """Return what looks into a few batches when making them is the cause."""
+    if not options.deep_batches or probe is None:
+        return None
+    from ..sources.loader.look import WorkerLook
+
+    def workers() -> tuple[int, int] | None:
+        loader = window.loader
+        return None if loader.num_workers is None or loader.info is None else (loader.num_workers, loader.info.loader)
+
+    return WorkerLook(options.deep_batches, probe, workers)
 
 
 def _worker_tuner(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .code import CodeLook, CodeSpot, CodeStack
+from .code import CodeItem, CodeLook, CodeSpot, CodeStack
 from .compiler import CompilerSample
 from .device import AllocatorSample, DeepProfile, DeviceStep, Operator, SyncCalls
 from .exchange import Arrivals, DdpTimes
@@ -17,6 +17,7 @@ __all__ = [
     "AllocatorSample",
     "Arrivals",
     "BatchContent",
+    "CodeItem",
     "CodeLook",
     "CodeSpot",
     "CodeStack",

@@ -37,6 +37,16 @@ class CodeStack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CodeItem:
+    """An item of the dataset that took much longer than others. What it holds is not recorded."""
+
+    index: int
+    wall_s: float
+    size_bytes: int | None = None
+    """Of its tensors, arrays and bytes; None where it has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CodeLook:
     """What one look saw."""
 
@@ -61,5 +71,11 @@ class CodeLook:
     cpu_s: float | None = None
     spots: tuple[CodeSpot, ...] = ()
     """The largest first; bounded."""
+    items: tuple[CodeItem, ...] = ()
+    """Those that made a batch slow, the slowest first; bounded."""
+    item_s: float | None = None
+    """Median time of an item; None where items were not timed."""
+    added_s: float | None = None
+    """By how much the looking made what was looked at take longer."""
     stacks: tuple[CodeStack, ...] = ()
     """The largest first; bounded."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -70,6 +70,8 @@ class Page:
     """False while the run goes on."""
     slow_steps: Sequence[StepRecord] = ()
     """The slowest steady steps so far, the slowest first."""
+    places: Mapping[str, str] = field(default_factory=dict)
+    """Function in which most of a bucket of the ledger is, by bucket, where that is known."""
 
 
 @runtime_checkable

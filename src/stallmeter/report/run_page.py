@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..records.interfaces import Page
+from ..rules.location import IN_BUCKET, IN_WORKERS
 from ..version import VERSION
 from . import markdown
 from .model import Report
-from .wording import headline
+from .wording import NAME_LIMIT, headline, one_line
 
 
 def build_page(report: Report, files: Mapping[str, Path], *, final: bool) -> Page:
@@ -27,4 +28,16 @@ def build_page(report: Report, files: Mapping[str, Path], *, final: bool) -> Pag
         files={name: path for name, path in files.items() if path.is_file()},
         final=final,
         slow_steps=report.slow_steps,
+        places=_places(report),
     )
+
+
+def _places(report: Report) -> dict[str, str]:
+    """Return the function that most of a bucket is in, by bucket."""
+    buckets = dict.fromkeys(IN_WORKERS, "data_wait") | IN_BUCKET
+    found = [(buckets.get(d.rule), d.location) for d in reversed(report.verdict.diagnoses)]
+    return {
+        bucket: one_line(place.function, NAME_LIMIT)
+        for bucket, place in found
+        if bucket is not None and place is not None
+    }

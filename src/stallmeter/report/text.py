@@ -214,7 +214,7 @@ def _verdict(report: Report) -> RenderableType:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     style = _STYLE[primary.severity]
-    table.add_row(Text(primary.severity.value.upper(), style=style), _plain(wording.title(primary), 180, "bold"))
+    table.add_row(Text(primary.severity.value.upper(), style=style), _plain(wording.placed(primary), 400, "bold"))
     table.add_row(Text(""), _plain(primary.summary))
     second = wording.alternative(report.verdict)
     if second:

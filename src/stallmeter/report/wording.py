@@ -276,6 +276,22 @@ def title(primary: Diagnosis, limit: int = 160) -> str:
     return said if primary.confidence >= SURE else f"Probably: {said}"
 
 
+def placed(primary: Diagnosis) -> str:
+    """Return a primary cause's title, and where in the code most of it is."""
+    where = place(primary)
+    return f"{title(primary)}: {where}" if where else title(primary)
+
+
+def place(diagnosis: Diagnosis) -> str:
+    """Return where in the code most of it is; empty where that is not known."""
+    found = diagnosis.location
+    if found is None:
+        return ""
+    function, file = one_line(found.function, NAME_LIMIT), one_line(found.file, NAME_LIMIT)
+    call = f" ({one_line(found.call, NAME_LIMIT)})" if found.call else ""
+    return f"{found.share_pct:.0f} % of it in {function}, {file}:{found.line}{call}"
+
+
 def titled(diagnosis: Diagnosis, limit: int = 160) -> str:
     """Return a diagnosis' title without its full stop; where it holds for some ranks alone these come first."""
     said = one_line(diagnosis.title, limit).rstrip(".")
@@ -307,7 +323,8 @@ def rule_name(diagnosis: Diagnosis) -> str:
 def _loss(primary: Diagnosis) -> str:
     doubt = "" if primary.confidence >= SURE else f" ({sure(primary)})"
     lost = f"{seconds(primary.time_lost_s)} lost, {percent(primary.share_pct)} of the run"
-    return f"{title(primary, 120)}: {lost}{doubt}."
+    where = place(primary)
+    return f"{title(primary, 120)}: {lost}{doubt}{f'; {where}' if where else ''}."
 
 
 def _headline(verdict: Verdict | None, limit: int) -> str:

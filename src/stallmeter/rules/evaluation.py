@@ -13,7 +13,7 @@ from ..window.signals import read_signal
 from ..workers.forecast import Outlook, forecast
 from . import ALL_RULES
 from .confidence import calibrated, signs
-from .location import located
+from .location import located, with_gain
 from .rule import Rule
 
 HEALTHY = "compute-bound"
@@ -76,6 +76,8 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
     cures = {_cure(by_id, d) for d in ordered}
     ruled_out = {_rules_out(by_id, d) for d in ordered}
     runner_up = _sure_or_not(ordered, rivals, window)
+    # Last: what a place in the code would gain is no part of what is weighed above.
+    ordered = [with_gain(found, window) for found in ordered]
     return Verdict(
         primary=ordered[0] if ordered else None,
         runner_up=runner_up,

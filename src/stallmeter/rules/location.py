@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..records import CodeLook
-from ..records.diagnosis import Diagnosis, Evidence, Location
+from ..records.diagnosis import Advice, Diagnosis, Evidence, Location
 from ..window import Window
+from ..workers.function_gain import FunctionGain, gain_without_function, shares
 
-IN_WORKERS = frozenset({"cold-cache", "fetch-stall", "no-workers", "prep-stall", "slow-batches", "too-few-workers"})
+IN_WORKERS = frozenset(
+    {"cold-cache", "fetch-stall", "input-bound", "no-workers", "prep-stall", "slow-batches", "too-few-workers"}
+)
 """Rules whose seconds are spent where batches are made."""
 
 IN_BUCKET = {
@@ -53,6 +56,45 @@ def _evidence(look: CodeLook) -> tuple[Evidence, ...]:
     if look.method != SAMPLES:
         return ()
     return (Evidence("samples of the training thread's stack, for the place", float(look.seen), "samples"),)
+
+
+WORTH_PCT = 3.0
+"""Predicted rise of throughput from which on it is told; repeated measurements differ by as much."""
+
+
+def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
+    """Return the diagnosis with what its place would gain: as advice behind its first one, before it if it wins more.
+
+    Only where batches are made is there a model to ask, and not of those that are slow now and then.
+    """
+    look, place = _look(diagnosis, window), diagnosis.location
+    if look is None or place is None or look.place != "workers" or "slow-batches" in (look.rule, diagnosis.rule):
+        return diagnosis
+    spot = look.spots[0]
+    found = gain_without_function(window, *shares((look.wall_s, look.cpu_s), (spot.wall_s, spot.cpu_s)))
+    if found is None or found.gain_pct < WORTH_PCT:
+        return diagnosis
+    advice = Advice.of(
+        f"Make {place.function} cheaper ({place.file}:{place.line}).",
+        expect=_expected(found),
+        limit="Predicted as if it took no time at all.",
+        gain_pct=found.gain_pct,
+        interval_pct=found.interval_pct,
+    )
+    first = diagnosis.advice[0].predicted_gain_pct if diagnosis.advice else None
+    at = 0 if first is not None and found.gain_pct > first else 1
+    return replace(diagnosis, advice=(*diagnosis.advice[:at], advice, *diagnosis.advice[at:]))
+
+
+def _expected(found: FunctionGain) -> str:
+    batch = f"A batch would take {_ms(found.batch_without_s)} instead of {_ms(found.batch_s)}"
+    workers = f"{found.workers} worker{'s' * (found.workers != 1)}" if found.workers else "no workers"
+    return f"{batch}; with {workers} a step is then {_ms(found.step_without_s)}."
+
+
+def _ms(seconds: float) -> str:
+    ms = 1e3 * seconds
+    return f"{ms:.0f} ms" if ms >= 100 else f"{ms:.2g} ms"
 
 
 def _look(diagnosis: Diagnosis, window: Window) -> CodeLook | None:

@@ -69,6 +69,8 @@ class Outlook:
     """Which of several training loaders it is about; None where there is one."""
     unsharded_s: float | None = None
     """Step time with the present number of workers if the dataset had a shard for each; None where it has."""
+    asked: tuple[LoaderCosts, Limits] | None = None
+    """What the model was asked with."""
 
     @property
     def recommended(self) -> int:
@@ -204,6 +206,7 @@ def _forecast(window: Window, current: int) -> Outlook | None:
             others_share=min(1.0, (window.host.others_cpus or 0.0) / (window.host.usable_cpus or 1.0)),
             is_doubtful=doubtful,
             which=window.loader.which,
+            asked=(costs, limits),
             unsharded_s=predict_step_time_s(costs, replace(limits, shards=None), current)
             if window.workers.idle
             else None,

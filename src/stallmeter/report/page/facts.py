@@ -85,7 +85,7 @@ def verdict_box(report: Report) -> VerdictBox:
     return VerdictBox(
         severity=primary.severity.value,
         badge=primary.severity.value,
-        title=wording.title(primary),
+        title=wording.placed(primary),
         summary=primary.summary,
         other=wording.alternative(report.verdict) or "",
         lost=wording.seconds(primary.time_lost_s) if lost else "",

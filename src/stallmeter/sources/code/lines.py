@@ -32,7 +32,7 @@ class LineTimer:
 
     def begin(self) -> None:
         """Begin to time lines: of functions that are called from now on."""
-        self._trace = self._make()
+        self._trace = self._new_trace()
         sys.settrace(self._trace)
 
     def end(self) -> bool:
@@ -48,7 +48,7 @@ class LineTimer:
         """Seconds by line, for each code that was looked at."""
         return [(self._codes[at], {line: ns / 1e9 for line, ns in spent.items()}) for at, spent in self._spent.items()]
 
-    def _make(self) -> Local:
+    def _new_trace(self) -> Local:
         """Return a trace function. It must not raise, for that would be raised in the program."""
         now, all_spent = perf_counter_ns, self._spent
         # The functions that are running, each with the line it is at. Only the innermost one's clock runs.
@@ -67,7 +67,7 @@ class LineTimer:
             if self._left < 0:
                 sys.settrace(None)
 
-        def trace(frame: FrameType, event: str, arg: Any) -> Any:
+        def trace(frame: FrameType, event: str, arg: Any) -> Any:  # noqa: ARG001
             nonlocal last
             spent = all_spent.get(id(frame.f_code))
             if spent is None:
@@ -79,7 +79,7 @@ class LineTimer:
             last = now()
             return local
 
-        def local(frame: FrameType, event: str, arg: Any) -> Any:
+        def local(frame: FrameType, event: str, arg: Any) -> Any:  # noqa: ARG001
             nonlocal line, last
             asked = now()
             if running and running[-1][1] is frame:

@@ -63,12 +63,13 @@ class _Node:
 class _Budget:
     """What may still be spent."""
 
-    __slots__ = ("events", "nodes", "spent")
+    __slots__ = ("events", "nodes", "spent_at")
 
     def __init__(self, events: int) -> None:
         self.events = events
         self.nodes = MOST_NODES
-        self.spent = False
+        self.spent_at = 0
+        """When nothing was left, ns; 0 while there is."""
 
 
 Callback = Callable[[FrameType, str, Any], None]
@@ -80,12 +81,11 @@ class CallTracer:
 
     Args:
         whose: Names the functions.
-        most_events: So many calls and returns, all together; when they are used up nothing more is timed.
     """
 
-    def __init__(self, whose: Whose, most_events: int) -> None:
+    def __init__(self, whose: Whose) -> None:
         self._whose = whose
-        self._budget = _Budget(most_events)
+        self._budget = _Budget(0)
         self._root = _Node()
         self._callback: Callback | None = None
         self._settle: Settle = _nothing
@@ -94,11 +94,16 @@ class CallTracer:
 
     @property
     def is_cut(self) -> bool:
-        """Whether there were too many calls to time all of them."""
-        return self._budget.spent
+        """Whether there were too many calls to time all of them since the last beginning."""
+        return bool(self._budget.spent_at)
 
-    def begin(self) -> None:
-        """Begin to time calls: of the calling thread, and those made from the calling function on."""
+    def begin(self, events: int) -> None:
+        """Begin to time the calls that the calling function makes.
+
+        Args:
+            events: After so many calls and returns nothing more is timed.
+        """
+        self._budget = _Budget(events)
         self._begin(self._root)
 
     def end(self) -> bool:
@@ -110,18 +115,18 @@ class CallTracer:
         self._callback, self._settle = None, _nothing
         return ours or self.is_cut
 
-    def resume(self, missed_ns: int, events: int) -> None:
-        """Go on after there were too many calls: with what its first callee calls from now on.
+    def resume(self, events: int) -> None:
+        """Go on after there were too many calls: with what the function that was called first calls from now on.
+
+        What has gone by unseen is taken to have been like what was seen.
 
         Args:
-            missed_ns: What has gone by unseen: it is taken to have been like what was seen.
             events: So many more.
         """
-        seen_ns = _total_ns(self._root)
+        seen_ns, missed_ns = _total_ns(self._root), perf_counter_ns() - self._budget.spent_at
         _scale(self._root, 1.0 + missed_ns / seen_ns if seen_ns else 1.0)
         self._budget = _Budget(events)
-        callees = self._root.callees.values()
-        self._begin(max(callees, key=_total_ns, default=self._root))
+        self._begin(max(self._root.callees.values(), key=_total_ns, default=self._root))
 
     def forget(self) -> None:
         """Drop what was seen."""
@@ -202,10 +207,9 @@ def _callback(root: _Node, budget: _Budget, whose: Whose) -> tuple[Callback, Set
     It is called for every call of the program: hence one function whose state are cells, and nothing looked up twice.
     It must not raise, for that would be raised in the program.
     """
-    now, cpu = perf_counter_ns, thread_time_ns
+    now, cpu, last = perf_counter_ns, thread_time_ns, perf_counter_ns()
     node, nodes = root, [root]
     frames: list[FrameType | None] = [None]
-    last = now()
     behind = last - cpu()  # how far the CPU time is behind the wall clock: it falls behind further where one waits
 
     def settle() -> None:
@@ -228,41 +232,32 @@ def _callback(root: _Node, budget: _Budget, whose: Whose) -> tuple[Callback, Set
             code = frame.f_code
             at = -1 if caller is None else caller.f_lasti
             callee = node.callees.get((id(code), at))
-            if callee is None:
-                callee = node
-                if len(nodes) < DEEPEST:
-                    budget.nodes -= 1
-                    callee = _Node(code, None, at, frame.f_globals.get("__name__"))
-                    node.callees[id(code), at] = callee
-            node = callee
+            if callee is None and len(nodes) < DEEPEST:
+                budget.nodes -= 1
+                callee = node.callees[id(code), at] = _Node(code, None, at, frame.f_globals.get("__name__"))
+            node = callee or node
             nodes.append(node)
             frames.append(frame)
-        elif event == "return":
-            # Frames that were there before have no place here; what ended without a word is passed over.
-            if frames[-1] is frame and len(frames) > 1:
-                frames.pop()
-                nodes.pop()
-                node = nodes[-1]
-            elif frame in frames:
-                at = frames.index(frame)
-                del frames[at:], nodes[at:]
-                node = nodes[-1]
         elif event == "c_call":
-            name = arg.__name__
-            callee = node.callees.get((name, frame.f_lasti))
+            key = arg.__name__, frame.f_lasti
+            callee = node.callees.get(key)
             if callee is None:
                 budget.nodes -= 1
-                callee = node.callees[name, frame.f_lasti] = _Node(None, whose.builtin(arg), frame.f_lasti)
+                callee = node.callees[key] = _Node(None, whose.builtin(arg), frame.f_lasti)
             node = callee
             nodes.append(node)
             frames.append(frame)
-        elif frames[-1] is frame and len(frames) > 1:  # c_return, c_exception
+        elif frames[-1] is frame and len(frames) > 1:  # return, c_return, c_exception
             frames.pop()
             nodes.pop()
             node = nodes[-1]
+        elif event == "return" and frame in frames:  # what it called ended without a word
+            at = frames.index(frame)
+            del frames[at:], nodes[at:]
+            node = nodes[-1]
         budget.events -= 1
         if budget.events < 0 or budget.nodes < 0:
-            budget.spent = True
+            budget.spent_at = now()
             frames.clear()
             sys.setprofile(None)
         last = now()
@@ -275,8 +270,10 @@ def _nothing() -> None:
 
 
 def _costs() -> tuple[float, float]:
-    """Measure what the interpreter needs for each call of a profile function, ns outside of it, and how many times as
-    long it takes for code while there is one.
+    """Measure what a profile function costs besides its own time.
+
+    Returns:
+        Nanoseconds of the interpreter for each event, and how many times as long it takes for code while there is one.
     """
 
     def empty() -> None:

@@ -19,6 +19,7 @@ from .dataloader import CANNOT_SET, describe, is_dataloader
 from .identity import SPLITS, remember, splits_itself
 from .in_flight import Company, InFlight
 from .loop import LoopTimer
+from .loop_look import LoopLook, answers_file, read_answers
 from .prefetch import PrefetchQueue
 from .ring import UNKNOWN, Fetch, Making, Ring, Worker, words
 from .waits import WaitLooks
@@ -27,6 +28,7 @@ from .wrappers import iterates_here, loaders_in
 
 if TYPE_CHECKING:
     from ...records import Sample
+    from .batch_look import Order
 
 RSS_EVERY_S = 5.0
 USS_EVERY_S = 60.0
@@ -45,13 +47,15 @@ SAME_RATIO = 0.1
 class _Row:
     """The shared memory of one loader's workers."""
 
-    __slots__ = ("in_flight", "init", "loader", "number", "ring")
+    __slots__ = ("in_flight", "init", "last", "loader", "number", "ring")
 
     def __init__(self, init: WorkerInit, ring: Ring, number: int) -> None:
         self.init = weakref.ref(init)
         self.ring = ring
         self.in_flight = InFlight()
         self.number = number
+        self.last: int | None = None
+        """The worker that made the newest batch."""
         self.loader: Callable[[], Any] = _nothing
         """The loader that had the function last."""
 
@@ -105,6 +109,10 @@ class LoaderProbe:
         self._lost = 0
         self._rss_due_s = self._uss_due_s = 0.0
         self._looks = WaitLooks(self._making)
+        self._look = LoopLook(self._loop, lambda: self._prefetch.iterator_of())
+        self._answers = answers_file()
+        self._ordered: tuple[Ring, int] | None = None
+        """Whom a look was ordered from."""
         # Anchored once, so that a stepped wall clock changes nothing.
         self._unix_ns = time.time_ns() - time.monotonic_ns()
 
@@ -208,6 +216,36 @@ class LoaderProbe:
         """Let go of every loader, and of the descriptor for the loop thread."""
         self.detach()
         self._loop.close()
+        read_answers(self._answers)
+
+    def look(self, order: Order, loader: int) -> bool:
+        """Have a few batches looked into where they are made; for the sampler thread.
+
+        Returns:
+            Whether there is somebody who makes them. What is seen comes with `looked`.
+        """
+        if self.in_loop:
+            self._look.order = order
+            return True
+        with self._lock:
+            row = next((row for row in self._rows if row.number == loader and row.last is not None), None)
+            if row is None or row.last is None:
+                return False
+            row.ring.order(row.last, order.word)
+            self._ordered = row.ring, row.last
+            return True
+
+    def looked(self) -> list[dict[str, Any]]:
+        """Return what was seen by now, the newest last; see `BatchLook`."""
+        return [*self._look.take(), *read_answers(self._answers)]
+
+    def look_no_more(self) -> None:
+        """Take back what was ordered."""
+        self._look.order = None
+        with self._lock:
+            if self._ordered is not None:
+                self._ordered[0].order(self._ordered[1], 0)
+            self._ordered = None
 
     def new_epoch(self) -> None:
         """The loader makes a new iterator: `iterator_of` is called again when the next batch is asked for."""
@@ -236,6 +274,8 @@ class LoaderProbe:
     def loop_before(self) -> None:
         """Called by the training thread just before ``next()``. Does nothing unless `in_loop`."""
         if self.in_loop:
+            if self._look.order is not None:
+                self._look.prepare()
             self._loop.before()
 
     def loop_after(self) -> None:
@@ -259,7 +299,8 @@ class LoaderProbe:
         if loader.persistent_workers and getattr(loader, "_iterator", None) is not None:
             return "its persistent workers run already"
         try:
-            init = WorkerInit(own, default_init, _new_ring(_workers(loader)), number=number)
+            ring = _new_ring(_workers(loader))
+            init = WorkerInit(own, default_init, ring, number=number, answers=self._answers)
         except (OSError, RuntimeError) as exc:
             return f"there is no shared memory for it: {exc}"
         try:
@@ -365,6 +406,7 @@ class LoaderProbe:
     def _made(self, row: _Row) -> list[WorkerBatch]:
         making = row.ring.making()  # before the others are read: a batch finished in between is known by its begin
         made = row.ring.drain()
+        row.last = made[-1][0] if made else row.last
         beside = row.in_flight.beside([fetch for _, fetch in made], making)
         return [
             self._batch(worker, fetch, row.number, found) for (worker, fetch), found in zip(made, beside, strict=True)

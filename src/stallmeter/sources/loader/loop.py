@@ -9,6 +9,7 @@ from time import monotonic_ns, thread_time_ns
 
 from ...machine.procfs import open_run_queue, read_run_queue, run_queue_ns
 from .ring import UNKNOWN, Fetch
+from .worker import RECENT
 
 CAPACITY = 8192
 """Batches kept until they are read."""
@@ -20,10 +21,12 @@ _Raw = tuple[int, int, int, bytes, bytes]
 class LoopTimer:
     """Takes readings on the training thread; whoever drains does the arithmetic."""
 
-    __slots__ = ("_cpu", "_fd", "_pid", "_queued", "_raw", "_thread", "_wall", "lost")
+    __slots__ = ("_cpu", "_fd", "_pid", "_queued", "_raw", "_thread", "_wall", "lost", "recent")
 
     def __init__(self) -> None:
         self._raw: deque[_Raw] = deque(maxlen=CAPACITY)
+        self.recent: deque[tuple[int, int]] = deque(maxlen=RECENT)
+        """Wall and CPU time of the newest batches, ns."""
         self._pid = self._thread = 0
         self._fd: int | None = None
         self._queued = b""
@@ -55,6 +58,11 @@ class LoopTimer:
         if len(raw) == CAPACITY:
             self.lost += 1
         raw.append((end, end - self._wall, cpu, self._queued, queued))
+        self.recent.append((end - self._wall, cpu))
+        self._wall = 0
+
+    def pass_over(self) -> None:
+        """The batch that is being made leaves no record."""
         self._wall = 0
 
     def drain(self) -> list[Fetch]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import os
 import sys
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import context
 from time import monotonic_ns, process_time_ns, thread_time_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...machine.procfs import COUNTS_READS, open_run_queue, process_read_bytes, read_run_queue, run_queue_ns
 from .identity import watch_identity
@@ -18,7 +19,13 @@ from .ring import UNKNOWN, Ring, RingWriter
 _CANNOT_TIME = (AttributeError, KeyError, IndexError, OSError, RuntimeError, TypeError, ValueError)
 """What torch's internals, procfs and shared memory can raise where they are not as expected."""
 
+if TYPE_CHECKING:
+    from .batch_look import BatchLook
+
 Init = Callable[[int], Any]
+
+RECENT = 16
+"""Batches that tell what one takes when nobody looks into it."""
 
 
 class WorkerInit:
@@ -33,6 +40,7 @@ class WorkerInit:
         default: Called in place of a missing one.
         ring: Where the worker writes; set to None, it leaves workers started from then on untouched.
         number: Which of the training's loaders it belongs to.
+        answers: File for what a look into batches saw; None where nobody looks.
     """
 
     def __init__(
@@ -42,8 +50,10 @@ class WorkerInit:
         ring: Ring | None,
         main_pid: int | None = None,
         number: int = 0,
+        answers: str | None = None,
     ) -> None:
         self.number = number
+        self.answers = answers
         self.own = own
         self.default = default
         self.ring = ring
@@ -61,7 +71,7 @@ class WorkerInit:
         if self.ring is not None and timed:
             # A worker must live on without being timed rather than die of it.
             with suppress(*_CANNOT_TIME):
-                _time_fetches(self.ring, worker_id)
+                _time_fetches(self.ring, worker_id, self.answers)
         return result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -70,17 +80,19 @@ class WorkerInit:
     def __reduce__(self) -> tuple[Any, ...]:
         if context.get_spawning_popen() is None:
             return copy.copy, (self.own,)
-        return WorkerInit, (self.own, self.default, self.ring, self.main_pid)
+        return WorkerInit, (self.own, self.default, self.ring, self.main_pid, self.number, self.answers)
 
 
 class FetchTimer:
     """Times one fetch after the other in the thread that made it."""
 
     __slots__ = (
+        "_answers",
         "_cpu",
         "_ended",
         "_fd",
         "_lane",
+        "_order",
         "_process_cpu",
         "_queued",
         "_read",
@@ -88,10 +100,18 @@ class FetchTimer:
         "collate_ns",
         "dataset",
         "items",
+        "look",
+        "recent",
     )
 
-    def __init__(self, dataset: object, lane: RingWriter) -> None:
+    def __init__(self, dataset: object, lane: RingWriter, answers: str | None = None) -> None:
         self.dataset = dataset
+        self.look: BatchLook | None = None
+        """What looks into the next batch."""
+        self.recent: deque[tuple[int, int]] = deque(maxlen=RECENT)
+        """Wall and CPU time of the newest batches, ns."""
+        self._answers = answers
+        self._order = 0
         self.collate_ns = self.items = UNKNOWN
         self._lane = lane
         self._fd = open_run_queue()
@@ -101,6 +121,8 @@ class FetchTimer:
     def start(self) -> None:
         """A fetch begins."""
         self.collate_ns = self.items = UNKNOWN
+        if self._lane.order() != self._order:
+            self._take_order()
         if COUNTS_READS:
             self._read = process_read_bytes()
         # The wall clock is read outside the others, so that no part is ever longer than the whole.
@@ -114,6 +136,20 @@ class FetchTimer:
     def give_up(self) -> None:
         """The fetch raised: it leaves no record."""
         self._lane.begin(0)
+
+    def pass_over(self) -> None:
+        """The fetch was looked into, which takes time: it leaves no record."""
+        self._lane.begin(0)
+        self._ended = monotonic_ns()
+        if self.look is not None and self.look.done:
+            self.look = None
+
+    def _take_order(self) -> None:
+        self._order, self.look = self._lane.order(), None
+        if self._order and self._answers is not None:
+            from .batch_look import BatchLook, Order, write_to
+
+            self.look = BatchLook(Order.read(self._order), self.recent, write_to(self._answers))
 
     def stop(self) -> None:
         """The fetch returned a batch."""
@@ -134,6 +170,7 @@ class FetchTimer:
             self._wall - self._ended if self._ended else UNKNOWN,
         )
         self._ended = end
+        self.recent.append((end - self._wall, cpu))
 
 
 class TimedCollate:
@@ -157,7 +194,7 @@ class TimedCollate:
         return batch
 
 
-def _time_fetches(ring: Ring, worker_id: int) -> None:
+def _time_fetches(ring: Ring, worker_id: int, answers: str | None) -> None:
     fetch = sys.modules["torch.utils.data._utils.fetch"]
     info = sys.modules["torch.utils.data"].get_worker_info()
     fetchers = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
@@ -169,7 +206,7 @@ def _time_fetches(ring: Ring, worker_id: int) -> None:
     if identity is not None:
         identity.tell = lane.note_asked
         lane.note_asked(identity.bits)
-    timer = FetchTimer(info.dataset, lane)
+    timer = FetchTimer(info.dataset, lane, answers)
     # torch's classes are patched in the worker's process only, which nobody shares and which ends with its iterator.
     for fetcher in fetchers:
         fetcher.fetch = _timed(fetcher.fetch, timer)
@@ -185,11 +222,14 @@ def _timed(fetch: Callable[[Any, Any], Any], timer: FetchTimer) -> Callable[[Any
             fetcher.collate_fn = TimedCollate(fetcher.collate_fn, timer, counts=fetcher.auto_collation)
         timer.start()
         try:
-            batch = fetch(fetcher, index)
+            batch = fetch(fetcher, index) if timer.look is None else timer.look.fetch(fetch, fetcher, index)
         except BaseException:
             timer.give_up()
             raise
-        timer.stop()
+        if timer.look is None:
+            timer.stop()
+        else:
+            timer.pass_over()
         return batch
 
     timed_fetch.timer = timer  # type: ignore[attr-defined]

@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...records import BUCKETS, CodeLook
-from ...records.diagnosis import Verdict
 from ...timing.clock import StepClock
 from ...timing.ledger import CALLBACKS, CHECKPOINT, LOGGING, START, VALIDATION
 from ...window import Window
@@ -41,7 +40,7 @@ FIRST_STEPS, SETTLED = 16, 2
 STARTING_S = 600.0
 """Steps that are not steady by then are looked at like others."""
 
-GROWN = 1.5
+GROWN = 1.25
 """A place is told of again when there are so many times the looks that were told of."""
 
 STALE_S = 10.0
@@ -56,6 +55,8 @@ SHORT_S = 0.2
 STEPS, LONG_STEPS, WARMUP = "steps", "long steps", "warmup"
 """What is looked into besides a bucket: the steps' own work, that of the long ones, that of the first ones."""
 
+DRIFT = "step-time-drift"
+
 BUCKET_OF = {
     "slow-callback": "callbacks",
     "slow-logging": "logging",
@@ -66,12 +67,11 @@ BUCKET_OF = {
     "launch-bound": STEPS,
     "low-utilization": STEPS,
     "step-outliers": LONG_STEPS,
-    "step-time-drift": "",
     "slow-start": WARMUP,
 }
-"""What each verdict asks for; with the time that it was asked for, that of a drift is the bucket that grew."""
+"""What each verdict asks for. A drift asks for the bucket that grew, as it is by then."""
 
-_RULE = {bucket: rule for rule, bucket in reversed(BUCKET_OF.items()) if bucket} | {"start": "slow-start"}
+_RULE = {bucket: rule for rule, bucket in reversed(BUCKET_OF.items())} | {"start": "slow-start"}
 
 Place = tuple[str, str, str]
 """Place, bucket and part of a look."""
@@ -114,30 +114,26 @@ class LoopLooks:
         self._wanted = Wanted()
         self._before: tuple[list[int], int] = ([], self._ledger.origin)
         self._ticks = 0
-        self._final = False
         self._sampler.start()
 
     # -- what to look into ---------------------------------------------------------------------------------------------
 
-    def request(self, verdict: Verdict) -> None:
-        """Have what a verdict names looked into, and once more what a new primary cause names."""
-        for found in verdict.diagnoses:
-            bucket = BUCKET_OF.get(found.rule)
-            if bucket is None or found.rule in self._asked:
-                continue
-            self._asked.add(found.rule)
-            if found.rule == "step-time-drift" and self._window.steps.drift is not None:
-                self._look_anew(self._window.steps.drift.bucket)
-        primary = None if verdict.primary is None else verdict.primary.rule
-        if primary != self._primary and self._primary is not None:
-            bucket = BUCKET_OF.get(primary or "")
-            if bucket and self._count(bucket) >= ENOUGH:
-                self._quota[bucket] = self._quota.get(bucket, ENOUGH) + ENOUGH
-        self._primary = primary
+    def request(self, rule: str, steps: int) -> None:  # noqa: ARG002 - a Look's signature
+        """Have what a primary cause names looked into once more.
 
-    def end(self) -> None:
-        """The next sample is the last one."""
-        self._final = True
+        Args:
+            rule: Primary cause of the run.
+            steps: Steps so far.
+        """
+        drift = self._window.steps.drift
+        if rule == DRIFT and DRIFT not in self._asked and drift is not None:
+            self._look_anew(drift.bucket)
+        if rule != self._primary and self._primary is not None:
+            bucket = BUCKET_OF.get(rule)
+            if bucket and rule not in self._asked and self._count(bucket) >= ENOUGH:
+                self._quota[bucket] = self._quota.get(bucket, ENOUGH) + ENOUGH
+        self._asked.add(rule)
+        self._primary = rule
 
     def _look_anew(self, bucket: str) -> None:
         """Forget what was seen of a bucket: it has become another."""
@@ -254,7 +250,7 @@ class LoopLooks:
         found: dict[Place, list[Tally]] = defaultdict(list)
         for (place, slot), tally in self._tallies.items():
             found[place].append(tally)
-            if "step-time-drift" in self._asked and place[1] == STEPS:
+            if DRIFT in self._asked and place[1] == STEPS:
                 found["loop", BUCKETS[slot], ""].append(tally)
         first: dict[Place, Tally] = defaultdict(Tally)
         for look in self._first:
@@ -269,7 +265,7 @@ class LoopLooks:
         count = sum(tally.count for tally in tallies)
         told, told_s = self._told.get(place, (0, 0.0))
         grown = count >= GROWN * told or count < told
-        if count < LEAST or count == told or not (grown or self._final or time_s - told_s >= STALE_S):
+        if count < LEAST or count == told or not (grown or time_s - told_s >= STALE_S):
             return
         self._told[place] = count, time_s
         if self._reading is None:
@@ -278,7 +274,7 @@ class LoopLooks:
         yield CodeLook(
             time_s=time.time(),
             place=place[0],
-            rule=_RULE.get(place[1], "step-time-drift"),
+            rule=_RULE.get(place[1], DRIFT),
             bucket=place[1],
             part=place[2],
             method="samples",

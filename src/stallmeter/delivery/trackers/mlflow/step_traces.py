@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ....records import BUCKETS, StepRecord
@@ -34,23 +34,25 @@ class StepTrace:
     parts: tuple[TraceSpan, ...]
 
 
-def step_traces(steps: Sequence[StepRecord]) -> list[StepTrace]:
+def step_traces(steps: Sequence[StepRecord], places: Mapping[str, str] | None = None) -> list[StepTrace]:
     """Return steps as traces.
 
     Args:
         steps: The slowest steps of a run, the slowest first.
+        places: Function in which most of a bucket is, by bucket: its span is named after it, too.
     """
-    return [_step_trace(step, place) for place, step in enumerate(steps, 1)]
+    return [_step_trace(step, place, places or {}) for place, step in enumerate(steps, 1)]
 
 
-def _step_trace(step: StepRecord, place: int) -> StepTrace:
+def _step_trace(step: StepRecord, place: int, places: Mapping[str, str]) -> StepTrace:
     spent = ((bucket, getattr(step, f"{bucket}_s", None)) for bucket in BUCKETS)
     lengths = [(bucket, round(seconds * 1e9)) for bucket, seconds in spent if seconds]
     end_ns = round(step.time_s * 1e9)
     start_ns = end_ns - max(round(step.total_s * 1e9), sum(ns for _, ns in lengths))
     which = "slowest step" if place == 1 else f"slow step {place}"
     title = f"step {step.index} ({which})"
-    return StepTrace(step.index, title, start_ns, end_ns, tuple(_end_to_end(start_ns, lengths)))
+    named = [(f"{bucket}: {places[bucket]}" if bucket in places else bucket, ns) for bucket, ns in lengths]
+    return StepTrace(step.index, title, start_ns, end_ns, tuple(_end_to_end(start_ns, named)))
 
 
 def _end_to_end(start_ns: int, lengths: Sequence[tuple[str, int]]) -> Iterator[TraceSpan]:

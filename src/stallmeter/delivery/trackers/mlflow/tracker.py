@@ -263,7 +263,7 @@ class MlflowTracker:
         if not self._traces:
             return
         try:
-            self._store.trace(run, step_traces(page.slow_steps[: self._traces]))
+            self._store.trace(run, step_traces(page.slow_steps[: self._traces], page.places))
         except TrackerError as exc:  # the page is worth more than its traces
             _log.warning("MLflow took no traces of slow steps: %s", exc)
 

@@ -1,0 +1,276 @@
+"""A look into a few batches, in the thread that makes them: which function holds the time, and which of its lines.
+
+Nothing of the user's is replaced or asked, and no random number is drawn: calls are timed as they come. Batches that
+are looked into take longer and are left out of the statistics. What was seen is handed over after each of them, for a
+worker may end with its epoch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from time import perf_counter_ns
+from typing import Any, NamedTuple
+
+from ..code.fold import Folded, Seen, fold
+from ..code.lines import LineTimer
+from ..code.tracer import CallTracer, why_not
+from ..code.whose import Function, Whose
+
+EVENTS = 150_000
+"""Most calls and returns in one batch: about 0.1 s, which is what a look may add to it."""
+
+EVENTS_OF_COLLATE = 50_000
+"""As many again for what puts the items together, where the items used up all of them."""
+
+PATIENCE = 64
+"""A slow batch is waited for while so many are looked into."""
+
+SLOW = 3.0
+"""A batch that takes so many times the median is a slow one. `workers.whatif.SLOW_BATCH` is above it: a look takes
+time, too."""
+
+SLOW_ITEM = 4.0
+"""An item that takes so many times the median is a slow one."""
+
+ITEMS = 10
+"""Most slow items that are named."""
+
+FEW = 4
+"""So many batches must have been made before to tell what one takes."""
+
+
+class Order(NamedTuple):
+    """What is to be looked into, as it fits into one word of shared memory."""
+
+    number: int
+    """Counted from 1: the same order is not carried out twice by one process."""
+    batches: int
+    slow: bool
+    """Whether to wait for a slow batch."""
+
+    @property
+    def word(self) -> int:
+        """As an integer that is not 0."""
+        return self.number << 32 | self.slow << 16 | self.batches
+
+    @classmethod
+    def read(cls, word: int) -> Order:
+        """Return what `word` gave."""
+        return cls(word >> 32, word & 0xFFFF, bool(word >> 16 & 1))
+
+
+Deliver = Callable[[dict[str, Any]], None]
+
+
+class BatchLook:
+    """Looks into batches until it is `done`. For one thread.
+
+    Args:
+        order: What to look into.
+        recent: Wall and CPU time of the newest batches, ns, that nobody looked into.
+        deliver: Takes what was seen, after each batch; must not raise.
+    """
+
+    def __init__(self, order: Order, recent: Sequence[tuple[int, int]], deliver: Deliver) -> None:
+        self.done = False
+        self._order = order
+        self._deliver = deliver
+        walls, cpus = [wall for wall, _ in recent], [cpu for _, cpu in recent]
+        self._typical_ns = statistics.median(walls) if len(walls) >= FEW else None
+        self._cpu_s = statistics.median(cpus) / 1e9 if len(cpus) >= FEW and not order.slow else None
+        self._whose = Whose.of_program()
+        self._tracer = CallTracer(self._whose)
+        self._timer: LineTimer | None = None
+        self._seen: list[Seen] = []
+        self._lines: dict[Function, dict[int, float]] = {}
+        self._looked = self._kept = 0
+        self._added_ns = 0
+        self._items: list[tuple[int, int, int | None]] = []
+        self._item_ns: list[int] = []
+
+    def fetch(self, fetch: Callable[[Any, Any], Any], fetcher: Any, index: Any) -> Any:
+        """Make a batch as ``fetch`` does, and look on."""
+        refused = why_not()
+        if refused is not None:
+            self.done = True
+            self._deliver({"order": self._order.number, "why_not": refused})
+            return fetch(fetcher, index)
+        times = ItemTimes.of(fetcher, index) if self._order.slow else None
+        tracer, collate = self._tracer, fetcher.collate_fn
+        fetcher.collate_fn = _Collating(collate, self, times)
+        began = perf_counter_ns()
+        try:
+            if self._timer is None:
+                tracer.begin(EVENTS)
+            else:
+                self._timer.begin()
+            batch = fetch(fetcher, index if times is None else times)
+        finally:
+            whole = tracer.end() if self._timer is None else self._timer.end()
+            fetcher.collate_fn = collate
+        self._looked += 1
+        self._note(whole, perf_counter_ns() - began, times)
+        return batch
+
+    def collating(self) -> None:
+        """The items are there. Where they were too many calls, what is done with them is still looked into."""
+        if self._timer is None and self._tracer.is_cut:
+            self._tracer.resume(EVENTS_OF_COLLATE)
+
+    def _note(self, whole: bool, took_ns: int, times: ItemTimes | None) -> None:
+        slow = not self._order.slow or self._typical_ns is None or took_ns >= SLOW * self._typical_ns
+        if times is not None:
+            self._item_ns += times.each_ns
+            if slow:
+                self._items += times.found()
+        if self._looked >= PATIENCE:
+            self.done = True
+        if not whole or not slow:
+            self._tracer.forget()
+            return
+        self._kept += 1
+        if self._timer is None:
+            seen = self._tracer.seen(self._cpu_s)
+            self._seen += seen
+            self._added_ns += max(0, took_ns - int(1e9 * sum(one.wall_s for one in seen)))
+        else:
+            self._added_ns += max(0, took_ns - int(self._typical_ns or took_ns))
+            self._lines = self._by_function()
+            self.done = True
+        self._hand_over()
+        self._tracer.forget()
+
+    def _hand_over(self) -> None:
+        folded = fold(self._seen, self._lines)
+        if self._timer is None and self._kept >= self._order.batches:
+            wanted = {f for f, unplaced in zip(folded.functions[:2], folded.unplaced, strict=False) if unplaced}
+            codes = self._tracer.codes(wanted)
+            self._timer = LineTimer(codes, EVENTS) if codes else None
+            self.done = self._timer is None
+        self._deliver(self._document(folded))
+
+    def _by_function(self) -> dict[Function, dict[int, float]]:
+        """Return the lines that were timed, without what other functions of the user's took beneath them."""
+        assert self._timer is not None
+        found: dict[Function, dict[int, float]] = {}
+        for code, lines_s in self._timer.lines_s:
+            function = self._whose.code(code)
+            part = found.setdefault(function, defaultdict(float))
+            for line, seconds in lines_s.items():
+                part[line] += seconds
+        for function, part in found.items():
+            for line, seconds in _beneath(self._seen, function).items():
+                if line in part:
+                    part[line] -= seconds / max(1, self._order.batches)
+        return {function: {line: s for line, s in part.items() if s > 0} for function, part in found.items()}
+
+    def _document(self, folded: Folded) -> dict[str, Any]:
+        typical_ns = statistics.median(self._item_ns) if self._item_ns else None
+        slow = sorted(self._items, key=lambda item: -item[1])
+        return {
+            "order": self._order.number,
+            "seen": min(self._kept, self._order.batches),
+            "done": self.done,
+            "wall_s": folded.wall_s,
+            "cpu_s": folded.cpu_s,
+            "added_s": self._added_ns / 1e9,
+            "spots": [asdict(spot) for spot in folded.spots],
+            "stacks": [asdict(stack) for stack in folded.stacks],
+            "item_s": None if typical_ns is None else typical_ns / 1e9,
+            "items": [
+                {"index": index, "wall_s": ns / 1e9, "size_bytes": size}
+                for index, ns, size in slow[:ITEMS]
+                if typical_ns is not None and ns >= SLOW_ITEM * typical_ns
+            ],
+        }
+
+
+def _beneath(seen: Sequence[Seen], function: Function) -> Mapping[int, float]:
+    """Return what other functions of the user's took that a function called, by its lines."""
+    found: dict[int, float] = defaultdict(float)
+    for one in seen:
+        owner = max((i for i, frame in enumerate(one.stack) if frame.function.own), default=-1)
+        for frame in one.stack[:owner]:
+            if frame.function == function and one.stack[owner].function != function:
+                found[frame.line] += one.wall_s
+                break
+    return found
+
+
+class ItemTimes(list[Any]):
+    """The indices of a batch, which note when each is asked for."""
+
+    def __init__(self, indices: Sequence[Any]) -> None:
+        super().__init__(indices)
+        self.each_ns: list[int] = []
+        self.sizes: list[int | None] = []
+
+    @classmethod
+    def of(cls, fetcher: Any, index: Any) -> ItemTimes | None:
+        """Return the indices of a dataset that is asked for one item after the other; None where it is not."""
+        dataset = fetcher.dataset
+        one_by_one = (
+            type(index) is list and type(fetcher).__name__.endswith("MapDatasetFetcher") and fetcher.auto_collation
+        )
+        return None if not one_by_one or getattr(dataset, "__getitems__", None) else cls(index)
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in super().__iter__():
+            began = perf_counter_ns()
+            yield item
+            self.each_ns.append(perf_counter_ns() - began)
+
+    def found(self) -> list[tuple[int, int, int | None]]:
+        """Return index, time (ns) and size (bytes) of the items; only numbers are indices that may be told."""
+        sizes = self.sizes or [None] * len(self.each_ns)
+        return [(i, ns, size) for i, ns, size in zip(self, self.each_ns, sizes, strict=False) if type(i) is int]
+
+
+class _Collating:
+    """Stands in for a collate function while one batch is made."""
+
+    __slots__ = ("_collate", "_look", "_times")
+
+    def __init__(self, collate: Callable[[Any], Any], look: BatchLook, times: ItemTimes | None) -> None:
+        self._collate = collate
+        self._look = look
+        self._times = times
+
+    def __call__(self, data: Any) -> Any:
+        if self._times is not None and type(data) is list:
+            self._times.sizes = [_size_bytes(item) for item in data]
+        self._look.collating()
+        return self._collate(data)
+
+
+def _size_bytes(item: Any, depth: int = 3) -> int | None:
+    """Return the bytes of an item's tensors, arrays and bytes, None where it has none."""
+    if isinstance(item, (bytes, bytearray)):
+        return len(item)
+    if type(item) in (list, tuple, dict) and depth:
+        parts = list(item.values() if type(item) is dict else item)[:ITEMS]
+        sizes = [size for part in parts if (size := _size_bytes(part, depth - 1)) is not None]
+        return sum(sizes) if sizes else None
+    size = getattr(item, "nbytes", None) if type(item).__module__.partition(".")[0] in ("torch", "numpy") else None
+    return size if isinstance(size, int) else None
+
+
+def write_to(path: str) -> Deliver:
+    """Return what writes to a file, whole or not at all. A disk that refuses it costs the look and nothing else."""
+
+    def deliver(document: dict[str, Any]) -> None:
+        part = f"{path}.{os.getpid()}"
+        with suppress(OSError):
+            # The name is nobody else's guess, and what is there under it is not written to.
+            at = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(at, "w", encoding="utf-8") as file:
+                json.dump(document, file)
+            os.replace(part, path)  # noqa: PTH105 - pathlib takes 20 ms to import where nobody has
+
+    return deliver

@@ -1,0 +1,124 @@
+"""A short look into batches where they are made, when the verdict says that making them is what the loop waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from ...records import CodeItem, CodeLook, CodeSpot, CodeStack, Event
+from .batch_look import Order
+
+CAUSES = frozenset(
+    {"cold-cache", "fetch-stall", "input-bound", "no-workers", "prep-stall", "slow-batches", "too-few-workers"}
+)
+"""Verdicts that a look into the making of batches explains."""
+
+MIN_STEPS = 20
+"""Steps before the look, so that it shows steady ones."""
+
+MOST_LOOKS = 3
+"""In one run, however often the number of workers changes."""
+
+GIVE_UP_S = 120.0
+"""After so long without the last batch, what was seen is all there is."""
+
+
+class Probe(Protocol):
+    """What a look asks of the loader's probe."""
+
+    def look(self, order: Order, loader: int) -> bool:
+        """Have a few batches looked into; returns whether there is somebody who makes them."""
+        ...
+
+    def looked(self) -> list[dict[str, Any]]:
+        """Return what was seen by now, the newest last."""
+        ...
+
+    def look_no_more(self) -> None:
+        """Take back what was ordered."""
+        ...
+
+
+class WorkerLook:
+    """The source of looks into the making of batches. All of it is for the sampler thread.
+
+    Args:
+        batches: How many.
+        probe: Of the training's loaders.
+        workers: Returns the number of workers, and which loader sets the pace; None where it is not known.
+    """
+
+    name = "code look"
+
+    def __init__(self, batches: int, probe: Probe, workers: Callable[[], tuple[int, int] | None]) -> None:
+        self._batches = batches
+        self._probe = probe
+        self._workers = workers
+        self._asked: list[tuple[int, bool]] = []
+        self._order: Order | None = None
+        self._rule = ""
+        self._loader = 0
+        self._until_s: float | None = None
+
+    def request(self, rule: str, steps: int) -> None:
+        """Ask for a look, if the verdict is one that it would explain and these workers were not looked into for it.
+
+        Args:
+            rule: Primary cause of the run.
+            steps: Steps so far.
+        """
+        workers = self._workers()
+        if rule not in CAUSES or steps < MIN_STEPS or workers is None or self._order is not None:
+            return
+        number, loader = workers
+        what = number, rule == "slow-batches"
+        if what in self._asked or len(self._asked) >= MOST_LOOKS:
+            return
+        order = Order(number=len(self._asked) + 1, batches=self._batches, slow=what[1])
+        if self._probe.look(order, loader):
+            self._asked.append(what)
+            self._order, self._rule, self._loader, self._until_s = order, rule, loader, None
+
+    def sample(self, time_s: float) -> Sequence[CodeLook | Event]:
+        """Return what was seen by now, more of it with each batch.
+
+        Args:
+            time_s: Unix time of this poll.
+        """
+        order = self._order
+        if order is None:
+            return ()
+        found = [document for document in self._probe.looked() if document.get("order") == order.number]
+        if self._until_s is None:
+            self._until_s = time_s + GIVE_UP_S
+        if any(document.get("done") or "why_not" in document for document in found) or time_s >= self._until_s:
+            self._probe.look_no_more()
+            self._order = None
+        if not found:
+            return ()
+        if "why_not" in found[-1]:
+            return (Event(time_s=time_s, name="no look into batches", detail=str(found[-1]["why_not"])),)
+        return (self._look(found[-1], time_s),)
+
+    def close(self) -> None:
+        """Take back what was ordered."""
+        if self._order is not None:
+            self._probe.look_no_more()
+            self._order = None
+
+    def _look(self, document: dict[str, Any], time_s: float) -> CodeLook:
+        return CodeLook(
+            time_s=time_s,
+            place="workers",
+            rule=self._rule,
+            loader=self._loader,
+            method="profile",
+            seen=document["seen"],
+            wall_s=document["wall_s"],
+            cpu_s=document["cpu_s"],
+            added_s=document["added_s"],
+            item_s=document["item_s"],
+            items=tuple(CodeItem(**item) for item in document["items"]),
+            spots=tuple(CodeSpot(**{**spot, "calls": tuple(spot["calls"])}) for spot in document["spots"]),
+            stacks=tuple(CodeStack(frames=tuple(s["frames"]), wall_s=s["wall_s"]) for s in document["stacks"]),
+        )

@@ -1,0 +1,97 @@
+"""Looks into batches of the process that trains: into those that its own thread makes, and what workers wrote down."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import tempfile
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .loop import LoopTimer
+from .wrappers import attributes, iterators_in
+
+if TYPE_CHECKING:
+    from .batch_look import BatchLook, Order
+
+MOST_BYTES = 8 * 2**20
+"""A larger file is not read: it is none of ours."""
+
+
+class LoopLook:
+    """Looks into the batches of a loader without workers. `prepare` is for the training thread, the rest for any.
+
+    The fetcher of the loader's iterator gets a ``fetch`` of its own while it is looked into, and loses it with the last
+    batch; dataset and collate function are as they were.
+
+    Args:
+        timer: Times the batches that nobody looks into.
+        iterator_of: Returns the iterator that the loop asks for batches.
+    """
+
+    def __init__(self, timer: LoopTimer, iterator_of: Callable[[], object | None]) -> None:
+        # Set by the sampler thread and read by the training thread: a reference is replaced whole.
+        self.order: Order | None = None
+        self._timer = timer
+        self._iterator_of = iterator_of
+        # Appended by the training thread, emptied by the sampler's; both ends of a deque are atomic.
+        self._documents: deque[dict[str, Any]] = deque()
+        self._looks: tuple[int, BatchLook] | None = None
+
+    def take(self) -> list[dict[str, Any]]:
+        """Return what was seen since the last call."""
+        return [self._documents.popleft() for _ in range(len(self._documents))]
+
+    def prepare(self) -> None:
+        """A batch is asked for, and an order is to be carried out: with this batch, if nobody does already."""
+        order = self.order
+        if order is None:
+            return
+        if self._looks is None or self._looks[0] != order.number:
+            from .batch_look import BatchLook
+
+            self._looks = order.number, BatchLook(order, self._timer.recent, self._documents.append)
+        look = self._looks[1]
+        if look.done:
+            self.order = None
+            return
+        fetcher = _fetcher(self._iterator_of())
+        if fetcher is None or "fetch" in attributes(fetcher):
+            return
+        own = type(fetcher).fetch
+
+        def fetch(index: Any) -> Any:
+            del fetcher.fetch  # whatever comes: the next batch is prepared for again
+            self._timer.pass_over()
+            return look.fetch(own, fetcher, index)
+
+        fetcher.fetch = fetch
+
+
+def _fetcher(iterator: object) -> Any:
+    found = iterators_in(iterator) if iterator is not None else []
+    return attributes(found[0]).get("_dataset_fetcher") if len(found) == 1 else None
+
+
+def answers_file() -> str:
+    """Return a name for the file in which workers write down what they saw, which nobody else guesses."""
+    return os.path.join(tempfile.gettempdir(), f"stallmeter-{os.getpid()}-{secrets.token_hex(8)}.json")  # noqa: PTH118
+
+
+def read_answers(path: str) -> list[dict[str, Any]]:
+    """Return what a worker wrote down, and delete it."""
+    file = Path(path)
+    try:
+        if file.stat().st_size > MOST_BYTES:
+            return []
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    finally:
+        with suppress(OSError):
+            file.unlink()
+    return [document] if isinstance(document, dict) else []

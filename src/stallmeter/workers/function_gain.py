@@ -1,0 +1,103 @@
+"""What a run would gain if one function, of those that make batches, took no time.
+
+The num_workers model is asked with its part of a batch taken off: its wall time, and its CPU time, which is won back by
+all who compete for the CPUs. A function that waits for a store that serves one worker after the other frees the store,
+too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ..window import Window
+from .forecast import forecast, operation
+from .model import Limits, LoaderCosts, predict_step_time_s
+
+SHORT = 0.85
+"""Share of the CPUs' time that loop and workers need, from which on they get into each other's way; as in `whatif`."""
+
+MOST_WAITED = 0.75
+"""Of the loop's time; a larger part that waits for a CPU is not believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionGain:
+    """The run without one function."""
+
+    batch_s: float
+    """A batch as it is."""
+    batch_without_s: float
+    step_without_s: float
+    workers: int
+    gain_pct: float
+    interval_pct: tuple[float, float] | None
+
+
+def gain_without_function(
+    window: Window, wall_share: float, cpu_share: float | None, waits_share: float | None = None
+) -> FunctionGain | None:
+    """Predict what training gains if a function took no time; None where the model knows too little.
+
+    Args:
+        window: Of the run.
+        wall_share: Its part of a batch's time, 0 to 1.
+        cpu_share: Its part of a batch's CPU time; None where that was not measured.
+        waits_share: Its part of the time in which a batch waits; None where that was not measured.
+    """
+    outlook, known = forecast(window), operation(window)
+    if outlook is None or known is None or not outlook.without.observed_s:
+        return None
+    costs, limits = outlook.asked or known
+    without, within = _without(costs, limits, wall_share, cpu_share, waits_share, window.workers.cpu_wait_share)
+    step_s = predict_step_time_s(without, within, costs.current)
+    gain_pct = outlook.without.gain_pct(step_s)
+    if gain_pct is None:
+        return None
+    return FunctionGain(
+        batch_s=costs.service_s,
+        batch_without_s=without.service_s,
+        step_without_s=outlook.without.observed_s / (1.0 + gain_pct / 100.0),
+        workers=costs.current,
+        gain_pct=gain_pct,
+        interval_pct=outlook.interval_pct(gain_pct, eased=True),
+    )
+
+
+def _without(
+    costs: LoaderCosts,
+    limits: Limits,
+    wall_share: float,
+    cpu_share: float | None,
+    waits_share: float | None,
+    cpu_wait_share: float | None,
+) -> tuple[LoaderCosts, Limits]:
+    wall = min(1.0, max(0.0, wall_share))
+    cpu = wall if cpu_share is None else min(1.0, max(0.0, cpu_share))
+    # Where CPUs are short the loop's thread waits for one as well: less so when workers leave them free.
+    waits = min(MOST_WAITED, cpu_wait_share or 0.0)
+    loop_waits_s = cpu * min(MOST_WAITED * costs.work_s, costs.loop_cpu_s * waits / (1.0 - waits))
+    other = replace(
+        costs,
+        service_s=costs.service_s * (1.0 - wall),
+        cpu_s=costs.cpu_s * (1.0 - cpu),
+        neighbour_wait_s=costs.neighbour_wait_s * (1.0 - cpu),
+        work_s=costs.work_s - loop_waits_s,
+    )
+    return other, replace(limits, shared_s=limits.shared_s * (1.0 - (waits_share or 0.0)))
+
+
+def shares(total_s: Sequence[float | None], part_s: Sequence[float | None]) -> tuple[float, float | None, float | None]:
+    """Return a part's share of wall, CPU and waiting time.
+
+    Args:
+        total_s: Wall and CPU time of the whole; the second is None where it was not measured.
+        part_s: The same of the part.
+    """
+    wall, cpu = total_s
+    part_wall, part_cpu = part_s
+    share = (part_wall or 0.0) / wall if wall else 0.0
+    if cpu is None or part_cpu is None:
+        return share, None, None
+    waited = max(0.0, (wall or 0.0) - cpu)
+    return share, part_cpu / cpu if cpu else 0.0, max(0.0, (part_wall or 0.0) - part_cpu) / waited if waited else 0.0
