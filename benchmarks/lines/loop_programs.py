@@ -31,10 +31,19 @@ def tell(whole):
         json.dump({"spent": spent, "whole": whole}, file)
 """
 
+
+def _again(call: str, items: str, seconds: float, each_s: float, most: int) -> str:
+    """Return a line that calls a function of C with as many items as take the time, and again where they are many."""
+    count = min(most, max(50, int(seconds / each_s)))
+    times = round(seconds / (count * each_s))
+    once = call.format(items.format(count))
+    return f"found = [{once} for _ in range({times})]" if times > 1 else f"found = {once}"
+
+
 WORK: dict[str, Callable[[float], str]] = {
     "python": lambda s: f"total = sum(i * i for i in range({int(s / 7e-8)}))",
-    "sort": lambda s: f"ordered = sorted(NUMBERS[:{max(50, int(s / 2.3e-7))}])",
-    "json": lambda s: f"text = json.dumps(NUMBERS[:{max(50, int(s / 8e-7))}])",
+    "sort": lambda s: _again("sorted({})", "NUMBERS[:{}]", s, 1.3e-7, 50_000),
+    "json": lambda s: _again("json.dumps({})", "NUMBERS[:{}]", s, 7e-7, 20_000),
     "sleep": lambda s: f"time.sleep({s:.5f})",
     "torch": lambda s: f"product = [SQUARE @ SQUARE for _ in range({max(1, int(s / 2.5e-4))})]",
 }
@@ -100,37 +109,32 @@ class Program:
     """The verdict that should name the place."""
     files: dict[str, str]
     """Source text by file name; ``main.py`` is started."""
-    function: str
-    """Qualified: where most of it is."""
     file: str
+    """Which of them holds the planted functions."""
+    holder: str = ""
+    """Class that they are methods of, with a dot."""
     zero_code: bool = False
 
     @property
     def name(self) -> str:
         return f"{self.family}-{self.seed}"
 
-    @property
-    def line(self) -> int:
-        """Number of the planted line of the function."""
-        short = self.function.rpartition(".")[2]
+    def line(self, function: str) -> int:
+        """Return the number of a function's planted line."""
         lines = self.files[self.file].splitlines()
-        begin = 0 if short == "<module>" else next(i for i, text in enumerate(lines) if f"def {short}(" in text)
+        begin = 0 if function == "<module>" else next(i for i, text in enumerate(lines) if f"def {function}(" in text)
         return next(i for i, text in enumerate(lines) if i >= begin and PLANTED in text) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Two functions of a program, of which the first takes most of the time."""
+    """Two functions of a program, of which one takes most of the time: which, the program itself finds out."""
 
     first: str
     second: str
     source: str
     method: bool
     """Whether they are methods of ``Parts``, whose one instance is ``parts``."""
-
-    @property
-    def qualified(self) -> str:
-        return f"Parts.{self.first}" if self.method else self.first
 
     @property
     def calls(self) -> str:
@@ -290,7 +294,7 @@ def draw(family: str, seed: int) -> Program:
     rng = random.Random(f"{family} {seed}")
     if family == "import":
         files, file = _import(rng)
-        return Program(family=family, seed=seed, rule="slow-start", files=files, function="<module>", file=file)
+        return Program(family=family, seed=seed, rule="slow-start", files=files, file=file)
     rule, make = FAMILIES[family]
     source, parts = make(rng)
     return Program(
@@ -298,7 +302,7 @@ def draw(family: str, seed: int) -> Program:
         seed=seed,
         rule=rule,
         files={"main.py": source},
-        function=parts.qualified,
         file="main.py",
+        holder="Parts." if parts.method else "",
         zero_code=family.startswith("zero-code"),
     )

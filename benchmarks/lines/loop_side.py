@@ -33,18 +33,26 @@ class Judged:
     program: Program
     said: dict[str, Any] | None
     """The location of the expected rule's diagnosis; None where there was none."""
+    short: str
+    """The function that took most, by the program's own clock."""
     true_pct: float
     found: tuple[str, ...]
     """The rules that spoke."""
 
     @property
+    def true(self) -> tuple[str, str, int]:
+        """File, qualified function and line."""
+        name = self.program.holder + self.short
+        return self.program.file, name, self.program.line(self.short)
+
+    @property
     def function(self) -> bool:
         said = self.said
-        return said is not None and (said["file"], said["function"]) == (self.program.file, self.program.function)
+        return said is not None and (said["file"], said["function"]) == self.true[:2]
 
     @property
     def line(self) -> bool:
-        return self.function and self.said is not None and self.said["line"] == self.program.line
+        return self.function and self.said is not None and self.said["line"] == self.true[2]
 
     @property
     def off(self) -> float | None:
@@ -78,9 +86,9 @@ def judged(program: Program, folder: Path) -> Judged:
     verdict = diagnose(read_history(find_recording(folder / "recordings")).window)
     said = next((d.location for d in verdict.diagnoses if d.rule == program.rule), None)
     fields = None if said is None else {name: getattr(said, name) for name in said.__dataclass_fields__}
-    short = program.function.rpartition(".")[2]
+    short = max(truth["spent"], key=lambda name: float(truth["spent"][name]))
     share = 100.0 * truth["spent"][short] / truth["whole"]
-    return Judged(program, fields, share, tuple(d.rule for d in verdict.diagnoses))
+    return Judged(program, fields, short, share, tuple(d.rule for d in verdict.diagnoses))
 
 
 def main() -> None:
@@ -106,7 +114,8 @@ def line_of(judged: Judged) -> str:
     said = judged.said
     where = "nothing" if said is None else f"{said['file']}:{said['line']} {said['function']} {said['share_pct']:.0f} %"
     program = judged.program
-    true = f"{program.file}:{program.line} {program.function} {judged.true_pct:.0f} %"
+    file, function, line = judged.true
+    true = f"{file}:{line} {function} {judged.true_pct:.0f} %"
     mark = "right" if judged.line else "function" if judged.function else "WRONG"
     rules = "" if said is not None else f" ({', '.join(judged.found)})"
     return f"{mark:8} {program.name:20} {where}; true: {true}{rules}"

@@ -107,7 +107,7 @@ def test_a_culprit_that_is_no_part_of_the_bucket_does_not_hide_the_place():
 
 def test_few_samples_are_no_place():
     window = Window()
-    window.append(_loop_look("steps", seen=12))
+    window.append(_loop_look("steps", seen=9))
     assert located(_diagnosis("compute-bound"), window).location is None
 
 

@@ -30,8 +30,8 @@ IN_BUCKET = {
 SAMPLES = "samples"
 """The method of looks at the training thread."""
 
-LEAST_SAMPLES = 16
-"""With fewer samples of the stack a share is not known to 25 points, two standard errors."""
+LEAST_SAMPLES = 10
+"""With fewer samples of the stack a share of two thirds is not known to be the largest, one standard error."""
 
 LEAST_PCT = 20.0
 """A function with a smaller share is not where the time goes."""

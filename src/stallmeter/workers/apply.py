@@ -129,6 +129,8 @@ class WorkerTuner:
         self._resize = resize
         self._why_fixed = why_fixed
         self._settings = settings if self._ask is None else None
+        self._keeps = False
+        """Whether workers are kept because that was tried here."""
         self._must_let_go = ""
         """Why workers that are kept must be kept no more."""
         self._startup_ns: int | None = None
@@ -265,6 +267,9 @@ class WorkerTuner:
             self._resize(self._loader, workers, prefetch_factor=self._prefetch if workers else None)
         except SettingError as exc:
             self._say("num_workers is not changed", str(exc))
+            if self._keeps:  # torch lets a loader that keeps its workers have some only: that was changed here
+                self._refused.append(proposal)
+                return False
             self._why = str(exc)
             self._fixed = self._ask is None
             return False
@@ -279,7 +284,9 @@ class WorkerTuner:
             self._refused.append(proposal)
             self._say(f"{proposal.setting} is not changed", str(exc))
             return False
-        if proposal.setting == PREFETCH:
+        if proposal.setting == PERSISTENT:
+            self._keeps = bool(proposal.workers)
+        elif proposal.setting == PREFETCH:
             self._prefetch = int(proposal.workers)
         _log.info("stallmeter: %s %s -> %s", proposal.setting, proposal.before, proposal.workers)
         return True

@@ -45,6 +45,9 @@ looks, with this in 21 % (our measurement, beside calls that give the lock up)."
 FINE_S = 0.01
 """Time between two looks while something in question is open."""
 
+DENSE_S = 0.02
+"""Most time between two looks then: a place needs some dozens of them, and no more than a few hundred are taken."""
+
 COARSE_S, COARSEST_S = 0.05, 0.25
 """Time between two glances at what is open, at first and later on: a checkpoint is found while it is written."""
 
@@ -55,7 +58,7 @@ START_THINNING = 1 / 500
 """The same of looks before the steps are steady: a start of an hour has as many as one of a minute, nearly."""
 
 COST = 0.01
-"""Share of the time that looks may take, at most, while something is in question."""
+"""Share of the time that looks may take while something is in question, before they come less often."""
 
 HANDOVER_S = 0.00006
 """What a look costs the training thread besides the looker's CPU time: giving the lock up and getting it back."""
@@ -64,7 +67,7 @@ LONG = 3.0
 """A step that has gone on for so many medians is a long one; as in `stallmeter.rules.step_outliers`."""
 
 OPEN_S = 0.05
-"""A callback, a logger or a checkpoint that has been open for so long is worth a look, whatever came before."""
+"""A callback or a logger that has been open for so long is worth a look, whatever came before."""
 
 WORK = frozenset({H2D, FORWARD, BACKWARD, OPTIMIZER, LOOP, COMPUTE})
 """Buckets of the steps' own work."""
@@ -216,7 +219,7 @@ class StackSampler:
         elapsed_s = (got - self._ledger.origin) / 1e9
         if dense:
             cost_s = self._thread_s() / self.glances + HANDOVER_S
-            pause_s = max(FINE_S, min(COARSE_S, cost_s / COST))
+            pause_s = max(FINE_S, min(DENSE_S, cost_s / COST))
             if wanted.first_steps:
                 pause_s = max(pause_s, elapsed_s * START_THINNING)
         else:
@@ -238,7 +241,7 @@ class StackSampler:
                 return None
             if bucket == START and wanted.first_steps:
                 return index
-            is_long = got - last >= OPEN_S * 1e9 or bucket == VALIDATION
+            is_long = got - last >= OPEN_S * 1e9 or bucket in (VALIDATION, CHECKPOINT)
             return STEADY if slot in wanted.slots or (bucket in RARE and is_long) else None
         if wanted.first_steps and clock.open:
             return index
