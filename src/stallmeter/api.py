@@ -73,7 +73,7 @@ def _monitor_of_this_process(options: OptionArguments) -> Monitor:
 
 def _new_untimed() -> Monitor:
     """Return a monitor of a run that never starts."""
-    nothing = Options(trackers=None, hardware=False, workers=False)
+    nothing = Options(trackers=None, hardware=False, workers=False, loop_looks=False)
     return Monitor.of(wiring.assemble(nothing, RunContext(recordings=nothing.recordings)), why_not=IN_WORKER)
 
 

@@ -28,7 +28,7 @@ from .recordings import complete_run, ledger, write
 DOC = Path(__file__).parents[2] / "docs" / "reference" / "report-json.md"
 TOP = {
     "schema", "run", "wall_s", "steps", "coverage_pct", "ledger", "step_time_s", "throughput", "primary", "probable",
-    "runner_up", "diagnoses", "num_workers", "worker_trials", "overhead", "hardware", "device", "abstained",
+    "runner_up", "diagnoses", "num_workers", "worker_trials", "patch", "overhead", "hardware", "device", "abstained",
     "job", "ranks",
 }  # fmt: skip
 FREE = {

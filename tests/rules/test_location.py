@@ -63,3 +63,55 @@ def test_where_no_function_holds_enough_there_is_no_place():
     small = CodeSpot(file="a.py", line=1, function="a", own=True, wall_s=0.1)
     assert located(_diagnosis("prep-stall"), _window(small)).location is None
     assert located(_diagnosis("prep-stall"), _window()).location is None
+
+
+def _loop_look(bucket: str, part: str = "", *, seen: int = 40, place: str = "loop") -> CodeLook:
+    return CodeLook(
+        time_s=0.0,
+        place=place,
+        rule="",
+        bucket=bucket,
+        part=part,
+        method="samples",
+        seen=seen,
+        wall_s=1.0,
+        spots=(ROTATE,),
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "bucket"),
+    [
+        ("compute-bound", "steps"),
+        ("host-sync", "steps"),
+        ("step-outliers", "long steps"),
+        ("checkpoint-stall", "checkpoint"),
+        ("validation-heavy", "validation"),
+        ("slow-logging", "logging"),
+    ],
+)
+def test_what_the_loops_own_thread_loses_is_placed_by_the_look_into_its_bucket_and_says_how(rule, bucket):
+    window = Window()
+    window.append(_loop_look(bucket))
+    found = located(_diagnosis(rule), window)
+    assert found.location is not None
+    assert found.location.line == 88
+    assert [(e.value, e.unit) for e in found.evidence] == [(40.0, "samples")]
+
+
+def test_a_culprit_that_is_no_part_of_the_bucket_does_not_hide_the_place():
+    window = Window()
+    window.append(_loop_look("steps"))
+    assert located(_diagnosis("host-sync", "train.py:3 in step"), window).location is not None
+
+
+def test_few_samples_are_no_place():
+    window = Window()
+    window.append(_loop_look("steps", seen=9))
+    assert located(_diagnosis("compute-bound"), window).location is None
+
+
+def test_a_slow_start_is_placed_before_the_first_step():
+    window = Window()
+    window.append(_loop_look("start", place="startup"))
+    assert located(_diagnosis("slow-start"), window).location is not None

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from stallmeter.records import StepRecord, WorkerTrial
 from stallmeter.records.diagnosis import WorkerAdvice
+from stallmeter.workers.settings import Change
 from stallmeter.workers.trial import (
     MAX_REVERTS,
     MIN_STEPS,
@@ -257,3 +258,69 @@ def test_it_ends_and_never_ends_up_slower(times, wishes, start):
     assert times[loop.workers] <= times[start]
     assert loop.tuner.workers == loop.workers
     assert all(t.achieved_gain_pct > 0 for t in loop.trials if t.outcome == "kept")
+
+
+def change(setting: str, value: int, gain_pct: float | None) -> Change:
+    return Change(setting=setting, before=0, value=value, predicted_gain_pct=gain_pct)
+
+
+def measured(steps: int = 2 * EPOCH, seconds: float = 0.1) -> WorkerTrials:
+    trials = WorkerTrials()
+    trials.begin(2, persistent=False)
+    for i in range(steps):
+        trials.step(step(i, seconds))
+    trials.boundary(None, step=steps, time_s=0.0)
+    return trials
+
+
+def test_the_change_that_is_predicted_to_gain_most_is_tried_first():
+    trials = measured()
+    few, many = change("pin_memory", True, 20.0), change("persistent_workers", True, 90.0)
+    found = trials.propose(advice(2, 4, gain_pct=50.0), [many, few])
+    assert found is not None
+    assert (found.setting, found.workers) == ("persistent_workers", True)
+    found = trials.propose(advice(2, 4, gain_pct=50.0), [few])
+    assert found is not None
+    assert (found.setting, found.workers) == ("num_workers", 4)
+    trials.refuse(Proposal(before=0, workers=True, setting="pin_memory"))
+    assert trials.propose(None, [few]) is None
+
+
+def test_a_setting_that_is_not_faster_comes_back_and_is_not_tried_again():
+    trials = measured()
+    one = change("prefetch_factor", 8, 30.0)
+    taken = trials.propose(None, [one])
+    assert taken is not None
+    (begun,) = trials.boundary(taken, step=2 * EPOCH, time_s=0.0)
+    assert (begun.setting, begun.outcome) == ("prefetch_factor", "measuring")
+    assert trials.workers == 2
+    for i in range(EPOCH):
+        trials.step(step(2 * EPOCH + i, 0.1))
+    back = trials.propose(None, [one])
+    assert back == Proposal(before=8, workers=0, setting="prefetch_factor", revert=True)
+    (ended,) = trials.boundary(back, step=3 * EPOCH, time_s=0.0)
+    assert (ended.setting, ended.outcome) == ("prefetch_factor", "reverted")
+    for i in range(EPOCH):
+        trials.step(step(3 * EPOCH + i, 0.1))
+    trials.boundary(None, step=4 * EPOCH, time_s=0.0)
+    assert trials.propose(None, [one]) is None
+
+
+def test_workers_that_are_kept_save_their_start_and_that_is_measured():
+    """Steps are as long as before: what is won is the start of the workers, 3 s an epoch of 30 steps of 0.1 s."""
+    trials = WorkerTrials()
+    trials.begin(2, persistent=False)
+    at = 0
+    taken = None
+    for epoch in range(6):
+        for i in range(EPOCH):
+            trials.step(step(at, 0.1, epoch_start=i == 0, data_wait_s=0.05 if i == 0 else 0.0))
+            at += 1
+        proposal = trials.propose(None, [change("persistent_workers", True, 90.0)]) if epoch >= 2 else None
+        taken = taken or proposal
+        startup_s = 3.0 if taken is None or proposal is not None else 0.0
+        ended = trials.boundary(proposal, step=at, time_s=float(at), startup_s=startup_s)
+        if ended and ended[0].outcome == "kept":
+            assert ended[0].achieved_gain_pct == pytest.approx(100.0, rel=0.1)
+            return
+    pytest.fail("it was not kept")

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ..delivery.periods import Period, period_s
 from ..recording.pending import pending_deliveries
@@ -41,7 +41,8 @@ from ..rules.job.evaluation import alone
 from ..timing.clock import StepClock
 from ..timing.ledger import CALLBACKS, LOGGING, VALIDATION
 from ..window import Window
-from ..workers.apply import EpochBoundary, WorkerTuner
+from ..workers.apply import EpochBoundary, Seen, WorkerTuner
+from .asked import Look
 from .context import RunContext
 from .guard import Guard
 from .job_watch import JobWatch
@@ -73,20 +74,6 @@ TRACKER_HANG_S = 60.0
 
 GIVE_UP_S = 15.0
 """Most time for the last sample at the end of a run, those that hang in it included."""
-
-
-class Look(Source, Protocol):
-    """A source that looks closer for a short time when a verdict asks for it."""
-
-    def request(self, rule: str, steps: int) -> None:
-        """Ask for the look, if this primary cause is one that it would explain."""
-        ...
-
-
-class Profiler(Look, Protocol):
-    """One that writes files: by the name that each has on a tracker."""
-
-    files: dict[str, Path]
 
 
 class Collector:
@@ -303,7 +290,10 @@ class Collector:
         advice = self._own_verdict.num_workers
         if worker_tuner.decides_for_all:
             advice = None if self._job_watch is None else self._job_watch.num_workers
-        worker_tuner.decide(advice, fresh=fresh, now_s=now_s)
+        budget = self._window.facts.budget
+        cpus = None if budget is None else budget.usable_cpus
+        seen = Seen(verdict=self._own_verdict, loader=self._window.present().loader.info, cpus=cpus)
+        worker_tuner.decide(advice, fresh=fresh, now_s=now_s, seen=seen)
         exchange = worker_tuner.exchange
         told = self._guard.ask("num_workers of all ranks", exchange, self._output.recorder, self._final_tick)
         trials = worker_tuner.heard(told or ())

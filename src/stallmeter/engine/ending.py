@@ -20,7 +20,8 @@ from ..report.files import write_summaries
 from ..report.model import summarize
 from ..report.wording import console_lines
 from ..window import Window
-from .collector import GIVE_UP_S, HANG_S, Collector, Profiler
+from .asked import Profiler
+from .collector import GIVE_UP_S, HANG_S, Collector
 from .context import RunContext
 from .guard import Guard
 from .options import Options

@@ -40,6 +40,7 @@ class OptionArguments(TypedDict, total=False):
     on_num_workers: OnNumWorkers
     sync_probe_steps: int
     deep_steps: int
+    loop_looks: bool
     deep_batches: int
 
 
@@ -83,6 +84,9 @@ class Options:
     deep_steps: int = 0
     """Steps of torch.profiler when the cause lies inside the step, once; 0 for none. Not beside a PyTorchProfiler of
     Lightning's Trainer."""
+    loop_looks: bool = True
+    """Whether to look at the training thread's stack, from a thread beside it, where a bucket of its time is in
+    question."""
     deep_batches: int = 3
     """Batches in which every call is timed, where they are made, when making them is the cause; once, and again with
     another number of workers. 0 for none."""

@@ -21,8 +21,9 @@ from ..timing.clock import StepClock
 from ..timing.ledger import BACKWARD, CALLBACKS, COMPUTE, DATA_WAIT, FORWARD, LOOP, OPTIMIZER, OTHER, START, Ledger
 from ..window import Window
 from ..workers.apply import WorkerTuner
+from .asked import Look, Profiler
 from .between_steps import BetweenSteps
-from .collector import Collector, Look, Profiler
+from .collector import Collector
 from .context import RunContext
 from .ending import Draw, Ending
 from .guard import Guard
@@ -107,7 +108,8 @@ def assemble(
     sources = [*options.sources, *(source for name, make in makers.items() for source in guard(name, make) or ())]
     profiler = guard("the profiler", _profiler, options, context, output, window, between_steps)
     batch_look = guard("the look into batches", _batch_look, options, probe, window)
-    sources += [source for source in (probe, profiler, batch_look) if source is not None]
+    loop_looks = guard("the look into the loop", _loop_looks, options, context, clock, window, own_slot)
+    sources += [source for source in (probe, profiler, batch_look, loop_looks) if source is not None]
     worker_tuner = guard("num_workers", _worker_tuner, options, context, guard, inbox.append)
 
     collector = Collector(
@@ -121,7 +123,7 @@ def assemble(
         sources=sources,
         output=output,
         worker_tuner=worker_tuner,
-        looks=[look for look in (profiler, batch_look) if look is not None],
+        looks=[look for look in (profiler, batch_look, loop_looks) if look is not None],
         job_watch=_job_watch(context, window, inbox.append),
         # The thread for the ending is made now: while the interpreter ends none can be started.
         after=lambda: run.do_ending(),
@@ -360,6 +362,15 @@ def _profiler(
     return DeepProfiler(options.deep_steps, between_steps.add, lambda: output.folder, median_s, suffix=suffix)
 
 
+def _loop_looks(options: Options, context: RunContext, clock: StepClock, window: Window, own_slot: int) -> Look | None:
+    """Return what looks at the training thread's stack, where that is wanted."""
+    if not options.loop_looks:
+        return None
+    from ..sources.stacks.source import LoopLooks
+
+    return LoopLooks(clock, window, own_slot, framework=context.loop_bucket == "loop")
+
+
 def _batch_look(options: Options, probe: LoaderProbe | None, window: Window) -> Look | None:
     """Return what looks into a few batches when making them is the cause."""
     if not options.deep_batches or probe is None:
@@ -380,8 +391,17 @@ def _worker_tuner(
     if options.on_num_workers == "report":
         return None
     from ..sources.loader.resize import resize, why_fixed
+    from ..sources.loader.settings import LoaderSettings
 
-    make = partial(WorkerTuner, options.on_num_workers, resize=resize, why_fixed=why_fixed, guard=guard, tell=tell)
+    make = partial(
+        WorkerTuner,
+        options.on_num_workers,
+        resize=resize,
+        why_fixed=why_fixed,
+        settings=LoaderSettings(),
+        guard=guard,
+        tell=tell,
+    )
     if context.world_size < 2:
         return make()
     from ..ranks import channels

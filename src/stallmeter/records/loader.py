@@ -192,7 +192,7 @@ class BatchContent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerChange:
-    """The training loader got another number of workers between two epochs."""
+    """The training loader got another number of workers between two epochs, or another setting with the same number."""
 
     time_s: float
     step: int
@@ -203,13 +203,18 @@ class WorkerChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerTrial:
-    """How a change of the number of workers did against its prediction."""
+    """How a change of the number of workers, or of another setting of the loader, did against its prediction."""
 
     time_s: float
-    before: int
-    workers: int
+    setting: str = "num_workers"
+    """What was changed: ``num_workers``, ``prefetch_factor``, ``persistent_workers``, ``pin_memory``,
+    ``multiprocessing_context`` or ``torch.set_num_threads``."""
+    before: int | str
+    """Its value until then: a number, a truth value, or the name of a start method."""
+    workers: int | str
+    """The value that was tried."""
     predicted_gain_pct: float | None = None
-    """Predicted rise of throughput; None where somebody else chose the number."""
+    """Predicted rise of throughput; None where nothing was predicted, or somebody else chose the number."""
     achieved_gain_pct: float | None = None
     """Measured rise of throughput, the start of the workers included; None while too few steps were measured."""
     outcome: str

@@ -49,6 +49,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "diagnoses": [_diagnosis(d) for d in verdict.diagnoses],
         "num_workers": _fields(verdict.num_workers),
         "worker_trials": [_fields(trial) for trial in report.trials],
+        "patch": report.patch,
         "overhead": {
             "per_step_us": None if report.overhead is None else report.overhead.per_step_us,
             "share_pct": None if report.overhead is None else report.overhead.share_pct,

@@ -237,6 +237,8 @@ def _facts(report: Report) -> Iterator[str]:
         yield f"- prefetch\\_factor: {workers.prefetch_factor} bridges uneven batches{f', {won}' if won else ''}"
     for tried in report.trials:
         yield f"- Tried: {escape(wording.trial(tried))}"
+    for line in (report.patch or "").splitlines():
+        yield f"- Paste: `{line}`"
     cost = report.overhead
     if cost is not None:
         yield f"- Cost of stallmeter: {wording.cost(cost.own_s, cost.thread_cpu_s, report.steps, cost.share_pct)}"

@@ -26,6 +26,7 @@ from ..records import (
 from ..records.diagnosis import Verdict
 from ..records.stats import Stats, median
 from ..window import Window
+from ..workers.patch import patch
 from .device import DeviceView, device_view
 from .job.model import JobReport
 from .timeline import Timeline
@@ -172,6 +173,8 @@ class Report:
     slow_steps: tuple[StepRecord, ...]
     """The slowest steady steps, the slowest first."""
     trials: tuple[WorkerTrial, ...]
+    patch: str | None
+    """The change of the user's code that helps, ready to paste; None where there is none."""
     """Numbers of workers that were tried in the run, in order."""
     verdict: Verdict
     """Of this rank; of the whole job where ``job`` is there."""
@@ -348,6 +351,7 @@ def summarize(
         events=tuple(window.events),
         slow_steps=tuple(window.steps.slowest),
         trials=tuple(window.loader.trials),
+        patch=None if verdict is None else patch(verdict, window.present().loader.info, window.loader.trials),
         verdict=verdict or Verdict(primary=None),
         looks=window.code.looks,
         job=job,

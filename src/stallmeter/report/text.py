@@ -354,6 +354,8 @@ def _workers(report: Report) -> Iterator[tuple[str, str]]:
         yield "prefetch_factor", f"{workers.prefetch_factor} bridges uneven batches, {won}; it costs memory"
     for tried in report.trials:
         yield "tried", wording.trial(tried)
+    for line in (report.patch or "").splitlines():
+        yield "paste", line
     if loader is not None:
         facts = [loader.kind]
         facts += [f"batch {loader.batch_size}"] if loader.batch_size is not None else []

@@ -226,14 +226,15 @@ _OUTCOMES = {
 
 
 def trial(tried: WorkerTrial) -> str:
-    """Return how a change of the number of workers did against its prediction."""
+    """Return how a change of a setting did against its prediction."""
     parts = []
     if tried.predicted_gain_pct is not None:
         parts.append(f"predicted {times(tried.predicted_gain_pct)}")
     if tried.achieved_gain_pct is not None:
         parts.append(f"achieved {times(tried.achieved_gain_pct)}")
     parts.append(_OUTCOMES.get(tried.outcome) or one_line(tried.outcome, NAME_LIMIT))
-    return f"num_workers {tried.before} → {tried.workers}: {', '.join(parts)}"
+    setting, values = one_line(tried.setting, NAME_LIMIT), f"{tried.before} → {tried.workers}"
+    return f"{setting} {one_line(values, NAME_LIMIT)}: {', '.join(parts)}"
 
 
 def headline(verdict: Verdict | None, trials: Sequence[WorkerTrial] = ()) -> str:

@@ -16,11 +16,22 @@ IN_WORKERS = frozenset(
 
 IN_BUCKET = {
     "checkpoint-stall": "checkpoint",
+    "compute-bound": "steps",
+    "host-sync": "steps",
+    "launch-bound": "steps",
+    "low-utilization": "steps",
     "slow-callback": "callbacks",
     "slow-logging": "logging",
+    "step-outliers": "long steps",
     "validation-heavy": "validation",
 }
-"""Rules whose seconds are those of one bucket of the loop's thread."""
+"""Rules whose seconds are those of one bucket of the loop's thread, or of all the steps' own work."""
+
+SAMPLES = "samples"
+"""The method of looks at the training thread."""
+
+LEAST_SAMPLES = 10
+"""With fewer samples of the stack a share of two thirds is not known to be the largest, one standard error."""
 
 LEAST_PCT = 20.0
 """A function with a smaller share is not where the time goes."""
@@ -33,13 +44,20 @@ def located(diagnosis: Diagnosis, window: Window) -> Diagnosis:
         return diagnosis
     spot = look.spots[0]
     share_pct = 100.0 * spot.wall_s / look.wall_s
-    if share_pct < LEAST_PCT:
+    if share_pct < LEAST_PCT or (look.method == SAMPLES and look.seen < LEAST_SAMPLES):
         return diagnosis
     call = spot.calls[0] if spot.calls else None
     if diagnosis.rule == "slow-batches":
         diagnosis = replace(diagnosis, evidence=(*diagnosis.evidence, *_slow_items(look)))
     place = Location(file=spot.file, line=spot.line, function=spot.function, share_pct=share_pct, call=call)
-    return replace(diagnosis, location=place)
+    return replace(diagnosis, location=place, evidence=(*diagnosis.evidence, *_evidence(look)))
+
+
+def _evidence(look: CodeLook) -> tuple[Evidence, ...]:
+    """Say how the place was found; looks into workers are told of by their own rules."""
+    if look.method != SAMPLES:
+        return ()
+    return (Evidence("samples of the training thread's stack, for the place", float(look.seen), "samples"),)
 
 
 SLOW_ITEMS = 3
@@ -95,7 +113,17 @@ def _ms(seconds: float) -> str:
 
 
 def _look(diagnosis: Diagnosis, window: Window) -> CodeLook | None:
-    if diagnosis.rule in IN_WORKERS:
+    rule = diagnosis.rule
+    if rule in IN_WORKERS:
         return window.code.at("workers")
-    bucket = IN_BUCKET.get(diagnosis.rule)
-    return None if bucket is None else window.code.at("loop", bucket, diagnosis.culprit or "")
+    if rule == "slow-start":
+        in_steps = (window.ledger.warmup_s or 0.0) > (window.ledger.start_s or 0.0)
+        return window.code.at("startup", "warmup" if in_steps else "start")
+    if rule == "step-time-drift":
+        grown = window.steps.drift
+        return None if grown is None else window.code.at("loop", grown.bucket, diagnosis.culprit or "")
+    bucket = IN_BUCKET.get(rule)
+    if bucket is None:
+        return None
+    named = bucket in ("callbacks", "logging")  # a culprit elsewhere is no part of the bucket
+    return window.code.at("loop", bucket, (diagnosis.culprit or "") if named else "")

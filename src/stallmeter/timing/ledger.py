@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import Final, Protocol
 
 from ..records import BUCKETS, VALIDATION_PARTS
@@ -67,7 +68,7 @@ class Ledger:
         now: Returns monotonic nanoseconds; passed in by tests.
     """
 
-    __slots__ = ("_names", "acc", "device", "last", "now", "origin", "slots", "stack")
+    __slots__ = ("_names", "acc", "device", "last", "now", "origin", "slots", "stack", "thread")
 
     def __init__(self, base: int = START, now: Callable[[], int] = time.perf_counter_ns) -> None:
         self.now = now
@@ -84,6 +85,8 @@ class Ledger:
         """Told of what may change the device's work; None where there is no device to time."""
         self.origin: int = now()
         self.last: int = self.origin
+        self.thread: int = get_ident()
+        """Who moves it: at first who made it."""
 
     def slot(self, bucket: int, name: str | None = None) -> int:
         """Return the slot of a bucket, or of a named part of it, making the latter when it is new."""

@@ -143,7 +143,7 @@ class Turns:
         for iteration in list(self._running):
             iteration.thread = 0
         self._leader = _nobody
-        self._thread = thread
+        self._thread = self.clock.ledger.thread = thread
 
 
 def _nobody() -> None:

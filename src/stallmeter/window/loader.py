@@ -35,7 +35,8 @@ class LoaderSignals:
                 self._content = record
             case WorkerTrial():
                 last = self.trials[-1] if self.trials else None
-                if last is not None and (last.outcome, last.workers) == ("measuring", record.workers):
+                tried = ("measuring", record.setting, record.workers)
+                if last is not None and (last.outcome, last.setting, last.workers) == tried:
                     self.trials.pop()
                 self.trials.append(record)
 

@@ -1,4 +1,4 @@
-"""The number of workers of a live loader, changed between two epochs: the training thread acts, the sampler decides.
+"""Settings of a live loader, changed between two epochs: the training thread acts, the sampler decides.
 
 The training thread only picks up what was decided before it came, sets it and leaves a mark. All measuring and
 deciding happens on the sampler thread, from the steps it has anyway. A decision that is not there in time is taken at
@@ -16,11 +16,13 @@ from typing import Any, Protocol, TypeVar
 
 from ..errors import SettingError
 from ..recording import decode, encode
-from ..records import Event, StepRecord, WorkerChange, WorkerTrial
-from ..records.diagnosis import WorkerAdvice
+from ..records import Event, LoaderInfo, StepRecord, WorkerChange, WorkerTrial
+from ..records.diagnosis import Verdict, WorkerAdvice
 from ..records.interfaces import GuardedCall
 from ..timing.clock import StepClock
+from ..timing.ledger import WORKER_STARTUP
 from .agreement import ALONE, STOPPED, TOGETHER, Follower, Leader
+from .settings import NUM_WORKERS, PERSISTENT, PREFETCH, Change, changes
 from .trial import Proposal, WorkerTrials
 
 T = TypeVar("T")
@@ -35,6 +37,33 @@ class Resize(Protocol):
 
     def __call__(self, loader: Any, workers: int, *, prefetch_factor: int | None = None) -> None:
         """Raise `SettingError` when the loader must stay as it is."""
+
+
+class Settings(Protocol):
+    """Changes other settings of a loader than its number of workers."""
+
+    def boundary(self, loader: Any) -> str | None:
+        """Look at the loader between two epochs; returns why its workers must not be kept any more."""
+        ...
+
+    def set(self, loader: Any, setting: str, value: Any) -> None:
+        """Raise `SettingError` when the loader must stay as it is."""
+        ...
+
+    def threads(self) -> int | None:
+        """Return how many threads torch's operations use in this process."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What other settings than the number of workers are chosen by."""
+
+    verdict: Verdict
+    """The newest of this rank."""
+    loader: LoaderInfo | None
+    cpus: float | None
+    """Usable by this rank."""
 
 
 def check_mode(mode: object) -> None:
@@ -73,6 +102,7 @@ class WorkerTuner:
         mode: ``apply``, or a function that is told the advice on the training thread and may return a number.
         resize: Sets the number on a loader.
         why_fixed: Says why a loader must keep its number.
+        settings: Changes other settings; None where that was not wanted.
         guard: Keeps errors of the user's function away from the training.
         tell: Takes events for the recording.
         job: What this rank knows of the others; None for a training of one rank.
@@ -88,6 +118,7 @@ class WorkerTuner:
         why_fixed: Callable[[Any, int], str | None],
         guard: GuardedCall,
         tell: Callable[[Event], None],
+        settings: Settings | None = None,
         job: Leader | Follower | None = None,
         exchange: Callable[[Any, bool], Sequence[str]] = lambda _recorder, _ended: (),
     ) -> None:
@@ -97,6 +128,13 @@ class WorkerTuner:
         self._ask = mode if callable(mode) else None
         self._resize = resize
         self._why_fixed = why_fixed
+        self._settings = settings if self._ask is None else None
+        self._keeps = False
+        """Whether workers are kept because that was tried here."""
+        self._must_let_go = ""
+        """Why workers that are kept must be kept no more."""
+        self._startup_ns: int | None = None
+        """What stood in the ledger's slot of the start of workers at the boundary before."""
         self._guard = guard
         self._tell = tell
         self._trials = WorkerTrials(reverts=self._ask is None)
@@ -113,6 +151,8 @@ class WorkerTuner:
         self._heard: WorkerTrial | None = None
         """The newest trial of rank 0."""
         self._marks: deque[EpochBoundary] = deque()
+        self._refused: deque[Proposal] = deque()
+        """What could not be set; appended by the training thread, taken off by the sampler thread."""
         self._passed = self._seen = self._evaluated = 0
         # Written by the sampler thread, read by the training thread, each as one tuple in one assignment: number and
         # proposal then belong together without a lock that would hold up the training. The number is how many
@@ -150,6 +190,8 @@ class WorkerTuner:
         """
         if self._loader is None or self._fixed:
             return False
+        if self._settings is not None:
+            self._must_let_go = self._settings.boundary(self._loader) or ""
         order, proposal = self._of_the_job(clock.epochs) if self._in_a_job else (0, self._of_its_own())
         taken = proposal if proposal is not None and self._set(proposal) else None
         self._passed += 1
@@ -181,6 +223,9 @@ class WorkerTuner:
         return order.number, None if proposal is None or proposal.workers == now else replace(proposal, before=now)
 
     def _of_its_own(self) -> Proposal | None:
+        if self._must_let_go:
+            self._say("persistent_workers is taken back", self._must_let_go)
+            return Proposal(before=True, workers=False, setting=PERSISTENT, revert=True)
         return self._choose() if self._ask is not None else self._decided()
 
     def _decided(self) -> Proposal | None:
@@ -215,14 +260,35 @@ class WorkerTuner:
         return chosen
 
     def _set(self, proposal: Proposal) -> bool:
+        if proposal.setting != NUM_WORKERS:
+            return self._set_other(proposal)
+        workers = int(proposal.workers)
         try:
-            self._resize(self._loader, proposal.workers, prefetch_factor=self._prefetch if proposal.workers else None)
+            self._resize(self._loader, workers, prefetch_factor=self._prefetch if workers else None)
         except SettingError as exc:
             self._say("num_workers is not changed", str(exc))
+            if self._keeps:  # torch lets a loader that keeps its workers have some only: that was changed here
+                self._refused.append(proposal)
+                return False
             self._why = str(exc)
             self._fixed = self._ask is None
             return False
-        _log.info("stallmeter: num_workers %d -> %d", proposal.before, proposal.workers)
+        _log.info("stallmeter: num_workers %s -> %s", proposal.before, proposal.workers)
+        return True
+
+    def _set_other(self, proposal: Proposal) -> bool:
+        assert self._settings is not None
+        try:
+            self._settings.set(self._loader, proposal.setting, proposal.workers)
+        except SettingError as exc:
+            self._refused.append(proposal)
+            self._say(f"{proposal.setting} is not changed", str(exc))
+            return False
+        if proposal.setting == PERSISTENT:
+            self._keeps = bool(proposal.workers)
+        elif proposal.setting == PREFETCH:
+            self._prefetch = int(proposal.workers)
+        _log.info("stallmeter: %s %s -> %s", proposal.setting, proposal.before, proposal.workers)
         return True
 
     def _give_up(self, reason: str) -> None:
@@ -260,12 +326,19 @@ class WorkerTuner:
         taken, time_s = boundary.taken, boundary.time_s
         if self._in_a_job:
             self._cross_with_others(boundary)
-        trials = self._of_rank_0(self._trials.boundary(taken, step=boundary.step, time_s=time_s))
+        while self._refused:
+            self._trials.refuse(self._refused.popleft())
+        began_ns, self._startup_ns = self._startup_ns, boundary.acc[WORKER_STARTUP]
+        startup_s = None if began_ns is None else (boundary.acc[WORKER_STARTUP] - began_ns) / 1e9
+        ended = self._trials.boundary(taken, step=boundary.step, time_s=time_s, startup_s=startup_s)
+        trials = self._of_rank_0(ended)
         self._seen += 1
         if taken is None:
             return trials
         self._advice = (self._seen, None)
-        change = WorkerChange(time_s=time_s, step=boundary.step, before=taken.before, workers=taken.workers)
+        now = self._trials.workers or 0
+        before = int(taken.before) if taken.setting == NUM_WORKERS else now
+        change = WorkerChange(time_s=time_s, step=boundary.step, before=before, workers=now)
         return (change, *trials)
 
     def step(self, step: StepRecord) -> None:
@@ -296,13 +369,15 @@ class WorkerTuner:
         self._heard = trials[-1] if trials else self._heard
         return trials
 
-    def decide(self, advice: WorkerAdvice | None, *, fresh: bool, now_s: float = 0.0) -> None:
+    def decide(self, advice: WorkerAdvice | None, *, fresh: bool, now_s: float = 0.0, seen: Seen | None = None) -> None:
         """Decide what the next boundary should set.
 
         Args:
             advice: The newest: of the job where this is asked to decide for all, else of this rank.
             fresh: Whether it was made just now.
             now_s: Unix time, by the clock of the boundaries.
+            seen: What other settings are chosen by. A rank of several tries none: in each step it waits for the others,
+                and cannot measure what it gains by itself.
         """
         known = self._advice[1]
         if fresh:
@@ -316,7 +391,14 @@ class WorkerTuner:
                 self._decide_for_all(self.job, known, now_s)
             self._say_who_decides(self.job)
         # Orders are carried out one by one; what was decided alone is only for the boundary that comes next.
-        self._pending = (self._seen, None if self._in_a_job else self._trials.propose(known))
+        others = () if self._in_a_job else self._other_settings(seen)
+        self._pending = (self._seen, None if self._in_a_job else self._trials.propose(known, others))
+
+    def _other_settings(self, seen: Seen | None) -> Sequence[Change]:
+        # A verdict of before the boundary is of before the change, too.
+        if seen is None or self._settings is None or self.job is not None or self._evaluated != self._seen:
+            return ()
+        return changes(seen.verdict, seen.loader, threads=self._settings.threads(), cpus=seen.cpus)
 
     def _decide_for_all(self, leader: Leader, known: WorkerAdvice | None, now_s: float) -> None:
         if self._ask is None:

@@ -1,8 +1,8 @@
-"""Trying another number of workers: propose, measure, keep or take back. Pure: steps and advice in, proposals out.
+"""Trying another number of workers, or another setting: propose, measure, keep or take back. Pure: no clock, no loader.
 
-One number is tried at a time. What was measured before the change is compared with what is measured after it. The new
-number stays when it is faster by more than the noise of both measurements. Otherwise the old one comes back. No
-number is tried twice, so this ends by itself.
+One change is tried at a time, the one first that is predicted to gain most. What was measured before the change is
+compared with what is measured after it. The new value stays when it is faster by more than the noise of both
+measurements. Otherwise the old one comes back. No value is tried twice, so this ends by itself.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ..records import StepRecord, WorkerTrial
 from ..records.diagnosis import WorkerAdvice
 from ..records.stats import Reservoir
 from ..window.steps import WARMUP_STEPS
+from .settings import NUM_WORKERS, PERSISTENT, Change, Value
 
 NOISE = 0.03
 """Differences below this share of a step are never called better: repeated measurements differ by as much."""
@@ -59,6 +60,7 @@ class StepTimes:
         self._persistent = persistent
         self._steps: Reservoir[StepRecord] = Reservoir(2048)
         self._first_waits: Reservoir[float] = Reservoir(64)
+        self._startups: Reservoir[float] = Reservoir(64)
         self._disturbed = False
 
     def add(self, step: StepRecord) -> None:
@@ -68,6 +70,10 @@ class StepTimes:
             self._first_waits.add(step.data_wait_s)
         elif step.index >= WARMUP_STEPS and not (step.outlier or disturbed or self._disturbed):
             self._steps.add(step)
+
+    def add_startup(self, seconds: float) -> None:
+        """Take the time in which an epoch's iterator was made and its workers were started."""
+        self._startups.add(seconds)
 
     def speed(self, epoch_steps: int | None) -> StepTimeEstimate | None:
         """Return the speed; None below 12 steps.
@@ -84,6 +90,8 @@ class StepTimes:
         if epoch_steps and self._first_waits.items and not self._persistent:
             wait_s = math.fsum(step.data_wait_s for step in steps) / len(steps)
             startup_s = max(0.0, statistics.median(self._first_waits.items) - wait_s) / epoch_steps
+        if epoch_steps and self._startups.items and not self._persistent:
+            startup_s += statistics.median(self._startups.items) / epoch_steps
         return StepTimeEstimate(math.fsum(times) / len(times) + startup_s, _standard_error(times))
 
 
@@ -112,10 +120,12 @@ def looks_better(before: StepTimeEstimate, after: StepTimeEstimate) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A number that the loader should have from the next epoch on."""
+    """A number of workers, or another setting, that the loader should have from the next epoch on."""
 
-    before: int
-    workers: int
+    before: Value
+    workers: Value
+    """The value that is tried; of ``num_workers`` a number."""
+    setting: str = NUM_WORKERS
     revert: bool = False
     """It takes the last change back."""
     abandoned: bool = False
@@ -137,7 +147,7 @@ class WorkerTrials:
         """The change that is being measured."""
         self._reverts = reverts
         self._persistent = False
-        self._tried: set[int] = set()
+        self._tried: set[tuple[str, Value]] = set()
         self._failed = self._unclear = 0
         self._present = self._previous = StepTimes(persistent=False)
         self._epoch_began = 0
@@ -146,7 +156,7 @@ class WorkerTrials:
     def begin(self, workers: int, *, persistent: bool) -> None:
         """The loader is known."""
         self.workers, self._persistent = workers, persistent
-        self._tried = {workers}
+        self._tried = {(NUM_WORKERS, workers)}
         self._present = StepTimes(persistent=persistent)
 
     def step(self, step: StepRecord) -> None:
@@ -157,43 +167,65 @@ class WorkerTrials:
         """What was measured with the present number does not count: not all ranks of the job had it."""
         self._present = StepTimes(persistent=self._persistent)
 
-    def propose(self, advice: WorkerAdvice | None) -> Proposal | None:
+    def propose(self, advice: WorkerAdvice | None, changes: Sequence[Change] = ()) -> Proposal | None:
         """Return what to set at the next boundary, as far as can be said now; None to leave it.
 
         Args:
             advice: The newest; ignored when it is about another number than the present one.
+            changes: Other settings that the verdict asks for, the one with the largest predicted gain first.
         """
         if self.workers is None or not self._reverts:
             return None
         if self.trial is not None:
             return self._take_back(self.trial)
-        if advice is None or advice.current != self.workers or advice.recommended in self._tried:
+        if self._failed >= MAX_REVERTS or self._present.speed(None) is None:
+            return None
+        number = self._other_number(advice)
+        other = next((change for change in changes if (change.setting, change.value) not in self._tried), None)
+        if other is None or (number is not None and (number.predicted_gain_pct or 0.0) >= _predicted(other)):
+            return number
+        return Proposal(
+            before=other.before,
+            workers=other.value,
+            setting=other.setting,
+            predicted_gain_pct=other.predicted_gain_pct,
+        )
+
+    def _other_number(self, advice: WorkerAdvice | None) -> Proposal | None:
+        if advice is None or advice.current != self.workers or (NUM_WORKERS, advice.recommended) in self._tried:
             return None
         if advice.saves_processes:  # it is not faster, and would be taken back for that
             return None
-        if self._failed >= MAX_REVERTS or self._present.speed(None) is None:
-            return None
-        return Proposal(before=self.workers, workers=advice.recommended, predicted_gain_pct=advice.predicted_gain_pct)
+        return Proposal(before=advice.current, workers=advice.recommended, predicted_gain_pct=advice.predicted_gain_pct)
+
+    def refuse(self, proposal: Proposal) -> None:
+        """A setting cannot be had: it is not proposed again."""
+        self._tried.add((proposal.setting, proposal.workers))
 
     def _take_back(self, trial: WorkerTrial) -> Proposal | None:
         speeds = self._speeds()
         if speeds is None or is_better(*speeds) or (self._unclear < PATIENCE and looks_better(*speeds)):
             return None
-        return Proposal(before=trial.workers, workers=trial.before, revert=True)
+        return Proposal(before=trial.workers, workers=trial.before, setting=trial.setting, revert=True)
 
-    def boundary(self, taken: Proposal | None, *, step: int, time_s: float) -> tuple[WorkerTrial, ...]:
+    def boundary(
+        self, taken: Proposal | None, *, step: int, time_s: float, startup_s: float | None = None
+    ) -> tuple[WorkerTrial, ...]:
         """An epoch ended, all its steps were given, and ``taken`` was set.
 
         Args:
             taken: What was set; None when nothing was.
             step: Number of the next step.
             time_s: Unix time.
+            startup_s: Seconds in which the workers of the epoch that ended were started; None where not measured.
 
         Returns:
             What there is to record: how a trial ended, and the trial that begins.
         """
         self._epoch_steps = step - self._epoch_began or self._epoch_steps
         self._epoch_began = step
+        if startup_s is not None:
+            self._present.add_startup(startup_s)
         if taken is None:
             speeds = self._speeds()
             if speeds is None or (self._reverts and not is_better(*speeds)):
@@ -204,13 +236,17 @@ class WorkerTrials:
         ended = self._settle(outcome, time_s)
         self._failed += taken.revert
         self._unclear = 0
-        self._tried.add(taken.workers)
+        self._tried.add((taken.setting, taken.workers))
+        if taken.setting == NUM_WORKERS:
+            self.workers = int(taken.workers)
+        elif taken.setting == PERSISTENT:
+            self._persistent = bool(taken.workers)
         self._previous, self._present = self._present, StepTimes(persistent=self._persistent)
-        self.workers = taken.workers
         if taken.revert:
             return ended
         self.trial = WorkerTrial(
             time_s=time_s,
+            setting=taken.setting,
             before=taken.before,
             workers=taken.workers,
             predicted_gain_pct=taken.predicted_gain_pct,
@@ -242,6 +278,7 @@ class WorkerTrials:
         return (
             WorkerTrial(
                 time_s=time_s,
+                setting=trial.setting,
                 before=trial.before,
                 workers=trial.workers,
                 predicted_gain_pct=trial.predicted_gain_pct,
@@ -249,3 +286,7 @@ class WorkerTrials:
                 outcome=outcome,
             ),
         )
+
+
+def _predicted(change: Change) -> float:
+    return -1.0 if change.predicted_gain_pct is None else change.predicted_gain_pct

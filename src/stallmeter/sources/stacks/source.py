@@ -1,0 +1,285 @@
+"""The source of looks at the training thread: decides what is looked into, and adds up what was seen.
+
+Looking begins before there is a verdict: with the start, where a bucket takes a share of the time from which on a rule
+may name it, and where something rare is met while it is open. It ends for each place with `ENOUGH` looks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from ...records import BUCKETS, CodeLook
+from ...timing.clock import StepClock
+from ...timing.ledger import CALLBACKS, CHECKPOINT, LOGGING, START, VALIDATION
+from ...window import Window
+from ..code.fold import fold
+from ..code.whose import Whose
+from .sampler import LONG_STEP, STEADY, WORK, Look, StackSampler, Wanted
+from .tally import Reading, Tally
+
+ENOUGH = 200
+"""Looks into one place: a share is then known to 7 points, two standard errors."""
+
+LEAST = 8
+"""Fewer looks say nothing."""
+
+ASKED_SHARE = 0.03
+"""Share of the time from which on a place is looked into: rules name it from 5 % on."""
+
+ASKED_S = 0.1
+"""Less than this in all is not looked into: rules name half a second."""
+
+WORK_SHARE = 0.5
+"""The same for the steps' own work, which is no loss: rules name it from 70 % on."""
+
+FIRST_STEPS, SETTLED = 16, 2
+"""Steps are steady after so many, and after so many times those that took longer."""
+
+STARTING_S = 600.0
+"""Steps that are not steady by then are looked at like others."""
+
+GROWN = 1.25
+"""A place is told of again when there are so many times the looks that were told of."""
+
+STALE_S = 10.0
+"""Or after so long, where there are any more at all."""
+
+MEDIAN_TICKS = 8
+"""So rarely the median step is asked for: it sorts thousands."""
+
+SHORT_S = 0.2
+"""Steps of which three take less are missed by glances now and then."""
+
+STEPS, LONG_STEPS, WARMUP = "steps", "long steps", "warmup"
+"""What is looked into besides a bucket: the steps' own work, that of the long ones, that of the first ones."""
+
+DRIFT = "step-time-drift"
+
+BUCKET_OF = {
+    "slow-callback": "callbacks",
+    "slow-logging": "logging",
+    "checkpoint-stall": "checkpoint",
+    "validation-heavy": "validation",
+    "compute-bound": STEPS,
+    "host-sync": STEPS,
+    "launch-bound": STEPS,
+    "low-utilization": STEPS,
+    "step-outliers": LONG_STEPS,
+    "slow-start": WARMUP,
+}
+"""What each verdict asks for. A drift asks for the bucket that grew, as it is by then."""
+
+_RULE = {bucket: rule for rule, bucket in reversed(BUCKET_OF.items())} | {"start": "slow-start"}
+
+Place = tuple[str, str, str]
+"""Place, bucket and part of a look."""
+
+
+class LoopLooks:
+    """The source of `CodeLook` of the training thread. Begins to look when it is made.
+
+    Args:
+        clock: Of the training thread.
+        window: What is known of the steps.
+        own_slot: Of the ledger: stallmeter's own hooks.
+        framework: Whether a framework drives the loop.
+        whose: Names functions; by default those of this process.
+    """
+
+    name = "loop looks"
+
+    def __init__(
+        self, clock: StepClock, window: Window, own_slot: int, *, framework: bool, whose: Whose | None = None
+    ) -> None:
+        self._clock = clock
+        self._ledger = clock.ledger
+        self._window = window
+        self._own_slot = own_slot
+        self._framework = framework
+        self._whose = whose
+        self._reading: Reading | None = None
+        self._sampler = StackSampler(clock, own_slot)
+        self._tallies: dict[tuple[Place, int], Tally] = defaultdict(Tally)
+        """By place and slot of the ledger."""
+        self._first: list[Look] = []
+        """Into steps that may be no steady ones."""
+        self._told: dict[Place, tuple[int, float]] = {}
+        """Of each place that was told of: how many looks, and when."""
+        self._asked: set[str] = set()
+        self._primary: str | None = None
+        self._quota: dict[str, int] = {}
+        """Looks that are enough for a bucket, where one look was not."""
+        self._wanted = Wanted()
+        self._before: tuple[list[int], int] = ([], self._ledger.origin)
+        self._ticks = 0
+        self._sampler.start()
+
+    # -- what to look into ---------------------------------------------------------------------------------------------
+
+    def request(self, rule: str, steps: int) -> None:  # noqa: ARG002 - a Look's signature
+        """Have what a primary cause names looked into once more.
+
+        Args:
+            rule: Primary cause of the run.
+            steps: Steps so far.
+        """
+        drift = self._window.steps.drift
+        if rule == DRIFT and DRIFT not in self._asked and drift is not None:
+            self._look_anew(drift.bucket)
+        if rule != self._primary and self._primary is not None:
+            bucket = BUCKET_OF.get(rule)
+            if bucket and rule not in self._asked and self._count(bucket) >= ENOUGH:
+                self._quota[bucket] = self._quota.get(bucket, ENOUGH) + ENOUGH
+        self._asked.add(rule)
+        self._primary = rule
+
+    def _look_anew(self, bucket: str) -> None:
+        """Forget what was seen of a bucket: it has become another."""
+        self._take()
+        for key in [key for key in self._tallies if self._ledger.slots[key[1]][0] == BUCKETS.index(bucket)]:
+            del self._tallies[key]
+
+    def _count(self, bucket: str) -> int:
+        return sum(tally.count for (place, _), tally in self._tallies.items() if place[1] == bucket)
+
+    def _decide(self, first_steps: bool) -> Wanted:
+        acc, now = self._ledger.peek(), self._ledger.now()
+        before, then = self._before
+        self._before = acc, now
+        grown = [ns - old for ns, old in zip(acc, [*before, *[0] * (len(acc) - len(before))], strict=True)]
+        passed, elapsed = max(1, now - then), max(1, now - self._ledger.origin)
+        work = sum(grown[slot] for slot in WORK) / passed
+        slots, enough = set(), set()
+        for slot, (bucket, _) in enumerate(list(self._ledger.slots)[: len(acc)]):
+            place = self._place(slot, STEADY)
+            if place is None:
+                continue
+            if self._has_enough(place):
+                enough.add(slot)
+            elif slot in WORK:
+                if work >= WORK_SHARE and not first_steps:
+                    slots.add(slot)
+            elif acc[slot] >= ASKED_S * 1e9:
+                share = max(grown[slot] / passed, acc[slot] / elapsed)
+                slots.update({slot} if share >= ASKED_SHARE and bucket != START else ())
+        median_ns, often = self._long_steps()
+        return Wanted(frozenset(slots), first_steps, frozenset(enough), median_ns, often)
+
+    def _has_enough(self, place: Place) -> bool:
+        quota = self._quota.get(place[1], ENOUGH)
+        return sum(tally.count for (there, _), tally in self._tallies.items() if there == place) >= quota
+
+    def _long_steps(self) -> tuple[int | None, bool]:
+        if self._ticks % MEDIAN_TICKS:
+            return self._wanted.median_ns, self._wanted.often
+        body = self._window.steps.body_s
+        if body is None or body.count < FIRST_STEPS or self._has_enough(("loop", LONG_STEPS, "")):
+            return None, False
+        found = self._window.steps.outliers(3.0)
+        training_s = self._window.ledger.training_s
+        share = 0.0 if found is None or not training_s else found.excess_s / training_s
+        return int(body.median * 1e9), share >= ASKED_SHARE and body.median < SHORT_S / 3
+
+    def _are_first(self) -> bool:
+        """Whether the steps are not known to be steady."""
+        index = self._clock.index
+        if (self._ledger.now() - self._ledger.origin) / 1e9 > STARTING_S and index:
+            return False
+        warm_up = self._window.steps.warm_up
+        return warm_up is None or index < max(FIRST_STEPS, SETTLED * warm_up.steps)
+
+    # -- what was seen -------------------------------------------------------------------------------------------------
+
+    def sample(self, time_s: float) -> Sequence[CodeLook]:
+        """Return what there is to tell since the last call.
+
+        Args:
+            time_s: Unix time of this poll.
+        """
+        first_steps = self._wanted.first_steps and self._are_first()
+        self._take()
+        if self._wanted.first_steps and not first_steps:
+            self._settle()
+        self._wanted = self._sampler.wanted = self._decide(first_steps)
+        self._ticks += 1
+        return [look for place, tallies in self._places().items() for look in self._tell(place, tallies, time_s)]
+
+    def close(self) -> None:
+        """Look no more."""
+        self._sampler.end()
+
+    def _take(self) -> None:
+        looks = self._sampler.looks
+        while looks:
+            look = looks.popleft()
+            if look.phase >= 0 and look.slot in WORK:
+                self._first.append(look)
+            else:
+                self._add(look, look.phase)
+
+    def _settle(self) -> None:
+        """The steps are steady: what was seen of the first ones is either part of the start or not."""
+        for look in self._first:
+            self._add(look, self._settled_phase(look))
+        self._first = []
+
+    def _settled_phase(self, look: Look) -> int:
+        warm_up = self._window.steps.warm_up
+        return look.phase if warm_up is not None and look.phase < warm_up.steps else STEADY
+
+    def _add(self, look: Look, phase: int) -> None:
+        place = self._place(look.slot, phase)
+        if place is not None:
+            self._tallies[place, look.slot].add(look)
+
+    def _place(self, slot: int, phase: int) -> Place | None:
+        bucket, name = self._ledger.slots[slot]
+        if bucket == START:
+            return "startup", "start", ""
+        if bucket in WORK:
+            if phase >= 0:
+                return "startup", WARMUP, ""
+            return "loop", LONG_STEPS if phase == LONG_STEP else STEPS, ""
+        if slot == self._own_slot or bucket not in (CALLBACKS, LOGGING, CHECKPOINT, VALIDATION):
+            return None
+        return "loop", BUCKETS[bucket], (name or "") if bucket in (CALLBACKS, LOGGING) else ""
+
+    def _places(self) -> Mapping[Place, list[Tally]]:
+        found: dict[Place, list[Tally]] = defaultdict(list)
+        for (place, slot), tally in self._tallies.items():
+            found[place].append(tally)
+            if DRIFT in self._asked and place[1] == STEPS:
+                found["loop", BUCKETS[slot], ""].append(tally)
+        first: dict[Place, Tally] = defaultdict(Tally)
+        for look in self._first:
+            place_now = self._place(look.slot, self._settled_phase(look))
+            if place_now is not None:
+                first[place_now].add(look)
+        for place, tally in first.items():
+            found[place].append(tally)
+        return found
+
+    def _tell(self, place: Place, tallies: Sequence[Tally], time_s: float) -> Iterable[CodeLook]:
+        count = sum(tally.count for tally in tallies)
+        told, told_s = self._told.get(place, (0, 0.0))
+        grown = count >= GROWN * told or count < told
+        if count < LEAST or count == told or not (grown or time_s - told_s >= STALE_S):
+            return
+        self._told[place] = count, time_s
+        if self._reading is None:
+            self._reading = Reading(self._whose or Whose.of_program(), framework=self._framework)
+        folded = fold(self._reading.seen(tallies))
+        yield CodeLook(
+            time_s=time.time(),
+            place=place[0],
+            rule=_RULE.get(place[1], DRIFT),
+            bucket=place[1],
+            part=place[2],
+            method="samples",
+            seen=count,
+            wall_s=folded.wall_s,
+            spots=folded.spots,
+            stacks=folded.stacks,
+        )

@@ -1,0 +1,82 @@
+"""Looks at the training thread's stack, added up: how much time each stack stands for."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from types import CodeType
+
+from ..code.fold import Frame, Seen
+from ..code.whose import Function, Whose
+from .sampler import Look, Stack
+
+FRAMEWORKS = frozenset({"lightning", "lightning_fabric", "pytorch_lightning", "transformers"})
+"""Packages that drive a loop: who called them is no part of what they call in turn."""
+
+
+class Tally:
+    """The looks at one place. For one thread."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """How many looks."""
+        self.wall_ns = 0
+        """The time that they stand for."""
+        # By the identity of the codes, which are kept: a code's hash reads all of its instructions.
+        self._wall_ns: dict[tuple[tuple[int, int], ...], int] = {}
+        self._stacks: dict[tuple[tuple[int, int], ...], Stack] = {}
+
+    def add(self, look: Look) -> None:
+        """Take a look."""
+        key = tuple((id(code), at) for code, at in look.stack)
+        self.count += 1
+        self.wall_ns += look.weight_ns
+        self._stacks.setdefault(key, look.stack)
+        self._wall_ns[key] = self._wall_ns.get(key, 0) + look.weight_ns
+
+    def items(self) -> Iterator[tuple[Stack, int]]:
+        """Yield each stack with its nanoseconds."""
+        for key, stack in self._stacks.items():
+            yield stack, self._wall_ns[key]
+
+
+class Reading:
+    """Turns stacks into what is shown of them.
+
+    Args:
+        whose: Names functions.
+        framework: Whether a framework drives the loop.
+    """
+
+    def __init__(self, whose: Whose, *, framework: bool) -> None:
+        self._whose = whose
+        self._framework = framework
+        self._lines: dict[int, tuple[CodeType, list[int], list[int]]] = {}
+
+    def seen(self, tallies: Iterable[Tally]) -> list[Seen]:
+        """Return the stacks of tallies with their time."""
+        return [Seen(self._frames(stack), ns / 1e9) for tally in tallies for stack, ns in tally.items()]
+
+    def _frames(self, stack: Stack) -> tuple[Frame, ...]:
+        frames = [Frame(_imported(self._whose.code(code)), self._line(code, at)) for code, at in stack]
+        if self._framework:
+            driver = next((i for i, frame in enumerate(frames) if frame.function.package in FRAMEWORKS), 0)
+            frames = frames[driver:]
+        return tuple(frames)
+
+    def _line(self, code: CodeType, at: int) -> int:
+        known = self._lines.get(id(code))
+        if known is None:
+            table = [(begin, line or 0) for begin, _, line in code.co_lines()]
+            known = self._lines[id(code)] = code, [begin for begin, _ in table], [line for _, line in table]
+        which = bisect_right(known[1], at) - 1
+        return known[2][which] if which >= 0 else code.co_firstlineno
+
+
+def _imported(function: Function) -> Function:
+    """Return a library's module, which is executed while it is imported, under the name of that."""
+    if function.own or function.name != "<module>":
+        return function
+    name = f"import {function.dotted.removesuffix('.<module>')}"
+    return replace(function, name=name, dotted=name)

@@ -1,0 +1,168 @@
+"""What is looked into in the training thread, and what there is to tell of it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from stallmeter.records import BUCKETS, LedgerRecord, StepRecord
+from stallmeter.sources.code.whose import Whose
+from stallmeter.sources.stacks.sampler import LONG_STEP, STEADY, Look, StackSampler
+from stallmeter.sources.stacks.source import ENOUGH, LoopLooks
+from stallmeter.timing.clock import StepClock
+from stallmeter.timing.ledger import CALLBACKS, CHECKPOINT, COMPUTE, START, Ledger
+from stallmeter.window import Window
+
+
+class Time:
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def __call__(self) -> int:
+        return self.ns
+
+
+def slow() -> None:
+    """Stands on the stacks."""
+
+
+def quick() -> None:
+    """So does this."""
+
+
+@pytest.fixture
+def rig(monkeypatch):
+    monkeypatch.setattr(StackSampler, "start", lambda self: None)
+    now = Time()
+    clock = StepClock(Ledger(START, now), loop=COMPUTE, unix_ns=lambda: 0)
+    looks = LoopLooks(clock, Window(), 99, framework=False, whose=Whose())
+    looks.now = now  # type: ignore[attr-defined]
+    return looks
+
+
+def _see(looks: LoopLooks, slot: int, function=slow, *, phase: int = STEADY, times: int = 1) -> None:
+    for _ in range(times):
+        stack = ((_see.__code__, 0), (function.__code__, 0))
+        looks._sampler.looks.append(Look(slot, phase, 10_000_000, stack))
+
+
+def _window_of(looks: LoopLooks, steps: int, body_s: float, first_s: float) -> None:
+    for index in range(steps):
+        spent = first_s if index == 0 else body_s
+        looks._window.append(
+            StepRecord(
+                index=index,
+                epoch=0,
+                optimizer_step=None,
+                tracker_step=index,
+                samples=1,
+                time_s=float(index),
+                total_s=spent,
+                data_wait_s=0.0,
+                compute_s=spent,
+                epoch_start=index == 0,
+            )
+        )
+    looks._clock.index = steps
+    buckets = {**dict.fromkeys(BUCKETS, 0.0), "compute": steps * body_s + first_s}
+    looks._window.append(LedgerRecord(time_s=0.0, wall_s=sum(buckets.values()), steps=steps, epochs=1, buckets=buckets))
+
+
+def test_the_function_with_most_of_the_time_comes_first_with_its_share(rig):
+    _see(rig, CHECKPOINT, slow, times=30)
+    _see(rig, CHECKPOINT, quick, times=10)
+    (look,) = rig.sample(time.time())
+    assert (look.place, look.bucket, look.method, look.seen) == ("loop", "checkpoint", "samples", 40)
+    assert look.wall_s == pytest.approx(0.4)
+    assert [(spot.function, spot.own) for spot in look.spots] == [("slow", True), ("quick", True)]
+    assert look.spots[0].wall_s == pytest.approx(0.3)
+
+
+def test_callbacks_are_told_apart_and_a_place_is_told_of_again_when_there_is_more(rig):
+    first, second = (rig._ledger.slot(CALLBACKS, name) for name in ("A", "B"))
+    _see(rig, first, times=20)
+    _see(rig, second, times=9)
+    assert {(look.bucket, look.part) for look in rig.sample(0.0)} == {("callbacks", "A"), ("callbacks", "B")}
+    _see(rig, first)
+    assert rig.sample(1.0) == []
+    _see(rig, first, times=10)
+    assert [(look.part, look.seen) for look in rig.sample(2.0)] == [("A", 31)]
+    _see(rig, second)
+    assert rig.sample(3.0) == []
+    assert [(look.part, look.seen) for look in rig.sample(30.0)] == [("B", 10)]
+
+
+def test_few_looks_say_nothing(rig):
+    _see(rig, CHECKPOINT, times=3)
+    assert rig.sample(0.0) == []
+
+
+def test_a_bucket_is_asked_for_by_its_share_of_the_time_and_no_more_when_seen_enough(rig):
+    slot = rig._ledger.slot(CALLBACKS, "A")
+    other = rig._ledger.slot(CALLBACKS, "B")
+    rig.now.ns += 1_000_000_000
+    rig._ledger.acc[slot] += 200_000_000
+    rig._ledger.acc[other] += 1_000_000
+    rig.sample(0.0)
+    assert rig._sampler.wanted.slots == {slot}
+    _see(rig, slot, times=ENOUGH)
+    rig.sample(1.0)
+    assert rig._sampler.wanted.slots == frozenset()
+    assert rig._sampler.wanted.enough == {slot}
+
+
+def test_a_new_primary_cause_has_its_place_looked_into_once_more(rig):
+    slot = rig._ledger.slot(CALLBACKS, "A")
+    _see(rig, slot, times=ENOUGH)
+    rig.sample(0.0)
+    rig.request("compute-bound", 100)
+    rig.request("slow-callback", 200)
+    rig.now.ns += 1_000_000_000
+    rig._ledger.acc[slot] += 500_000_000
+    rig.sample(1.0)
+    assert rig._sampler.wanted.slots == {slot}
+
+
+def test_the_first_steps_are_part_of_the_start_as_far_as_they_took_longer(rig):
+    _see(rig, COMPUTE, slow, phase=0, times=20)
+    _see(rig, COMPUTE, quick, phase=5, times=10)
+    assert rig._sampler.wanted.first_steps
+    _window_of(rig, 40, 0.01, 3.0)
+    found = {(look.place, look.bucket): look for look in rig.sample(0.0)}
+    assert found["startup", "warmup"].spots[0].function == "slow"
+    assert found["loop", "steps"].spots[0].function == "quick"
+    assert not rig._sampler.wanted.first_steps
+
+
+def test_long_steps_are_a_place_of_their_own(rig):
+    _window_of(rig, 100, 0.01, 0.01)
+    rig.sample(0.0)
+    assert rig._sampler.wanted.median_ns == 10_000_000
+    _see(rig, COMPUTE, phase=LONG_STEP, times=20)
+    (look,) = rig.sample(1.0)
+    assert (look.place, look.bucket, look.rule) == ("loop", "long steps", "step-outliers")
+
+
+def test_a_slow_start_names_the_slowest_call_and_import(rig):
+    _see(rig, START, slow, times=20)
+    module = compile("pass", "/x/site-packages/heavy/__init__.py", "exec")
+    for _ in range(10):
+        rig._sampler.looks.append(Look(START, 0, 10_000_000, ((quick.__code__, 0), (module, 0))))
+    (look,) = rig.sample(0.0)
+    assert (look.place, look.bucket, look.rule) == ("startup", "start", "slow-start")
+    assert [spot.function for spot in look.spots] == ["slow", "quick"]
+    assert look.spots[1].calls == ("import heavy",)
+
+
+def test_under_a_framework_who_called_it_owns_nothing_of_what_it_calls(monkeypatch):
+    monkeypatch.setattr(StackSampler, "start", lambda self: None)
+    looks = LoopLooks(StepClock(Ledger(START)), Window(), 99, framework=True, whose=Whose())
+    fit = compile("def fit(): pass", "/x/site-packages/lightning/pytorch/trainer/trainer.py", "exec")
+    save = compile("def save(): pass", "/x/site-packages/torch/serialization.py", "exec")
+    codes = [next(c for c in module.co_consts if hasattr(c, "co_code")) for module in (fit, save)]
+    for _ in range(20):
+        stack = ((slow.__code__, 0), *((code, 0) for code in codes))
+        looks._sampler.looks.append(Look(CHECKPOINT, STEADY, 10_000_000, stack))
+    (look,) = looks.sample(0.0)
+    assert not look.spots[0].own
