@@ -14,6 +14,8 @@ WAITS = ("no workers", "storage", "too few workers")
 """Faults whose wait is compared with what the program's own clock says."""
 
 CLOSE = 0.05
+QUIET_CPUS = 0.3
+"""On a host on which others take more than so many CPUs it is right to say so."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,10 @@ class Kept:
     def once(self) -> bool:
         """Whether each step was counted, and counted once."""
         return self.seen["recordings"] == 1 and self.seen["steps"] == self.result["steps"]
+
+    @property
+    def disturbed(self) -> bool:
+        return self.result["others_cpus"] > QUIET_CPUS
 
     @property
     def right(self) -> bool:
@@ -85,18 +91,16 @@ def _share(which: Sequence[bool]) -> str:
 
 
 def _same_as_lightning(found: Sequence[Kept]) -> list[bool]:
-    reference = {
-        (one.draw.seed, one.draw.fault): one.seen.get("primary") for one in found if one.draw.loop == REFERENCE
-    }
+    """Compare with the same fault in Lightning, where neither run was disturbed."""
+    calm = [one for one in found if not one.disturbed]
+    reference = {(one.draw.seed, one.draw.fault): one.seen["primary"] for one in calm if one.draw.loop == REFERENCE}
     alike = []
-    for one in found:
+    for one in calm:
         key = one.draw.seed, one.draw.fault
         unnamed = one.draw.fault == "slow hook" and (one.draw.loop, one.draw.how) in UNNAMED
-        if one.draw.loop == REFERENCE or key not in reference or unnamed:
-            continue
-        alike.append(
-            {reference[key], one.seen.get("primary")} in _families() or reference[key] == one.seen.get("primary")
-        )
+        if one.draw.loop != REFERENCE and key in reference and not unnamed:
+            pair = {reference[key], one.seen.get("primary")}
+            alike.append(len(pair) == 1 or pair in _families())
     return alike
 
 
@@ -109,19 +113,23 @@ def markdown(found: Sequence[Kept]) -> str:
     """Return the tables."""
     lines = [f"| loop | {' | '.join(FAULTS)} |", "| --- |" + " ---: |" * len(FAULTS), *_rows(found), ""]
     errors = [abs(one.wait_error) for one in found if one.wait_error is not None]
+    calm = [one for one in found if not one.disturbed]
     healthy = [one for one in found if one.draw.fault == "healthy"]
+    calmly = [one for one in healthy if not one.disturbed]
     lines += [
         "| figure | draws |",
         "| --- | ---: |",
         f"| right primary | {_share([one.right for one in found])} |",
+        f"| right primary, others took less than {QUIET_CPUS} CPUs | {_share([one.right for one in calm])} |",
         f"| each step counted once | {_share([one.once for one in found])} |",
         f"| wait within 5 % of the program's own clock | {_share([error <= CLOSE for error in errors])} |",
         f"| healthy runs without a warning | {_share([one.quiet for one in healthy])} |",
+        f"| the same, others took less than {QUIET_CPUS} CPUs | {_share([one.quiet for one in calmly])} |",
         f"| same primary as Lightning | {_share(_same_as_lightning(found))} |",
     ]
     wrong = [
         f"- {one.draw.name}: {one.seen.get('primary')}, {one.seen.get('recordings')} recordings, "
-        f"{one.seen.get('steps')} of {one.result['steps']} steps"
+        f"{one.seen.get('steps')} of {one.result['steps']} steps, others took {one.result['others_cpus']:.1f} CPUs"
         for one in found
         if not one.right
     ]

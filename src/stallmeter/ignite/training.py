@@ -100,6 +100,9 @@ class Training(adapter.Training):
     # -- the trainer's events -----------------------------------------------------------------------------------------
 
     def _epoch_started(self, engine: Any) -> None:
+        if engine.state.dataloader is None:
+            why = "its engine is given no data; stallmeter run sees the loader that a process function asks itself"
+            self._run.guard.name_once("StallHandler", "times no batch", why)
         self._ledger.base(WORKER_STARTUP)
         if getattr(engine, "_dataloader_iter", None) is None:
             self._expect_iterator(engine)

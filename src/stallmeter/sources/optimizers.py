@@ -10,8 +10,8 @@ from typing import Any
 def hear_steps(before: Callable[..., None], after: Callable[..., None]) -> list[Any]:
     """Have every step of every optimizer told, on the thread that makes it.
 
-    Both are called by torch itself, with the optimizer and the arguments of its step: a function in between would cost a
-    call for each. While `is_compiling` says so they must come to an end at once, because a clock or a thread's number
+    Both are called by torch itself, with the optimizer and the arguments of its step: a function in between would cost
+    a call for each. While `is_compiling` says so they must come to an end at once, because a clock or a thread's number
     would break a graph in two.
 
     Args:
