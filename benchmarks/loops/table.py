@@ -15,7 +15,7 @@ WAITS = ("no workers", "storage", "too few workers")
 
 CLOSE = 0.05
 QUIET_CPUS = 0.3
-"""On a host on which others take more than so many CPUs it is right to say so."""
+"""Where others take more than so many CPUs it is right to say so, and the run is counted apart."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,9 @@ class Kept:
 
     @property
     def right(self) -> bool:
-        return self.once and self.seen["primary"] in self.draw.expected
+        """Whether the primary is one that is right; where others took the CPUs, that is one, too."""
+        said = self.seen.get("primary")
+        return self.once and (said in self.draw.expected or (self.disturbed and said == "noisy-neighbour"))
 
     @property
     def quiet(self) -> bool:
