@@ -92,12 +92,18 @@ def _share(which: Sequence[bool]) -> str:
     return f"{sum(which)} of {len(which)} ({100 * sum(which) / max(1, len(which)):.1f} %)"
 
 
+def _names_neighbours(one: Kept) -> bool:
+    return one.disturbed and one.seen.get("primary") == "noisy-neighbour"
+
+
 def _same_as_lightning(found: Sequence[Kept]) -> list[bool]:
-    """Compare with the same fault in Lightning, where neither run was disturbed."""
-    calm = [one for one in found if not one.disturbed]
-    reference = {(one.draw.seed, one.draw.fault): one.seen["primary"] for one in calm if one.draw.loop == REFERENCE}
+    """Compare with the same fault in Lightning, where neither verdict is the neighbours'."""
+    alone = [one for one in found if not _names_neighbours(one)]
+    reference = {
+        (one.draw.seed, one.draw.fault): one.seen.get("primary") for one in alone if one.draw.loop == REFERENCE
+    }
     alike = []
-    for one in calm:
+    for one in alone:
         key = one.draw.seed, one.draw.fault
         unnamed = one.draw.fault == "slow hook" and (one.draw.loop, one.draw.how) in UNNAMED
         if one.draw.loop != REFERENCE and key in reference and not unnamed:
@@ -127,7 +133,8 @@ def markdown(found: Sequence[Kept]) -> str:
         f"| wait within 5 % of the program's own clock | {_share([error <= CLOSE for error in errors])} |",
         f"| healthy runs without a warning | {_share([one.quiet for one in healthy])} |",
         f"| the same, others took less than {QUIET_CPUS} CPUs | {_share([one.quiet for one in calmly])} |",
-        f"| same primary as Lightning | {_share(_same_as_lightning(found))} |",
+        f"| same primary as Lightning, where neither names neighbours | {_share(_same_as_lightning(found))} |",
+        f"| verdicts that name neighbours, with reason | {_share([_names_neighbours(one) for one in found])} |",
     ]
     wrong = [
         f"- {one.draw.name}: {one.seen.get('primary')}, {one.seen.get('recordings')} recordings, "
