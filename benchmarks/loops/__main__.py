@@ -31,6 +31,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no draw after so many")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many frameworks at the same time")
     parser.add_argument("--again", action="store_true", help="run draws that are kept, too")
+    parser.add_argument("--calmer", action="store_true", help="run again what others disturbed")
     parser.add_argument("--report", action="store_true", help="train nothing; print the tables of what is kept")
     parser.add_argument("--markdown", type=Path, metavar="FILE")
     return parser.parse_args(arguments)
@@ -75,7 +76,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parse(argv)
     wanted = [one for one in drawn(arguments.seeds, tuple(arguments.loops)) if one.fault in arguments.faults]
     if not arguments.report:
-        todo = [one for one in wanted if arguments.again or not (arguments.folder / f"{one.name}.json").is_file()]
+        kept = {one.draw.name: one for one in table.load(arguments.folder, wanted)}
+        todo = [
+            one
+            for one in wanted
+            if arguments.again or one.name not in kept or (arguments.calmer and kept[one.name].disturbed)
+        ]
         collect(todo, arguments.folder, time.monotonic() + 60 * arguments.minutes, arguments.jobs)
     text = table.markdown(table.load(arguments.folder, wanted))
     print(text)

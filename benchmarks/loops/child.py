@@ -70,15 +70,27 @@ def measured(one: Draw) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="stallmeter-loops-") as temporary:
         folder = Path(temporary) / "recordings"
         tool = Ours(one.loop, one.how, folder)
-        began = time.perf_counter()
+        began, busy = time.perf_counter(), _busy_s()
         PROGRAMS[one.loop](one, marks, tool, Path(temporary))
         seconds = time.perf_counter() - began
+        others = (_busy_s() - busy) / seconds
         tool.close()
         recordings = sorted(folder.glob("*/")) if folder.is_dir() else []
         seen: dict[str, Any] = {"recordings": len(recordings)}
         if recordings:
             seen |= _seen(find_recording(folder))
-    return {"seconds": seconds, "steps": marks.steps, "wait_s": marks.wait_s, "seen": seen}
+    return {"seconds": seconds, "others_cpus": others, "steps": marks.steps, "wait_s": marks.wait_s, "seen": seen}
+
+
+def _busy_s() -> float:
+    """Return the CPU seconds that others than this process and its children have had."""
+    import psutil
+
+    us = psutil.Process()
+    mine = [us.cpu_times(), *(child.cpu_times() for child in us.children(recursive=True))]
+    ours = sum(times.user + times.system for times in mine) + mine[0].children_user + mine[0].children_system
+    host = psutil.cpu_times()
+    return float(sum(host) - host.idle - getattr(host, "iowait", 0.0) - getattr(host, "guest", 0.0)) - ours
 
 
 def _seen(folder: Path) -> dict[str, Any]:

@@ -36,8 +36,6 @@ def run(forks: Forks, folder: Path, body: str, before: str = AUTO) -> str:
 LIGHTNING = """
 import lightning.pytorch as pl
 from lightning.pytorch.demos.boring_classes import BoringModel
-import os
-os.environ["STALLMETER_DIR"] = "runs"
 for (batch,) in train:
     update(batch)
 trainer = pl.Trainer(max_epochs=1, limit_train_batches=6, limit_val_batches=2, logger=False, accelerator="cpu",

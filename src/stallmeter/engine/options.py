@@ -173,6 +173,20 @@ class Options:
         return path
 
 
+_unasked: Options | None = None
+
+
+def set_unasked(options: Options | None) -> None:
+    """Choose the options of whatever is measured in this process without being named; None: nothing was said."""
+    global _unasked
+    _unasked = options
+
+
+def unasked() -> Options:
+    """Return the options of what is measured without being named."""
+    return _unasked or Options()
+
+
 def takes_options(function: F) -> F:
     """Let Python see the options that a function takes as ``**options: Unpack[OptionArguments]``.
 

@@ -13,7 +13,7 @@ from ignite.engine import Engine, Events
 
 from ..engine import adapter
 from ..engine.run import Run
-from ..sources.optimizers import hear_steps
+from ..sources.optimizers import hear_steps, is_compiling
 from ..timing.clock import DataSpan
 from ..timing.ledger import DATA_WAIT, OPTIMIZER, WORKER_STARTUP, Ledger, ValidationWait, WorkSpan
 from .handlers import evaluation, in_handler, time_handlers
@@ -35,6 +35,7 @@ class Training(adapter.Training):
         self._waiting = False
         self._evaluation_wait = ValidationWait(self._ledger)
         self._optimizer = WorkSpan(self._ledger, OPTIMIZER)
+        self._compiling = is_compiling()
         self._first = 0
         """The optimizer whose steps are counted."""
 
@@ -99,6 +100,9 @@ class Training(adapter.Training):
     # -- the trainer's events -----------------------------------------------------------------------------------------
 
     def _epoch_started(self, engine: Any) -> None:
+        if engine.state.dataloader is None:
+            why = "its engine is given no data; stallmeter run sees the loader that a process function asks itself"
+            self._run.guard.name_once("StallHandler", "times no batch", why)
         self._ledger.base(WORKER_STARTUP)
         if getattr(engine, "_dataloader_iter", None) is None:
             self._expect_iterator(engine)
@@ -132,12 +136,12 @@ class Training(adapter.Training):
         self._clock.tracker_step = engine.state.iteration
         self._clock.worked = True
 
-    def _before_update(self) -> None:
-        if self._is_here():
+    def _before_update(self, *_: Any) -> None:
+        if not self._compiling() and self._is_here():
             self._optimizer.__enter__()
 
-    def _after_update(self, optimizer: object) -> None:
-        if not self._is_here():
+    def _after_update(self, optimizer: object, *_: Any) -> None:
+        if self._compiling() or not self._is_here():
             return
         self._optimizer.__exit__()
         self._first = self._first or id(optimizer)

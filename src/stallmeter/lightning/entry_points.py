@@ -23,10 +23,11 @@ def pytorch_lightning_callbacks() -> list[Any]:
 def _callbacks(module: str) -> list[Any]:
     if os.environ.get("STALLMETER") != "1":
         return []
+    from ..engine.options import unasked
     from ..errors import StallmeterError
 
     try:
-        return [importlib.import_module(f".{module}", __package__).StallMonitor()]
+        return [importlib.import_module(f".{module}", __package__).StallMonitor(**unasked().given())]
     except (ImportError, OSError, StallmeterError) as exc:
         _log.warning("stallmeter: STALLMETER=1 is set, but the callback cannot be made: %s", exc)
         return []

@@ -7,12 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 
-def hear_steps(before: Callable[[], None], after: Callable[[object], None]) -> list[Any]:
-    """Have every step of every optimizer told, on the thread that makes it; what is compiled tells nothing.
+def hear_steps(before: Callable[..., None], after: Callable[..., None]) -> list[Any]:
+    """Have every step of every optimizer told, on the thread that makes it.
+
+    Both are called by torch itself, with the optimizer and the arguments of its step: a function in between would cost
+    a call for each. While `is_compiling` says so they must come to an end at once, because a clock or a thread's number
+    would break a graph in two.
 
     Args:
         before: Called before a step.
-        after: Called after it, with the optimizer.
+        after: Called after it.
 
     Returns:
         Handles whose ``remove()`` takes the hooks back; none where the program has not imported torch's optimizers.
@@ -20,18 +24,7 @@ def hear_steps(before: Callable[[], None], after: Callable[[object], None]) -> l
     optimizers: Any = sys.modules.get("torch.optim.optimizer")
     if optimizers is None:
         return []
-    compiling = is_compiling()
-
-    # What is traced must come to an end at once: a clock or a thread's number would break a graph in two.
-    def pre(*_: Any) -> None:
-        if not compiling():
-            before()
-
-    def post(optimizer: Any, *_: Any) -> None:
-        if not compiling():
-            after(optimizer)
-
-    return [optimizers.register_optimizer_step_pre_hook(pre), optimizers.register_optimizer_step_post_hook(post)]
+    return [optimizers.register_optimizer_step_pre_hook(before), optimizers.register_optimizer_step_post_hook(after)]
 
 
 def is_compiling() -> Callable[[], bool]:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ..engine.monitor import Monitor
-from ..engine.options import Options, takes_options
+from ..engine.options import Options, set_unasked, takes_options
 from .patches import choose
 from .startup import begin, end
 
@@ -28,12 +28,13 @@ class Auto:
 
     @property
     def monitor(self) -> Monitor | None:
-        """The monitor of the run; None until an optimizer has stepped."""
+        """Of the loop's run; None until an optimizer has stepped, and where a framework's callback records."""
         return self._loop.monitor
 
     def stop(self) -> None:
         """End the run, and leave nothing of ours in torch's classes."""
         end()
+        set_unasked(None)
         if self._before is None:
             os.environ.pop(VARIABLE, None)
         else:
@@ -44,7 +45,8 @@ class Auto:
 def auto(**options: Unpack[OptionArguments]) -> Auto:
     """Measure every loop that trains on a DataLoader from now on, as ``stallmeter run`` does for a whole program.
 
-    Lightning Trainers that are made from now on are measured, too. Call it once, before the first batch.
+    What trains with Lightning, the Hugging Face Trainer or Keras from now on is given their callback, with the same
+    options. Call it once, before the first batch.
 
     Args:
         **options: As for `Monitor`; once a run has begun they change nothing.

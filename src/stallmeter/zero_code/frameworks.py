@@ -13,10 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ..engine.guard import Guard
+from ..engine.options import unasked
 from ..engine.run import claim_loops
 from ..engine.run_check import tell_unmeasured
 from ..errors import StallmeterError
-from .patches import chosen_options, loop_of_this_process
+from .patches import loop_of_this_process
 
 _log = logging.getLogger("stallmeter")
 _guard = Guard(lambda _: None)
@@ -26,7 +27,7 @@ Method = Callable[..., Any]
 
 def _made(kind: type[Any], framework: str) -> Any:
     try:
-        return kind(**chosen_options().given())
+        return kind(**unasked().given())
     except (OSError, StallmeterError) as exc:
         _log.warning("stallmeter: the callback for %s cannot be made: %s", framework, exc)
         return None

@@ -76,6 +76,8 @@ class Loop:
         """The thread that waits for a batch of an iteration that is not decided."""
         self.updates = 0
         """Signs of training on the thread that iterates: steps of all optimizers; without any, gradients computed."""
+        self.updating = False
+        """Whether an optimizer's step that began on the loop's thread has not ended."""
         self.batches_elsewhere = False
         """Whether an optimizer was stepped on another thread than the one that iterates."""
         self.closed = False
@@ -239,13 +241,15 @@ class Loop:
         if self._stepped_in != clock.index and OPTIMIZER in clock.ledger.stack:
             clock.ledger.exit(OPTIMIZER)  # it raised, and the program went on
         self._stepped_in = clock.index
+        self.updating = True
         span.__enter__()
 
     def after_update(self, optimizer: object) -> None:
-        """An optimizer has stepped."""
+        """An optimizer has stepped, since `updating`."""
         turns, span = self._turns, self._optimizer_span
         if self.closed or span is None or turns is None or not turns.has():
             return
+        self.updating = False
         span.__exit__()
         self.updates += 1
         if self._first_optimizer is None:

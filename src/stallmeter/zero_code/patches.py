@@ -28,8 +28,6 @@ _backward: tuple[Any, Any] | None = None
 """torch's own, ours."""
 _loop: Loop | None = None
 _forks_seen = _end_seen = False
-_chosen: Options | None = None
-"""What `choose` was given."""
 
 
 def wrap(module: ModuleType) -> None:
@@ -80,19 +78,14 @@ def unwrap() -> None:
         loop.close()
 
 
-def chosen_options() -> Options:
-    """Return what `choose` was given in this process; without it the options that say nothing."""
-    from ..engine.options import Options
-
-    return _chosen or Options()
-
-
 def choose(options: Options) -> Loop:
     """Return the loop of this process, to be measured with these options where that has not begun."""
-    global _chosen
+    from ..engine.options import set_unasked
+
     loop = loop_of_this_process()
     if loop.run is None:
-        _chosen = loop.options = options
+        loop.options = options
+        set_unasked(options)
     return loop
 
 
@@ -120,9 +113,10 @@ def loop_of_this_process() -> Loop:
     """Return the loop that nobody has told of."""
     global _loop
     if _loop is None:
+        from ..engine.options import unasked
         from .loop import Loop
 
-        _loop = Loop(chosen_options())
+        _loop = Loop(unasked())
         _see_forks()
         _see_end()
     _listen()
@@ -136,18 +130,19 @@ def _listen() -> None:
         return
     from ..sources.optimizers import hear_steps, is_compiling
 
-    def before() -> None:
-        if _loop is not None:
+    compiling = is_compiling()
+
+    def before(*_: Any) -> None:
+        if not compiling() and _loop is not None:
             if _backward is not None:
                 _unwrap_backward()
             _loop.before_update()
 
-    def after(optimizer: object) -> None:
-        if _loop is not None:
+    def after(optimizer: Any, *_: Any) -> None:
+        if _loop is not None and _loop.updating:  # which it is not where `before` was traced
             _loop.after_update(optimizer)
 
     _hooks.extend(hear_steps(before, after))
-    compiling = is_compiling()
 
     # torch before 2.6 or so does not call these hooks once something was compiled, and optimizers of other packages
     # have none.

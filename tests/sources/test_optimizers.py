@@ -1,0 +1,27 @@
+"""Steps of torch's optimizers, heard of on the thread that makes them."""
+
+from __future__ import annotations
+
+import torch
+
+from stallmeter.sources.optimizers import hear_steps, is_compiling
+
+
+def test_every_step_is_told_until_the_hooks_are_taken_back() -> None:
+    told: list[str] = []
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    parameter.grad = torch.ones(2)
+    handles = hear_steps(
+        lambda which, *_: told.append(f"before {which is optimizer} {float(parameter.detach()[0]):.1f}"),
+        lambda which, *_: told.append(f"after {which is optimizer} {float(parameter.detach()[0]):.1f}"),
+    )
+    optimizer.step()
+    for handle in handles:
+        handle.remove()
+    optimizer.step()
+    assert told == ["before True 1.0", "after True 0.9"]
+
+
+def test_nothing_is_traced_here() -> None:
+    assert is_compiling()() is False
