@@ -13,6 +13,7 @@ from . import markdown
 from .extras import write_extras
 from .json import job_document, to_json
 from .model import History, Report
+from .speedscope import to_speedscope
 from .steps_csv import write_steps_csv
 
 
@@ -41,6 +42,11 @@ def write_summaries(folder: Path, rank: int, report: Report) -> dict[str, Path]:
     write_atomically(files["report.md"], redact(markdown.to_markdown(report)))
     write_atomically(files["diagnosis.json"], json.dumps(_redacted(to_json(report)), indent=2))
     written = {name: files[name] for name in ("report.md", "diagnosis.json")}
+    profile = to_speedscope(report.looks)
+    if profile is not None:
+        path = folder / f"speedscope{f'-rank{rank}' if rank else ''}.json"
+        write_atomically(path, json.dumps(_redacted(profile)))
+        written["speedscope.json"] = path
     if report.job is not None:
         path = folder / "ranks.json"
         write_atomically(path, json.dumps(_redacted(job_document(report)), indent=2))

@@ -13,6 +13,7 @@ from ..recording import Header, Reader, ranks
 from ..recording.tail import END
 from ..records import (
     BUCKETS,
+    CodeLook,
     Event,
     GpuSample,
     HostSample,
@@ -177,6 +178,8 @@ class Report:
     """Numbers of workers that were tried in the run, in order."""
     verdict: Verdict
     """Of this rank; of the whole job where ``job`` is there."""
+    looks: tuple[CodeLook, ...] = ()
+    """What looks into the program's code saw."""
     job: JobReport | None = None
     """All ranks; None for a run of one, and for a report of one rank alone."""
 
@@ -350,6 +353,7 @@ def summarize(
         trials=tuple(window.loader.trials),
         patch=None if verdict is None else patch(verdict, window.present().loader.info, window.loader.trials),
         verdict=verdict or Verdict(primary=None),
+        looks=window.code.looks,
         job=job,
     )
 

@@ -47,6 +47,8 @@ def located(diagnosis: Diagnosis, window: Window) -> Diagnosis:
     if share_pct < LEAST_PCT or (look.method == SAMPLES and look.seen < LEAST_SAMPLES):
         return diagnosis
     call = spot.calls[0] if spot.calls else None
+    if diagnosis.rule == "slow-batches":
+        diagnosis = replace(diagnosis, evidence=(*diagnosis.evidence, *_slow_items(look)))
     place = Location(file=spot.file, line=spot.line, function=spot.function, share_pct=share_pct, call=call)
     return replace(diagnosis, location=place, evidence=(*diagnosis.evidence, *_evidence(look)))
 
@@ -56,6 +58,19 @@ def _evidence(look: CodeLook) -> tuple[Evidence, ...]:
     if look.method != SAMPLES:
         return ()
     return (Evidence("samples of the training thread's stack, for the place", float(look.seen), "samples"),)
+
+
+SLOW_ITEMS = 3
+"""So many are named."""
+
+
+def _slow_items(look: CodeLook) -> list[Evidence]:
+    """Return which items made a batch slow: their indices, times and sizes, never what they hold."""
+    found = []
+    for item in look.items[:SLOW_ITEMS]:
+        size = "" if item.size_bytes is None else f", {item.size_bytes:,} bytes"
+        found.append(Evidence(f"item {item.index} of the dataset{size}", item.wall_s, "s", look.item_s, "median item"))
+    return found
 
 
 WORTH_PCT = 3.0

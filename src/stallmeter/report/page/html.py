@@ -21,6 +21,7 @@ from ..device import device_lines
 from ..model import History, Report
 from . import facts
 from .charts import distribution, phases, step_times
+from .flames import flames
 from .hardware_charts import hardware
 from .palette import PALETTE
 from .plot import Chart, time_axis
@@ -96,6 +97,7 @@ def _render(history: History, report: Report) -> str:
         overhead=facts.overhead(report),
         events=facts.events(report),
         facts=facts.run_facts(report),
+        flames=flames(report.looks),
     )
     return page
 

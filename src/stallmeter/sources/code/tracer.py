@@ -9,6 +9,7 @@ a wait.
 
 from __future__ import annotations
 
+import os
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -16,11 +17,15 @@ from time import perf_counter_ns, thread_time_ns
 from types import CodeType, FrameType
 from typing import Any
 
+from ...machine.procfs import open_run_queue, read_run_queue, run_queue_ns
 from .fold import Frame, Seen
 from .whose import Function, Whose
 
 MAY_WAIT_NS = 30_000
 """Between two events; a shorter time is taken for computing."""
+
+MAY_QUEUE_NS = 200_000
+"""A shorter time without a CPU is taken for a wait of the program's own."""
 
 DEEPEST = 200
 """Calls deeper than that are added to the one at this depth."""
@@ -30,6 +35,9 @@ MOST_NODES = 20_000
 
 MORE = 1.3
 """Code of the program may be slowed down by so much more than the code that it was measured with."""
+
+_NEVER = b"0 0 0"
+"""What the kernel says of a thread that has not run."""
 
 _TRIES, _CALLS, _TURNS = 5, 100, 2000
 """Of the measurement of what an event costs: the quickest try counts."""
@@ -72,6 +80,33 @@ class _Budget:
         """When nothing was left, ns; 0 while there is."""
 
 
+class _Waits:
+    """Parts the time for which the thread did not compute: it waited, or others had its CPU.
+
+    Args:
+        queued: Returns the time for which the thread has waited for a CPU, ns.
+    """
+
+    __slots__ = ("_behind", "_queued", "_queued_ns")
+
+    def __init__(self, queued: Callable[[], int]) -> None:
+        self._queued = queued
+        self._queued_ns = queued()
+        self._behind = perf_counter_ns() - thread_time_ns()
+        """How far the CPU time is behind the wall clock: it falls behind further where one waits."""
+
+    def take(self, node: _Node, asked: int, took: int) -> None:
+        """Book what of the time until now, part of that since the last event, was none of computing."""
+        before, self._behind = self._behind, asked - thread_time_ns()
+        waited = min(took, max(0, self._behind - before))
+        if waited > MAY_QUEUE_NS:
+            before, self._queued_ns = self._queued_ns, self._queued()
+            kept = min(waited, max(0, self._queued_ns - before))
+            node.wall_ns -= kept
+            waited -= kept
+        node.blocked_ns += waited
+
+
 Callback = Callable[[FrameType, str, Any], None]
 Settle = Callable[[], None]
 
@@ -89,6 +124,7 @@ class CallTracer:
         self._root = _Node()
         self._callback: Callback | None = None
         self._settle: Settle = _nothing
+        self._fd: int | None = None
         self._event_ns, self._slower = _costs()
         self._lines: dict[CodeType, tuple[list[int], list[int]]] = {}
 
@@ -113,6 +149,9 @@ class CallTracer:
             sys.setprofile(None)
             self._settle()
         self._callback, self._settle = None, _nothing
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
         return ours or self.is_cut
 
     def resume(self, events: int) -> None:
@@ -159,8 +198,14 @@ class CallTracer:
         return list(found.values())
 
     def _begin(self, node: _Node) -> None:
-        self._callback, self._settle = _callback(node, self._budget, self._whose)
+        if self._fd is None:
+            self._fd = open_run_queue()  # it names the thread that opens it
+        self._callback, self._settle = _callback(node, self._budget, self._whose, self._queued_ns)
         sys.setprofile(self._callback)
+
+    def _queued_ns(self) -> int:
+        found = None if self._fd is None else run_queue_ns(_NEVER, read_run_queue(self._fd))
+        return found or 0
 
     def _walk(self, node: _Node, stack: tuple[Frame, ...]) -> Iterator[Seen]:
         wall_ns = max(0.0, node.wall_ns - node.events * self._event_ns)
@@ -201,32 +246,32 @@ def why_not() -> str | None:
     return None
 
 
-def _callback(root: _Node, budget: _Budget, whose: Whose) -> tuple[Callback, Settle]:
+def _callback(
+    root: _Node, budget: _Budget, whose: Whose, queued: Callable[[], int] = lambda: 0
+) -> tuple[Callback, Settle]:
     """Return a profile function that adds to a tree, and what adds the time since its last call.
 
     It is called for every call of the program: hence one function whose state are cells, and nothing looked up twice.
     It must not raise, for that would be raised in the program.
     """
-    now, cpu, last = perf_counter_ns, thread_time_ns, perf_counter_ns()
+    now, last = perf_counter_ns, perf_counter_ns()
     node, nodes = root, [root]
     frames: list[FrameType | None] = [None]
-    behind = last - cpu()  # how far the CPU time is behind the wall clock: it falls behind further where one waits
+    wait = _Waits(queued).take
 
     def settle() -> None:
         asked = now()
         node.wall_ns += asked - last
-        if asked - last > MAY_WAIT_NS:
-            node.blocked_ns += min(asked - last, max(0, asked - cpu() - behind))
+        wait(node, asked, asked - last)
 
     def callback(frame: FrameType, event: str, arg: Any) -> None:
-        nonlocal node, last, behind
+        nonlocal node, last
         asked = now()
         took = asked - last
         node.wall_ns += took
         node.events += 1
         if took > MAY_WAIT_NS:
-            before, behind = behind, asked - cpu()
-            node.blocked_ns += min(took, max(0, behind - before))
+            wait(node, asked, took)
         if event == "call":
             caller = frames[-1]
             code = frame.f_code
