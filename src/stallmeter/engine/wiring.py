@@ -102,9 +102,9 @@ def assemble(
     sources = [*options.sources, *(source for name, make in makers.items() for source in guard(name, make) or ())]
     probe = guard("worker probe", _loader_probe, clock) if options.workers else None
     profiler = guard("the profiler", _profiler, options, context, output, window, between_steps)
-    batch_look = guard("the look into batches", _batch_look, options, probe, window)
-    loop_looks = guard("the look into the loop", _loop_looks, options, context, clock, window, own_slot)
-    sources += [source for source in (probe, profiler, batch_look, loop_looks) if source is not None]
+    looks = _usual_looks(options, context, clock, window, own_slot, probe, guard)
+    looks += [] if profiler is None else [profiler]
+    sources += [*looks, *([] if probe is None else [probe])]
     worker_tuner = guard("num_workers", _worker_tuner, options, context, guard, inbox.append)
 
     collector = Collector(
@@ -118,7 +118,7 @@ def assemble(
         sources=sources,
         output=output,
         worker_tuner=worker_tuner,
-        looks=[look for look in (profiler, batch_look, loop_looks) if look is not None],
+        looks=looks,
         job_watch=_job_watch(context, window, inbox.append),
         # The thread for the ending is made now: while the interpreter ends none can be started.
         after=lambda: run.do_ending(),
