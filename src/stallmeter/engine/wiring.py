@@ -102,9 +102,8 @@ def assemble(
     sources = [*options.sources, *(source for name, make in makers.items() for source in guard(name, make) or ())]
     probe = guard("worker probe", _loader_probe, clock) if options.workers else None
     profiler = guard("the profiler", _profiler, options, context, output, window, between_steps)
-    looks = _usual_looks(options, context, clock, window, own_slot, probe, guard)
-    looks += [] if profiler is None else [profiler]
-    sources += [*looks, *([] if probe is None else [probe])]
+    looks = [*filter(None, [profiler]), *_usual_looks(options, context, clock, window, own_slot, probe, guard)]
+    sources += [*filter(None, [probe]), *looks]
     worker_tuner = guard("num_workers", _worker_tuner, options, context, guard, inbox.append)
 
     collector = Collector(
@@ -332,6 +331,21 @@ def _profiler(
 
     suffix = f"-rank{context.rank}" if context.rank else ""
     return DeepProfiler(options.deep_steps, between_steps.add, lambda: output.folder, median_s, suffix=suffix)
+
+
+def _usual_looks(
+    options: Options,
+    context: RunContext,
+    clock: StepClock,
+    window: Window,
+    own_slot: int,
+    probe: LoaderProbe | None,
+    guard: Guard,
+) -> list[Look]:
+    """Return what looks where in the program's code the time is spent: in workers, and in the loop."""
+    in_batches = guard("the look into batches", _batch_look, options, probe, window)
+    in_loop = guard("the look into the loop", _loop_looks, options, context, clock, window, own_slot)
+    return [look for look in (in_batches, in_loop) if look is not None]
 
 
 def _loop_looks(options: Options, context: RunContext, clock: StepClock, window: Window, own_slot: int) -> Look | None:
