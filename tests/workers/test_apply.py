@@ -23,11 +23,12 @@ from stallmeter.records import (
     WorkerChange,
     WorkerTrial,
 )
-from stallmeter.records.diagnosis import Verdict, WorkerAdvice
+from stallmeter.records.diagnosis import Advice, Diagnosis, Severity, Verdict, WorkerAdvice
 from stallmeter.timing.clock import StepClock
 from stallmeter.timing.ledger import COMPUTE, OTHER, START, Ledger
 from stallmeter.window import Window
-from stallmeter.workers.apply import WorkerTuner
+from stallmeter.workers.agreement import ALONE, Follower
+from stallmeter.workers.apply import Seen, WorkerTuner
 
 from ..children import ProcessesLeft
 from ..conftest import FakeTime
@@ -373,3 +374,122 @@ def test_a_loader_that_refuses_is_named_once(fake_time: FakeTime) -> None:
         for boundary in worker_tuner.take_boundaries():
             worker_tuner.on_boundary(boundary)
     assert [e.detail for e in hands.events] == ["its dataset holds CUDA tensors"]
+
+
+# -- other settings ----------------------------------------------------------------------------------------------------
+
+
+class OtherSettings:
+    """Takes what is set; refuses what it is told to."""
+
+    def __init__(self, refused: str = "") -> None:
+        self.refused = refused
+        self.set_: list[tuple[str, Any]] = []
+        self.let_go: str | None = None
+
+    def boundary(self, loader: Any) -> str | None:
+        return self.let_go
+
+    def set(self, loader: Any, setting: str, value: Any) -> None:
+        if setting == self.refused:
+            raise SettingError(f"{setting} stays")
+        self.set_.append((setting, value))
+
+    def threads(self) -> int | None:
+        return 8
+
+
+def seen(*rules: str, cpus: float = 2.0) -> Seen:
+    found = tuple(
+        Diagnosis(
+            rule=rule,
+            severity=Severity.WARNING,
+            title="",
+            summary="",
+            time_lost_s=1.0,
+            share_pct=10.0,
+            confidence=0.9,
+            advice=(Advice.of("Set persistent_workers=True in the DataLoader.", gain_pct=90.0),),
+        )
+        for rule in rules
+    )
+    info = LoaderInfo(time_s=0.0, kind="DataLoader", num_workers=2, prefetch_factor=2, persistent_workers=False)
+    return Seen(verdict=Verdict(primary=None, diagnoses=found), loader=info, cpus=cpus)
+
+
+def tuner_of(hands: Hands, settings: OtherSettings, **known: Any) -> WorkerTuner:
+    return WorkerTuner(
+        "apply",
+        resize=hands.resize,
+        why_fixed=lambda loader, workers: None,
+        guard=lambda name, call, *args: call(*args),
+        tell=hands.events.append,
+        settings=settings,
+        **known,
+    )
+
+
+def pass_boundary(worker_tuner: WorkerTuner, clock: StepClock) -> list[Any]:
+    worker_tuner.boundary(clock)
+    records: list[Any] = []
+    for boundary in worker_tuner.take_boundaries():
+        records += worker_tuner.on_boundary(boundary)
+    return records
+
+
+def test_another_setting_is_tried_between_two_epochs_and_begins_a_phase(fake_time: FakeTime) -> None:
+    hands, settings, clock = Hands(), OtherSettings(), make_clock(fake_time)
+    worker_tuner = tuner_of(hands, settings)
+    worker_tuner.attach(DataLoader(Items(fake_time), num_workers=2))
+    run_epoch(worker_tuner, clock)
+    worker_tuner.decide(None, fresh=True, seen=seen("worker-startup"))
+    change, trial = pass_boundary(worker_tuner, clock)
+    assert settings.set_ == [("persistent_workers", True)]
+    assert (change.before, change.workers) == (2, 2)
+    assert (trial.setting, trial.before, trial.workers, trial.outcome) == (
+        "persistent_workers",
+        False,
+        True,
+        "measuring",
+    )
+    assert hands.sizes == []
+
+
+def test_a_setting_that_is_refused_is_named_once_and_the_next_one_tried(fake_time: FakeTime) -> None:
+    hands, settings, clock = Hands(), OtherSettings("persistent_workers"), make_clock(fake_time)
+    worker_tuner = tuner_of(hands, settings)
+    worker_tuner.attach(DataLoader(Items(fake_time), num_workers=2))
+    for _ in range(3):
+        run_epoch(worker_tuner, clock)
+        worker_tuner.decide(None, fresh=True, seen=seen("worker-startup", "prep-stall"))
+        pass_boundary(worker_tuner, clock)
+        if settings.set_:
+            break
+    assert settings.set_ == [("torch.set_num_threads", 1)]
+    assert [event.detail for event in hands.events] == ["persistent_workers stays"]
+
+
+def test_workers_that_must_not_be_kept_any_more_are_let_go_at_once(fake_time: FakeTime) -> None:
+    hands, settings, clock = Hands(), OtherSettings(), make_clock(fake_time)
+    worker_tuner = tuner_of(hands, settings)
+    worker_tuner.attach(DataLoader(Items(fake_time), num_workers=2))
+    run_epoch(worker_tuner, clock)
+    worker_tuner.decide(None, fresh=True, seen=seen("worker-startup"))
+    pass_boundary(worker_tuner, clock)
+    settings.let_go = "the dataset changes"
+    run_epoch(worker_tuner, clock)
+    records = pass_boundary(worker_tuner, clock)
+    assert settings.set_[-1] == ("persistent_workers", False)
+    assert [r.outcome for r in records if hasattr(r, "outcome")] == ["reverted"]
+
+
+def test_a_rank_of_several_changes_no_other_setting(fake_time: FakeTime) -> None:
+    hands, settings, clock = Hands(), OtherSettings(), make_clock(fake_time)
+    follower = Follower()
+    follower.mode = ALONE
+    worker_tuner = tuner_of(hands, settings, job=follower)
+    worker_tuner.attach(DataLoader(Items(fake_time), num_workers=2))
+    run_epoch(worker_tuner, clock)
+    worker_tuner.decide(None, fresh=True, seen=seen("worker-startup"))
+    pass_boundary(worker_tuner, clock)
+    assert settings.set_ == []

@@ -107,9 +107,8 @@ def assemble(
     makers = _usual_sources(options, context, clock, window, output, between_steps, probe)
     sources = [*options.sources, *(source for name, make in makers.items() for source in guard(name, make) or ())]
     profiler = guard("the profiler", _profiler, options, context, output, window, between_steps)
-    batch_look = guard("the look into batches", _batch_look, options, probe, window)
-    loop_looks = guard("the look into the loop", _loop_looks, options, context, clock, window, own_slot)
-    sources += [source for source in (probe, profiler, batch_look, loop_looks) if source is not None]
+    looks = [*filter(None, [profiler]), *_usual_looks(options, context, clock, window, own_slot, probe, guard)]
+    sources += [*filter(None, [probe]), *looks]
     worker_tuner = guard("num_workers", _worker_tuner, options, context, guard, inbox.append)
 
     collector = Collector(
@@ -123,7 +122,7 @@ def assemble(
         sources=sources,
         output=output,
         worker_tuner=worker_tuner,
-        looks=[look for look in (profiler, batch_look, loop_looks) if look is not None],
+        looks=looks,
         job_watch=_job_watch(context, window, inbox.append),
         # The thread for the ending is made now: while the interpreter ends none can be started.
         after=lambda: run.do_ending(),
@@ -360,6 +359,21 @@ def _profiler(
 
     suffix = f"-rank{context.rank}" if context.rank else ""
     return DeepProfiler(options.deep_steps, between_steps.add, lambda: output.folder, median_s, suffix=suffix)
+
+
+def _usual_looks(
+    options: Options,
+    context: RunContext,
+    clock: StepClock,
+    window: Window,
+    own_slot: int,
+    probe: LoaderProbe | None,
+    guard: Guard,
+) -> list[Look]:
+    """Return what looks where in the program's code the time is spent: in workers, and in the loop."""
+    in_batches = guard("the look into batches", _batch_look, options, probe, window)
+    in_loop = guard("the look into the loop", _loop_looks, options, context, clock, window, own_slot)
+    return [look for look in (in_batches, in_loop) if look is not None]
 
 
 def _loop_looks(options: Options, context: RunContext, clock: StepClock, window: Window, own_slot: int) -> Look | None:

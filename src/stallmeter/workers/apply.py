@@ -188,7 +188,7 @@ class WorkerTuner:
         Args:
             clock: Its last epoch is over, the next one has not begun.
         """
-        if self._loader is None or self._fixed:
+        if self._loader is None or (self._fixed and not self._keeps):
             return False
         if self._settings is not None:
             self._must_let_go = self._settings.boundary(self._loader) or ""
@@ -226,6 +226,8 @@ class WorkerTuner:
         if self._must_let_go:
             self._say("persistent_workers is taken back", self._must_let_go)
             return Proposal(before=True, workers=False, setting=PERSISTENT, revert=True)
+        if self._fixed:
+            return None
         return self._choose() if self._ask is not None else self._decided()
 
     def _decided(self) -> Proposal | None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from stallmeter.records.diagnosis import Severity
+from stallmeter.records.diagnosis import Location, Severity, Verdict
 from stallmeter.rules.job.losses import losses
 from stallmeter.rules.job.straggler import Straggler
 
 from ..windows import check_fix
-from .jobs import Known, job, late
+from .jobs import Known, compute_bound, job, late
 
 RULE = Straggler()
 
@@ -133,3 +135,14 @@ def test_without_meetings_it_abstains():
     assert RULE.lacks(job(only=(0,))) == ("steps in which the ranks meet",)
     assert RULE.lacks(job(late(1, "forward", 0.02), wait=False)) == ("steps in which the ranks meet",)
     assert RULE.lacks(job()) == ()
+
+
+def test_the_late_rank_says_itself_where_in_the_code_its_work_is():
+    place = Location("train.py", 12, "step", 60.0)
+    made = job(late(1, "forward", 0.02), ranks=4)
+    own = Verdict(primary=None, diagnoses=(replace(compute_bound(), location=place),))
+    views = tuple(replace(view, verdict=own if view.rank == 1 else None) for view in made.ranks)
+    (said,) = found(replace(made, ranks=views))
+    assert said.location == place
+    (unplaced,) = found(made)
+    assert unplaced.location is None

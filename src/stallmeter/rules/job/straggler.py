@@ -28,11 +28,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...ranks.job import SUPPLY, Job, RankView
-from ...records.diagnosis import Advice, Diagnosis, Evidence, Severity
+from ...records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ...records.stats import median
 from ..rule import threshold
 from .gain import job_gain
-from .losses import Loss, why_not_judged
+from .losses import COMPUTE, Loss, why_not_judged
 from .words import of_ranks, waited, work_of
 
 _EXPLAINS: Mapping[str, tuple[int, float]] = {
@@ -50,6 +50,9 @@ least differences are our choice: twice what machines that are alike differ by."
 
 DIFFERS = 0.1
 """Part by which any other fact about the machine must differ from the others' median to be told."""
+
+OWN_WORK = "compute-bound"
+"""What a rank says of itself whose time goes into its steps."""
 
 _NAMED = 2
 """Of more late ranks an advice does not name each."""
@@ -91,6 +94,7 @@ class Straggler:
             confidence=0.8 if loss.from_collectives else 0.9,
             ranks=loss.ranks,
             culprit=work,
+            location=_place(job, loss),
             evidence=(
                 Evidence("waited for it, share of training time", share_pct, "%", self.warn_pct, "our choice"),
                 Evidence("waited for it in a mean step", loss.per_step_s, "s"),
@@ -130,6 +134,14 @@ def _where(job: Job, ranks: tuple[int, ...]) -> str:
     if len(theirs) != 1 or theirs & others or not all(theirs | others):
         return ""
     return f" No other rank is on {next(iter(theirs))[:_HOST_LIMIT]}."
+
+
+def _place(job: Job, loss: Loss) -> Location | None:
+    """Return where in the code the late rank spends its own work, as it found out itself."""
+    late = next((view for view in job.ranks if view.rank in loss.ranks), None)
+    if loss.bucket != COMPUTE or late is None or late.verdict is None:
+        return None
+    return next((d.location for d in late.verdict.diagnoses if d.rule == OWN_WORK), None)
 
 
 def _facts(job: Job, ranks: tuple[int, ...]) -> tuple[list[Evidence], bool]:

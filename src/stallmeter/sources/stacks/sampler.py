@@ -78,6 +78,9 @@ RARE = frozenset({CALLBACKS, LOGGING, CHECKPOINT, VALIDATION})
 DEEPEST = 200
 """Frames of a stack that are kept, the innermost: recursion goes deeper."""
 
+TELLS_STACKS = ("cpython", "pypy")
+"""Interpreters that have `sys._current_frames`."""
+
 _before: list[float] = []
 """The interpreter's own switch interval while ours is set."""
 
@@ -162,7 +165,7 @@ class StackSampler:
 
     def start(self) -> None:
         """Begin to look; nothing happens where the interpreter cannot tell stacks."""
-        if hasattr(sys, "_current_frames") and self._thread is None:
+        if self._thread is None and sys.implementation.name in TELLS_STACKS:
             self._due_ns = self._now()
             self._thread = threading.Thread(target=self._run, name="stallmeter-stacks", daemon=True)
             self._thread.start()
