@@ -113,13 +113,19 @@ class Outlook:
         )
         if self.saves:
             return (replace(change, predicted_gain_pct=None),)
+        return (change, *self.fewer_threads)
+
+    @property
+    def fewer_threads(self) -> tuple[Advice, ...]:
+        """What to do about threads of the loop that compete with the workers; empty where none do."""
         if self.loop_threads is None:
-            return (change,)
-        fewer = Advice.of(
-            "Call torch.set_num_threads(1) in the training process.",
-            limit=f"Helps while its {self.loop_threads:.1f} threads and the workers compete for CPUs.",
+            return ()
+        return (
+            Advice.of(
+                "Call torch.set_num_threads(1) in the training process.",
+                limit=f"Helps while its {self.loop_threads:.1f} threads and the workers compete for CPUs.",
+            ),
         )
-        return (change, fewer)
 
     def of_run(self, gain_pct: float | None) -> float | None:
         """Return what training gains, percent, where its steps gain so much: validation and checkpoints stay."""
