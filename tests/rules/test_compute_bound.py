@@ -92,3 +92,9 @@ def test_a_hand_over_that_stays_belongs_to_the_step():
     assert fires(ComputeBound(), made).evidence[1].value > 10.0
     # A worker that sets the pace can be helped.
     assert silent(ComputeBound(), waiting(workers=1, wait_s=0.02, work_s=0.05, batch_s=0.07))
+
+
+def test_a_batch_made_in_no_time_belongs_to_the_step():
+    """The loop makes its batches itself, in 2 of 12 ms: no change would make them cheaper than a hand-over."""
+    assert fires(ComputeBound(), waiting(workers=0, wait_s=0.002, work_s=0.01, batch_s=0.002, ready=None))
+    assert silent(ComputeBound(), waiting(workers=0, wait_s=0.004, work_s=0.01, batch_s=0.004, ready=None))

@@ -144,3 +144,15 @@ def test_a_store_takes_no_longer_for_a_batch_than_the_steps_that_it_feeds() -> N
     costs, limits = learn_from_waits(window, *known)
     assert limits.adds_s == limits.shared_s == pytest.approx(0.03, rel=0.01)
     assert costs.service_s <= known[0].service_s
+
+
+def test_workers_that_stand_in_line_for_a_lock_are_not_needed() -> None:
+    """Twelve wait for one lock: what they waited for it, in each batch, needs no further batches to bridge it."""
+    window = run(workers=12, service_s=0.48)
+    look(window, lock=80, sleep=8, contended=8)
+
+    advice = ask(window).advice
+
+    assert advice.recommended <= 3
+    assert advice.saves_processes == 12 - advice.recommended
+    assert advice.limited_by == "lock"

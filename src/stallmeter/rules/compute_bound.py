@@ -44,6 +44,7 @@ class ComputeBound:
     step_pct: float = threshold(70.0, "%", "our choice; TraceML asks for 90 %, without the framework's own code")
     loss_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
     gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
+    quick_s: float = threshold(0.003, "s", "A batch made in less costs no more than its hand-over would")
     good_gpu_pct: float = threshold(70.0, "%", "neptune.ai: utilization above 70 % is generally considered good")
     full_gpu_pct: float = threshold(90.0, "%", "Chaim Rand: below 90 % of the most expensive resource is waste")
 
@@ -84,6 +85,7 @@ class ComputeBound:
                 ),
             ),
             advice=(
+                *self._fewer_threads(window),
                 Advice.of(
                     'Use mixed precision: Trainer(precision="bf16-mixed").',
                     expect="A shorter forward and backward.",
@@ -102,9 +104,20 @@ class ComputeBound:
         )
 
     def _is_left(self, window: Window, loss_pct: float) -> bool:
-        """Whether the largest loss is a data wait that no change of the loader would shorten enough."""
+        """Whether the largest loss is a data wait that no change of the loader would shorten enough.
+
+        So it is where the loop makes a batch itself, and in less than handing one over would take.
+        """
         wait_pct = window.spent.data_wait_share_pct
         if wait_pct is None or wait_pct < loss_pct:
             return False
+        wait = window.steps.data_wait_s
+        if window.loader.num_workers == 0 and wait is not None and wait.median < self.quick_s:
+            return True
         predicted = forecast(window)
         return predicted is not None and predicted.without.most_gain_pct < self.gain_pct
+
+    def _fewer_threads(self, window: Window) -> tuple[Advice, ...]:
+        """What to do where workers and the loop's threads share the CPUs: their crowd makes each operation longer."""
+        predicted = forecast(window) if window.loader.num_workers else None
+        return () if predicted is None else predicted.fewer_threads

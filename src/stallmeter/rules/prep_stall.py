@@ -100,6 +100,7 @@ class PrepStall:
                     gain_pct=predicted.of_run(gain),
                     interval_pct=predicted.interval_pct(gain, eased=True),
                 ),
+                *predicted.fewer_threads,
                 Advice.of("Move transforms to the GPU (Kornia, DALI).", limit="Only where it has time to spare."),
                 Advice.of(
                     "Preprocess once, offline, into uncompressed or array formats.",

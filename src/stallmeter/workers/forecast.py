@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from ..errors import SettingError
@@ -114,13 +115,19 @@ class Outlook:
         )
         if self.saves:
             return (replace(change, predicted_gain_pct=None),)
+        return (change, *self.fewer_threads)
+
+    @property
+    def fewer_threads(self) -> tuple[Advice, ...]:
+        """What to do about threads of the loop that compete with the workers; empty where none do."""
         if self.loop_threads is None:
-            return (change,)
-        fewer = Advice.of(
-            "Call torch.set_num_threads(1) in the training process.",
-            limit=f"Helps while its {self.loop_threads:.1f} threads and the workers compete for CPUs.",
+            return ()
+        return (
+            Advice.of(
+                "Call torch.set_num_threads(1) in the training process.",
+                limit=f"Helps while its {self.loop_threads:.1f} threads and the workers compete for CPUs.",
+            ),
         )
-        return (change, fewer)
 
     def of_run(self, gain_pct: float | None) -> float | None:
         """Return what training gains, percent, where its steps gain so much: validation and checkpoints stay."""
@@ -219,7 +226,7 @@ def _forecast(window: Window, current: int) -> Outlook | None:
             others_share=min(1.0, (window.host.others_cpus or 0.0) / (window.host.usable_cpus or 1.0)),
             is_doubtful=doubtful,
             which=window.loader.which,
-            steps_share=_steps_share(window, costs),
+            steps_share=_steps_share(window),
             asked=(costs, limits),
             unsharded_s=predict_step_time_s(costs, replace(limits, shards=None), current)
             if window.workers.idle
@@ -229,11 +236,18 @@ def _forecast(window: Window, current: int) -> Outlook | None:
         return None
 
 
-def _steps_share(window: Window, costs: LoaderCosts) -> float:
-    ledger, training_s = window.ledger.record, window.ledger.training_s
-    if ledger is None or not training_s or not costs.step_time_s:
+BESIDE = ("checkpoint", "validation")
+"""Buckets that come again and again beside the steps."""
+
+
+def _steps_share(window: Window) -> float:
+    """Return the share of the training time without what comes again beside its steps; a first start comes once."""
+    training_s, epochs = window.ledger.training_s, window.ledger.epochs or 0
+    if not training_s:
         return 1.0
-    return min(1.0, ledger.steps * costs.step_time_s / training_s)
+    names = (*BESIDE, "worker_startup") if epochs > 1 else BESIDE
+    beside_s = math.fsum(window.spent.bucket_s(name) or 0.0 for name in names)
+    return min(1.0, max(0.0, 1.0 - beside_s / training_s))
 
 
 def _without(window: Window, costs: LoaderCosts, limits: Limits) -> WhatIf:

@@ -38,7 +38,7 @@ def learn_from_waits(window: Window, costs: LoaderCosts, limits: Limits) -> tupl
         held_s = use * costs.step_time_s
         own_s = max(costs.cpu_s, held_s, costs.service_s - waited * wall.mean)
         # The single times hold what was waited: played through again, others would wait as long.
-        own = replace(costs, service_s=min(costs.service_s, own_s), profile=())
+        own = replace(costs, service_s=min(costs.service_s, own_s), profile=(), longest_s=())
         return own, replace(limits, shared_s=max(limits.shared_s, held_s), shared_by="lock")
     added_s, at_work = window.workers.waits.serial_s, window.workers.waits.at_work
     if added_s is None or at_work is None or at_work <= 1:
@@ -46,7 +46,7 @@ def learn_from_waits(window: Window, costs: LoaderCosts, limits: Limits) -> tupl
     # No store takes longer for a batch than the steps that are fed by it.
     added_s = min(added_s, costs.step_time_s or added_s)
     own_s = max(costs.cpu_s, added_s, costs.service_s - (at_work - 1) * added_s)
-    own = replace(costs, service_s=min(costs.service_s, own_s), profile=())
+    own = replace(costs, service_s=min(costs.service_s, own_s), profile=(), longest_s=())
     return own, replace(limits, shared_s=max(limits.shared_s, added_s), adds_s=added_s)
 
 

@@ -147,7 +147,9 @@ def what_if(
     inside = min(1.0, costs.work_s / costs.step_time_s) if costs.step_time_s else 1.0
 
     def eased(waits_s: float) -> LoaderCosts:
-        least_s = max((1.0 - MOST_WAITED) * costs.work_s, min(costs.work_s, costs.loop_cpu_s))
+        least_s = (1.0 - MOST_WAITED) * costs.work_s
+        if costs.loop_cpu_s <= costs.work_s:  # with several threads it is no bound for the time of one
+            least_s = max(least_s, costs.loop_cpu_s)
         return replace(costs, work_s=max(least_s, costs.work_s - inside * waits_s), handover_s=quick_s)
 
     even = without_slow_batches(costs)
