@@ -77,10 +77,11 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
     superseded = {rule for found in diagnoses for rule in found.supersedes}
     diagnoses = [located(found, window) for found in diagnoses if found.rule not in superseded]
     outlook = guard("the num_workers model", lambda: forecast(window))
-    ordered = sorted(diagnoses, key=lambda d: (_only_informs(d), -won_s(d, window), d.rule))
+    ordered = sorted(diagnoses, key=lambda d: (only_informs(d), -won_s(d, window), d.rule))
     ordered, contrary = _in_accord_with_the_first(ordered, by_id)
     rivals += contrary
-    ordered = [_as_it_matters(d, by_id) if _is_alone(window) else d for d in ordered]
+    own = {name for name, rule in by_id.items() if getattr(rule, "own_severity", False)}
+    ordered = [as_it_matters(d) if _is_alone(window) and d.rule not in own else d for d in ordered]
     cures = {_cure(by_id, d) for d in ordered}
     ruled_out = {_rules_out(by_id, d) for d in ordered}
     runner_up = _sure_or_not(ordered, rivals, window)
@@ -95,17 +96,16 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
     )
 
 
-def _only_informs(diagnosis: Diagnosis) -> bool:
+def only_informs(diagnosis: Diagnosis) -> bool:
     """Whether it tells of no loss: what costs time stands where that puts it, however harmless it is elsewhere."""
     return diagnosis.severity is Severity.INFO and not diagnosis.time_lost_s
 
 
-def _as_it_matters(diagnosis: Diagnosis, rules: Mapping[str, Rule]) -> Diagnosis:
+def as_it_matters(diagnosis: Diagnosis) -> Diagnosis:
     """Let a warning inform only, where its small gain may be none that matters."""
     first = diagnosis.advice[0] if diagnosis.advice else None
     gain_pct, interval = (first.predicted_gain_pct, first.gain_interval_pct) if first else (None, None)
-    own = getattr(rules.get(diagnosis.rule), "own_severity", False)
-    if own or diagnosis.severity is Severity.INFO or gain_pct is None or interval is None:
+    if diagnosis.severity is Severity.INFO or gain_pct is None or interval is None:
         return diagnosis
     small = gain_pct < UNSURE_PCT and interval[0] < MATTERS_PCT
     return replace(diagnosis, severity=Severity.INFO) if small else diagnosis

@@ -12,7 +12,7 @@ from ...ranks.job import GPU_FACTS, Job, RankView
 from ...records.diagnosis import Abstention, Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
 from ...workers.job import advise_job
 from .. import ALL_RULES
-from ..evaluation import BEFORE_TRAINING
+from ..evaluation import BEFORE_TRAINING, as_it_matters, only_informs
 from . import JOB_RULES
 from .gain import job_gain
 from .losses import COMPUTE, Loss, group_of, losses, why_not_judged
@@ -37,6 +37,8 @@ _BUCKETS: Mapping[str, str] = {
 }
 """Which bucket of the ledger the seconds of a rule's diagnosis are in; empty where it is none, or several."""
 
+
+_OWN_SEVERITY = frozenset(rule.id for rule in ALL_RULES if getattr(rule, "own_severity", False))
 
 _WAITS_FOR_A_CPU = frozenset({"noisy-neighbour", "cpu-throttled"})
 """Rules whose seconds the system has counted, in whichever bucket they were, and that are no wait for another rank."""
@@ -73,11 +75,12 @@ def judge(job: Job) -> JobVerdict:
     of_all, explained = _of_all(job, found, judged=not why_not)
     explained += [loss for loss, _ in promoted]
     left = _joined([loss for loss in found if loss not in explained])
-    diagnoses = [*(own for _, own in promoted), *of_all, *(d for rule in JOB_RULES for d in rule.check(job, left))]
+    costs = [*(own for _, own in promoted), *of_all, *(d for rule in JOB_RULES for d in rule.check(job, left))]
+    diagnoses = [d if d.rule in _OWN_SEVERITY else as_it_matters(d) for d in costs]
     warnings = [d for d in diagnoses if d.severity is not Severity.INFO]
     if not warnings:
         diagnoses += _informing(job)
-    ordered = sorted(diagnoses, key=lambda d: (d.severity is Severity.INFO, -_won_s(job, d), d.rule, d.ranks))
+    ordered = sorted(diagnoses, key=lambda d: (only_informs(d), -_won_s(job, d), d.rule, d.ranks))
     trained_s, before_s = _lost_s(job, warnings)
     lost_s = min(trained_s + before_s, job.wall_s)
     ranks = max(job.world_size, len(job.ranks))
