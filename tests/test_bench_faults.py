@@ -191,6 +191,8 @@ class TestTruth:
 
     def test_what_costs_no_time_keeps_its_declared_truth(self):
         assert truth.of([LEAK], {}).right == {"host-memory-growth"}
+        assert truth.of([LEAK], {}, 2.0).unclear == ""
+        assert "only computing is 30 % faster" in truth.of([LEAK], {}, 30.0).unclear
         beside = truth.of([LEAK, CALLBACK], {"no slow-callback": [50.0]})
         assert (beside.right, beside.allowed) == ({"slow-callback"}, {"slow-callback", "host-memory-growth"})
 
@@ -461,3 +463,11 @@ class TestRuns:
         )  # fmt: skip
         found = collector.once(program, 1)
         assert len(found["ends"]) == 20, found
+
+
+def test_the_start_of_workers_has_seconds_of_its_own():
+    def warns(*rules: str) -> list[str]:
+        return list(contradictions([{"rule": rule, "advice": []} for rule in rules]))
+
+    assert warns("worker-startup", "prep-stall") == []
+    assert warns("too-few-workers", "prep-stall") == ["prep-stall + too-few-workers"]

@@ -14,6 +14,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 pytest.importorskip("PIL")
 
 from benchmarks.faults.statistic import wilson_pct as wilson
+from benchmarks.workers import measure as measuring
 from benchmarks.workers.draws import MECHANISMS, draw, maker
 from benchmarks.workers.judging import Judgement, between, judge, of_best, sentences, summary, table
 from benchmarks.workers.loaders import Work
@@ -114,3 +115,10 @@ def test_whole_epochs_are_measured_with_their_start() -> None:
         began = time.monotonic()
         assert measure(short, make, 0, 0.05) >= 0.002
         assert time.monotonic() - began >= 4 * 5 * 0.002
+
+
+def test_the_least_disturbed_of_some_tries_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = iter([(0.03, 1.0), (0.02, 0.5), (0.025, 0.8), (0.01, 0.0)])
+    monkeypatch.setattr(measuring, "forked", lambda work: next(tries))
+    assert measuring._undisturbed(lambda: None) == (0.02, 0.5)
+    assert measuring._undisturbed(lambda: None) == (0.01, 0.0)

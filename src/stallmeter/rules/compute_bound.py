@@ -39,7 +39,7 @@ class ComputeBound:
     title: ClassVar[str] = "The training step itself sets the pace"
     family: ClassVar[str] = "compute"
     needs: ClassVar[tuple[str, ...]] = ("spent.step_share_pct", "spent.largest_loss_pct", "steps.step_time_s")
-    optional: ClassVar[tuple[str, ...]] = ("gpu.utilization_pct",)
+    optional: ClassVar[tuple[str, ...]] = ("gpu.utilization_pct", "loader.num_workers", "spent.data_wait_share_pct")
 
     step_pct: float = threshold(70.0, "%", "our choice; TraceML asks for 90 %, without the framework's own code")
     loss_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")

@@ -40,8 +40,8 @@ class Signs:
     """Share of the usable CPUs that no other job keeps busy; 1 where that is not known."""
 
 
-WEIGHTS = Signs(rule=1.43, lead=0.43, size=0.1, watched=0.19, quiet=0.18)
-BIAS = 0.2
+WEIGHTS = Signs(rule=1.09, lead=0.48, size=0.4, watched=0.15, quiet=0.03)
+BIAS = 0.17
 
 
 def signs(primary: Diagnosis, won_s: float, next_won_s: float, window: Window) -> Signs:
