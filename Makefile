@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check lint types imports unit coverage test-packaging test-ui bench-overhead bench-ledger bench-faults bench-workers bench-loaders bench-ranks bench-loops bench-gpu soak test-matrix test-ecosystem test-upstream test-pythons docs clean
+.PHONY: demo test check lint types imports unit coverage test-packaging test-ui bench-overhead bench-ledger bench-faults bench-workers bench-loaders bench-ranks bench-loops bench-lines bench-gpu soak test-matrix test-ecosystem test-upstream test-pythons docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -148,6 +148,11 @@ bench-workers: $(STAMP)
 # In the environment of `make test-ecosystem`, whose libraries it draws among.
 bench-loaders: $(ECOSYSTEM)/.installed
 	$(ECOSYSTEM)/bin/python -m benchmarks.loaders $(ARGS)
+
+# The place in the code that a verdict names, in programs drawn by seed; results are kept in build/lines.
+bench-lines: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	$(BIN)/python -m benchmarks.lines $(ARGS)
 
 # Two ranks with gloo, then hundreds that are simulated.
 bench-ranks: $(STAMP)

@@ -24,7 +24,7 @@ from stallmeter.rules.evaluation import diagnose
 
 from .worker_programs import FAMILIES, LIBRARY, Program, draw
 
-SECONDS = {"measured": 9.0, "plain": 7.0, "mended": 4.0, "timed": 0.0}
+SECONDS = {"measured": 9.0, "plain": 5.0, "mended": 3.0, "timed": 0.0}
 """Of training, in each of the forms."""
 
 SHARE_GOAL = 15.0
@@ -41,12 +41,12 @@ import socket, threading, time
 found = socket.create_server(("127.0.0.1", 0))
 print(found.getsockname()[1], flush=True)
 def serve(connection):
-    while True:
-        asked = connection.recv(8, socket.MSG_WAITALL)
-        if len(asked) < 8:
-            return
-        time.sleep(int(asked) / 1e6)
-        connection.sendall(b"x")
+    try:
+        while len(asked := connection.recv(8, socket.MSG_WAITALL)) == 8:
+            time.sleep(int(asked) / 1e6)
+            connection.sendall(b"x")
+    except OSError:
+        pass
 while True:
     threading.Thread(target=serve, args=(found.accept()[0],), daemon=True).start()
 """
@@ -143,7 +143,8 @@ def _judged(program: Program, found: dict[str, dict[str, Any]], recording: Path)
         compared=len(digests),
         added_s=added[-1] if added else None,
         predicted=_predicted(verdict),
-        achieved=found["mended"]["rate"] / found["plain"]["rate"],
+        # What is planted in a library is not taken out.
+        achieved=None if program.mended == program.source else found["mended"]["rate"] / found["plain"]["rate"],
     )
 
 

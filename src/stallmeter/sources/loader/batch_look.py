@@ -38,11 +38,28 @@ time, too."""
 SLOW_ITEM = 4.0
 """An item that takes so many times the median is a slow one."""
 
+PART_OF_BATCH = 0.2
+"""Of the time of a slow batch, from which on an item made it slow."""
+
 ITEMS = 10
 """Most slow items that are named."""
 
 FEW = 4
 """So many batches must have been made before to tell what one takes."""
+
+
+FAILS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What names and files of a program that is not as expected can lead to."""
 
 
 class Order(NamedTuple):
@@ -98,8 +115,7 @@ class BatchLook:
         """Make a batch as ``fetch`` does, and look on."""
         refused = why_not()
         if refused is not None:
-            self.done = True
-            self._deliver({"order": self._order.number, "why_not": refused})
+            self._give_up(refused)
             return fetch(fetcher, index)
         times = ItemTimes.of(fetcher, index) if self._order.slow else None
         tracer, collate = self._tracer, fetcher.collate_fn
@@ -114,8 +130,12 @@ class BatchLook:
         finally:
             whole = tracer.end() if self._timer is None else self._timer.end()
             fetcher.collate_fn = collate
+        took_ns = perf_counter_ns() - began
         self._looked += 1
-        self._note(whole, perf_counter_ns() - began, times)
+        try:
+            self._note(whole, took_ns, times)
+        except FAILS as exc:  # the batch is made: it must not be lost for want of a look at it
+            self._give_up(f"what was seen could not be told ({type(exc).__name__}: {exc})")
         return batch
 
     def collating(self) -> None:
@@ -123,12 +143,16 @@ class BatchLook:
         if self._timer is None and self._tracer.is_cut:
             self._tracer.resume(EVENTS_OF_COLLATE)
 
+    def _give_up(self, why: str) -> None:
+        self.done = True
+        self._deliver({"order": self._order.number, "why_not": why})
+
     def _note(self, whole: bool, took_ns: int, times: ItemTimes | None) -> None:
         slow = not self._order.slow or self._typical_ns is None or took_ns >= SLOW * self._typical_ns
         if times is not None:
             self._item_ns += times.each_ns
             if slow:
-                self._items += times.found()
+                self._items += [item for item in times.found() if item[1] >= PART_OF_BATCH * took_ns]
         if self._looked >= PATIENCE:
             self.done = True
         if not whole or not slow:

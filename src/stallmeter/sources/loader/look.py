@@ -13,7 +13,7 @@ CAUSES = frozenset(
 )
 """Verdicts that a look into the making of batches explains."""
 
-MIN_STEPS = 20
+MIN_STEPS = 10
 """Steps before the look, so that it shows steady ones."""
 
 MOST_LOOKS = 3

@@ -18,6 +18,9 @@ from .wrappers import attributes, iterators_in
 if TYPE_CHECKING:
     from .batch_look import BatchLook, Order
 
+MOST_MISSED = 8
+"""Looking for what makes the batches takes time: it is given up after so many."""
+
 MOST_BYTES = 8 * 2**20
 """A larger file is not read: it is none of ours."""
 
@@ -41,6 +44,8 @@ class LoopLook:
         # Appended by the training thread, emptied by the sampler's; both ends of a deque are atomic.
         self._documents: deque[dict[str, Any]] = deque()
         self._looks: tuple[int, BatchLook] | None = None
+        self._missed = 0
+        """Batches whose maker was not found."""
 
     def take(self) -> list[dict[str, Any]]:
         """Return what was seen since the last call."""
@@ -61,6 +66,11 @@ class LoopLook:
             return
         fetcher = _fetcher(self._iterator_of())
         if fetcher is None or "fetch" in attributes(fetcher):
+            self._missed += 1
+            if self._missed >= MOST_MISSED:
+                self.order = None
+                why_not = "what makes the loop's batches could not be found"
+                self._documents.append({"order": order.number, "why_not": why_not})
             return
         own = type(fetcher).fetch
 

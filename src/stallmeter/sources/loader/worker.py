@@ -147,9 +147,10 @@ class FetchTimer:
     def _take_order(self) -> None:
         self._order, self.look = self._lane.order(), None
         if self._order and self._answers is not None:
-            from .batch_look import BatchLook, Order, write_to
+            with suppress(*_CANNOT_TIME, ImportError):
+                from .batch_look import BatchLook, Order, write_to
 
-            self.look = BatchLook(Order.read(self._order), self.recent, write_to(self._answers))
+                self.look = BatchLook(Order.read(self._order), self.recent, write_to(self._answers))
 
     def stop(self) -> None:
         """The fetch returned a batch."""

@@ -1,0 +1,86 @@
+"""What a run would gain without one function of those that make batches."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stallmeter.records import CodeLook, CodeSpot
+from stallmeter.records.diagnosis import Advice, Diagnosis, Location, Severity
+from stallmeter.rules.location import located, with_gain
+from stallmeter.window import Window
+from stallmeter.workers.function_gain import gain_without_function, shares
+
+from .test_forecast import begin
+
+SERVICE_S = 0.1
+
+
+def test_a_batch_without_it_is_as_much_shorter_as_its_share():
+    found = gain_without_function(begin(1, SERVICE_S), 0.8, 0.8)
+    assert found is not None
+    assert found.batch_without_s == pytest.approx(0.2 * found.batch_s)
+    assert found.step_without_s < found.batch_s
+    assert found.gain_pct > 100.0
+    assert found.interval_pct is not None
+    assert found.interval_pct[0] < found.gain_pct < found.interval_pct[1]
+
+
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_more_of_it_gone_never_gains_less(one, other):
+    window = begin(2, SERVICE_S)
+    gains = [gain_without_function(window, share, share) for share in sorted((one, other))]
+    assert None not in gains
+    assert gains[0].gain_pct <= gains[1].gain_pct + 1e-6  # type: ignore[union-attr]
+
+
+def test_without_measurements_nothing_is_predicted():
+    assert gain_without_function(Window(), 0.5, 0.5) is None
+
+
+def test_shares_of_wall_cpu_and_waiting_time():
+    assert shares((1.0, 0.5), (0.6, 0.1)) == pytest.approx((0.6, 0.2, 1.0))
+    assert shares((1.0, None), (0.6, None)) == (0.6, None, None)
+    assert shares((0.0, 0.0), (0.0, 0.0)) == (0.0, 0.0, 0.0)
+
+
+def _found(rule: str, first_gain_pct: float | None) -> Diagnosis:
+    return Diagnosis(
+        rule=rule,
+        severity=Severity.WARNING,
+        title="",
+        summary="",
+        time_lost_s=1.0,
+        share_pct=10.0,
+        confidence=0.9,
+        advice=(Advice.of("Do this.", gain_pct=first_gain_pct), Advice.of("Or that.")),
+    )
+
+
+def _window(rule: str = "prep-stall") -> Window:
+    window = begin(1, SERVICE_S)
+    spot = CodeSpot(file="t.py", line=8, function="Rotate.__call__", own=True, wall_s=0.8, cpu_s=0.8)
+    look = CodeLook(
+        time_s=0.0, place="workers", rule=rule, method="profile", seen=3, wall_s=1.0, cpu_s=1.0, spots=(spot,)
+    )
+    window.append(look)
+    return window
+
+
+@pytest.mark.parametrize(("first_gain_pct", "place"), [(1e6, 1), (None, 1), (1.0, 0)])
+def test_the_advice_stands_behind_the_first_unless_it_wins_more(first_gain_pct, place):
+    window = _window()
+    found = with_gain(located(_found("prep-stall", first_gain_pct), window), window)
+    advice = found.advice[place]
+    assert found.location == Location("t.py", 8, "Rotate.__call__", 80.0)
+    assert advice.fix.do == "Make Rotate.__call__ cheaper (t.py:8)."
+    assert advice.fix.expect.startswith("A batch would take ")
+    assert "with 1 worker a step is then" in advice.fix.expect
+    assert len(found.advice) == 3
+
+
+def test_what_is_slow_now_and_then_has_no_such_gain():
+    window = _window("slow-batches")
+    found = with_gain(located(_found("slow-batches", 1.0), window), window)
+    assert len(found.advice) == 2
