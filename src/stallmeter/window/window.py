@@ -41,7 +41,6 @@ from .loader import LoaderSignals
 from .memo import Memo
 from .pace import Pace
 from .phases import Phases
-from .producers import ProducerSignals
 from .queue import QueueSignals
 from .spent import SpentSignals
 from .steps import StepSignals
@@ -61,8 +60,8 @@ PART = {
     WorkerMemory: "workers",
     Fork: "workers",
     WorkerWaits: "workers",
-    ProducerLooks: "producers",
-    LibraryWait: "producers",
+    ProducerLooks: "loader",
+    LibraryWait: "loader",
     LoaderInfo: "loader",
     BatchContent: "loader",
     WorkerTrial: "loader",
@@ -104,7 +103,6 @@ class Window:
         pace = Pace(batches=batches)
         self.loader = LoaderSignals(pace)
         self.workers = WorkerSignals(pace, samples=samples)
-        self.producers = ProducerSignals(size=samples)
         self.steps = StepSignals(self.loader, self.ledger, size=steps, readings=readings, workers=self.workers)
         self.queue = QueueSignals(self.steps)
         self.host = HostSignals(self.facts, self.steps, size=samples)
@@ -114,7 +112,7 @@ class Window:
         parts = (
             self.ledger,
             self.workers,
-            self.producers,
+            self.loader,
             self.host,
             self.gpu,
             self.device,
