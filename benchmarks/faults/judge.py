@@ -27,6 +27,7 @@ INPUT_FAMILY = frozenset(
         "slow-batches",
         "batch-handoff",
         "idle-workers",
+        "lock-contention",
         "input-bound",
     }
 )

@@ -19,15 +19,13 @@ from typing import Any
 
 from .draws import IN_LOOP, PROCESSES, Draw, draw
 
-SECONDS = 7.0
+SECONDS = 6.0
 KEPT = Path(tempfile.gettempdir()) / "stallmeter-bench-loaders"
 SURE, NO = 6.0, 4.0
 """A change that wins 5 % counts; between these, percent, the measurement cannot tell."""
 
 FINE = frozenset({"none", "compute-bound"})
-INPUT = frozenset(
-    {"no-workers", "too-few-workers", "prep-stall", "fetch-stall", "batch-handoff", "lock-contention", "input-bound"}
-)
+INPUT = frozenset({"no-workers", "too-few-workers", "prep-stall", "fetch-stall", "batch-handoff", "lock-contention"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +68,7 @@ def right(one: Draw, measured: Measured) -> frozenset[str]:
     if one.work in ("sleep", "socket"):
         return frozenset(found | {"fetch-stall"} | ({"no-workers"} if one.mechanism in IN_LOOP else set()))
     if one.work == "healthy":
-        return frozenset(INPUT)  # it was to be healthy, and is not: whatever names the wait
+        return INPUT  # it was to be healthy, and is not: whatever names the wait
     more = measured.more_gain_pct
     if more >= NO:
         if one.mechanism in IN_LOOP:
@@ -96,9 +94,9 @@ def measure(one: Draw, folder: Path) -> dict[str, Any]:
     run(one, str(folder / "recording"))
     more = with_more(one)
     measured = Measured(
-        step_s=run(one, "", 4.0),
+        step_s=run(one, "", 3.5),
         free_s=run(replace(one, batch_s=0.0), "", 3.0),
-        more_s=None if more is None else run(more, "", 4.0),
+        more_s=None if more is None else run(more, "", 3.5),
     )
     kept = {"draw": asdict(one), "measured": asdict(measured)}
     (folder / "measured.json").write_text(json.dumps(kept, indent=1))
@@ -155,12 +153,13 @@ def table(found: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Run what is not kept yet, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", default="0-44", help="first and last, or one")
+    parser.add_argument("--seeds", default="0-44", help="first and last, or some: 3,7")
     parser.add_argument("--kept", type=Path, default=KEPT)
     parser.add_argument("--report", action="store_true", help="run nothing")
     given = parser.parse_args()
     first, _, last = given.seeds.partition("-")
-    folders = {seed: given.kept / f"{seed:03d}" for seed in range(int(first), int(last or first) + 1)}
+    seeds = range(int(first), int(last) + 1) if last else [int(seed) for seed in first.split(",")]
+    folders = {seed: given.kept / f"{seed:03d}" for seed in seeds}
     for seed, folder in folders.items():
         if not given.report and not (folder / "measured.json").exists():
             folder.mkdir(parents=True, exist_ok=True)

@@ -51,11 +51,11 @@ def draw(seed: int) -> Draw:
     producers = 1 if mechanism in IN_LOOP | ALONE else rng.choice((2, 3, 4))
     step_s = rng.uniform(0.005, 0.02)
     if work == "healthy":
-        cost = rng.uniform(0.05, 0.08) if mechanism in IN_LOOP else rng.uniform(0.1, 0.3)
-        batch_s = step_s * (cost if work == "healthy" else 1.0)
+        batch_s = step_s * (rng.uniform(0.05, 0.08) if mechanism in IN_LOOP else rng.uniform(0.1, 0.3))
     else:
-        # Producers together need 1.3 to 3 times as long for a batch as the loop.
-        batch_s = step_s * rng.uniform(1.3, 3.0) * producers
+        # Slower than the loop by 1.3 to 3 times: all producers together, or each of them where they take turns anyway.
+        together = producers if work in ("sleep", "socket") else rng.choice((1, producers))
+        batch_s = step_s * rng.uniform(1.3, 3.0) * together
     return Draw(
         seed=seed,
         mechanism=mechanism,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 import queue
 import socket
 import sys
@@ -16,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from typing import Any
 
 import torch
@@ -251,6 +252,7 @@ def main() -> None:
 if __name__ == "__main__":
     main()
     sys.stdout.flush()
-    import os
-
-    os._exit(0) if not sys.argv[2] else sys.exit(0)  # libraries' threads need not end
+    if not sys.argv[2]:  # libraries' threads need not end
+        for child in active_children():
+            child.kill()
+        os._exit(0)

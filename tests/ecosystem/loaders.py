@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -214,9 +215,11 @@ def slow_block(block: Any) -> Any:
 
 
 def ray_data(_: Path) -> Any:
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # a busy machine takes longer than Ray's 30 s
     import ray.data
 
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, ignore_reinit_error=True)
+    ray.init(num_cpus=2, include_dashboard=False, logging_level="error", object_store_memory=100_000_000)
+    ray.data.DataContext.get_current().enable_progress_bars = False
     rows = ray.data.range(ITEMS, override_num_blocks=4).map_batches(slow_block, batch_size=BATCH)
     return rows.iter_torch_batches(batch_size=BATCH)
 

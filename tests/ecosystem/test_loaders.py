@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,15 @@ def rows() -> dict[str, list[bool]]:
 
 def test_the_page_has_a_row_for_each() -> None:
     assert rows().keys() == MAKERS.keys()
+
+
+@pytest.fixture(autouse=True)
+def _no_cluster_is_left() -> Iterator[None]:
+    yield
+    if "ray" in sys.modules:
+        import ray
+
+        ray.shutdown()
 
 
 @pytest.mark.ecosystem

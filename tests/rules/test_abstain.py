@@ -72,7 +72,7 @@ def test_there_is_a_window_for_every_rule() -> None:
 def test_what_is_read_is_listed(rule: Rule) -> None:
     """With everything there and with each part of it missing: branches read differently."""
     window = FIRING[rule.id]()
-    listed = {*rule.needs, *optional(rule)}
+    listed = {*rule.needs, *optional(rule), *getattr(rule, "instead", ())}
     for without in ((), *((name,) for name in optional(rule))):
         shown = seen(window, without)
         evaluate([rule], shown)

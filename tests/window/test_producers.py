@@ -14,7 +14,7 @@ def of(*records: dict[str, Any]) -> Any:
     window = Window()
     for i, known in enumerate(records):
         window.append(ProducerLooks(**({"time_s": float(i), "looks": 10} | known)))
-    return window.producers
+    return window.loader.producers
 
 
 def test_nothing_is_said_of_few_looks() -> None:

@@ -16,8 +16,8 @@ pause for most of the time have handed in all that they may.
 `workers.busy_share`: share of the workers' time in which they made batches. From the num_workers model: the share of
 the loss that one tensor a batch would win back.
 
-Of processes that are not torch's workers: `producers.processes` have made batches and are idle while the loop waits and
-this process computes (`producers.outside_share`, 0 to 1).
+Of processes that are not torch's workers: `loader.producers.processes` have made batches and are idle while the loop
+waits and this process computes (`loader.producers.outside_share`, 0 to 1).
 
 **Advice.** Collate into few large tensors. Use `torch.multiprocessing.set_sharing_strategy("file_system")`. Where a
 batch takes less time to make than to hand over, use `num_workers=0`.
@@ -122,7 +122,7 @@ class BatchHandoff:
         share = window.spent.data_wait_share_pct or 0.0
         if share < self.warn_pct or not pipeline.receives or max(pipeline.at_work, pipeline.loop_share) < self.at_work:
             return None
-        outside = window.producers.outside_share or 0.0
+        outside = window.loader.producers.outside_share or 0.0
         return diagnosis_of(
             self,
             window,
@@ -131,7 +131,7 @@ class BatchHandoff:
             f"{100 * outside:.0f} % of those at work: this process was receiving it.",
             warn_pct=self.warn_pct,
             evidence=(
-                Evidence("processes that make batches", window.producers.processes or 0.0, "1"),
+                Evidence("processes that make batches", window.loader.producers.processes or 0.0, "1"),
                 Evidence("share of those at work in other processes", outside, "1"),
             ),
             advice=(

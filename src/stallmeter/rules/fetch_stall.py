@@ -8,8 +8,8 @@ share of a worker's time for a batch in which it was blocked, 0 to 1. `workers.s
 the system shows it, `workers.waits.kinds`: shares of what blocked workers waited in, 0 to 1, and
 `workers.waits.lock_use`: share of the time in which the lock that is waited for most was held, 0 to 1.
 
-Of threads or processes that are not torch's workers: `producers.blocked_share`, the share of those at work in the wait
-that are in a call to the file system, wait for a connection or sleep.
+Of threads or processes that are not torch's workers: `loader.producers.blocked_share`, the share of those at work in
+the wait that are in a call to the file system, wait for a connection or sleep.
 
 **Advice.** Read more in parallel: waiting workers need no CPU, so there may be more of them than CPUs. Then read less
 or nearer: cache on a local SSD, larger files (shards) instead of many small ones, uncompressed or array formats,
@@ -161,7 +161,7 @@ class FetchStall:
             return None
         if not pipeline.in_loop and pipeline.at_work < self.at_work:
             return None
-        kinds = window.producers.kinds or {}
+        kinds = window.loader.producers.kinds or {}
         words = [f", mostly {_WORDS[kind]}" for kind, part in kinds.items() if part >= self.one_kind]
         who = "the loop's own thread was" if pipeline.in_loop else f"{pipeline.at_work:.1f} {pipeline.who} were"
         return diagnosis_of(

@@ -4,9 +4,10 @@
 GIL). Several threads that make batches in Python code are no faster than one, and the thread that trains waits for the
 lock, too, so that its own steps take longer.
 
-**Evidence.** `producers.lock_waiters`: threads that wait for the lock while the loop waits for data, mean.
-`producers.cpus`: CPUs that all of them together keep busy, about one. `producers.body_lock_share`: share of the steps'
-own time in which the loop's thread waits for the lock while another thread that makes batches holds it, 0 to 1.
+**Evidence.** `loader.producers.lock_waiters`: threads that wait for the lock while the loop waits for data, mean.
+`loader.producers.cpus`: CPUs that all of them together keep busy, about one. `loader.producers.body_lock_share`: share
+of the steps' own time in which the loop's thread waits for the lock while another thread that makes batches holds it, 0
+to 1.
 
 **Advice.** Make batches in processes, each of which has a lock of its own. Or have the work done by code that lets go
 of the lock: NumPy, Pillow, torch, compressors and files do, for pieces that are large enough.
@@ -28,6 +29,8 @@ from ..window import Window
 from ..workers.pipeline import pipeline_of
 from .rule import threshold
 
+OF_THE_RUN = ("spent.data_wait_share_pct", "spent.step_work_s", "steps.work_s", "ledger.training_s")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockContention:
@@ -35,14 +38,9 @@ class LockContention:
 
     id: ClassVar[str] = "lock-contention"
     title: ClassVar[str] = "Threads that make batches hold each other up at Python's lock"
-    needs: ClassVar[tuple[str, ...]] = (
-        "producers.lock_waiters",
-        "spent.data_wait_share_pct",
-        "steps.work_s",
-        "ledger.training_s",
-    )
-    instead: ClassVar[tuple[str, ...]] = ("producers.body_lock_share", *needs[1:])
-    optional: ClassVar[tuple[str, ...]] = ("producers.cpus", "spent.step_work_s", "producers.body_lock_share")
+    needs: ClassVar[tuple[str, ...]] = ("loader.producers.lock_waiters", *OF_THE_RUN)
+    instead: ClassVar[tuple[str, ...]] = ("loader.producers.body_lock_share", *OF_THE_RUN)
+    optional: ClassVar[tuple[str, ...]] = ("loader.producers.cpus",)
     family: ClassVar[str] = "input"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
@@ -60,7 +58,7 @@ class LockContention:
         gain = self._gain_pct(window, lost, training_s)
         if gain is not None and gain < self.gain_pct:
             return None
-        waiting, held = window.producers.lock_waiters or 0.0, window.producers.body_lock_share or 0.0
+        waiting, held = window.loader.producers.lock_waiters or 0.0, window.loader.producers.body_lock_share or 0.0
         interval = None if gain is None else (max(0.0, 100.0 * ((1 + gain / 100) / 1.3 - 1)), 1.3 * gain + 30.0)
         return Diagnosis(
             rule=self.id,
@@ -75,7 +73,7 @@ class LockContention:
             evidence=(
                 Evidence("threads that wait for the lock", waiting, "1", self.waiters, "benchmarks/loaders"),
                 Evidence("share of the steps' time waiting for the lock", held, "1"),
-                Evidence("CPUs that threads making batches use", window.producers.cpus or 0.0, "CPUs"),
+                Evidence("CPUs that threads making batches use", window.loader.producers.cpus or 0.0, "CPUs"),
             ),
             advice=(
                 Advice.of(
@@ -93,7 +91,7 @@ class LockContention:
         )
 
     def _in_the_wait_s(self, window: Window) -> float:
-        producers = window.producers
+        producers = window.loader.producers
         pipeline = pipeline_of(window)
         waiting, cpus = producers.lock_waiters, producers.cpus
         if pipeline is None or pipeline.in_loop or pipeline.outside or waiting is None or waiting < self.waiters:
@@ -103,7 +101,7 @@ class LockContention:
 
     @staticmethod
     def _in_the_steps_s(window: Window) -> float:
-        return (window.producers.body_lock_share or 0.0) * (window.spent.step_work_s or 0.0)
+        return (window.loader.producers.body_lock_share or 0.0) * (window.spent.step_work_s or 0.0)
 
     @staticmethod
     def _gain_pct(window: Window, lost_s: float, training_s: float) -> float | None:

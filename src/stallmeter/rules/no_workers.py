@@ -9,9 +9,9 @@ make a batch, seconds. The predicted gain comes from the num_workers model with 
 **Advice.** The number of workers that the model predicts to be best here, with its gain. Not for data that are made
 faster than a batch can be handed over (about 1.5 ms): then 0 is right, and this rule is silent.
 
-Of a loader that is no DataLoader the loop's thread is looked at from beside: `producers.loop_share` is the share of the
-wait in which it made the batch itself, 0 to 1. No number is recommended then, and the gain is what the loop's own work
-and the CPUs bound.
+Of a loader that is no DataLoader the loop's thread is looked at from beside: `loader.producers.loop_share` is the share
+of the wait in which it made the batch itself, 0 to 1. No number is recommended then, and the gain is what the loop's
+own work and the CPUs bound.
 
 **When it is wrong.** Where the dataset cannot be used from another process (open handles, CUDA tensors).
 

@@ -7,7 +7,8 @@ are spent. More workers only share the same CPUs.
 time of a batch, seconds. `host.usable_cpus`: CPUs after affinity and quota. Cores needed for the full speed: CPU time
 of a batch over the loop's own time for a step.
 
-Of threads or processes that are not torch's workers: `producers.blocked_share`, 0 to 1, and `producers.batch_cpu_s`.
+Of threads or processes that are not torch's workers: `loader.producers.blocked_share`, 0 to 1, and
+`loader.producers.batch_cpu_s`.
 
 **Advice.** Spend less CPU on a batch: simpler or batched transforms, transforms on the GPU (Kornia, DALI), decoding
 at reduced size, preprocessing once offline, uncompressed or array formats. Or give the job more CPUs.
@@ -121,7 +122,7 @@ class PrepStall:
             return None
         if more is not None and more >= self.gain_pct:
             return None
-        gain, cpu_s = pipeline.free_gain_pct, window.producers.batch_cpu_s
+        gain, cpu_s = pipeline.free_gain_pct, window.loader.producers.batch_cpu_s
         if pipeline.in_loop:
             cpu_s = (1.0 - pipeline.blocked_share) * (pipeline.step_s - pipeline.work_s)
         if gain < self.gain_pct or cpu_s is None or cpu_s < self.min_cpu_s:

@@ -7,8 +7,8 @@ batches more slowly than it uses them. Neither the CPUs nor the memory are used 
 worker's time for a batch, seconds. `workers.batch_cpu_s`: CPU time of a batch, seconds. The predicted gain comes from
 the num_workers model with the CPUs that are left to this job, not those of the host.
 
-Of threads or processes that are not torch's workers: `producers.computing`, how many compute while the loop waits, and
-the CPU time that the whole job spends on a step against the CPUs that it may use.
+Of threads or processes that are not torch's workers: `loader.producers.computing`, how many compute while the loop
+waits, and the CPU time that the whole job spends on a step against the CPUs that it may use.
 
 **Advice.** The predicted number of workers with its gain. Low use of host memory is room for workers.
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..records import BatchContent, LoaderInfo, WorkerTrial
+from ..records import BatchContent, LibraryWait, LoaderInfo, ProducerLooks, WorkerTrial
 from .memo import Memo
 from .pace import Pace
+from .producers import ProducerSignals
 
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 
@@ -21,16 +22,19 @@ class LoaderSignals:
     def __init__(self, pace: Pace | None = None) -> None:
         self._pace = Pace() if pace is None else pace
         self.memo = Memo(self._pace.memo)
+        self.producers = ProducerSignals()
         self.trials: list[WorkerTrial] = []
         """Numbers of workers that were tried, each as it stands now."""
         self._content: BatchContent | None = None
 
-    def append(self, record: LoaderInfo | BatchContent | WorkerTrial) -> None:
+    def append(self, record: LoaderInfo | BatchContent | WorkerTrial | ProducerLooks | LibraryWait) -> None:
         """Take what is newly known of the loader."""
         self.memo.changes += 1
         match record:
             case LoaderInfo():
                 self._pace.add_info(record)
+            case ProducerLooks() | LibraryWait():
+                self.producers.append(record)
             case BatchContent():
                 self._content = record
             case WorkerTrial():

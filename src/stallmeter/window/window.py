@@ -43,7 +43,6 @@ from .loader import LoaderSignals
 from .memo import Memo
 from .pace import Pace
 from .phases import Phases
-from .producers import ProducerSignals
 from .queue import QueueSignals
 from .spent import SpentSignals
 from .steps import StepSignals
@@ -63,8 +62,8 @@ PART = {
     WorkerMemory: "workers",
     Fork: "workers",
     WorkerWaits: "workers",
-    ProducerLooks: "producers",
-    LibraryWait: "producers",
+    ProducerLooks: "loader",
+    LibraryWait: "loader",
     LoaderInfo: "loader",
     BatchContent: "loader",
     WorkerTrial: "loader",
@@ -107,7 +106,6 @@ class Window:
         pace = Pace(batches=batches)
         self.loader = LoaderSignals(pace)
         self.workers = WorkerSignals(pace, samples=samples)
-        self.producers = ProducerSignals(size=samples)
         self.steps = StepSignals(self.loader, self.ledger, size=steps, readings=readings, workers=self.workers)
         self.queue = QueueSignals(self.steps)
         self.host = HostSignals(self.facts, self.steps, size=samples)
@@ -116,7 +114,7 @@ class Window:
         self.code = CodeSignals()
         self.spent = SpentSignals(self.ledger, self.device, self.gpu)
         # The others are made of these.
-        parts = (self.ledger, self.workers, self.producers, self.host, self.gpu, self.device, self.code)
+        parts = (self.ledger, self.workers, self.loader, self.host, self.gpu, self.device, self.code)
         self._memo = Memo(*(part.memo for part in parts))
         self._phases: Phases[Window] | None = None
 

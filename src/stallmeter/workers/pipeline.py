@@ -15,7 +15,7 @@ from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from .costs import limits_from
 
-INSTEAD = ("spent.data_wait_share_pct", "producers.looks", "steps.work_s", "loader.info")
+INSTEAD = ("spent.data_wait_share_pct", "loader.producers.looks", "steps.work_s", "loader.info")
 """Signals that stand in for those of torch's workers."""
 
 CONFIDENCE = 0.75
@@ -98,14 +98,14 @@ class Pipeline:
 
 def pipeline_of(window: Window) -> Pipeline | None:
     """Return what is known of a loader without torch's workers; None with them, and where too little was seen."""
-    loader, producers = window.loader.info, window.producers
+    loader, producers = window.loader.info, window.loader.producers
     if loader is None or loader.probed or producers.looks is None:
         return None
     return window.remember("pipeline", lambda: _find(window, loader.kind))
 
 
 def _find(window: Window, kind: str) -> Pipeline | None:
-    producers, step, work = window.producers, window.steps.step_time_s, window.steps.work_s
+    producers, step, work = window.loader.producers, window.steps.step_time_s, window.steps.work_s
     loop_share = producers.loop_share
     if step is None or work is None or loop_share is None:
         return None
@@ -136,7 +136,7 @@ class _Rule(Protocol):
 
 def counted_by_the_library(window: Window) -> tuple[Evidence, ...]:
     """Return what the library that makes the batches says of the waits: of the whole, and of its largest part."""
-    known = window.producers.library
+    known = window.loader.producers.library
     if known is None:
         return ()
     whole = Evidence(f"blocked, as {known.library} counts it", known.blocked_s, "s", source=known.library)
