@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,11 +70,12 @@ def run(program: Program, folder: Path) -> bool:
     if program.zero_code:
         command = [sys.executable, "-m", "stallmeter", "run", "--", *command]
     environment = {**os.environ, "TRUTH": "truth.json", "STALLMETER_DIR": "recordings"}
-    with (folder / "log").open("w") as log:
+    with (folder / "log").open("w") as log, suppress(subprocess.TimeoutExpired):
         done = subprocess.run(
             command, cwd=folder, env=environment, stdout=log, stderr=log, timeout=PATIENCE_S, check=False
         )
-    return done.returncode == 0 and (folder / "truth.json").exists()
+        return done.returncode == 0 and (folder / "truth.json").exists()
+    return False
 
 
 def judged(program: Program, folder: Path) -> Judged:
