@@ -204,3 +204,42 @@ def batches(loader: Any, epochs: int = 2) -> list[torch.Tensor]:
     torch.manual_seed(11)
     random.seed(11)
     return [batch.clone() for _ in range(epochs) for batch in loader]
+
+
+class Costly(Numbers):
+    """Most of an item's time is in one function, on one line of it."""
+
+    count = 120
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.spend(index)
+
+    def spend(self, index: int) -> torch.Tensor:
+        item = _item(index, self.mark)
+        time.sleep(0.004)
+        return item
+
+
+class CostlyBatches(Costly):
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        return [self.spend(index) for index in indices]
+
+
+class CostlyStream(IterableDataset):
+    def __iter__(self) -> Any:
+        for index in range(Costly.count):
+            item = _item(index, -1)
+            time.sleep(0.004)
+            yield item
+
+
+class OftenCostly(Costly):
+    """Some items take much longer than others."""
+
+    def spend(self, index: int) -> torch.Tensor:
+        if index % 16 == 7:
+            time.sleep(0.03)
+        return _item(index, self.mark)

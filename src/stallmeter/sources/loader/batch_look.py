@@ -38,6 +38,9 @@ time, too."""
 SLOW_ITEM = 4.0
 """An item that takes so many times the median is a slow one."""
 
+PART_OF_BATCH = 0.2
+"""Of the time of a slow batch, from which on an item made it slow."""
+
 ITEMS = 10
 """Most slow items that are named."""
 
@@ -128,7 +131,7 @@ class BatchLook:
         if times is not None:
             self._item_ns += times.each_ns
             if slow:
-                self._items += times.found()
+                self._items += [item for item in times.found() if item[1] >= PART_OF_BATCH * took_ns]
         if self._looked >= PATIENCE:
             self.done = True
         if not whole or not slow:

@@ -1,0 +1,219 @@
+"""Runs the drawn programs whose batches take long, and compares the place that is named with the one that was planted.
+
+Each program runs four times: under stallmeter, the same without it, without what was planted, and alone with a clock of
+its own around the planted function. Results are kept in a folder; a program that is there is not run again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from stallmeter.recording.reader import Reader
+from stallmeter.records import CodeLook
+from stallmeter.records.diagnosis import Verdict
+from stallmeter.report.model import read_history
+from stallmeter.rules.evaluation import diagnose
+
+from .worker_programs import FAMILIES, LIBRARY, Program, draw
+
+SECONDS = {"measured": 9.0, "plain": 7.0, "mended": 4.0, "timed": 0.0}
+"""Of training, in each of the forms."""
+
+SHARE_GOAL = 15.0
+"""Points by which the share may be off."""
+
+GAIN_GOAL = 0.15
+"""Part by which the predicted throughput without the function may be off."""
+
+RUN_S = 300.0
+"""The run that the cost of a look is compared with."""
+
+SERVER = """
+import socket, threading, time
+found = socket.create_server(("127.0.0.1", 0))
+print(found.getsockname()[1], flush=True)
+def serve(connection):
+    while True:
+        asked = connection.recv(8, socket.MSG_WAITALL)
+        if len(asked) < 8:
+            return
+        time.sleep(int(asked) / 1e6)
+        connection.sendall(b"x")
+while True:
+    threading.Thread(target=serve, args=(found.accept()[0],), daemon=True).start()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How one program went."""
+
+    name: str
+    workers: int
+    context: str
+    lightning: bool
+    rule: str
+    """The verdict; empty where there was none."""
+    expected: str
+    function: str
+    line: int
+    call: str
+    is_function: bool
+    is_line: bool
+    share_pct: float | None
+    true_share_pct: float
+    changed: int
+    """Batches that differ from those of the run without stallmeter."""
+    compared: int
+    added_s: float | None
+    """By the look."""
+    predicted: float | None
+    """Throughput without the function, as a multiple."""
+    achieved: float | None
+
+
+def run(program: Program, port: int) -> Result:
+    """Run one program in all its forms."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        library = home / "site-packages" / "visionkit"
+        library.mkdir(parents=True)
+        (library / "__init__.py").touch()
+        (library / "transforms.py").write_text(LIBRARY)
+        for name, source in (("main.py", program.source), ("mended.py", program.mended)):
+            (home / name).write_text(source)
+        found = {form: _run_form(program, form, home, port) for form in SECONDS}
+        recordings = sorted((home / "recordings").iterdir())
+        return _judged(program, found, recordings[-1])
+
+
+def _run_form(program: Program, form: str, home: Path, port: int) -> dict[str, Any]:
+    result = home / f"{form}.json"
+    path = os.pathsep.join([str(home / "site-packages"), os.environ.get("PYTHONPATH", "")])
+    environment = {
+        **os.environ,
+        "PYTHONPATH": path,
+        "FORM": "plain" if form == "mended" else form,
+        "SECONDS": str(SECONDS[form]),
+        "RECORDINGS": str(home / "recordings"),
+        "RESULT": str(result),
+        "BATCHES": "3",
+        "SERVER": str(port),
+    }
+    source = "mended.py" if form == "mended" else "main.py"
+    done = subprocess.run(
+        [sys.executable, source], cwd=home, env=environment, capture_output=True, text=True, timeout=120
+    )
+    if not result.is_file():
+        raise RuntimeError(f"{program.name}, {form}: {done.stderr[-2000:]}")
+    found: dict[str, Any] = json.loads(result.read_text())
+    return found
+
+
+def _judged(program: Program, found: dict[str, dict[str, Any]], recording: Path) -> Result:
+    verdict = diagnose(read_history(recording).window)
+    primary = verdict.primary
+    place = None if primary is None else primary.location
+    added = [record.added_s for record, _ in Reader(recording) if isinstance(record, CodeLook) and record.added_s]
+    right = (program.function, *program.others)
+    digests = list(zip(found["measured"]["digests"], found["plain"]["digests"], strict=False))
+    return Result(
+        name=program.name,
+        workers=program.workers,
+        context=program.context if program.workers else "",
+        lightning=program.lightning,
+        rule="" if primary is None else primary.rule,
+        expected=program.function,
+        function="" if place is None else place.function,
+        line=0 if place is None else place.line,
+        call=(place.call or "") if place is not None else "",
+        is_function=place is not None and place.function in right,
+        is_line=place is not None and (place.line in program.lines or bool(program.others)),
+        share_pct=None if place is None else place.share_pct,
+        true_share_pct=100.0 * found["timed"]["spent"] / found["timed"]["whole"],
+        changed=sum(one != other for one, other in digests),
+        compared=len(digests),
+        added_s=added[-1] if added else None,
+        predicted=_predicted(verdict),
+        achieved=found["mended"]["rate"] / found["plain"]["rate"],
+    )
+
+
+def _predicted(verdict: Verdict) -> float | None:
+    primary = verdict.primary
+    for advice in primary.advice if primary is not None else ():
+        if advice.fix.limit.startswith("Predicted as if") and advice.predicted_gain_pct is not None:
+            return 1.0 + advice.predicted_gain_pct / 100.0
+    return None
+
+
+def measure(programs: list[Program], folder: Path) -> list[Result]:
+    """Run what is not kept yet, and return all results."""
+    folder.mkdir(parents=True, exist_ok=True)
+    server = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    port, results = int(server.stdout.readline()), []
+    try:
+        for program in programs:
+            kept = folder / f"{program.name}.json"
+            if not kept.is_file():
+                kept.write_text(json.dumps(asdict(run(program, port)), indent=1))
+            results.append(Result(**json.loads(kept.read_text())))
+            print(row(results[-1]), flush=True)
+    finally:
+        server.kill()
+        server.wait()
+    return results
+
+
+def row(one: Result) -> str:
+    """Return one result as a row of a table."""
+    marks = "".join("✓" if right else "✗" for right in (one.is_function, one.is_line))
+    share = "-" if one.share_pct is None else f"{one.share_pct:.0f}"
+    gain = "-" if one.predicted is None else f"{one.predicted:.2f}"
+    achieved = "-" if one.achieved is None else f"{one.achieved:.2f}"
+    how = f"{one.workers} {one.context}{' Lightning' if one.lightning else ''}"
+    place = f"{one.function or '-'}:{one.line}{f' ({one.call})' if one.call else ''}"
+    return (
+        f"| {one.name} | {how} | {one.rule or '-'} | {marks} {place} | {share} / {one.true_share_pct:.0f} | "
+        f"{one.changed} of {one.compared} | {gain} / {achieved} |"
+    )
+
+
+HEADER = """\
+| program | workers | verdict | place | share, true share (%) | changed batches | predicted, achieved |
+|---|---|---|---|---|---|---|"""
+
+
+def summary(results: list[Result]) -> str:
+    """Return the figures to compare with the goals."""
+    placed = [one for one in results if one.share_pct is not None]
+    off = [abs(one.share_pct - one.true_share_pct) for one in placed if one.is_function and one.share_pct is not None]
+    gains = [one.predicted / one.achieved - 1.0 for one in results if one.predicted and one.achieved]
+    added = [one.added_s for one in results if one.added_s is not None]
+    lines = [
+        f"programs: {len(results)}, named: {len(placed)}",
+        f"right function: {sum(one.is_function for one in results)} (goal 95 %)",
+        f"right line: {sum(one.is_line and one.is_function for one in results)} (goal 90 %)",
+        f"share within {SHARE_GOAL:.0f} points: {sum(o <= SHARE_GOAL for o in off)} of {len(off)}"
+        + (f", median {statistics.median(off):.0f}, most {max(off):.0f}" if off else ""),
+        f"changed batches: {sum(one.changed for one in results)} of {sum(one.compared for one in results)}",
+        f"gain within {100 * GAIN_GOAL:.0f} %: {sum(abs(g) <= GAIN_GOAL for g in gains)} of {len(gains)}"
+        + (f", median error {100 * statistics.median(map(abs, gains)):.0f} %" if gains else ""),
+    ]
+    if added:
+        lines.append(f"a look adds {statistics.median(added):.2f} s, most {max(added):.2f} s: {max(added) / RUN_S:.2%}")
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def programs(seeds: range, only: list[str]) -> list[Program]:
+    """Return the drawn programs."""
+    return [draw(family, seed) for seed in seeds for family in FAMILIES if not only or family in only]

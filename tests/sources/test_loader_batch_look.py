@@ -1,0 +1,254 @@
+"""Looks into batches where they are made: the samples stay the same, and the function and its line are named."""
+
+from __future__ import annotations
+
+import functools
+import random
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from stallmeter.records import CodeLook, Event, WorkerBatch
+from stallmeter.sources.loader import LoaderProbe
+from stallmeter.sources.loader.batch_look import EVENTS, BatchLook, ItemTimes, Order
+from stallmeter.sources.loader.look import MIN_STEPS, WorkerLook
+
+from . import loader_datasets as data
+
+FROM = 6
+"""The batch after which the look is asked for."""
+
+
+@pytest.fixture
+def probe() -> Any:
+    probe = LoaderProbe()
+    yield probe
+    probe.close()
+
+
+def _loader(dataset: Any, workers: int, **options: Any) -> DataLoader:
+    torch.manual_seed(3)
+    random.seed(3)
+    return DataLoader(dataset, batch_size=4, num_workers=workers, **options)
+
+
+def _look(probe: LoaderProbe, loader: DataLoader, rule: str = "prep-stall") -> tuple[list[Any], list[Any], int]:
+    """Iterate with a look in the middle; return the batches, what was recorded, and how many were to be measured."""
+    assert probe.attach(loader).probed
+    source = WorkerLook(2, probe, lambda: (loader.num_workers, 0))
+    batches, records = [], []
+    iterator = iter(loader)
+    probe.iterator_of = lambda: iterator
+    for _ in range(len(loader) if hasattr(loader.dataset, "__len__") else 10_000):
+        probe.loop_before()
+        try:
+            batches.append(next(iterator))
+        except StopIteration:
+            break
+        probe.loop_after()
+        if len(batches) >= FROM:
+            records += probe.sample(0.0)
+            source.request(rule, MIN_STEPS)
+            records += source.sample(0.0)
+    records += [*probe.sample(0.0), *source.sample(0.0)]
+    return batches, records, len(batches)
+
+
+def _same(one: list[Any], other: list[Any]) -> bool:
+    return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+SLEEPS = [
+    (data.Costly, "Costly.spend"),
+    (data.CostlyBatches, "Costly.spend"),
+    (data.CostlyStream, "CostlyStream.__iter__"),
+]
+
+
+@pytest.mark.parametrize(("workers", "start"), [(0, None), (1, "fork"), (1, "spawn")])
+@pytest.mark.parametrize(("dataset", "function"), SLEEPS, ids=[kind.__name__ for kind, _ in SLEEPS])
+def test_the_function_is_named_and_the_samples_are_the_same(probe, dataset, function, workers, start):
+    options = {} if start is None else {"multiprocessing_context": start}
+    plain = list(_loader(dataset(), workers, **options))
+    batches, records, made = _look(probe, _loader(dataset(), workers, **options))
+    assert _same(batches, plain)
+    look = [record for record in records if isinstance(record, CodeLook)][-1]
+    first = look.spots[0]
+    assert (first.function, first.own, first.calls[0]) == (function, True, "time.sleep")
+    assert (first.file.rpartition("/")[2], look.seen) == ("loader_datasets.py", 2)
+    assert first.line == _line_of("time.sleep(0.004)", function)
+    assert first.wall_s > 0.5 * look.wall_s
+    assert look.cpu_s is not None
+    assert first.cpu_s is not None
+    assert first.cpu_s < first.wall_s
+    measured = [record for record in records if isinstance(record, WorkerBatch)]
+    assert made - 3 <= len(measured) <= made - 2  # those that were looked into are left out
+
+
+def _line_of(text: str, function: str) -> int:
+    lines = open(data.__file__, encoding="utf-8").read().splitlines()  # noqa: SIM115, PTH123
+    start = next(i for i, line in enumerate(lines) if line.startswith(f"class {function.partition('.')[0]}("))
+    return next(i for i, line in enumerate(lines) if i > start and text in line) + 1
+
+
+def test_no_random_number_is_drawn():
+    fetcher = _Fetcher()
+    states = [random.getstate()[1], tuple(np.random.get_state()[1].tolist()), torch.get_rng_state().tolist()]
+    look = BatchLook(Order(1, 2, False), [], lambda _: None)
+    for _ in range(4):
+        look.fetch(_Fetcher.fetch, fetcher, [1, 2])
+    assert look.done
+    now = [random.getstate()[1], tuple(np.random.get_state()[1].tolist()), torch.get_rng_state().tolist()]
+    assert now == states
+
+
+class _Fetcher:
+    """What torch makes batches with."""
+
+    auto_collation = True
+    dataset = data.Numbers()
+
+    def __init__(self, item: Any = None) -> None:
+        self.item = item or (lambda index: index)
+        self.collate_fn = sum
+
+    def fetch(self, indices: list[int]) -> int:
+        return self.collate_fn([self.item(index) for index in indices])
+
+
+def _busy(index: int) -> int:
+    total = 0
+    for k in range(3000):
+        total += k ^ index
+    return total
+
+
+def test_the_line_of_a_function_that_computes_itself_is_found():
+    found: list[dict[str, Any]] = []
+    look = BatchLook(Order(1, 2, False), [], found.append)
+    fetcher = _Fetcher(_busy)
+    while not look.done:
+        assert look.fetch(_Fetcher.fetch, fetcher, [1, 2, 3]) == sum(map(_busy, [1, 2, 3]))
+    first = _busy.__code__.co_firstlineno
+    assert found[-1]["spots"][0]["function"] == "_busy"
+    assert first + 2 <= found[-1]["spots"][0]["line"] <= first + 3
+    assert [document["seen"] for document in found] == [1, 2, 2]
+    assert fetcher.collate_fn is sum
+
+
+@pytest.mark.parametrize("setter", [sys.setprofile, sys.settrace])
+def test_another_profiler_or_a_debugger_is_left_alone(setter):
+    found: list[dict[str, Any]] = []
+    look = BatchLook(Order(1, 2, False), [], found.append)
+
+    def other(*_: Any) -> None:
+        return None
+
+    before = sys.getprofile(), sys.gettrace()
+    setter(other)
+    try:
+        assert look.fetch(_Fetcher.fetch, _Fetcher(), [1, 2]) == 3
+        assert other in (sys.getprofile(), sys.gettrace())
+    finally:
+        setter(before[0] if setter is sys.setprofile else before[1])
+    assert look.done
+    assert "active" in found[0]["why_not"]
+
+
+def test_what_the_dataset_raises_is_raised_and_nothing_stays_behind():
+    def fails(index: int) -> int:
+        raise KeyError(index)
+
+    fetcher = _Fetcher(fails)
+    look = BatchLook(Order(1, 2, False), [], lambda _: None)
+    with pytest.raises(KeyError):
+        look.fetch(_Fetcher.fetch, fetcher, [1])
+    assert sys.getprofile() is None
+    assert fetcher.collate_fn is sum
+
+
+def test_a_batch_with_too_many_calls_is_looked_into_in_part():
+    def many(index: int) -> int:
+        return sum(map(functools.partial(_plus, index), range(EVENTS // 2)))
+
+    found: list[dict[str, Any]] = []
+    look = BatchLook(Order(1, 1, False), [], found.append)
+    fetcher = _Fetcher(many)
+    assert look.fetch(_Fetcher.fetch, fetcher, [1, 2]) == many(1) + many(2)
+    assert sys.getprofile() is None
+    assert found[0]["wall_s"] > 0
+
+
+def _plus(one: int, other: int) -> int:
+    return one + other
+
+
+def test_slow_items_are_told_by_their_index(probe):
+    loader = _loader(data.OftenCostly(), 0)
+    batches, records, _ = _look(probe, loader, rule="slow-batches")
+    assert _same(batches, list(_loader(data.OftenCostly(), 0)))
+    look = [record for record in records if isinstance(record, CodeLook)][-1]
+    assert look.items
+    assert all(item.index % 16 == 7 for item in look.items)
+    assert look.items[0].size_bytes == 16
+    assert look.spots[0].calls == ("time.sleep",)
+
+
+def test_indices_are_only_watched_where_items_are_asked_for_one_by_one():
+    assert ItemTimes.of(_Fetcher(), [1, 2]) is None  # no fetcher of torch's
+
+
+def test_an_order_fits_into_a_word():
+    for order in (Order(1, 3, False), Order(3, 1000, True)):
+        assert Order.read(order.word) == order
+
+
+class _Probe:
+    """Says what workers saw."""
+
+    def __init__(self, *documents: dict[str, Any]) -> None:
+        self.documents = list(documents)
+        self.orders: list[Order] = []
+        self.ended = 0
+
+    def look(self, order: Order, loader: int) -> bool:
+        self.orders.append(order)
+        return True
+
+    def looked(self) -> list[dict[str, Any]]:
+        found, self.documents = self.documents, []
+        return found
+
+    def look_no_more(self) -> None:
+        self.ended += 1
+
+
+def test_a_look_is_asked_for_once_and_again_after_another_number_of_workers():
+    probe, workers = _Probe(), [2]
+    source = WorkerLook(3, probe, lambda: (workers[0], 0))
+    source.request("slow-callback", 100)
+    source.request("prep-stall", MIN_STEPS - 1)
+    assert probe.orders == []
+    source.request("prep-stall", MIN_STEPS)
+    source.request("prep-stall", 200)
+    assert probe.orders == [Order(1, 3, False)]
+    probe.documents = [{"order": 1, "why_not": "a debugger is active"}]
+    assert [type(record) for record in source.sample(1.0)] == [Event]
+    source.request("fetch-stall", 300)
+    assert len(probe.orders) == 1
+    workers[0] = 4
+    source.request("fetch-stall", 400)
+    assert probe.orders[1:] == [Order(2, 3, False)]
+
+
+def test_without_an_answer_the_order_is_taken_back():
+    probe = _Probe()
+    source = WorkerLook(3, probe, lambda: (2, 0))
+    source.request("prep-stall", 100)
+    assert source.sample(0.0) == ()
+    assert source.sample(1000.0) == ()
+    assert probe.ended == 1
