@@ -87,7 +87,7 @@ def mark():
 
 '''
 
-TAIL = '''
+TAIL = """
 
 def loader(workers, context):
     torch.manual_seed(7)
@@ -205,7 +205,7 @@ def fit(batches, step, seconds, digest):
 
 if __name__ == "__main__":
     main()
-'''
+"""
 
 LIBRARY = '''\
 """A library with a dataset and transforms of its own."""
