@@ -84,20 +84,16 @@ class LoopLooks:
         clock: Of the training thread.
         window: What is known of the steps.
         own_slot: Of the ledger: stallmeter's own hooks.
-        framework: Whether a framework drives the loop.
         whose: Names functions; by default those of this process.
     """
 
     name = "loop looks"
 
-    def __init__(
-        self, clock: StepClock, window: Window, own_slot: int, *, framework: bool, whose: Whose | None = None
-    ) -> None:
+    def __init__(self, clock: StepClock, window: Window, own_slot: int, whose: Whose | None = None) -> None:
         self._clock = clock
         self._ledger = clock.ledger
         self._window = window
         self._own_slot = own_slot
-        self._framework = framework
         self._whose = whose
         self._reading: Reading | None = None
         self._sampler = StackSampler(clock, own_slot)
@@ -269,7 +265,7 @@ class LoopLooks:
             return
         self._told[place] = count, time_s
         if self._reading is None:
-            self._reading = Reading(self._whose or Whose.of_program(), framework=self._framework)
+            self._reading = Reading(self._whose or Whose.of_program())
         folded = fold(self._reading.seen(tallies))
         yield CodeLook(
             time_s=time.time(),
