@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 
 import pytest
-
 from benchmarks.lines.loop_programs import FAMILIES, PLANTED, draw
 from benchmarks.lines.loop_side import Judged, table
 
