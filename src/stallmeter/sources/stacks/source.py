@@ -40,6 +40,9 @@ FIRST_STEPS, SETTLED = 16, 2
 STARTING_S = 600.0
 """Steps that are not steady by then are looked at like others."""
 
+SHOWN_STACKS = 60
+"""Stacks that are kept of a place: it is told of a dozen times."""
+
 GROWN = 1.25
 """A place is told of again when there are so many times the looks that were told of."""
 
@@ -277,5 +280,5 @@ class LoopLooks:
             seen=count,
             wall_s=folded.wall_s,
             spots=folded.spots,
-            stacks=folded.stacks,
+            stacks=folded.stacks[:SHOWN_STACKS],
         )
