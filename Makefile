@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check lint types imports unit coverage test-packaging test-ui bench-overhead bench-ledger bench-faults bench-workers bench-ranks bench-gpu soak test-matrix test-ecosystem test-upstream test-pythons docs clean
+.PHONY: demo test check lint types imports unit coverage test-packaging test-ui bench-overhead bench-ledger bench-faults bench-workers bench-lines bench-ranks bench-gpu soak test-matrix test-ecosystem test-upstream test-pythons docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -138,6 +138,11 @@ bench-gpu: $(STAMP)
 
 bench-workers: $(STAMP)
 	$(BIN)/python -m benchmarks.workers --even
+
+# The place in the code that a verdict names, in programs drawn by seed; results are kept in build/lines.
+bench-lines: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	$(BIN)/python -m benchmarks.lines $(ARGS)
 
 # Two ranks with gloo, then hundreds that are simulated.
 bench-ranks: $(STAMP)

@@ -1,0 +1,174 @@
+"""Every call of one thread, and the lines of single functions, timed."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from stallmeter.sources.code.fold import fold
+from stallmeter.sources.code.lines import LineTimer
+from stallmeter.sources.code.tracer import CallTracer, why_not
+from stallmeter.sources.code.whose import Whose
+
+ROOM = 1_000_000
+
+
+def _traced(call: Any, events: int = ROOM) -> CallTracer:
+    tracer = CallTracer(Whose.of_program())
+    tracer.begin(events)
+    call()
+    assert tracer.end()
+    assert sys.getprofile() is None
+    return tracer
+
+
+def waits() -> None:
+    time.sleep(0.02)
+
+
+def outer() -> None:
+    waits()
+    sorted(range(10), key=inner)
+
+
+def inner(x: int) -> int:
+    return -x
+
+
+def numbers() -> Iterator[int]:
+    for i in range(5):
+        time.sleep(0.002)
+        yield i
+
+
+def fails() -> None:
+    raise ValueError
+
+
+def caught() -> None:
+    for _ in range(3):
+        try:
+            fails()
+        except ValueError:
+            time.sleep(0.005)
+
+
+def test_waiting_and_computing_are_told_apart():
+    found = fold(_traced(outer).seen())
+    first = found.spots[0]
+    assert (first.function, first.calls) == ("waits", ("time.sleep",))
+    assert first.line == waits.__code__.co_firstlineno + 1
+    assert first.wall_s >= 0.02
+    assert first.cpu_s is not None
+    assert first.cpu_s < first.wall_s / 2
+
+
+def test_what_a_library_calls_back_keeps_its_place():
+    stacks = [stack.frames for stack in fold(_traced(outer).seen()).stacks]
+    assert any([f.split(" ")[0] for f in frames[-3:]] == ["outer", "sorted", "inner"] for frames in stacks)
+
+
+def test_generators_and_exceptions_leave_the_stack_as_it_was():
+    found = fold(_traced(lambda: (list(numbers()), caught())).seen())
+    assert [spot.function for spot in found.spots[:2]] == ["caught", "numbers"] or {
+        spot.function for spot in found.spots[:2]
+    } == {"caught", "numbers"}
+
+
+def test_recursion_and_its_depth_are_bounded():
+    def deep(n: int) -> int:
+        return n if n == 0 else deep(n - 1)
+
+    assert fold(_traced(lambda: deep(600)).seen()).spots[0].function.endswith("deep")
+
+
+def test_too_many_calls_are_cut_and_gone_on_with():
+    tracer = CallTracer(Whose.of_program())
+
+    def batch() -> None:
+        for i in range(2000):
+            inner(i)
+        assert tracer.is_cut
+        tracer.resume(1000)
+        waits()
+
+    tracer.begin(500)
+    batch()
+    assert tracer.end()
+    assert fold(tracer.seen()).spots[0].function in ("waits", batch.__qualname__)
+
+
+def test_whoever_else_looks_is_named():
+    assert why_not() is None or sys.gettrace() is not None
+    before = sys.getprofile()
+    sys.setprofile(lambda *_: None)
+    try:
+        assert why_not() == "another profiler is active"
+    finally:
+        sys.setprofile(before)
+
+
+def test_a_profiler_that_came_meanwhile_is_left_alone():
+    tracer = CallTracer(Whose.of_program())
+    tracer.begin(ROOM)
+
+    def other(*_: Any) -> None:
+        return None
+
+    sys.setprofile(other)
+    try:
+        assert not tracer.end()
+        assert sys.getprofile() is other
+    finally:
+        sys.setprofile(None)
+
+
+def test_quicker_code_is_taken_for_what_it_takes_without_a_profiler():
+    def loop() -> int:
+        return sum(i * i for i in range(20_000))
+
+    tracer = _traced(loop)
+    as_seen = sum(one.cpu_s or 0.0 for one in tracer.seen())
+    assert sum(one.cpu_s or 0.0 for one in tracer.seen(as_seen / 100)) <= as_seen
+    assert sum(one.cpu_s or 0.0 for one in tracer.seen(as_seen * 2)) == pytest.approx(as_seen)
+
+
+def two_lines() -> None:
+    time.sleep(0.001)
+    time.sleep(0.01)
+
+
+def test_lines_are_timed_with_what_they_call():
+    before = sys.gettrace()
+    timer = LineTimer([two_lines.__code__], ROOM)
+    sys.settrace(None)
+    try:
+        timer.begin()
+        two_lines()
+        outer()
+        assert timer.end()
+    finally:
+        sys.settrace(before)
+    ((code, lines_s),) = timer.lines_s
+    first = two_lines.__code__.co_firstlineno
+    assert code is two_lines.__code__
+    assert max(lines_s, key=lines_s.__getitem__) == first + 2
+    assert set(lines_s) <= {first, first + 1, first + 2}
+
+
+def test_too_many_lines_are_cut():
+    before = sys.gettrace()
+    timer = LineTimer([two_lines.__code__], 3)
+    sys.settrace(None)
+    try:
+        timer.begin()
+        two_lines()
+        two_lines()
+        assert timer.end()
+        assert sys.gettrace() is None
+    finally:
+        sys.settrace(before)
