@@ -135,6 +135,13 @@ def test_the_first_steps_are_part_of_the_start_as_far_as_they_took_longer(rig):
     assert not rig._sampler.wanted.first_steps
 
 
+def test_a_long_start_is_looked_at_to_its_end(rig):
+    _see(rig, START, times=2 * ENOUGH)
+    rig.sample(0.0)
+    assert START not in rig._sampler.wanted.enough
+    assert rig._sampler.wanted.first_steps
+
+
 def test_long_steps_are_a_place_of_their_own(rig):
     _window_of(rig, 100, 0.01, 0.01)
     rig.sample(0.0)

@@ -153,7 +153,7 @@ class LoopLooks:
         slots, enough = set(), set()
         for slot, (bucket, _) in enumerate(list(self._ledger.slots)[: len(acc)]):
             place = self._place(slot, STEADY)
-            if place is None:
+            if place is None or bucket == START:  # which comes once: its looks get rarer instead
                 continue
             if self._has_enough(place):
                 enough.add(slot)
@@ -162,7 +162,7 @@ class LoopLooks:
                     slots.add(slot)
             elif acc[slot] >= ASKED_S * 1e9:
                 share = max(grown[slot] / passed, acc[slot] / elapsed)
-                slots.update({slot} if share >= ASKED_SHARE and bucket != START else ())
+                slots.update({slot} if share >= ASKED_SHARE else ())
         median_ns, often = self._long_steps()
         return Wanted(frozenset(slots), first_steps, frozenset(enough), median_ns, often)
 
