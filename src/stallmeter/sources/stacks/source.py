@@ -104,6 +104,7 @@ class LoopLooks:
         """By place and slot of the ledger."""
         self._first: list[Look] = []
         """Into steps that may be no steady ones."""
+        self._first_told = 0
         self._told: dict[Place, tuple[int, float]] = {}
         """Of each place that was told of: how many looks, and when."""
         self._asked: set[str] = set()
@@ -251,6 +252,9 @@ class LoopLooks:
             found[place].append(tally)
             if DRIFT in self._asked and place[1] == STEPS:
                 found["loop", BUCKETS[slot], ""].append(tally)
+        if len(self._first) < GROWN * self._first_told:  # to add them up takes the interpreter's lock for milliseconds
+            return found
+        self._first_told = len(self._first)
         first: dict[Place, Tally] = defaultdict(Tally)
         for look in self._first:
             place_now = self._place(look.slot, self._settled_phase(look))
