@@ -1,6 +1,8 @@
 """The place in the code that a verdict names, against what was planted in programs drawn by seed.
 
 python -m benchmarks.lines [--seeds A-B] [--only FAMILY ...] [--folder FOLDER] [--most N]
+
+That is the workers' side; the training thread's is ``python -m benchmarks.lines.loop_side``.
 """
 
 from __future__ import annotations

@@ -206,7 +206,7 @@ def _plain(parts: Parts, body: str, *, before: str = "", zero_code: bool = False
     end = "" if zero_code else "monitor.close()\n"
     return (
         HEAD
-        + LOADER.format(rows=2400)
+        + LOADER.format(rows=1600)
         + own
         + parts.source
         + before
@@ -222,7 +222,7 @@ def train():
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            time.sleep(0.003)
+            time.sleep(0.001)
 {body}
     return whole
 
@@ -234,7 +234,7 @@ whole = train()
 
 
 def _hook(rng: random.Random, *, zero_code: bool = False) -> tuple[str, Parts]:
-    parts = parts_of(rng, rng.uniform(0.006, 0.012))
+    parts = parts_of(rng, rng.uniform(0.014, 0.022))  # more than the loop's own work on a busy machine, too
     body = f"            {parts.calls}\n            whole += now() - began"
     return _plain(parts, body, zero_code=zero_code), parts
 

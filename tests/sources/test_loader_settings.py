@@ -94,14 +94,12 @@ def test_memory_is_pinned_only_for_a_device():
         LoaderSettings().set(_loader(), "pin_memory", True)
 
 
-def test_threads_are_left_alone_in_a_deterministic_program():
+def test_threads_are_left_alone_in_a_deterministic_program(monkeypatch):
     settings, before = LoaderSettings(), torch.get_num_threads()
-    torch.use_deterministic_algorithms(True)
-    try:
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)  # setting it takes seconds
         with pytest.raises(SettingError, match="deterministic"):
             settings.set(_loader(), "torch.set_num_threads", 1)
-    finally:
-        torch.use_deterministic_algorithms(False)
     settings.set(_loader(), "torch.set_num_threads", 1)
     assert settings.threads() == 1
     torch.set_num_threads(before)

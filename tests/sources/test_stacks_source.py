@@ -36,7 +36,7 @@ def rig(monkeypatch):
     monkeypatch.setattr(StackSampler, "start", lambda self: None)
     now = Time()
     clock = StepClock(Ledger(START, now), loop=COMPUTE, unix_ns=lambda: 0)
-    looks = LoopLooks(clock, Window(), 99, framework=False, whose=Whose())
+    looks = LoopLooks(clock, Window(), 99, Whose())
     looks.now = now  # type: ignore[attr-defined]
     return looks
 
@@ -135,6 +135,13 @@ def test_the_first_steps_are_part_of_the_start_as_far_as_they_took_longer(rig):
     assert not rig._sampler.wanted.first_steps
 
 
+def test_a_long_start_is_looked_at_to_its_end(rig):
+    _see(rig, START, times=2 * ENOUGH)
+    rig.sample(0.0)
+    assert START not in rig._sampler.wanted.enough
+    assert rig._sampler.wanted.first_steps
+
+
 def test_long_steps_are_a_place_of_their_own(rig):
     _window_of(rig, 100, 0.01, 0.01)
     rig.sample(0.0)
@@ -157,7 +164,7 @@ def test_a_slow_start_names_the_slowest_call_and_import(rig):
 
 def test_under_a_framework_who_called_it_owns_nothing_of_what_it_calls(monkeypatch):
     monkeypatch.setattr(StackSampler, "start", lambda self: None)
-    looks = LoopLooks(StepClock(Ledger(START)), Window(), 99, framework=True, whose=Whose())
+    looks = LoopLooks(StepClock(Ledger(START)), Window(), 99, Whose())
     fit = compile("def fit(): pass", "/x/site-packages/lightning/pytorch/trainer/trainer.py", "exec")
     save = compile("def save(): pass", "/x/site-packages/torch/serialization.py", "exec")
     codes = [next(c for c in module.co_consts if hasattr(c, "co_code")) for module in (fit, save)]

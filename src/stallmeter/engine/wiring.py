@@ -107,7 +107,7 @@ def assemble(
     makers = _usual_sources(options, context, clock, window, output, between_steps, probe)
     sources = [*options.sources, *(source for name, make in makers.items() for source in guard(name, make) or ())]
     profiler = guard("the profiler", _profiler, options, context, output, window, between_steps)
-    looks = [*filter(None, [profiler]), *_usual_looks(options, context, clock, window, own_slot, probe, guard)]
+    looks = [*filter(None, [profiler]), *_usual_looks(options, clock, window, own_slot, probe, guard)]
     sources += [*filter(None, [probe]), *looks]
     worker_tuner = guard("num_workers", _worker_tuner, options, context, guard, inbox.append)
 
@@ -363,7 +363,6 @@ def _profiler(
 
 def _usual_looks(
     options: Options,
-    context: RunContext,
     clock: StepClock,
     window: Window,
     own_slot: int,
@@ -372,17 +371,17 @@ def _usual_looks(
 ) -> list[Look]:
     """Return what looks where in the program's code the time is spent: in workers, and in the loop."""
     in_batches = guard("the look into batches", _batch_look, options, probe, window)
-    in_loop = guard("the look into the loop", _loop_looks, options, context, clock, window, own_slot)
+    in_loop = guard("the look into the loop", _loop_looks, options, clock, window, own_slot)
     return [look for look in (in_batches, in_loop) if look is not None]
 
 
-def _loop_looks(options: Options, context: RunContext, clock: StepClock, window: Window, own_slot: int) -> Look | None:
+def _loop_looks(options: Options, clock: StepClock, window: Window, own_slot: int) -> Look | None:
     """Return what looks at the training thread's stack, where that is wanted."""
     if not options.loop_looks:
         return None
     from ..sources.stacks.source import LoopLooks
 
-    return LoopLooks(clock, window, own_slot, framework=context.loop_bucket == "loop")
+    return LoopLooks(clock, window, own_slot)
 
 
 def _batch_look(options: Options, probe: LoaderProbe | None, window: Window) -> Look | None:

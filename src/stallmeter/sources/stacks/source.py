@@ -40,6 +40,9 @@ FIRST_STEPS, SETTLED = 16, 2
 STARTING_S = 600.0
 """Steps that are not steady by then are looked at like others."""
 
+SHOWN_STACKS = 60
+"""Stacks that are kept of a place: it is told of a dozen times."""
+
 GROWN = 1.25
 """A place is told of again when there are so many times the looks that were told of."""
 
@@ -84,20 +87,16 @@ class LoopLooks:
         clock: Of the training thread.
         window: What is known of the steps.
         own_slot: Of the ledger: stallmeter's own hooks.
-        framework: Whether a framework drives the loop.
         whose: Names functions; by default those of this process.
     """
 
     name = "loop looks"
 
-    def __init__(
-        self, clock: StepClock, window: Window, own_slot: int, *, framework: bool, whose: Whose | None = None
-    ) -> None:
+    def __init__(self, clock: StepClock, window: Window, own_slot: int, whose: Whose | None = None) -> None:
         self._clock = clock
         self._ledger = clock.ledger
         self._window = window
         self._own_slot = own_slot
-        self._framework = framework
         self._whose = whose
         self._reading: Reading | None = None
         self._sampler = StackSampler(clock, own_slot)
@@ -105,6 +104,7 @@ class LoopLooks:
         """By place and slot of the ledger."""
         self._first: list[Look] = []
         """Into steps that may be no steady ones."""
+        self._first_told = 0
         self._told: dict[Place, tuple[int, float]] = {}
         """Of each place that was told of: how many looks, and when."""
         self._asked: set[str] = set()
@@ -154,7 +154,7 @@ class LoopLooks:
         slots, enough = set(), set()
         for slot, (bucket, _) in enumerate(list(self._ledger.slots)[: len(acc)]):
             place = self._place(slot, STEADY)
-            if place is None:
+            if place is None or bucket == START:  # which comes once: its looks get rarer instead
                 continue
             if self._has_enough(place):
                 enough.add(slot)
@@ -163,7 +163,7 @@ class LoopLooks:
                     slots.add(slot)
             elif acc[slot] >= ASKED_S * 1e9:
                 share = max(grown[slot] / passed, acc[slot] / elapsed)
-                slots.update({slot} if share >= ASKED_SHARE and bucket != START else ())
+                slots.update({slot} if share >= ASKED_SHARE else ())
         median_ns, often = self._long_steps()
         return Wanted(frozenset(slots), first_steps, frozenset(enough), median_ns, often)
 
@@ -252,6 +252,9 @@ class LoopLooks:
             found[place].append(tally)
             if DRIFT in self._asked and place[1] == STEPS:
                 found["loop", BUCKETS[slot], ""].append(tally)
+        if len(self._first) < GROWN * self._first_told:  # to add them up takes the interpreter's lock for milliseconds
+            return found
+        self._first_told = len(self._first)
         first: dict[Place, Tally] = defaultdict(Tally)
         for look in self._first:
             place_now = self._place(look.slot, self._settled_phase(look))
@@ -269,7 +272,7 @@ class LoopLooks:
             return
         self._told[place] = count, time_s
         if self._reading is None:
-            self._reading = Reading(self._whose or Whose.of_program(), framework=self._framework)
+            self._reading = Reading(self._whose or Whose.of_program())
         folded = fold(self._reading.seen(tallies))
         yield CodeLook(
             time_s=time.time(),
@@ -281,5 +284,5 @@ class LoopLooks:
             seen=count,
             wall_s=folded.wall_s,
             spots=folded.spots,
-            stacks=folded.stacks,
+            stacks=folded.stacks[:SHOWN_STACKS],
         )

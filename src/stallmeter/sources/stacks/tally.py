@@ -11,8 +11,16 @@ from ..code.fold import Frame, Seen
 from ..code.whose import Function, Whose
 from .sampler import Look, Stack
 
-FRAMEWORKS = frozenset({"lightning", "lightning_fabric", "pytorch_lightning", "transformers"})
-"""Packages that drive a loop: who called them is no part of what they call in turn."""
+DRIVERS = (
+    "fastai/learner.py",
+    "lightning/pytorch/loops/",
+    "lightning/pytorch/trainer/",
+    "pytorch_lightning/loops/",
+    "pytorch_lightning/trainer/",
+    "transformers/trainer.py",
+    "ultralytics/engine/",
+)
+"""Files, or folders, of what drives a loop for its user, whose call of it owns nothing of what it calls in turn."""
 
 
 class Tally:
@@ -46,12 +54,10 @@ class Reading:
 
     Args:
         whose: Names functions.
-        framework: Whether a framework drives the loop.
     """
 
-    def __init__(self, whose: Whose, *, framework: bool) -> None:
+    def __init__(self, whose: Whose) -> None:
         self._whose = whose
-        self._framework = framework
         self._lines: dict[int, tuple[CodeType, list[int], list[int]]] = {}
 
     def seen(self, tallies: Iterable[Tally]) -> list[Seen]:
@@ -60,10 +66,8 @@ class Reading:
 
     def _frames(self, stack: Stack) -> tuple[Frame, ...]:
         frames = [Frame(_imported(self._whose.code(code)), self._line(code, at)) for code, at in stack]
-        if self._framework:
-            driver = next((i for i, frame in enumerate(frames) if frame.function.package in FRAMEWORKS), 0)
-            frames = frames[driver:]
-        return tuple(frames)
+        driver = next((i for i, frame in enumerate(frames) if frame.function.file.startswith(DRIVERS)), 0)
+        return tuple(frames[driver:])
 
     def _line(self, code: CodeType, at: int) -> int:
         known = self._lines.get(id(code))
