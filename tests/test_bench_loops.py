@@ -49,7 +49,7 @@ def test_what_is_right() -> None:
     assert kept("slow-callback", "slow hook").right
     assert kept("compute-bound", "slow hook", "plain", "zero-code").right
     assert not kept("slow-callback", "slow hook", "plain", "zero-code").right
-    assert kept("noisy-neighbour", others_cpus=1.0).right
+    assert kept("noisy-neighbour", others_cpus=1000.0).right
     assert not kept("noisy-neighbour").right
 
 

@@ -29,6 +29,10 @@ IMPORTS = {
 }
 
 
+ALWAYS = ("torch", "torch._dynamo", "stallmeter.engine.wiring", "stallmeter.report.model", "stallmeter.zero_code.loop")
+"""What a fork would else import anew; the first optimizer imports the second of them, for seconds."""
+
+
 class Ours(Nobody):
     """stallmeter, with the settings that a user gets."""
 
@@ -131,7 +135,7 @@ def main(arguments: Sequence[str]) -> None:
     (loop,) = arguments
     os.environ["KERAS_BACKEND"] = "torch"
     os.environ["STALLMETER_DIR"] = "/nonexistent"
-    for name in ("torch", *IMPORTS[loop]):
+    for name in (*ALWAYS, *IMPORTS[loop]):
         importlib.import_module(name)
     for line in sys.stdin:
         if not json.loads(line):

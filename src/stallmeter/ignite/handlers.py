@@ -25,15 +25,20 @@ class Timed(list):  # type: ignore[type-arg]
 
     ledger_here: LedgerHere
     guard: Guard
+    places: dict[int, tuple[Any, tuple[int, str] | None]]
+    """Where each handler stands, by the id of its entry, which is held so that no other gets that."""
 
     def __iter__(self) -> Iterator[Any]:
+        places = self.places
         for entry in super().__iter__():
             ledger = self.ledger_here()
-            place = None if ledger is None else self.guard("a handler's name", _place, entry)
-            if ledger is None or place is None:
+            known = places.get(id(entry))
+            if known is None:
+                known = places[id(entry)] = (entry, self.guard("a handler's name", _place, entry))
+            if ledger is None or known[1] is None:
                 yield entry
                 continue
-            with Span(ledger, ledger.slot(*place)):
+            with Span(ledger, ledger.slot(*known[1])):
                 yield entry
 
     def __reduce_ex__(self, _: Any) -> Any:
@@ -55,7 +60,7 @@ def time_handlers(engine: Any, ledger_here: LedgerHere, guard: Guard) -> Callabl
     for event, handlers in list(lists.items()):
         if type(handlers) is list:
             timed = put[event] = lists[event] = Timed(handlers)
-            timed.ledger_here, timed.guard = ledger_here, guard
+            timed.ledger_here, timed.guard, timed.places = ledger_here, guard, {}
 
     def undo() -> None:
         for event, timed in put.items():
