@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 from stallmeter.machine import procfs
 from stallmeter.records import WorkerBatch, WorkerMemory
 from stallmeter.sources.loader import LoaderProbe, loop, ring, worker
+from stallmeter.sources.loader.memory import MemoryLooks
 
 from . import loader_datasets as data
 
@@ -181,9 +182,9 @@ def test_memory_of_the_workers(probe: LoaderProbe) -> None:
 def test_a_process_is_known_by_its_start_too() -> None:
     """A later process with the number of a worker is none."""
     now_s = time.time()
-    assert LoaderProbe()._memory(0.0, [ring.Worker(os.getpid(), now_s - 10 * 86400 - time.monotonic())]) is None
-    assert LoaderProbe()._memory(0.0, [ring.Worker(2**22 + 1, now_s)]) is None
-    found = LoaderProbe()._memory(0.0, [ring.Worker(os.getpid(), now_s), ring.Worker(os.getpid(), now_s)])
+    assert MemoryLooks().sample(0.0, [ring.Worker(os.getpid(), now_s - 10 * 86400 - time.monotonic())]) is None
+    assert MemoryLooks().sample(0.0, [ring.Worker(2**22 + 1, now_s)]) is None
+    found = MemoryLooks().sample(0.0, [ring.Worker(os.getpid(), now_s), ring.Worker(os.getpid(), now_s)])
     assert found is not None
     assert found.workers == 1
 

@@ -14,12 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...records import LoaderInfo, WorkerBatch, WorkerMemory
+from ...records import LoaderInfo, WorkerBatch
 from .dataloader import CANNOT_SET, describe, is_dataloader
 from .identity import SPLITS, remember, splits_itself
 from .in_flight import Company, InFlight
 from .loop import LoopTimer
 from .loop_look import LoopLook, answers_file, read_answers
+from .memory import MemoryLooks
 from .prefetch import PrefetchQueue
 from .ring import UNKNOWN, Fetch, Making, Ring, Worker, words
 from .waits import WaitLooks
@@ -29,10 +30,6 @@ from .wrappers import iterates_here, loaders_in
 if TYPE_CHECKING:
     from ...records import Sample
     from .batch_look import Order
-
-RSS_EVERY_S = 5.0
-USS_EVERY_S = 60.0
-"""The kernel walks every page of every worker for it."""
 
 SILENT_BATCHES = 8
 """When the loop has had so many batches and none came from the workers, they are another loader's."""
@@ -107,7 +104,7 @@ class LoaderProbe:
         """Batches of a wrapper, and those taken from a loader for them, when their ratio was last looked at."""
         self._handed_out = handed_out
         self._lost = 0
-        self._rss_due_s = self._uss_due_s = 0.0
+        self._memory = MemoryLooks()
         self._looks = WaitLooks(self._making)
         self._look = LoopLook(self._loop, lambda: self._prefetch.iterator_of())
         self._answers = answers_file()
@@ -215,7 +212,7 @@ class LoaderProbe:
         records += (self._batch(-1, fetch, 0) for fetch in self._loop.drain())
         forked = all(info.start_method == "fork" for info in self._infos.values() if info.num_workers)
         waits = self._looks.sample(time_s, same_addresses=forked)
-        memory = self._memory(time_s, workers)
+        memory = self._memory.sample(time_s, workers)
         return [*records, *(found for found in (waits, memory) if found is not None)]
 
     def close(self) -> None:
@@ -439,30 +436,6 @@ class LoaderProbe:
             ahead=None if beside is None else beside.ahead,
             in_flight=None if beside is None else beside.in_flight,
         )
-
-    def _memory(self, time_s: float, workers: Sequence[Worker]) -> WorkerMemory | None:
-        if time_s < self._rss_due_s:
-            return None
-        if not workers:
-            return None
-        from ...machine.processes import (
-            find_readable,
-            rss_bytes,
-            unique_bytes,
-        )  # not in workers: psutil takes 26 ms to import
-
-        found = [find_readable(worker.pid, worker.since_s) for worker in workers]
-        sizes = [(process, rss_bytes(process)) for process in found if process is not None]
-        alive = {process: size for process, size in sizes if size is not None}
-        if not alive:
-            return None
-        self._rss_due_s = time_s + RSS_EVERY_S
-        unique = None
-        if time_s >= self._uss_due_s:
-            self._uss_due_s = time_s + USS_EVERY_S
-            parts = [unique_bytes(process) for process in alive]
-            unique = None if None in parts else sum(part or 0 for part in parts)
-        return WorkerMemory(time_s=time_s, workers=len(alive), rss_bytes=sum(alive.values()), uss_bytes=unique)
 
 
 def _nothing() -> None:
