@@ -63,7 +63,7 @@ class BatchHandoff:
     busy_share: float = threshold(0.85, "1", "Workers busy for longer may themselves set the pace; benchmarks/workers")
     idle_share: float = threshold(0.5, "1", "Our choice: workers that pause for most of the time wait for the loop")
     recovers: float = threshold(0.5, "1", "Most of the loss must come back when a batch is one tensor; our choice")
-    at_work: float = threshold(0.5, "1", "Somebody is found at work in most looks; benchmarks/loaders")
+    at_work: float = threshold(0.5, "1", "Somebody is found at work in most looks; our choice")
     slow_handover_s: float = threshold(0.005, "s", "Our measurement: 16 small tensors; a single one takes 1.5 ms")
 
     def check(self, window: Window) -> Diagnosis | None:

@@ -71,7 +71,7 @@ class FetchStall:
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
     gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
     one_kind: float = threshold(0.5, "1", "Most of the blocked time, so that one kind of wait is named; our choice")
-    at_work: float = threshold(0.5, "1", "Somebody is found at work in most looks; benchmarks/loaders")
+    at_work: float = threshold(0.5, "1", "Somebody is found at work in most looks; our choice")
     blocked: float = threshold(0.6, "1", "More than half, with room for noise; our measurement, benchmarks/faults")
 
     def check(self, window: Window) -> Diagnosis | None:

@@ -44,8 +44,8 @@ class LockContention:
     family: ClassVar[str] = "input"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
-    waiters: float = threshold(0.9, "1", "One thread alone is found waiting in 0.3 of the looks; benchmarks/loaders")
-    most_cpus: float = threshold(1.4, "CPUs", "Threads that hold one lock keep one CPU busy; benchmarks/loaders")
+    waiters: float = threshold(0.9, "1", "One thread alone is found waiting in 0.3 of the looks; our choice")
+    most_cpus: float = threshold(1.4, "CPUs", "Threads that hold one lock keep one CPU busy; our choice")
     gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
 
     def check(self, window: Window) -> Diagnosis | None:
@@ -71,7 +71,7 @@ class LockContention:
             share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=0.8,
             evidence=(
-                Evidence("threads that wait for the lock", waiting, "1", self.waiters, "benchmarks/loaders"),
+                Evidence("threads that wait for the lock", waiting, "1", self.waiters, "our choice"),
                 Evidence("share of the steps' time waiting for the lock", held, "1"),
                 Evidence("CPUs that threads making batches use", window.loader.producers.cpus or 0.0, "CPUs"),
             ),

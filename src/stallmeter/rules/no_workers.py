@@ -48,9 +48,7 @@ class NoWorkers:
     cure: ClassVar[str] = "more workers"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
-    loop_share: float = threshold(
-        0.6, "1", "Most of the wait, with room for noise; our measurement, benchmarks/loaders"
-    )
+    loop_share: float = threshold(0.6, "1", "Most of the wait, with room for noise; our choice")
     gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
 
     def check(self, window: Window) -> Diagnosis | None:
@@ -113,7 +111,7 @@ class NoWorkers:
                     pipeline.loop_share,
                     "1",
                     self.loop_share,
-                    "benchmarks/loaders",
+                    "our choice",
                 ),
                 Evidence("share of that time blocked", blocked, "1"),
             ),

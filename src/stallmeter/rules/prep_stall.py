@@ -51,7 +51,7 @@ class PrepStall:
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
     cpu_share: float = threshold(0.4, "1", "What is not mostly blocked computes; our measurement, benchmarks/faults")
     gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
-    at_work: float = threshold(0.5, "1", "Somebody is found at work in most looks; benchmarks/loaders")
+    at_work: float = threshold(0.5, "1", "Somebody is found at work in most looks; our choice")
     min_cpu_s: float = threshold(0.003, "s", "Below it the hand-over, not the CPU, is what a batch costs")
 
     def check(self, window: Window) -> Diagnosis | None:

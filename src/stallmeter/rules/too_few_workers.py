@@ -50,7 +50,7 @@ class TooFewWorkers:
     cure: ClassVar[str] = "more workers"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
-    at_work: float = threshold(0.5, "1", "Somebody is found at work in most looks; benchmarks/loaders")
+    at_work: float = threshold(0.5, "1", "Somebody is found at work in most looks; our choice")
     blocked: float = threshold(0.6, "1", "From there on `fetch-stall` is asked")
     gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
 
@@ -111,9 +111,7 @@ class TooFewWorkers:
             f"{pipeline.at_work:.1f} were at work, and CPUs were left.",
             warn_pct=self.warn_pct,
             evidence=(
-                Evidence(
-                    f"{pipeline.who} at work in the wait", pipeline.at_work, "1", self.at_work, "benchmarks/loaders"
-                ),
+                Evidence(f"{pipeline.who} at work in the wait", pipeline.at_work, "1", self.at_work, "our choice"),
                 Evidence("share of them blocked", pipeline.blocked_share, "1", self.blocked, "benchmarks/faults"),
             ),
             advice=(

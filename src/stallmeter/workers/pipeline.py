@@ -19,12 +19,12 @@ INSTEAD = ("spent.data_wait_share_pct", "loader.producers.looks", "steps.work_s"
 """Signals that stand in for those of torch's workers."""
 
 CONFIDENCE = 0.75
-"""Who is at work was seen, how long each takes was not: less than where workers time themselves; benchmarks/loaders."""
+"""Who is at work was seen, how long each takes was not: less than where workers time themselves; our choice."""
 
 CHEAPER = Advice.of("Make one batch cheaper: simpler or batched transforms, a faster format, a cache.")
 
 ERROR = 0.25
-"""Of a step time predicted like this, 8 of 10 times; benchmarks/loaders, odd seeds."""
+"""Of a step time predicted like this, 8 of 10 times; our choice."""
 
 MOST = 0.5
 """Of the wait, of those at work."""

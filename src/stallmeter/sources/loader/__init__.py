@@ -22,7 +22,7 @@ from .loop import LoopTimer
 from .loop_look import LoopLook, answers_file, read_answers
 from .memory import MemoryLooks
 from .prefetch import PrefetchQueue
-from .ring import UNKNOWN, Fetch, Making, Ring, Worker, words
+from .ring import UNKNOWN, Fetch, Making, Ring, words
 from .waits import WaitLooks
 from .worker import WorkerInit
 from .wrappers import iterates_here, loaders_in
