@@ -47,7 +47,8 @@ class Kept:
 
     @property
     def quiet(self) -> bool:
-        return not self.seen.get("warnings")
+        """Whether nothing is warned of but neighbours that were there."""
+        return not set(self.seen.get("warnings") or ()) - ({"noisy-neighbour"} if self.disturbed else set())
 
     @property
     def wait_error(self) -> float | None:
