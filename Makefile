@@ -162,6 +162,7 @@ bench-ranks: $(STAMP)
 # The same faults in the loops of six frameworks and in Lightning; a folder keeps what was run (ARGS='--loops keras').
 bench-loops: $(ECOSYSTEM)/.installed
 	$(ECOSYSTEM)/bin/python -m benchmarks.loops $(ARGS)
+	KERAS_BACKEND=torch $(ECOSYSTEM)/bin/python benchmarks/overhead/adapters.py
 
 soak: $(STAMP)
 	$(BIN)/python -m benchmarks.soak

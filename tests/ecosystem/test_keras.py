@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 from pathlib import Path
@@ -144,6 +145,15 @@ def test_the_workers_are_looked_into(quiet: dict[str, Any]) -> None:
     assert loader.worker_init_fn is None
 
 
+def test_workers_that_fit_starts_before_it_calls_anybody(quiet: dict[str, Any]) -> None:
+    callback = StallCallback(**quiet)
+    model, loader = model_of(), DataLoader(Rows(48), batch_size=2, num_workers=1, persistent_workers=True)
+    model.fit(loader, epochs=2, callbacks=[callback], verbose=0)
+    found = [one for one, _ in Reader(callback.monitor.folder)]
+    assert {one.probed for one in found if isinstance(one, LoaderInfo)} == {True}
+    assert sum(isinstance(one, WorkerBatch) for one in found) >= 48
+
+
 @pytest.mark.parametrize("how", ["adapter", "zero-code"])
 def test_it_trains_as_without(how: str, quiet: dict[str, Any]) -> None:
     told = []
@@ -166,6 +176,8 @@ def test_it_trains_as_without(how: str, quiet: dict[str, Any]) -> None:
         kept = [name for name, value in vars(model).items() if "stallmeter" in type(value).__module__]
         assert kept == []
     assert told[0] == told[1]
+    callbacks = None
+    gc.collect()
     assert len(list(quiet["directory"].glob("*"))) == 1
     assert "stallmeter" not in keras.Model.fit.__code__.co_filename
     assert "stallmeter" not in type(model).train_step.__code__.co_filename
@@ -214,18 +226,21 @@ def test_batches_of_keras_own_making(quiet: dict[str, Any]) -> None:
     assert report_of(callback).steps == 12
 
 
-def test_an_exception_ends_a_run_that_was_attached(quiet: dict[str, Any]) -> None:
+@pytest.mark.parametrize("how", ["adapter", "zero-code"])
+def test_an_exception_ends_the_run(how: str, quiet: dict[str, Any]) -> None:
     class Fails(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             if batch == 3:
                 raise ZeroDivisionError("a callback")
 
-    everything = stallmeter.auto(**quiet)
+    everything = stallmeter.auto(**quiet) if how == "zero-code" else None
+    mine = [] if everything is not None else [StallCallback(**quiet)]
     try:
         with pytest.raises(ZeroDivisionError):
-            model_of().fit(DataLoader(Rows(), batch_size=2), callbacks=[Fails()], verbose=0)
+            model_of().fit(DataLoader(Rows(), batch_size=2), callbacks=[Fails(), *mine], verbose=0)
     finally:
-        everything.stop()
+        if everything is not None:
+            everything.stop()
     (folder,) = quiet["directory"].iterdir()
     (end,) = [one for one, _ in Reader(folder) if isinstance(one, Event) and one.name == "end"]
     assert "ZeroDivisionError" in str(end)

@@ -1,12 +1,13 @@
 """From ``fit`` of Keras to the run, nothing else.
 
 Keras tells its callbacks neither what list they are in nor what is iterated, so the callback looks for both among its
-callers. An exception is told to nobody: where the callback was given by hand, the run then ends with the next ``fit``
-or with the program.
+callers. Before it tells them anything it looks at a batch, which starts workers, and that it failed it tells nobody:
+while there is a callback, a function stands around ``fit``.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import sys
@@ -18,11 +19,14 @@ import keras
 
 from ..engine.adapter import Adapter, own_trackers
 from ..engine.context import RunContext
+from ..engine.guard import Guard
 from ..engine.run import Run
 from ..engine.wiring import assemble, this_rank
 from ..sources.torch_view import model_facts
+from .fitting import watch_fit
 from .training import Training
 
+_guard = Guard(lambda _: None)
 _log = logging.getLogger("stallmeter")
 
 HIDDEN = (
@@ -51,6 +55,12 @@ class StallCallback(Adapter, keras.callbacks.Callback):
         SettingError: An option makes no sense.
         TypeError: There is no such option.
     """
+
+    def __new__(cls, *_: Any, **__: Any) -> StallCallback:
+        """Make one; while it lives ``fit`` tells of itself before it begins."""
+        made: StallCallback = super().__new__(cls)
+        watch_fit(made, _with_callback)
+        return made
 
     _training: Training | None
     _prepared: Run | None = None
@@ -93,36 +103,44 @@ class StallCallback(Adapter, keras.callbacks.Callback):
         """
         arguments = dict(inspect.signature(fit).bind(model, *args, **kwargs).arguments)
         given = arguments.get("callbacks")
+        if own_callback(given) is not None:
+            return arguments
         if isinstance(given, keras.callbacks.CallbackList):
-            if any(isinstance(one, StallCallback) for one in given.callbacks):
-                return arguments
             given.callbacks.append(self)
-            self.set_model(model)
         else:
             known = [given] if isinstance(given, keras.callbacks.Callback) else keras.tree.flatten(given or [])
-            mine = [] if any(isinstance(one, StallCallback) for one in known) else [self]
-            arguments["callbacks"] = [*known, *mine]
-            if not mine:
-                return arguments
-        if getattr(arguments.get("x"), "num_workers", 0):
-            self.set_model(model)
-            self._prepared = self._assemble()
-            self._prepared.loaders.probe_workers(arguments["x"])
+            arguments["callbacks"] = [*known, self]
+        self.prepare(model, arguments.get("x"))
         return arguments
+
+    def prepare(self, model: Any, data: Any) -> None:
+        """Before ``fit`` begins: put a run together, so that the workers of its loader can be probed."""
+        self.set_model(model)
+        if getattr(data, "num_workers", 0):
+            self._prepared = self._assemble()
+            self._prepared.loaders.probe_workers(data)
 
     @contextmanager
     def attached(self, arguments: dict[str, Any]) -> Iterator[None]:
         """Record what ``fit`` trains inside, called with these arguments, and leave them afterwards."""
         try:
-            with self._ended_by_exception():
+            with self.recording():
                 yield
         finally:
-            if self._prepared is not None:
-                self._prepared.discard()
-                self._prepared = None
             listed = arguments["callbacks"]
             if isinstance(listed, keras.callbacks.CallbackList) and self in listed.callbacks:
                 listed.callbacks.remove(self)
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """See a call of ``fit`` end, however it does."""
+        try:
+            with self._ended_by_exception():
+                yield
+        finally:
+            prepared, self._prepared = self._prepared, None
+            if prepared is not None:
+                prepared.discard()
 
     def _assemble(self) -> Run:
         options = self._options
@@ -138,6 +156,29 @@ class StallCallback(Adapter, keras.callbacks.Callback):
             facts=_facts_of(self.model),
             now=self._now,
         )
+
+
+def _with_callback(fit: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``fit`` as it is while there is a callback."""
+
+    @functools.wraps(fit)
+    def told(self: Any, *args: Any, **kwargs: Any) -> Any:
+        arguments = _guard("looking at fit", lambda: inspect.signature(fit).bind(self, *args, **kwargs).arguments)
+        mine = None if arguments is None else _guard("looking at fit", own_callback, arguments.get("callbacks"))
+        if arguments is None or mine is None or why_hidden() is not None:
+            return fit(self, *args, **kwargs)
+        _guard("preparing for fit", mine.prepare, self, arguments.get("x"))
+        with mine.recording():
+            return fit(self, *args, **kwargs)
+
+    return told
+
+
+def own_callback(given: Any) -> StallCallback | None:
+    """Return the StallCallback among what ``fit`` is given as callbacks."""
+    listed = getattr(given, "callbacks", given)
+    known = [listed] if isinstance(listed, keras.callbacks.Callback) else keras.tree.flatten(listed or [])
+    return next((one for one in known if isinstance(one, StallCallback)), None)
 
 
 def why_hidden() -> str | None:
