@@ -69,8 +69,11 @@ SLEEPS = [
 ]
 
 
-@pytest.mark.parametrize(("workers", "start"), [(0, None), (1, "fork"), (1, "spawn")])
-@pytest.mark.parametrize(("dataset", "function"), SLEEPS, ids=[kind.__name__ for kind, _ in SLEEPS])
+HERE, FORKED, SPAWNED = (0, None), (1, "fork"), (1, "spawn")
+CASES = [(*kind, *how) for kind in SLEEPS for how in (HERE, FORKED)] + [(*SLEEPS[0], *SPAWNED)]
+
+
+@pytest.mark.parametrize(("dataset", "function", "workers", "start"), CASES)
 def test_the_function_is_named_and_the_samples_are_the_same(probe, dataset, function, workers, start):
     options = {} if start is None else {"multiprocessing_context": start}
     plain = list(_loader(dataset(), workers, **options))
