@@ -26,6 +26,9 @@ from .loop_programs import FAMILIES, Program, draw
 NEAR_POINTS = 15.0
 """A share may be off by so many points."""
 
+TIE_POINTS = 5.0
+"""Of two functions whose shares differ by less either may be named."""
+
 PATIENCE_S = 120.0
 
 
@@ -100,6 +103,10 @@ def judged(program: Program, folder: Path) -> Judged:
     said = (spoke or located(replace(_SILENT, rule=program.rule), window)).location
     fields = None if said is None else {name: getattr(said, name) for name in said.__dataclass_fields__}
     short = max(truth["spent"], key=lambda name: float(truth["spent"][name]))
+    named = "" if fields is None else fields["function"].rpartition(".")[2]
+    tie = TIE_POINTS / 100.0 * truth["whole"]
+    if truth["spent"].get(named, 0.0) >= truth["spent"][short] - tie:
+        short = named  # both take as much: either is right
     share = 100.0 * truth["spent"][short] / truth["whole"]
     return Judged(program, fields, short, share, () if spoke else tuple(d.rule for d in verdict.diagnoses))
 

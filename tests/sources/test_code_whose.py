@@ -194,3 +194,9 @@ class _Hostile:
 @pytest.mark.parametrize("function", [_Hostile(), type, object(), str.upper, type.__call__, "".join, dict.fromkeys, 3])
 def test_no_callable_is_too_odd(function):
     assert isinstance(Whose().builtin(function).dotted, str)
+
+
+def test_a_comprehension_beside_all_functions_is_part_of_the_module():
+    module = compile("found = (i for i in ())", "/program/main.py", "exec")
+    inner = next(const for const in module.co_consts if hasattr(const, "co_code"))
+    assert Whose(["/program"]).code(inner).name == "<module>"

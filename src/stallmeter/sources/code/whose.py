@@ -102,7 +102,7 @@ class Whose:
 
     def _name(self, code: CodeType, module: str | None) -> Function:
         path = code.co_filename
-        name = _INNER.sub("", self._qualified(code)) or code.co_name
+        name = _INNER.sub("", self._qualified(code)) or "<module>"  # a comprehension beside all functions
         line = code.co_firstlineno
         cell = _CELL.search(path)
         if cell:
