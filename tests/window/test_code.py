@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from stallmeter.records import CodeLook
+from stallmeter.recording.format import decode, encode
+from stallmeter.records import CodeItem, CodeLook, CodeSpot, CodeStack
 from stallmeter.window import Window
 
 
@@ -27,3 +28,20 @@ def test_a_named_part_is_found_and_without_a_name_the_one_that_saw_the_most():
     assert window.code.at("loop", "callbacks").part == "B"
     assert window.code.at("loop", "logging") is None
     assert window.code.at("workers") is None
+
+
+def test_a_look_is_read_back_from_a_recording_as_it_was():
+    look = CodeLook(
+        time_s=1.0,
+        place="workers",
+        rule="slow-batches",
+        method="profile",
+        seen=3,
+        wall_s=1.0,
+        item_s=0.01,
+        added_s=0.1,
+        items=(CodeItem(index=3, wall_s=0.5, size_bytes=9),),
+        spots=(CodeSpot(file="a.py", line=1, function="f", own=True, wall_s=1.0, calls=("zlib.compress",)),),
+        stacks=(CodeStack(frames=("f (a.py:1)",), wall_s=1.0),),
+    )
+    assert decode(encode(look)) == look
