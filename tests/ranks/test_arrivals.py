@@ -233,6 +233,34 @@ def test_of_a_reading_that_ends_early_the_last_step_does_not_count() -> None:
     assert found.spent_s["checkpoint"] == pytest.approx(3 * WRITES_S)
 
 
+def test_late_where_one_rank_reads_for_all() -> None:
+    """Both wait for the batch, rank 1 for what rank 0 sends it when it has read it."""
+    reads_s, steps = 0.03, 60
+    ends = [T0 + (step + 1) * (reads_s + OWN_S) for step in range(steps)]
+    begins = [end - reads_s - OWN_S for end in ends]
+    asked = {0: [b + reads_s - 0.001 for b in begins], 1: [b + 0.001 for b in begins]}
+    arrivals = {
+        rank: [
+            Arrivals(
+                time_s=T0,
+                group="0:default",
+                base_s=T0,
+                sequence=tuple(range(steps)),
+                began_us=tuple(round((at - T0) * 1e6) for at in times),
+                took_us=(-1,) * steps,
+                sent_bytes=(1000,) * steps,
+            )
+        ]
+        for rank, times in asked.items()
+    }
+    seconds = {"data_wait": [reads_s] * steps, "compute": [OWN_S] * steps}
+    found = late_in_exchanges(arrivals, [RankSteps(rank, range(steps), ends, seconds, (), "a") for rank in (0, 1)])
+    assert found is not None
+    assert found.apart_s.keys() == {(0, "data_wait")}
+    assert found.apart_s[0, "data_wait"] == pytest.approx(found.lost_s[0])
+    assert found.spent_s["data_wait"] == pytest.approx(59 * reads_s, rel=0.02)
+
+
 def test_a_late_backward_pass_is_in_no_bucket_apart() -> None:
     assert judged(slow(1)).apart_s == {}
 

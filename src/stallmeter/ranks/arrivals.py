@@ -22,8 +22,9 @@ MIN_STEPS = 20
 """Fewer steps with collectives say nothing about a run."""
 
 
-APART = frozenset({"logging", "checkpoint", "validation"})
-"""Buckets of a step that come after the pass over its batch, and in which ranks wait for each other."""
+APART = frozenset({"data_wait", "logging", "checkpoint", "validation"})
+"""Buckets of a step outside the pass over its batch, in which ranks may wait for each other: for a batch, too, where
+one rank reads for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
