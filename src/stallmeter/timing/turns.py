@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import weakref
 from collections import deque
@@ -11,6 +10,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Protocol
 
+from ..machine.frames import current_frames
 from .clock import StepClock
 
 FORKED = (
@@ -130,7 +130,7 @@ class Turns:
         if self._thread == to:
             return None
         if self._thread and (self.clock.open or len(self.clock.ledger.stack) > 1):
-            if self._thread in sys._current_frames():
+            if self._thread in current_frames():
                 return OTHER_THREAD
             self.clock.pause()  # it died in the middle
             self.clock.ledger.unwind()

@@ -13,6 +13,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from ...machine.frames import current_frames
+
 START_TIMEOUT_S = 60.0
 """Most time for the one process to start; most of it imports torch."""
 
@@ -82,7 +84,7 @@ def _trains_when_imported() -> bool:
     if path is None or name == "__main__" or name.endswith(".__main__"):
         return False  # nothing is imported again
     line = None
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    frame = current_frames().get(threading.main_thread().ident or 0)
     while frame is not None:
         if frame.f_code.co_name == "<module>" and frame.f_globals is vars(main):
             line = frame.f_lineno

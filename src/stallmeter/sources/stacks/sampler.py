@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import NamedTuple
 
+from ...machine.frames import CAN_LOOK, current_frames
 from ...timing.clock import StepClock
 from ...timing.ledger import (
     BACKWARD,
@@ -77,9 +78,6 @@ RARE = frozenset({CALLBACKS, LOGGING, CHECKPOINT, VALIDATION})
 
 DEEPEST = 200
 """Frames of a stack that are kept, the innermost: recursion goes deeper."""
-
-TELLS_STACKS = ("cpython", "pypy")
-"""Interpreters that have `sys._current_frames`."""
 
 _before: list[float] = []
 """The interpreter's own switch interval while ours is set."""
@@ -165,7 +163,7 @@ class StackSampler:
 
     def start(self) -> None:
         """Begin to look; nothing happens where the interpreter cannot tell stacks."""
-        if self._thread is None and sys.implementation.name in TELLS_STACKS:
+        if self._thread is None and CAN_LOOK:
             self._due_ns = self._now()
             self._thread = threading.Thread(target=self._run, name="stallmeter-stacks", daemon=True)
             self._thread.start()
@@ -289,7 +287,7 @@ def stack_of(thread: int) -> Stack:
     Args:
         thread: Its identity, as `threading.get_ident` gives it.
     """
-    frame = sys._current_frames().get(thread)
+    frame = current_frames().get(thread)
     found: list[tuple[CodeType, int]] = []
     while frame is not None and len(found) < DEEPEST:
         found.append((frame.f_code, frame.f_lasti))
