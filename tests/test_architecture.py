@@ -83,11 +83,11 @@ INTERNALS = {
     "delivery.trackers": "the clients of MLflow and Neptune",
     "keras": "sys._getframe, to find what fit iterates",
     "lightning": "Lightning's loops",
+    "machine.frames": "sys._current_frames, of which it is the only caller",
     "probing.loaders": "torch's DataLoader",
     "probing.trainer": "compiled modules",
     "ranks.channels": "torch's process group",
     "sources": "torch's DataLoader, profiler and modules; Python's warnings",
-    "timing.turns": "sys._current_frames",
     "transformers": "the Trainer, and sys._getframe to find it",
 }
 """Rooms and files that look at what is private to somebody else's package, and what it is."""
