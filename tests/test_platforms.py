@@ -12,11 +12,14 @@ import stallmeter
 
 from .warm import Forks
 
+OPTIONAL = ("ignite", "keras", "transformers")
+"""Adapters whose modules import the package that they are named after."""
+
 MODULES = sorted(
     path.relative_to(Path(stallmeter.__file__).parents[1]).with_suffix("").as_posix().replace("/", ".")
     for path in Path(stallmeter.__file__).parent.rglob("*.py")
     if path.name not in ("__main__.py", "__init__.py")
-    and (path.parent.name != "transformers" or importlib.util.find_spec("transformers") is not None)
+    and (path.parent.name not in OPTIONAL or importlib.util.find_spec(path.parent.name) is not None)
 )
 
 WITHOUT = """
