@@ -564,7 +564,8 @@ def test_no_thread_can_be_had(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> 
     assert monitor.folder is not None
     report = read_history(monitor.folder).report()
     assert (report.steps, report.ended) == (5, "end")
-    assert [e.name for e in events(report)] == ["forwarding switched off", "starting to sample switched off"]
+    names = ["the look into the loop switched off", "forwarding switched off", "starting to sample switched off"]
+    assert [e.name for e in events(report)] == names
 
 
 def test_a_console_that_is_gone(
