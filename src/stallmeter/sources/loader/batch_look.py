@@ -41,6 +41,9 @@ SLOW_ITEM = 4.0
 PART_OF_BATCH = 0.2
 """Of the time of a slow batch, from which on an item made it slow."""
 
+BESIDE_SLOWEST = 0.1
+"""And this part of what the slowest takes: quick items are late by themselves now and then, when a CPU is taken away."""
+
 ITEMS = 10
 """Most slow items that are named."""
 
@@ -210,7 +213,7 @@ class BatchLook:
             "items": [
                 {"index": index, "wall_s": ns / 1e9, "size_bytes": size}
                 for index, ns, size in slow[:ITEMS]
-                if typical_ns is not None and ns >= SLOW_ITEM * typical_ns
+                if typical_ns is not None and ns >= max(SLOW_ITEM * typical_ns, BESIDE_SLOWEST * slow[0][1])
             ],
         }
 
