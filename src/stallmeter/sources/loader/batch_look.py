@@ -42,7 +42,7 @@ PART_OF_BATCH = 0.2
 """Of the time of a slow batch, from which on an item made it slow."""
 
 BESIDE_SLOWEST = 0.1
-"""And this part of what the slowest takes: quick items are late by themselves now and then, when a CPU is taken away."""
+"""And this part of what the slowest takes: quick items are late now and then, when their CPU is taken away."""
 
 ITEMS = 10
 """Most slow items that are named."""
