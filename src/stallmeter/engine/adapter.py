@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..delivery.choice import choose_trackers
 from ..records.interfaces import Tracker
 from ..timing.ledger import Span
+from .context import RunContext
 from .monitor import Monitor
 from .options import Options, takes_options
 from .patch import Patches
 from .run import Run, is_signalled
+from .wiring import assemble
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -67,6 +71,34 @@ class Adapter:
         if training is not None:
             self._last = training.monitor
             training.close(reason, exception)
+
+    def _assemble_run(
+        self,
+        framework: str,
+        *,
+        ranks: tuple[int, int],
+        runs: Callable[[], Iterable[object]] = tuple,
+        facts: Mapping[str, Callable[[], object]] = MappingProxyType({}),
+    ) -> Run:
+        """Put a run together.
+
+        Args:
+            framework: With its version.
+            ranks: Which rank this is, and of how many.
+            runs: Returns the runs of Neptune's that the framework itself reports to.
+            facts: What finds each fact: one that cannot be found costs that one alone.
+        """
+        options, (rank, world_size) = self._options, ranks
+        context = RunContext(
+            recordings=options.recordings_here(), framework=framework, rank=rank, world_size=world_size
+        )
+        return assemble(
+            options,
+            context,
+            find_trackers=lambda: own_trackers(options, rank, runs),
+            facts={**facts, "torch": lambda: str(getattr(sys.modules.get("torch"), "__version__", ""))},
+            now=self._now,
+        )
 
     @contextmanager
     def _ended_by_exception(self) -> Iterator[None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -11,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import ignite
 
 from ..engine import adapter
-from ..engine.context import RunContext
 from ..engine.options import takes_options
 from ..engine.patch import Patches
 from ..engine.run import Run
-from ..engine.wiring import assemble, this_rank
+from ..engine.wiring import this_rank
 from .handlers import runs_of_neptune
 from .training import Training
 
@@ -86,16 +84,5 @@ class StallHandler(adapter.Adapter):
         run.start()
 
     def _assemble(self, trainer: Any) -> Run:
-        options = self._options
-        rank, world_size = this_rank()
         framework = f"ignite {ignite.__version__}"
-        context = RunContext(
-            recordings=options.recordings_here(), framework=framework, rank=rank, world_size=world_size
-        )
-        return assemble(
-            options,
-            context,
-            find_trackers=lambda: adapter.own_trackers(options, rank, lambda: runs_of_neptune(trainer)),
-            facts={"torch": lambda: str(getattr(sys.modules.get("torch"), "__version__", ""))},
-            now=self._now,
-        )
+        return self._assemble_run(framework, ranks=this_rank(), runs=lambda: runs_of_neptune(trainer))

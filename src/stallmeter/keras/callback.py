@@ -17,11 +17,10 @@ from typing import Any
 
 import keras
 
-from ..engine.adapter import Adapter, own_trackers
-from ..engine.context import RunContext
+from ..engine.adapter import Adapter
 from ..engine.guard import Guard
 from ..engine.run import Run
-from ..engine.wiring import assemble, this_rank
+from ..engine.wiring import this_rank
 from ..sources.torch_view import model_facts
 from .fitting import watch_fit
 from .training import Training
@@ -143,19 +142,9 @@ class StallCallback(Adapter, keras.callbacks.Callback):
                 prepared.discard()
 
     def _assemble(self) -> Run:
-        options = self._options
-        rank, world_size = this_rank()
-        framework = f"keras {keras.__version__}"
-        context = RunContext(
-            recordings=options.recordings_here(), framework=framework, rank=rank, world_size=world_size
-        )
-        return assemble(
-            options,
-            context,
-            find_trackers=lambda: own_trackers(options, rank, tuple),
-            facts=_facts_of(self.model),
-            now=self._now,
-        )
+        model = self.model
+        precision = {"precision": lambda: PRECISION.get(model.dtype_policy.name)}
+        return self._assemble_run(f"keras {keras.__version__}", ranks=this_rank(), facts=precision)
 
 
 def _with_callback(fit: Callable[..., Any]) -> Callable[..., Any]:
@@ -200,11 +189,3 @@ def _callers() -> tuple[Any, Any]:
             return callbacks, iterated
         frame = frame.f_back
     return callbacks, None
-
-
-def _facts_of(model: Any) -> dict[str, Callable[[], object]]:
-    """Return what finds each fact: one that cannot be found costs that one alone."""
-    return {
-        "precision": lambda: PRECISION.get(model.dtype_policy.name),
-        "torch": lambda: str(getattr(sys.modules.get("torch"), "__version__", "")),
-    }

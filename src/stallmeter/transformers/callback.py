@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import transformers
 
-from ..engine.adapter import Adapter, own_trackers
-from ..engine.context import RunContext
+from ..engine.adapter import Adapter
 from ..engine.options import takes_options
 from ..engine.patch import Patches
 from ..engine.run import Run
-from ..engine.wiring import assemble
 from ..sources.torch_view import model_facts
 from .training import Training
 
@@ -150,23 +148,15 @@ class StallCallback(Adapter, transformers.TrainerCallback):
         self._following.set(trainer, "train", followed)
 
     def _assemble(self, args: Any, trainer: Any) -> Run:
-        options = self._options
-        rank, world_size = int(args.process_index), int(args.world_size)
-        framework = f"transformers {transformers.__version__}"
-        context = RunContext(
-            recordings=options.recordings_here(), framework=framework, rank=rank, world_size=world_size
-        )
-
         def runs_of_neptune() -> list[Any]:
             callbacks = [] if trainer is None else trainer.callback_handler.callbacks
             return [getattr(one, "_run", None) for one in callbacks if _is_neptunes(one)]
 
-        return assemble(
-            options,
-            context,
-            find_trackers=lambda: own_trackers(options, rank, runs_of_neptune),
+        return self._assemble_run(
+            f"transformers {transformers.__version__}",
+            ranks=(int(args.process_index), int(args.world_size)),
+            runs=runs_of_neptune,
             facts=_facts_of(args, trainer),
-            now=self._now,
         )
 
 
@@ -195,6 +185,5 @@ def _facts_of(args: Any, trainer: Any) -> dict[str, Callable[[], object]]:
         "accelerator": lambda: f"{str(args.device.type).upper()}Accelerator",
         "precision": lambda: "bf16-mixed" if args.bf16 else "16-mixed" if args.fp16 else "32-true",
         "accumulate_grad_batches": lambda: args.gradient_accumulation_steps,
-        "torch": lambda: str(getattr(sys.modules.get("torch"), "__version__", "")),
         "model": lambda: model_facts(trainer.model),
     }
