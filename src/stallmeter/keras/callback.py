@@ -22,7 +22,7 @@ from ..engine.guard import Guard
 from ..engine.run import Run
 from ..engine.wiring import this_rank
 from ..sources.torch_view import model_facts
-from .fitting import watch_fit
+from .fitting import leave_fit, watch_fit
 from .training import Training
 
 _guard = Guard(lambda _: None)
@@ -129,6 +129,7 @@ class StallCallback(Adapter, keras.callbacks.Callback):
             listed = arguments["callbacks"]
             if isinstance(listed, keras.callbacks.CallbackList) and self in listed.callbacks:
                 listed.callbacks.remove(self)
+            leave_fit(self)
 
     @contextmanager
     def recording(self) -> Iterator[None]:

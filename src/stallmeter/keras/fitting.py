@@ -26,6 +26,12 @@ def watch_fit(callback: object, around: Callable[[Callable[..., Any]], Callable[
         kind.fit = ours
 
 
+def leave_fit(callback: object) -> None:
+    """Watch ``fit`` for this callback no more, though somebody may still hold it."""
+    _callbacks.discard(callback)
+    _leave()
+
+
 def _leave() -> None:
     global _stands
     if _stands is None or any(True for _ in _callbacks):  # of one that is just going its length knows nothing yet
