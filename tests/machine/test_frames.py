@@ -1,4 +1,4 @@
-"""The frames of all threads."""
+"""Where other threads stand."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import gc
 import subprocess
 import sys
 import threading
+import weakref
+from collections.abc import Iterator
 
 import pytest
 
 from stallmeter.machine import frames
-from stallmeter.machine.frames import current_frames
+from stallmeter.machine.frames import DEEPEST, lines_of, running_threads, stack_of
 
-PROGRAM = """
+HANGS = """
 import gc, sys, threading, time
-from stallmeter.machine.frames import current_frames
+from stallmeter.machine.frames import running_threads, stack_of
 
 def yields(*_):
     time.sleep(0.0001)  # lets go of the GIL, as a callback of a few instructions does now and then
@@ -22,10 +24,11 @@ def yields(*_):
 gc.callbacks.append(yields)
 gc.set_threshold(3)
 done = threading.Event()
+main = threading.get_ident()
 
 def look():
     while not done.is_set():
-        {look}()
+        {look}
 
 looker = threading.Thread(target=look)
 looker.start()
@@ -39,15 +42,108 @@ print("done")
 """
 
 
-def test_this_thread_is_among_them():
-    assert current_frames()[threading.get_ident()] is sys._getframe()
+class Standing:
+    """A thread that stands in a function until it is let go."""
+
+    def __init__(self, depth: int) -> None:
+        self.there, self.go_on = threading.Event(), threading.Event()
+        self.held: weakref.ref[Held] | None = None
+        self.freed_by = 0
+        self.thread = threading.Thread(target=self._down, args=(depth,))
+
+    def __enter__(self) -> Standing:
+        self.thread.start()
+        assert self.there.wait(60)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.go_on.set()
+        self.thread.join()
+
+    def _down(self, depth: int) -> None:
+        if depth:
+            self._down(depth - 1)
+        else:
+            held = Held()
+            self.held = weakref.ref(held, self._freed)
+            self.there.set()
+            self.go_on.wait(60)
+
+    def _freed(self, _: object) -> None:
+        self.freed_by = threading.get_ident()
+
+    @property
+    def identity(self) -> int:
+        assert self.thread.ident is not None
+        return self.thread.ident
+
+
+class Held:
+    """What a frame holds."""
+
+
+@pytest.fixture
+def standing() -> Iterator[Standing]:
+    with Standing(3) as thread:
+        yield thread
+
+
+def test_threads_that_run(standing):
+    assert {threading.get_ident(), standing.identity} <= running_threads()
+
+
+def test_a_thread_that_has_ended():
+    with Standing(0) as ended:
+        pass
+    assert ended.identity not in running_threads()
+    assert stack_of(ended.identity) == ()
+
+
+def test_a_stack_is_told_from_the_outside_in(standing):
+    names = [code.co_name for code, _ in stack_of(standing.identity)]
+    assert names[0] == "_bootstrap"
+    assert names[names.index("_down") :][:4] == ["_down"] * 4
+    assert names[-1] == "wait"
+
+
+def test_a_place_is_in_the_line_that_runs(standing):
+    code, at = next(place for place in stack_of(standing.identity) if place[0].co_name == "_down")
+    assert code is Standing._down.__code__
+    line = next(line for begin, end, line in code.co_lines() if begin <= at < end)
+    assert line == code.co_firstlineno + 2
+
+
+def test_lines_are_told_with_the_names_of_their_module(standing):
+    found = [(line, names) for code, line, names in lines_of(standing.identity) if code.co_name == "_down"]
+    assert found[0] == (Standing._down.__code__.co_firstlineno + 2, globals())
+
+
+def test_of_a_deep_stack_the_innermost_is_told():
+    with Standing(2 * DEEPEST) as deep:
+        assert len(stack_of(deep.identity)) == DEEPEST
+        assert stack_of(deep.identity)[-1][0].co_name == "wait"
+        assert len(lines_of(deep.identity)) > 2 * DEEPEST
+
+
+def test_its_own_stack():
+    assert test_its_own_stack.__code__ in [code for code, _ in stack_of(threading.get_ident())]
+
+
+def test_what_a_frame_holds_is_freed_by_its_own_thread():
+    with Standing(0) as thread:
+        for _ in range(100):
+            stack_of(thread.identity)
+    assert thread.held is not None
+    assert thread.held() is None
+    assert thread.freed_by == thread.identity
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_the_collector_is_left_as_it_was(enabled):
+@pytest.mark.parametrize("look", [running_threads, lambda: stack_of(threading.get_ident()), lambda: lines_of(-1)])
+def test_the_collector_is_left_as_it_was(enabled, look):
     try:
         gc.enable() if enabled else gc.disable()
-        current_frames()
+        look()
         assert gc.isenabled() is enabled
     finally:
         gc.enable()
@@ -59,17 +155,41 @@ def test_the_collector_is_left_as_it_was_after_an_error(monkeypatch):
 
     monkeypatch.setattr(frames.sys, "_current_frames", fails)
     with pytest.raises(MemoryError):
-        current_frames()
+        stack_of(threading.get_ident())
     assert gc.isenabled()
 
 
 def test_an_interpreter_without_them(monkeypatch):
     monkeypatch.setattr(frames, "CAN_LOOK", False)
-    assert current_frames() == {}
+    assert running_threads() == frozenset()
+    assert stack_of(threading.get_ident()) == lines_of(threading.get_ident()) == ()
 
 
-def test_a_collection_meanwhile_does_not_stop_the_program():
+def test_no_other_thread_runs_during_a_look(standing):
+    """A thread that is let in as often as can be never finds the collector switched off."""
+    seen, done = set(), threading.Event()
+
+    def watches() -> None:
+        while not done.is_set():
+            seen.add(gc.isenabled())
+
+    watching = threading.Thread(target=watches)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        watching.start()
+        for _ in range(20_000):
+            stack_of(standing.identity)
+    finally:
+        done.set()
+        sys.setswitchinterval(before)
+        watching.join()
+    assert seen == {True}
+
+
+@pytest.mark.parametrize("look", ["running_threads()", "stack_of(main)"])
+def test_a_collection_meanwhile_does_not_stop_the_program(look):
     """With `sys._current_frames` itself this program hangs on Python 3.11.7."""
-    program = PROGRAM.format(look="current_frames")
+    program = HANGS.format(look=look)
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert ended.stdout == "done\n", ended.stderr

@@ -13,7 +13,6 @@ from stallmeter.sources.stacks.sampler import (
     SWITCH_S,
     StackSampler,
     Wanted,
-    stack_of,
 )
 from stallmeter.timing.clock import StepClock
 from stallmeter.timing.ledger import CALLBACKS, CHECKPOINT, DATA_WAIT, FORWARD, START, VALIDATION, Ledger
@@ -66,13 +65,6 @@ def _in_step(rig: Rig) -> None:
     with_batch = rig.clock
     with_batch.begin(rig.ledger.settle())
     with_batch.worked = True
-
-
-def test_the_stack_of_a_thread_is_told_from_the_outside_in():
-    found = stack_of(threading.get_ident())
-    assert found[-1][0].co_name == "stack_of"
-    assert found[-2][0] is test_the_stack_of_a_thread_is_told_from_the_outside_in.__code__
-    assert stack_of(-1) == ()
 
 
 def test_nothing_is_looked_at_where_nothing_is_wanted():

@@ -1,38 +1,89 @@
-"""The frames of all threads, asked for without the risk that the interpreter comes to a halt."""
+"""What other threads stand at, asked without the risk that the interpreter stops or crashes.
+
+Two things may happen to who asks while the other threads run:
+
+- Up to Python 3.11 a collection of garbage begins wherever something is allocated. Up to 3.12.0 `sys._current_frames`
+  holds a lock of the interpreter's while it allocates: if a callback of the collector lets go of the GIL there, a
+  thread that starts waits for that lock and holds the GIL, for ever
+  (https://github.com/python/cpython/issues/106883).
+- A frame of a thread that runs lies on that thread's stack, and ``f_back`` looks it up there. If the GIL is let go of
+  in between, by such a collection or between two instructions of ours, the thread may have left that frame. And what a
+  frame holds is freed by whoever drops it last, which must not be a thread that the program knows nothing of.
+
+So the collector is off meanwhile, and the whole walk is one call of C code that calls nothing but C code: the GIL is
+not let go of there. No frame leaves it.
+"""
 
 from __future__ import annotations
 
 import gc
 import sys
-import threading
-from collections.abc import Mapping
-from operator import methodcaller
-from types import FrameType
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from itertools import accumulate, chain, repeat, takewhile
+from operator import attrgetter, methodcaller, truth
+from types import CodeType, FrameType
+from typing import Any
 
-CAN_LOOK = hasattr(sys, "_current_frames")
-"""Whether this interpreter tells of other threads."""
+CAN_LOOK = hasattr(sys, "_current_frames") and getattr(sys, "_is_gil_enabled", lambda: True)()
+"""Whether this interpreter tells of other threads, and has a GIL that holds them still meanwhile."""
+
+DEEPEST = 200
+"""Frames that `stack_of` tells of, the innermost: recursion goes deeper."""
+
+Place = tuple[CodeType, int]
+"""Code and place in its bytecode."""
 
 _call = methodcaller("__call__")
 
 
-def current_frames() -> Mapping[int, FrameType]:
-    """Return the newest frame of each thread by its identity, of this one the caller's; nothing where none is told.
-
-    Up to Python 3.12.0 `sys._current_frames` holds a lock of the interpreter's while it allocates. If a collection of
-    garbage begins there, and a callback of it lets go of the GIL, a thread that starts waits for that lock and holds
-    the GIL: for ever (https://github.com/python/cpython/issues/106883). So no collection may begin meanwhile.
-    """
+def running_threads() -> frozenset[int]:
+    """Return the identities of all threads that Python knows; empty where it does not tell."""
     if not CAN_LOOK:
-        return {}
-    frames = _collected_by_nobody() if gc.isenabled() else sys._current_frames()
-    return {**frames, threading.get_ident(): sys._getframe(1)}
+        return frozenset()
+    return frozenset(_at_once(chain.from_iterable(_frames())))
 
 
-def _collected_by_nobody() -> Mapping[int, FrameType]:
+def stack_of(thread: int) -> tuple[Place, ...]:
+    """Return where a thread stands, the outermost first; empty where there is no such thread.
+
+    Args:
+        thread: Its identity, as `threading.get_ident` gives it.
+    """
+    return _walk(thread, attrgetter("f_code", "f_lasti"), DEEPEST)
+
+
+def lines_of(thread: int) -> tuple[tuple[CodeType, int | None, dict[str, Any]], ...]:
+    """Return code, line and global names of where a thread stands, as `stack_of`, however deep that is."""
+    return _walk(thread, attrgetter("f_code", "f_lineno", "f_globals"), sys.maxsize)
+
+
+def _walk(thread: int, told: Callable[[FrameType], Any], deepest: int) -> tuple[Any, ...]:
+    if not CAN_LOOK:
+        return ()
+    newest = map(methodcaller("get", thread), _frames())
+    frames = accumulate(chain(newest, repeat("f_back", deepest - 1)), getattr)
+    found = _at_once(map(told, takewhile(truth, frames)))
+    found.reverse()
+    return tuple(found)
+
+
+def _frames() -> Iterable[Mapping[int, FrameType]]:
+    return map(_call, (sys._current_frames,))  # asked when it is iterated over
+
+
+def _at_once(told: Iterable[Any]) -> deque[Any]:
+    """Return all items of an iterator that is made of C code alone."""
+    found: deque[Any] = deque()
+    if not gc.isenabled():
+        found.extend(told)
+        return found
     try:
         # One instruction of the interpreter: no other thread runs in between, or finds the collector switched off.
-        _, frames, _ = map(_call, (gc.disable, sys._current_frames, gc.enable))
+        found.extend(chain(map(_call, (gc.disable,)), told, map(_call, (gc.enable,))))
     except BaseException:  # an audit hook's, or memory ran out
         gc.enable()
         raise
-    return frames  # type: ignore[no-any-return]
+    found.popleft()
+    found.pop()
+    return found

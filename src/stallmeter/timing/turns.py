@@ -10,7 +10,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Protocol
 
-from ..machine.frames import current_frames
+from ..machine.frames import running_threads
 from .clock import StepClock
 
 FORKED = (
@@ -130,7 +130,7 @@ class Turns:
         if self._thread == to:
             return None
         if self._thread and (self.clock.open or len(self.clock.ledger.stack) > 1):
-            if self._thread in current_frames():
+            if self._thread in running_threads():
                 return OTHER_THREAD
             self.clock.pause()  # it died in the middle
             self.clock.ledger.unwind()

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from ...machine.frames import current_frames
+from ...machine.frames import lines_of
 
 START_TIMEOUT_S = 60.0
 """Most time for the one process to start; most of it imports torch."""
@@ -84,11 +84,10 @@ def _trains_when_imported() -> bool:
     if path is None or name == "__main__" or name.endswith(".__main__"):
         return False  # nothing is imported again
     line = None
-    frame = current_frames().get(threading.main_thread().ident or 0)
-    while frame is not None:
-        if frame.f_code.co_name == "<module>" and frame.f_globals is vars(main):
-            line = frame.f_lineno
-        frame = frame.f_back
+    for code, at, names in lines_of(threading.main_thread().ident or 0):
+        if code.co_name == "<module>" and names is vars(main):
+            line = at
+            break
     if line is None:  # the file has come to its end; what it started may go on in a thread
         return threading.current_thread() is not threading.main_thread()
     try:

@@ -20,10 +20,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import CodeType
 from typing import NamedTuple
 
-from ...machine.frames import CAN_LOOK, current_frames
+from ...machine.frames import CAN_LOOK, Place, stack_of
 from ...timing.clock import StepClock
 from ...timing.ledger import (
     BACKWARD,
@@ -76,17 +75,14 @@ WORK = frozenset({H2D, FORWARD, BACKWARD, OPTIMIZER, LOOP, COMPUTE})
 RARE = frozenset({CALLBACKS, LOGGING, CHECKPOINT, VALIDATION})
 """Buckets that may be open seldom, and for long."""
 
-DEEPEST = 200
-"""Frames of a stack that are kept, the innermost: recursion goes deeper."""
-
 _before: list[float] = []
 """The interpreter's own switch interval while ours is set."""
 
 STEADY, LONG_STEP = -1, -2
 """Phases that are no step's number."""
 
-Stack = tuple[tuple[CodeType, int], ...]
-"""Code and place in its bytecode, the outermost first."""
+Stack = tuple[Place, ...]
+"""The outermost first."""
 
 
 class Look(NamedTuple):
@@ -279,18 +275,3 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-def stack_of(thread: int) -> Stack:
-    """Return the stack of a thread; empty where there is none.
-
-    Args:
-        thread: Its identity, as `threading.get_ident` gives it.
-    """
-    frame = current_frames().get(thread)
-    found: list[tuple[CodeType, int]] = []
-    while frame is not None and len(found) < DEEPEST:
-        found.append((frame.f_code, frame.f_lasti))
-        frame = frame.f_back
-    found.reverse()
-    return tuple(found)
