@@ -32,9 +32,9 @@ imports: $(STAMP)
 	$(BIN)/lint-imports
 
 # A test process for each CPU, four at most (JOBS=0: all in one). How they are shared out stands in tests/conftest.py.
-# Nothing is tried again: a test that fails now and then is a defect.
+# Nothing is tried again: a test that fails now and then is a defect, and a test process that crashes ends the run.
 JOBS ?= logical
-TEST := -n $(JOBS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+TEST := -n $(JOBS) --maxprocesses 4 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
 UNIT := not ui and not gpu and not bench and not ecosystem and not packaging
 
 unit: $(STAMP)

@@ -41,6 +41,58 @@ looker.join()
 print("done")
 """
 
+CRASHES = """
+import functools, sys, threading
+from stallmeter.machine.frames import stack_of
+
+def numbers(count):
+    for i in range(count):
+        yield from inner(i)
+
+def inner(i):
+    yield [j for j in range(3)]
+    yield (lambda: i)()
+
+class Held:
+    def __enter__(self):
+        return self
+    def __exit__(self, *_):
+        return False
+    def __del__(self):
+        (lambda x: x)(1)
+
+def deep(depth):
+    with Held():
+        if depth:
+            return functools.reduce(lambda a, b: a + b, map(lambda x: deep(depth - 1) if x else 0, [1, 0]))
+        return sum(1 for _ in numbers(4)) + len(sorted(range(5), key=lambda x: -x))
+
+def fails(depth):
+    if depth:
+        fails(depth - 1)
+    raise ValueError
+
+done = threading.Event()
+main = threading.get_ident()
+
+def look():
+    while not done.is_set():
+        stack_of(main)
+
+sys.setswitchinterval(1e-6)
+looker = threading.Thread(target=look)
+looker.start()
+for round in range(100_000):
+    deep(round % 12)
+    try:
+        fails(round % 12)
+    except ValueError:
+        pass
+done.set()
+looker.join()
+print("done")
+"""
+
 
 class Standing:
     """A thread that stands in a function until it is let go."""
@@ -193,3 +245,9 @@ def test_a_collection_meanwhile_does_not_stop_the_program(look):
     program = HANGS.format(look=look)
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert ended.stdout == "done\n", ended.stderr
+
+
+def test_a_thread_that_goes_on_meanwhile_is_read_as_it_was():
+    """A walk by ``frame.f_back`` in Python reads what is no frame any more on Python 3.11.7, and crashes."""
+    ended = subprocess.run([sys.executable, "-X", "faulthandler", "-c", CRASHES], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")
