@@ -4,6 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+IN_WORKERS = frozenset(
+    {"cold-cache", "fetch-stall", "input-bound", "no-workers", "prep-stall", "slow-batches", "too-few-workers"}
+)
+"""Rules whose seconds are spent where batches are made."""
+
+STEPS, LONG_STEPS, WARMUP = "steps", "long steps", "warmup"
+"""What is looked into besides a bucket: the steps' own work, that of the long ones, that of the first ones."""
+
+BUCKET_OF = {
+    "checkpoint-stall": "checkpoint",
+    "compute-bound": STEPS,
+    "host-sync": STEPS,
+    "launch-bound": STEPS,
+    "low-utilization": STEPS,
+    "slow-callback": "callbacks",
+    "slow-logging": "logging",
+    "slow-start": WARMUP,
+    "step-outliers": LONG_STEPS,
+    "validation-heavy": "validation",
+}
+"""Rules whose seconds are those of one bucket of the loop's thread, or of its steps."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeSpot:
@@ -57,7 +79,7 @@ class CodeLook:
     rule: str
     """The verdict that asked for it; empty where none did."""
     bucket: str = ""
-    """Bucket of the ledger that was looked into; empty for workers."""
+    """Bucket of the ledger that was looked into, or steps; empty for workers."""
     part: str = ""
     """Its named part (a callback, a logger); empty for all of it."""
     loader: int = 0

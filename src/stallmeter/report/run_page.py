@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..records.code import BUCKET_OF, IN_WORKERS
 from ..records.interfaces import Page
-from ..rules.location import IN_BUCKET, IN_WORKERS
 from ..version import VERSION
 from . import markdown
 from .model import Report
@@ -34,7 +34,7 @@ def build_page(report: Report, files: Mapping[str, Path], *, final: bool) -> Pag
 
 def _places(report: Report) -> dict[str, str]:
     """Return the function that most of a bucket is in, by bucket."""
-    buckets = dict.fromkeys(IN_WORKERS, "data_wait") | IN_BUCKET
+    buckets = dict.fromkeys(IN_WORKERS, "data_wait") | BUCKET_OF
     found = [(buckets.get(d.rule), d.location) for d in reversed(report.verdict.diagnoses)]
     return {
         bucket: one_line(place.function, NAME_LIMIT)

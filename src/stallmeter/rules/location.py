@@ -5,27 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..records import CodeLook
+from ..records.code import BUCKET_OF, IN_WORKERS, WARMUP
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location
 from ..window import Window
 from ..workers.function_gain import FunctionGain, gain_without_function, shares
-
-IN_WORKERS = frozenset(
-    {"cold-cache", "fetch-stall", "input-bound", "no-workers", "prep-stall", "slow-batches", "too-few-workers"}
-)
-"""Rules whose seconds are spent where batches are made."""
-
-IN_BUCKET = {
-    "checkpoint-stall": "checkpoint",
-    "compute-bound": "steps",
-    "host-sync": "steps",
-    "launch-bound": "steps",
-    "low-utilization": "steps",
-    "slow-callback": "callbacks",
-    "slow-logging": "logging",
-    "step-outliers": "long steps",
-    "validation-heavy": "validation",
-}
-"""Rules whose seconds are those of one bucket of the loop's thread, or of all the steps' own work."""
 
 SAMPLES = "samples"
 """The method of looks at the training thread."""
@@ -35,6 +18,12 @@ LEAST_SAMPLES = 10
 
 LEAST_PCT = 20.0
 """A function with a smaller share is not where the time goes."""
+
+WORTH_PCT = 3.0
+"""Predicted rise of throughput from which on it is told; repeated measurements differ by as much."""
+
+SLOW_ITEMS = 3
+"""So many of the slow items are named."""
 
 
 def located(diagnosis: Diagnosis, window: Window) -> Diagnosis:
@@ -60,10 +49,6 @@ def _evidence(look: CodeLook) -> tuple[Evidence, ...]:
     return (Evidence("samples of the training thread's stack, for the place", float(look.seen), "samples"),)
 
 
-SLOW_ITEMS = 3
-"""So many are named."""
-
-
 def _slow_items(look: CodeLook) -> list[Evidence]:
     """Return which items made a batch slow: their indices, times and sizes, never what they hold."""
     found = []
@@ -71,10 +56,6 @@ def _slow_items(look: CodeLook) -> list[Evidence]:
         size = "" if item.size_bytes is None else f", {item.size_bytes:,} bytes"
         found.append(Evidence(f"item {item.index} of the dataset{size}", item.wall_s, "s", look.item_s, "median item"))
     return found
-
-
-WORTH_PCT = 3.0
-"""Predicted rise of throughput from which on it is told; repeated measurements differ by as much."""
 
 
 def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
@@ -118,11 +99,11 @@ def _look(diagnosis: Diagnosis, window: Window) -> CodeLook | None:
         return window.code.at("workers")
     if rule == "slow-start":
         in_steps = (window.ledger.warmup_s or 0.0) > (window.ledger.start_s or 0.0)
-        return window.code.at("startup", "warmup" if in_steps else "start")
+        return window.code.at("startup", WARMUP if in_steps else "start")
     if rule == "step-time-drift":
         grown = window.steps.drift
         return None if grown is None else window.code.at("loop", grown.bucket, diagnosis.culprit or "")
-    bucket = IN_BUCKET.get(rule)
+    bucket = BUCKET_OF.get(rule)
     if bucket is None:
         return None
     named = bucket in ("callbacks", "logging")  # a culprit elsewhere is no part of the bucket

@@ -1,12 +1,14 @@
-"""The lines of single functions, timed one by one: where a function's own code holds the time, no call tells which.
+"""Lines of functions: which one a place in the bytecode belongs to, and how long each of them takes.
 
-`sys.settrace` looks at no other function's lines. What is called from a line counts as the line's, but for other
-functions that are looked at: they have lines of their own.
+Lines are timed one by one where a function's own code holds the time, for no call tells which. `sys.settrace` looks at
+no other function's lines. What is called from a line counts as the line's, but for other functions that are looked at:
+they have lines of their own.
 """
 
 from __future__ import annotations
 
 import sys
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
@@ -14,6 +16,28 @@ from types import CodeType, FrameType
 from typing import Any
 
 Local = Callable[[FrameType, str, Any], Any]
+
+
+class LineTables:
+    """The line of a place in some code; each table is made once."""
+
+    def __init__(self) -> None:
+        # By the identity of the codes, which are kept: a code's hash reads all of its instructions.
+        self._known: dict[int, tuple[CodeType, list[int], list[int]]] = {}
+
+    def line(self, code: CodeType, at: int) -> int:
+        """Return the line at an offset in the bytecode; that of the function where none is told.
+
+        Args:
+            code: Of the function.
+            at: Bytes from its beginning; -1 before it has begun.
+        """
+        known = self._known.get(id(code))
+        if known is None:
+            table = [(begin, line) for begin, _, line in code.co_lines() if line is not None]
+            known = self._known[id(code)] = code, [begin for begin, _ in table], [line for _, line in table]
+        which = bisect_right(known[1], at) - 1
+        return known[2][which] if which >= 0 else code.co_firstlineno
 
 
 class LineTimer:

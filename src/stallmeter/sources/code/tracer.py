@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import sys
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from time import perf_counter_ns, thread_time_ns
 from types import CodeType, FrameType
@@ -19,6 +18,7 @@ from typing import Any
 
 from ...machine.procfs import open_run_queue, read_run_queue, run_queue_ns
 from .fold import Frame, Seen
+from .lines import LineTables
 from .whose import Function, Whose
 
 MAY_WAIT_NS = 30_000
@@ -126,7 +126,7 @@ class CallTracer:
         self._settle: Settle = _nothing
         self._fd: int | None = None
         self._event_ns, self._slower = _costs()
-        self._lines: dict[CodeType, tuple[list[int], list[int]]] = {}
+        self._lines = LineTables()
 
     @property
     def is_cut(self) -> bool:
@@ -221,17 +221,8 @@ class CallTracer:
                 continue
             asked = stack
             if stack and node.code is not None:
-                asked = (*stack[:-1], Frame(stack[-1].function, self._line(node.code, callee.asked_at)))
+                asked = (*stack[:-1], Frame(stack[-1].function, self._lines.line(node.code, callee.asked_at)))
             yield from self._walk(callee, (*asked, Frame(function)))
-
-    def _line(self, code: CodeType, offset: int) -> int:
-        known = self._lines.get(code)
-        if known is None:
-            found = [(start, line) for start, _, line in code.co_lines() if line is not None]
-            known = self._lines[code] = [start for start, _ in found], [line for _, line in found]
-        starts, lines = known
-        at = bisect_right(starts, offset) - 1
-        return lines[at] if at >= 0 else 0
 
 
 def why_not() -> str | None:

@@ -6,12 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ...records import CodeItem, CodeLook, CodeSpot, CodeStack, Event
+from ...records.code import IN_WORKERS
 from .batch_look import Order
-
-CAUSES = frozenset(
-    {"cold-cache", "fetch-stall", "input-bound", "no-workers", "prep-stall", "slow-batches", "too-few-workers"}
-)
-"""Verdicts that a look into the making of batches explains."""
 
 MIN_STEPS = 10
 """Steps before the look, so that it shows steady ones."""
@@ -68,7 +64,7 @@ class WorkerLook:
             steps: Steps so far.
         """
         workers = self._workers()
-        if rule not in CAUSES or steps < MIN_STEPS or workers is None or self._order is not None:
+        if rule not in IN_WORKERS or steps < MIN_STEPS or workers is None or self._order is not None:
             return
         number, loader = workers
         what = number, rule == "slow-batches"

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...records import BUCKETS, CodeLook
+from ...records.code import BUCKET_OF, LONG_STEPS, STEPS, WARMUP
 from ...timing.clock import StepClock
 from ...timing.ledger import CALLBACKS, CHECKPOINT, LOGGING, START, VALIDATION
 from ...window import Window
@@ -55,24 +56,7 @@ MEDIAN_TICKS = 8
 SHORT_S = 0.2
 """Steps of which three take less are missed by glances now and then."""
 
-STEPS, LONG_STEPS, WARMUP = "steps", "long steps", "warmup"
-"""What is looked into besides a bucket: the steps' own work, that of the long ones, that of the first ones."""
-
 DRIFT = "step-time-drift"
-
-BUCKET_OF = {
-    "slow-callback": "callbacks",
-    "slow-logging": "logging",
-    "checkpoint-stall": "checkpoint",
-    "validation-heavy": "validation",
-    "compute-bound": STEPS,
-    "host-sync": STEPS,
-    "launch-bound": STEPS,
-    "low-utilization": STEPS,
-    "step-outliers": LONG_STEPS,
-    "slow-start": WARMUP,
-}
-"""What each verdict asks for. A drift asks for the bucket that grew, as it is by then."""
 
 _RULE = {bucket: rule for rule, bucket in reversed(BUCKET_OF.items())} | {"start": "slow-start"}
 

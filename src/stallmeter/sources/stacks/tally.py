@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from types import CodeType
 
 from ..code.fold import Frame, Seen
+from ..code.lines import LineTables
 from ..code.whose import Function, Whose
 from .sampler import Look, Stack
 
@@ -58,24 +57,16 @@ class Reading:
 
     def __init__(self, whose: Whose) -> None:
         self._whose = whose
-        self._lines: dict[int, tuple[CodeType, list[int], list[int]]] = {}
+        self._lines = LineTables()
 
     def seen(self, tallies: Iterable[Tally]) -> list[Seen]:
         """Return the stacks of tallies with their time."""
         return [Seen(self._frames(stack), ns / 1e9) for tally in tallies for stack, ns in tally.items()]
 
     def _frames(self, stack: Stack) -> tuple[Frame, ...]:
-        frames = [Frame(_imported(self._whose.code(code)), self._line(code, at)) for code, at in stack]
+        frames = [Frame(_imported(self._whose.code(code)), self._lines.line(code, at)) for code, at in stack]
         driver = next((i for i, frame in enumerate(frames) if frame.function.file.startswith(DRIVERS)), 0)
         return tuple(frames[driver:])
-
-    def _line(self, code: CodeType, at: int) -> int:
-        known = self._lines.get(id(code))
-        if known is None:
-            table = [(begin, line or 0) for begin, _, line in code.co_lines()]
-            known = self._lines[id(code)] = code, [begin for begin, _ in table], [line for _, line in table]
-        which = bisect_right(known[1], at) - 1
-        return known[2][which] if which >= 0 else code.co_firstlineno
 
 
 def _imported(function: Function) -> Function:
