@@ -12,7 +12,7 @@ from stallmeter.records.diagnosis import Advice, Diagnosis, Severity
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.batch_handoff import BatchHandoff
 from stallmeter.rules.cpu_throttled import CpuThrottled
-from stallmeter.rules.evaluation import evaluate, won_s
+from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.fetch_stall import FetchStall
 from stallmeter.rules.idle_workers import IdleWorkers
 from stallmeter.rules.input_bound import InputBound
@@ -23,6 +23,7 @@ from stallmeter.rules.rule import Rule
 from stallmeter.rules.slow_batches import SlowBatches
 from stallmeter.rules.too_few_workers import TooFewWorkers
 from stallmeter.rules.too_many_workers import TooManyWorkers
+from stallmeter.rules.weight import won_s
 from stallmeter.window import Window
 
 from .waiting import waiting
@@ -263,7 +264,10 @@ def test_a_cause_whose_removal_wins_nothing_is_not_the_primary() -> None:
     )  # fmt: skip
     assert verdict.primary is not None
     assert verdict.primary.rule == "too-few-workers"
-    assert won_s(callback, made) < won_s(verdict.primary, made) < verdict.primary.time_lost_s < callback.time_lost_s
+    whole = {"training_s": made.ledger.training_s, "wall_s": made.ledger.wall_s}
+    assert (
+        won_s(callback, **whole) < won_s(verdict.primary, **whole) < verdict.primary.time_lost_s < callback.time_lost_s
+    )
 
 
 def test_workers_that_pause_while_cpus_are_free_keep_up() -> None:

@@ -15,9 +15,7 @@ from . import ALL_RULES
 from .confidence import calibrated, signs
 from .location import located, with_gain
 from .rule import Rule
-
-HEALTHY = "compute-bound"
-"""The rule that says that nothing else costs much."""
+from .weight import HEALTHY, as_it_matters, only_informs, won_s
 
 CALIBRATED = frozenset(rule.id for rule in ALL_RULES)
 """Rules whose verdicts the confidence was fitted to."""
@@ -25,19 +23,9 @@ CALIBRATED = frozenset(rule.id for rule in ALL_RULES)
 CAUSE_UNKNOWN = "input-bound"
 """The rule that says that the cause is not known: no alternative to one that is."""
 
-BEFORE_TRAINING = frozenset({"slow-start"})
-"""Rules whose gain is one of the whole wall time."""
-
 WORTH_PCT = 5.0
 """Predicted rise of throughput from which on another number of workers is recommended though nothing warns: twice the
 noise of a step time (benchmarks/workers)."""
-
-
-MATTERS_PCT = 5.0
-"""Predicted rise of throughput from which on a loss is worth a warning; benchmarks/faults counts from there, too."""
-
-UNSURE_PCT = 10.0
-"""Below this a prediction may be noise: two runs of one program differ by 8 % in 2 of 10 cases (benchmarks/faults)."""
 
 
 def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguarded) -> Verdict:
@@ -77,7 +65,7 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
     superseded = {rule for found in diagnoses for rule in found.supersedes}
     diagnoses = [located(found, window) for found in diagnoses if found.rule not in superseded]
     outlook = guard("the num_workers model", lambda: forecast(window))
-    ordered = sorted(diagnoses, key=lambda d: (only_informs(d), -won_s(d, window), d.rule))
+    ordered = sorted(diagnoses, key=lambda d: (only_informs(d), -_won_s(d, window), d.rule))
     ordered, contrary = _in_accord_with_the_first(ordered, by_id)
     rivals += contrary
     own = {name for name, rule in by_id.items() if getattr(rule, "own_severity", False)}
@@ -94,21 +82,6 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
         abstained=tuple(abstained),
         num_workers=None if outlook is None else _accord(outlook, cures, ruled_out, ordered),
     )
-
-
-def only_informs(diagnosis: Diagnosis) -> bool:
-    """Whether it tells of no loss: what costs time stands where that puts it, however harmless it is elsewhere."""
-    return diagnosis.severity is Severity.INFO and not diagnosis.time_lost_s
-
-
-def as_it_matters(diagnosis: Diagnosis) -> Diagnosis:
-    """Let a warning inform only, where its small gain may be none that matters."""
-    first = diagnosis.advice[0] if diagnosis.advice else None
-    gain_pct, interval = (first.predicted_gain_pct, first.gain_interval_pct) if first else (None, None)
-    if diagnosis.severity is Severity.INFO or gain_pct is None or interval is None:
-        return diagnosis
-    small = gain_pct < UNSURE_PCT and interval[0] < MATTERS_PCT
-    return replace(diagnosis, severity=Severity.INFO) if small else diagnosis
 
 
 def _is_alone(window: Window) -> bool:
@@ -146,13 +119,13 @@ def _sure_or_not(ordered: list[Diagnosis], rivals: Sequence[Diagnosis], window: 
         return None
     primary = ordered[0]
     others = [d for d in ordered[1:] if d.severity is not Severity.INFO]
-    next_s = max((won_s(d, window) for d in others), default=0.0)
+    next_s = max((_won_s(d, window) for d in others), default=0.0)
     named = [d for d in (*others, *rivals) if d.severity is not Severity.INFO and d.rule != CAUSE_UNKNOWN]
-    runner_up = max(named, key=lambda d: won_s(d, window), default=None)
+    runner_up = max(named, key=lambda d: _won_s(d, window), default=None)
     # A user's own rule, and what costs no time and so was not measured by its removal, keep their own confidence.
     if primary.rule not in CALIBRATED or not (primary.time_lost_s or primary.rule == HEALTHY):
         return runner_up
-    ordered[0] = replace(primary, confidence=calibrated(signs(primary, won_s(primary, window), next_s, window)))
+    ordered[0] = replace(primary, confidence=calibrated(signs(primary, _won_s(primary, window), next_s, window)))
     return runner_up
 
 
@@ -170,14 +143,8 @@ def _ask(rule: Rule, window: Window) -> Diagnosis | Abstention | None:
     return Abstention(rule.id, missing) if missing else sound_diagnosis(rule.check(window))
 
 
-def won_s(diagnosis: Diagnosis, window: Window) -> float:
-    """Return the seconds that the first advice is predicted to win back: at most those lost, all where none is."""
-    gain_pct = diagnosis.advice[0].predicted_gain_pct if diagnosis.advice else None
-    # What precedes training is a gain of the whole run.
-    whole_s = window.ledger.wall_s if diagnosis.rule in BEFORE_TRAINING else window.ledger.training_s
-    if gain_pct is None or not whole_s:
-        return diagnosis.time_lost_s
-    return min(diagnosis.time_lost_s, whole_s * gain_pct / (100.0 + gain_pct))
+def _won_s(diagnosis: Diagnosis, window: Window) -> float:
+    return won_s(diagnosis, training_s=window.ledger.training_s, wall_s=window.ledger.wall_s)
 
 
 def _accord(outlook: Outlook, cures: set[str], ruled_out: set[str], diagnoses: Sequence[Diagnosis]) -> WorkerAdvice:

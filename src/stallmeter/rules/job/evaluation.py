@@ -12,7 +12,7 @@ from ...ranks.job import GPU_FACTS, Job, RankView
 from ...records.diagnosis import Abstention, Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
 from ...workers.job import advise_job
 from .. import ALL_RULES
-from ..evaluation import BEFORE_TRAINING, as_it_matters, only_informs
+from ..weight import BEFORE_TRAINING, HEALTHY, as_it_matters, only_informs, won_s
 from . import JOB_RULES
 from .gain import job_gain
 from .losses import COMPUTE, Loss, group_of, losses, why_not_judged
@@ -24,9 +24,6 @@ WORTH_SHARE = 0.05
 
 CRITICAL_SHARE = 0.2
 """As for input wait, which XProf calls high from 20 %."""
-
-HEALTHY = "compute-bound"
-"""The rule that says that nothing else costs much: steps that are waits for others look like that, too."""
 
 _FAMILIES: Mapping[str, str] = {rule.id: getattr(rule, "family", rule.id) for rule in ALL_RULES}
 """Rules that explain the same seconds, by rule; a rule without a family is one by itself."""
@@ -325,12 +322,7 @@ def _finite(view: RankView | None) -> list[Diagnosis]:
 
 
 def _won_s(job: Job, diagnosis: Diagnosis) -> float:
-    """Return the seconds that the first advice is predicted to win back: at most those lost, all where none is."""
-    gain_pct = diagnosis.advice[0].predicted_gain_pct if diagnosis.advice else None
-    whole_s = job.wall_s if diagnosis.rule in BEFORE_TRAINING else job.training_s
-    if gain_pct is None or not whole_s or not 0.0 <= gain_pct < math.inf:
-        return diagnosis.time_lost_s
-    return min(diagnosis.time_lost_s, whole_s * gain_pct / (100.0 + gain_pct))
+    return won_s(diagnosis, training_s=job.training_s, wall_s=job.wall_s)
 
 
 def _lost_s(job: Job, warnings: Sequence[Diagnosis]) -> tuple[float, float]:

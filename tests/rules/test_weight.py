@@ -1,0 +1,33 @@
+"""What a diagnosis weighs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from stallmeter.records.diagnosis import Advice, Diagnosis, Severity
+from stallmeter.rules.weight import won_s
+
+
+def _diagnosis(gain_pct: float | None, rule: str = "slow-callback") -> Diagnosis:
+    return Diagnosis(
+        rule=rule, severity=Severity.WARNING, title="", summary="", time_lost_s=40.0, share_pct=40.0, confidence=0.9,
+        advice=(Advice.of("Run it less often.", gain_pct=gain_pct),),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gain_pct", "seconds"),
+    [(None, 40.0), (0.0, 0.0), (25.0, 20.0), (400.0, 40.0), (math.nan, 40.0), (math.inf, 40.0)],
+)
+def test_seconds_that_a_gain_wins_back_are_at_most_those_lost(gain_pct, seconds):
+    assert won_s(_diagnosis(gain_pct), training_s=100.0, wall_s=120.0) == pytest.approx(seconds)
+
+
+def test_what_precedes_training_gains_of_the_whole_run():
+    assert won_s(_diagnosis(20.0, "slow-start"), training_s=60.0, wall_s=120.0) == pytest.approx(20.0)
+
+
+def test_without_a_time_the_loss_counts():
+    assert won_s(_diagnosis(20.0), training_s=None, wall_s=None) == 40.0
