@@ -32,8 +32,8 @@ def bare_run(
     is_killed: bool = False,
     **options: Any,
 ) -> Run:
-    """Put together what measures no hardware and no workers, and asks no rule, unless it is told to."""
-    quiet = {"hardware": False, "workers": False, "rules": (), "console": False}
+    """Put together what measures no hardware and no workers, looks at no stack and asks no rule, unless told to."""
+    quiet = {"hardware": False, "workers": False, "loop_looks": False, "rules": (), "console": False}
     return assemble(
         Options(directory=directory, **{**quiet, **options}),
         RunContext(recordings=directory, rank=rank, world_size=world_size, is_killed=is_killed),

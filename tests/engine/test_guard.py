@@ -122,9 +122,11 @@ class Bench:
         trackers: Sequence[Any] = (),
         budget_s: float = 20,
         interval_s: float = 0.02,
+        loop_looks: bool = False,
     ) -> Monitor:
         return bare_monitor(
             self.folder,
+            loop_looks=loop_looks,
             close_budget_s=budget_s,
             interval_s=interval_s,
             rules=[*rules, self.rule],
@@ -557,7 +559,7 @@ def test_no_thread_can_be_had(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> 
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    monitor = bench.start()
+    monitor = bench.start(loop_looks=True)
     bench.train(monitor)
     monitor.close()
     monkeypatch.undo()
