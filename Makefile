@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check lint types imports unit coverage test-packaging test-ui bench-overhead bench-ledger bench-faults bench-workers bench-loaders bench-ranks bench-loops bench-lines bench-gpu soak test-matrix test-ecosystem test-upstream test-pythons docs clean
+.PHONY: demo test check lint types imports unit coverage test-long test-packaging test-ui bench-overhead bench-ledger bench-faults bench-workers bench-loaders bench-ranks bench-loops bench-lines bench-gpu soak test-matrix test-ecosystem test-upstream test-pythons docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -35,14 +35,19 @@ imports: $(STAMP)
 # Nothing is tried again: a test that fails now and then is a defect, and a test process that crashes ends the run.
 JOBS ?= logical
 TEST := -n $(JOBS) --maxprocesses 4 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
-UNIT := not ui and not gpu and not bench and not ecosystem and not packaging
+REST := not ui and not gpu and not bench and not ecosystem and not packaging
+UNIT := not long and $(REST)
 
 unit: $(STAMP)
 	$(BIN)/python -m pytest $(TEST) -m '$(UNIT)'
 
 # The same tests with the share of lines that they run, in the test processes alone: tests of whole programs add none.
 coverage: $(STAMP)
-	$(BIN)/python -m pytest $(TEST) -m '$(UNIT)' --cov=src/stallmeter --cov-report=term:skip-covered
+	$(BIN)/python -m pytest $(TEST) -m '$(REST)' --cov=src/stallmeter --cov-report=term:skip-covered
+
+# Jobs of several ranks, servers that fail, how programs end and what they leave. Continuous integration runs it, too.
+test-long: $(STAMP)
+	$(BIN)/python -m pytest $(TEST) -m 'long and $(REST)'
 
 # Builds the package and installs it where nothing else is. Continuous integration runs it after `make test`.
 test-packaging: $(STAMP)
@@ -64,7 +69,7 @@ $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	touch $@
 
 test-matrix: $(OLDEST)/.installed
-	$(OLDEST)/bin/python -m pytest $(TEST) -m '$(UNIT)'
+	$(OLDEST)/bin/python -m pytest $(TEST) -m '$(REST)'
 
 # Other projects' libraries and loaders, unchanged, in an environment of their own.
 ECOSYSTEM := .venv-ecosystem

@@ -87,6 +87,7 @@ def test_what_is_reported() -> None:
     assert table([good, missed]).count("\n") == 3
 
 
+@pytest.mark.long
 def test_a_draw_is_recorded_swept_and_judged(tmp_path: Path) -> None:
     """For real, on a loader that waits: two workers are twice as fast as one."""
     one = replace(draw(5), work=Work(blocked_s=0.004), batch_size=4, start=1, step_s=0.002, floats=8, step="device")

@@ -27,7 +27,7 @@ import stallmeter
 from .conftest import ListTracker
 
 torch.set_num_threads(1)
-pytestmark = pytest.mark.usefixtures("quick_collections", "own_semaphores")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_collections", "own_semaphores")]
 SETTLE = 20
 """Runs after which all is imported, cached and allocated that stays."""
 

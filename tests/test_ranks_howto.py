@@ -18,6 +18,8 @@ from stallmeter.report.model import read_history
 from .test_howto import blocks
 from .warm import NO_PICTURES
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples/straggler.py"
 RUN = f"{NO_PICTURES}import runpy, sys\nrunpy.run_path(sys.argv.pop(1), run_name='__main__')\n"

@@ -352,6 +352,7 @@ def assert_same_numbers_and_batches(folder: Path) -> None:
     assert trials[0][0] == trials[1][0]
 
 
+@pytest.mark.long
 def test_two_ranks_under_torchrun(forks: Forks, tmp_path: Path) -> None:
     where = ["--nnodes", "1", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", free_port()]
     env = environment(OMP_NUM_THREADS="1")
@@ -359,6 +360,7 @@ def test_two_ranks_under_torchrun(forks: Forks, tmp_path: Path) -> None:
     assert_same_numbers_and_batches(tmp_path)
 
 
+@pytest.mark.long
 def test_two_ranks_of_lightning_ddp(forks: Forks, tmp_path: Path) -> None:
     """Started by hand, as Lightning allows: its launcher would start another interpreter."""
     group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "NODE_RANK": "0"}

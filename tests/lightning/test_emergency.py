@@ -13,6 +13,8 @@ from stallmeter.report.model import read_history
 from ..servers import FaultServer
 from ..warm import NO_PICTURES, Forks
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("lightning.pytorch")
 
 PROGRAM = """

@@ -20,6 +20,8 @@ from stallmeter.report.model import Report, read_history
 from ..warm import Forks
 from .ending import BEFORE, STEPS, WORKERS
 
+pytestmark = pytest.mark.long
+
 HERE = Path(__file__).parent
 NOT_OURS = re.compile(r"(?m)^stallmeter: .*\n")
 DIED = re.compile(r"RuntimeError: DataLoader worker \(.*\) (is killed|exited unexpectedly)")

@@ -16,6 +16,8 @@ from stallmeter.report.model import read_history
 from ..ports import free_port
 from ..warm import Forks
 
+pytestmark = pytest.mark.long
+
 HERE = Path(__file__).parent
 
 

@@ -149,6 +149,7 @@ def test_a_loop_that_counts_no_updates(batches: int, per_step: float) -> None:
     assert found.per_step == per_step
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="gloo between two processes, as tested")
 def test_two_real_ranks(forks: Forks, tmp_path: Path) -> None:
     """No ledger shows a slow backward pass; without the flight recorder, as before torch 2.9, DDP's own times do."""

@@ -20,6 +20,8 @@ from ..ports import free_port
 from ..warm import Forks
 from .test_run_folder import TORCHRUN, clean_environment
 
+pytestmark = pytest.mark.long
+
 PROGRAM = Path(__file__).with_name("job_ranks.py")
 DIES_AT = 45
 

@@ -292,6 +292,7 @@ def test_two_processes_of_one_rank_do_not_write_one_file(tmp_path: Path) -> None
     assert len({monitor.folder for monitor in monitors}) == 2
 
 
+@pytest.mark.long
 def test_nobody_talks_any_more_when_the_interpreter_ends(tmp_path: Path) -> None:
     """A thread that came back out of a call of torch's then would abort the process."""
     program = """
@@ -351,6 +352,7 @@ def assert_common(directory: Path, fits: int) -> None:
 TORCHRUN = "from torch.distributed.run import main; main()"
 
 
+@pytest.mark.long
 def test_two_nodes_and_two_starts_of_torchrun_on_one_port(forks: Forks, tmp_path: Path) -> None:
     """The launchers are forks; the ranks that they start are interpreters of their own."""
     where = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", free_port()]

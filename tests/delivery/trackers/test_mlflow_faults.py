@@ -32,7 +32,7 @@ from ...servers import FaultProxy, MlflowServer  # noqa: E402
 from ...warm import NO_PICTURES, Forks  # noqa: E402
 from .runs import WatchedTracker, complete, in_mlflow, in_recording, sync_patiently, train  # noqa: E402
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.long]
 
 HANG_S = 30.0
 """Closing has a budget of 0.8 s in these runs: who takes this long hangs."""

@@ -85,6 +85,7 @@ def run_with(directory: Path, tracker: MlflowTracker, name: str) -> Monitor:
     return monitor
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("drawings")
 @settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(NAMES)
@@ -137,6 +138,7 @@ def assert_nowhere(folder: Path, *texts: str) -> None:
             assert secret not in text
 
 
+@pytest.mark.long
 @pytest.mark.server
 @pytest.mark.usefixtures("drawings")
 @pytest.mark.parametrize("fault", ["none", "refused", "hung", 500, 401])

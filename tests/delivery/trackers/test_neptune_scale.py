@@ -233,6 +233,7 @@ def test_a_program_that_the_clients_process_imports_does_not_train_again(monkeyp
         NeptuneScaleTracker.open_run(offline=True)
 
 
+@pytest.mark.long
 def test_a_server_that_hangs_delays_no_step_and_the_end_by_its_budget(
     server: NeptuneScaleServer, tmp_path: Path
 ) -> None:
@@ -256,6 +257,7 @@ def test_a_server_that_hangs_delays_no_step_and_the_end_by_its_budget(
     }
 
 
+@pytest.mark.long
 def test_closing_says_what_sends_the_rest(server: NeptuneScaleServer, caplog: pytest.LogCaptureFixture) -> None:
     server.hangs.set()
     tracker = NeptuneScaleTracker.open_run(patience_s=2.0)
