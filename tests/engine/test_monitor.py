@@ -31,9 +31,9 @@ from stallmeter.records import (
     WindowRecord,
     WorkerBatch,
 )
+from stallmeter.records.rows import is_kept
 from stallmeter.report.drawing import ChildDrawing
 from stallmeter.rules import ALL_RULES
-from stallmeter.timing.rows import is_kept
 from stallmeter.window import Window
 
 from ..conftest import FakeSource, FakeTime, ListTracker

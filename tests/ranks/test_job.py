@@ -13,7 +13,7 @@ from stallmeter.ranks.job import RankView, assemble, facts_of, read_job
 from stallmeter.recording import Header, Recorder
 from stallmeter.records import Arrivals, Event, GpuSample, HostSample, LedgerRecord
 from stallmeter.records.diagnosis import Verdict
-from stallmeter.timing.rows import ROW
+from stallmeter.records.rows import ROW
 
 from .synthetic import STARTED_S, Program, Trained, always, chosen, late, records, train
 

@@ -26,10 +26,10 @@ from stallmeter.recording import Header, Recorder
 from stallmeter.recording.columns import read_columns
 from stallmeter.records import LedgerRecord, StepRecord
 from stallmeter.records.diagnosis import Advice, Diagnosis, Severity, Verdict
+from stallmeter.records.rows import is_kept
 from stallmeter.records.steps import BUCKETS
 from stallmeter.report.job.model import MOST_BESIDE, job_report
 from stallmeter.rules.job.evaluation import judge
-from stallmeter.timing.rows import is_kept
 
 STEPS = 700
 """More than are parsed at once."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stallmeter.ranks.merge import Merged, merge
 from stallmeter.ranks.steps import PHASES, RankSteps
-from stallmeter.timing.rows import is_kept
+from stallmeter.records.rows import is_kept
 
 from .synthetic import Own, Program, Trained, always, late, train
 

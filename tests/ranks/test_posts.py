@@ -28,7 +28,7 @@ from stallmeter.ranks.posts import (
 from stallmeter.recording import Header
 from stallmeter.records import Arrivals, LedgerRecord, StepRecord
 from stallmeter.records.diagnosis import Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
-from stallmeter.timing.rows import ROW
+from stallmeter.records.rows import ROW
 
 from .synthetic import Program, always, late, records, train
 

@@ -226,6 +226,30 @@ def test_the_number_of_workers_never_contradicts_the_cause(truth: str) -> None:
         assert not advice.predicted_gain_pct
 
 
+def test_workers_beside_a_loop_that_makes_its_batches_are_advised_though_cheaper_items_win_more() -> None:
+    made = waiting(workers=0, wait_s=0.1, batch_s=0.1, work_s=0.02, cpus=1.2, ready=None, head_ready=None)
+    verdict = evaluate(ALL_RULES, made)
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "prep-stall"
+    first, second, *_ = verdict.primary.advice
+    assert verdict.num_workers is not None
+    number, gain_pct = verdict.num_workers.recommended, verdict.num_workers.predicted_gain_pct or 0.0
+    assert number > 0
+    assert second.text.startswith(f"Set num_workers={number} ")
+    assert 5.0 < gain_pct < (first.predicted_gain_pct or 0.0)
+
+
+def test_that_cpus_are_missing_is_said_only_where_they_are() -> None:
+    """The loop's own work needs CPUs, too: without it they seem to be enough."""
+    busy = waiting(**CASES["prep-stall"])
+    summary = fires(PrepStall(), busy).summary
+    assert "loop and batches need 4.1 CPUs at full speed and can have 2.0" in summary
+    alone = waiting(**{**CASES["prep-stall"], "cpus": 8.0})
+    found = fires(PrepStall(), alone)
+    assert "at full speed" not in found.summary
+    assert not [a for a in found.advice if "more CPUs" in a.text]
+
+
 def test_tiny_data_without_workers_is_healthy() -> None:
     made = waiting(workers=0, wait_s=0.0005, work_s=0.002, batch_s=0.0004, ready=None, head_ready=None)
     assert [d.rule for d in evaluate(ALL_RULES, made).diagnoses if d.severity is not Severity.INFO] == []

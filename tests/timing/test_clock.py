@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stallmeter.records.rows import is_kept
 from stallmeter.timing.clock import DataSpan, StepClock
 from stallmeter.timing.ledger import COMPUTE, DATA_WAIT, FORWARD, OTHER, START, VALIDATION, Ledger, Span
-from stallmeter.timing.rows import is_kept
 
 from ..conftest import FakeTime
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stallmeter.records.rows import is_kept
 from stallmeter.window import Window
 from stallmeter.window.ledger import LedgerSignals
 from stallmeter.window.loader import LoaderSignals
@@ -34,6 +35,24 @@ def test_epochs_of_one_step(num_workers, count):
     made = epochs(40, first_wait_s=0.05, num_workers=num_workers, steps=1)
     assert (made.steps.step_time_s and made.steps.step_time_s.count) == count
     assert (made.steps.data_wait_s and made.steps.data_wait_s.median) == (0.05 if count else None)
+
+
+def test_the_mean_is_one_over_steps_not_over_time():
+    """A loop that is slow for a while has all steps of that while recorded, and few of the others."""
+    slow = [step(i, total_s=0.050) for i in range(3, 203)]
+    fast = [step(i, total_s=0.001, every=16) for i in range(203, 16_203) if is_kept(i, 16)]
+    assert len(fast) > 4 * len(slow)
+    made = window(*slow, *fast)
+    assert made.steps.step_time_s is not None
+    assert made.steps.step_time_s.mean == pytest.approx((200 * 0.050 + 16_000 * 0.001) / 16_200, rel=0.15)
+
+
+def test_one_late_look_at_the_clock_does_not_cost_the_others_their_detail():
+    """What a sampler that was held up takes at once is recorded thinly."""
+    even = [step(i, total_s=0.001, every=2) for i in range(3, 20_003) if is_kept(i, 2)]
+    late = [step(i, total_s=0.001, every=64) for i in range(20_003, 21_003) if is_kept(i, 64)]
+    made = window(*even, *late)
+    assert len(made.steps.steady) > 1000
 
 
 def test_validation_is_no_part_of_a_step():

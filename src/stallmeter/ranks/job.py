@@ -28,7 +28,7 @@ from ..records import (
     WorkerBatch,
 )
 from ..records.diagnosis import Verdict
-from ..timing.rows import is_kept
+from ..records.rows import is_kept
 from .arrivals import Exchanges, late_in_exchanges
 from .ddp import DdpExchange, ddp_exchange
 from .merge import Merged, merge

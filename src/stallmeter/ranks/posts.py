@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 from ..recording import Header, decode, encode
 from ..records import Arrivals, DdpTimes, LedgerRecord, StepRecord
 from ..records.diagnosis import Advice, Diagnosis, Severity, Verdict, WorkerAdvice
+from ..records.rows import ROW, is_kept
 from ..records.steps import BUCKETS
-from ..timing.rows import ROW, is_kept
 from .job import GPU_FACTS, HOST_FACTS, SUPPLY, RankView
 from .steps import PHASES, RankSteps, with_starts
 

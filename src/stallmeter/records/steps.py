@@ -70,6 +70,8 @@ class StepRecord:
     """True when the very batch that came next was already there (it then cost only the hand-over)."""
     outlier: bool = False
     """Recorded only because it was slow, where steps come too fast to record all: no part of the even sample."""
+    every: int = 1
+    """One row of so many was recorded when this step was, see `rows`: it stands for as many steps."""
 
     @property
     def step_time_s(self) -> float:

@@ -151,8 +151,10 @@ def _accord(outlook: Outlook, cures: set[str], ruled_out: set[str], diagnoses: S
     """Recommend another number of workers where it is a cure or gains enough, and no diagnosis speaks against it."""
     advice = outlook.advice
     change = advice.recommended - advice.current
-    kind = "more workers" if change > 0 else "fewer workers"
-    if change == 0 or kind in cures or (outlook.gain_pct >= WORTH_PCT and kind not in ruled_out):
+    kinds = {"more workers" if change > 0 else "fewer workers"}
+    if change > 0 and advice.current:  # beside a loop that makes its batches itself the first one is no more of them
+        kinds.add("more of its workers")
+    if change == 0 or kinds & cures or (outlook.gain_pct >= WORTH_PCT and not kinds & ruled_out):
         return advice
     if diagnoses and diagnoses[0].severity is not Severity.INFO:
         reason = f"another number of workers does not cure this: {diagnoses[0].title}"

@@ -4,14 +4,15 @@
 are spent. More workers only share the same CPUs.
 
 **Evidence.** `spent.data_wait_share_pct`: data wait as a share of training time, percent. `workers.batch_cpu_s`: CPU
-time of a batch, seconds. `host.usable_cpus`: CPUs after affinity and quota. Cores needed for the full speed: CPU time
-of a batch over the loop's own time for a step.
+time of a batch, seconds. `host.usable_cpus`: CPUs after affinity and quota. CPUs needed for the full speed: CPU
+time of a batch and of the loop's step, over the time of a step whose batch lies ready.
 
 Of threads or processes that are not torch's workers: `loader.producers.blocked_share`, 0 to 1, and
 `loader.producers.batch_cpu_s`.
 
 **Advice.** Spend less CPU on a batch: simpler or batched transforms, transforms on the GPU (Kornia, DALI), decoding
-at reduced size, preprocessing once offline, uncompressed or array formats. Or give the job more CPUs.
+at reduced size, preprocessing once offline, uncompressed or array formats. Or give the job more CPUs. Where the loop
+makes its batches itself and a worker beside it is predicted to win a smaller part, that is advised as well.
 
 **When it is wrong.** When other processes hold the CPUs: `noisy-neighbour` is asked first.
 
@@ -20,12 +21,13 @@ at reduced size, preprocessing once offline, uncompressed or array formats. Or g
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
-from ..workers.forecast import forecast
+from ..workers.forecast import Outlook, forecast
 from ..workers.pipeline import INSTEAD, Pipeline, diagnosis_of, pipeline_of
 from .rule import threshold
 
@@ -46,7 +48,7 @@ class PrepStall:
     )
     instead: ClassVar[tuple[str, ...]] = INSTEAD
     family: ClassVar[str] = "input"
-    rules_out: ClassVar[str] = "more workers"
+    rules_out: ClassVar[str] = "more of its workers"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
     cpu_share: float = threshold(0.4, "1", "What is not mostly blocked computes; our measurement, benchmarks/faults")
@@ -64,8 +66,7 @@ class PrepStall:
             window.workers.batch_cpu_s,
             window.workers.service_s,
         )
-        work = window.steps.work_s
-        if cpu is None or service is None or work is None or share < self.warn_pct or cpu.mean < self.min_cpu_s:
+        if cpu is None or service is None or share < self.warn_pct or cpu.mean < self.min_cpu_s:
             return None
         part = min(1.0, cpu.trimmed_mean / service.trimmed_mean) if service.trimmed_mean > 0 else 0.0
         predicted = forecast(window)
@@ -75,14 +76,13 @@ class PrepStall:
         if gain is not None and gain < self.gain_pct:
             return None
         lost = window.spent.bucket_s("data_wait") or 0.0
-        needed = cpu.mean / work.mean if work.mean > 0 else 0.0
+        needed, left = predicted.cpus_for_full_speed, predicted.available_cpus
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if share >= 2 * self.warn_pct else Severity.WARNING,
             title=self.title,
             summary=f"{share:.0f} % of the training time was spent waiting for batches that cost "
-            f"{cpu.mean * 1e3:.0f} ms of CPU each; the full speed needs {needed:.1f} CPUs for them, "
-            f"{predicted.available_cpus:.1f} are left.{predicted.neighbours}",
+            f"{cpu.mean * 1e3:.0f} ms of CPU each{_short_of(needed, left)}.{predicted.neighbours}",
             time_lost_s=lost,
             share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=predicted.confidence,
@@ -90,27 +90,24 @@ class PrepStall:
                 Evidence("data wait, share of training time", share, "%", self.warn_pct, "MLPerf Storage"),
                 Evidence("CPU time of a batch, mean", cpu.mean, "s", self.min_cpu_s, "benchmarks/faults"),
                 Evidence("CPU share of a batch's time", part, "1", self.cpu_share, "benchmarks/faults"),
-                Evidence("CPUs needed for the full speed", needed, "CPUs"),
-                Evidence("CPUs left for workers", predicted.available_cpus, "CPUs"),
+                Evidence("CPUs that loop and batches need for the full speed", needed, "CPUs"),
+                Evidence("CPUs that the job can have", left, "CPUs"),
             ),
             advice=(
                 Advice.of(
                     "Use simpler or batched transforms; decode images at reduced size.",
                     expect=f"Less data wait, as the {cpu.mean * 1e3:.0f} ms of CPU for a batch fall.",
-                    limit=f"Full speed needs {needed:.1f} CPUs for workers; {predicted.available_cpus:.1f} are left.",
+                    limit=f"Full speed needs {needed:.1f} CPUs; the job can have {left:.1f}." if needed > left else "",
                     gain_pct=predicted.of_run(gain),
                     interval_pct=predicted.interval_pct(gain, eased=True),
                 ),
-                *predicted.fewer_threads,
+                *_workers_beside(predicted, self.gain_pct),
                 Advice.of("Move transforms to the GPU (Kornia, DALI).", limit="Only where it has time to spare."),
                 Advice.of(
                     "Preprocess once, offline, into uncompressed or array formats.",
                     limit="What must be random stays in the loader.",
                 ),
-                Advice.of(
-                    f"Give the job more CPUs: {needed:.0f} for full speed.",
-                    limit="More workers on the same CPUs do not help.",
-                ),
+                *_more_cpus(needed, predicted),
             ),
         )
 
@@ -159,3 +156,22 @@ class PrepStall:
                 ),
             ),
         )
+
+
+def _short_of(needed: float, left: float) -> str:
+    return f"; loop and batches need {needed:.1f} CPUs at full speed and can have {left:.1f}" if needed > left else ""
+
+
+def _workers_beside(predicted: Outlook, least_pct: float) -> tuple[Advice, ...]:
+    """Where the loop makes its batches itself a first worker is no more of them: it wins what runs side by side."""
+    advice = predicted.advice
+    if advice.current == 0 < advice.recommended and predicted.gain_pct >= least_pct:
+        return predicted.fixes(" and persistent_workers=True")
+    return predicted.fewer_threads
+
+
+def _more_cpus(needed: float, predicted: Outlook) -> tuple[Advice, ...]:
+    if needed <= predicted.available_cpus:
+        return ()
+    limit = "More workers on the same CPUs do not help." if predicted.advice.current else ""
+    return (Advice.of(f"Give the job more CPUs: {math.ceil(needed)} for full speed.", limit=limit),)

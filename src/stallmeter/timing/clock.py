@@ -17,8 +17,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from ..records import BUCKETS, HINDSIGHT, StepRecord
+from ..records.rows import is_kept
 from .ledger import DATA_WAIT, FIRST_WAIT, LOOP, Ledger, validation_ns
-from .rows import is_kept
 
 _PARTS = tuple((i, f"{name}_s") for i, name in enumerate(BUCKETS) if name not in (*HINDSIGHT, "data_wait"))
 
@@ -239,7 +239,7 @@ class StepClock:
             elif step:
                 even = is_kept(number, every)
                 if even or epoch_start or at_ns - previous_ns - validating_ns + validated_ns > slower_than_ns:
-                    steps.append(self._record(_in_full(found), _counters(previous), outlier=not even))
+                    steps.append(self._record(_in_full(found), _counters(previous), outlier=not even, every=every))
                 count += 1
                 if size is not None:
                     samples = (samples or 0) + size
@@ -264,7 +264,7 @@ class StepClock:
         )
         self.marks.append(self.marked)
 
-    def _record(self, mark: Mark, previous: list[int], *, outlier: bool) -> StepRecord:
+    def _record(self, mark: Mark, previous: list[int], *, outlier: bool, every: int) -> StepRecord:
         spent = [0] * len(BUCKETS)
         previous = previous + [0] * (len(mark.acc) - len(previous))  # slots that are new
         for (bucket, _), total, before in zip(self.ledger.slots, mark.acc, previous, strict=False):
@@ -285,6 +285,7 @@ class StepClock:
             ready=mark.ready,
             head_ready=mark.head_ready,
             outlier=outlier,
+            every=every,
             **parts,
         )
 

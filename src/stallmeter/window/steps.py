@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..records import LedgerRecord, StepRecord
+from ..records.rows import is_kept
 from ..records.stats import Reservoir, Stats, stats
 from .drift import Drift, find_drift
 from .epochs import EpochSignals
@@ -31,6 +32,9 @@ SETTLED_STEPS = 256
 
 SLOW_STEPS = 10
 """Slowest steps that are kept whole, as examples."""
+
+RARELY = 0.05
+"""Share of the steps whose rate of recording may be left higher than that of the others: they hardly weigh then."""
 
 OPENERS = 256
 """First steps of epochs that are kept: they are judged only where an epoch has no other step."""
@@ -128,7 +132,7 @@ class StepSignals:
     def _find_steady(self) -> Sequence[StepRecord]:
         if not self._steady.items and self._loader.num_workers == 0:
             return self._without_long(self._openers.items) or self._without_long(self._warm_up)
-        return self._without_long(self._steady.items) or self._without_long(self._warm_up)
+        return self._without_long(evenly(self._steady.items)) or self._without_long(self._warm_up)
 
     def _without_long(self, steps: list[StepRecord]) -> list[StepRecord]:
         """Leave out first steps that took longer than steady ones, unless nothing else is there."""
@@ -207,6 +211,28 @@ class StepSignals:
 
     def _describe(self, name: str, of: Callable[[StepRecord], float | None]) -> Stats | None:
         return self.memo(name, lambda: stats(v for s in self.steady if (v := of(s)) is not None))
+
+
+def evenly(steps: list[StepRecord]) -> list[StepRecord]:
+    """Thin steps that were recorded at different rates to one rate, so that each stands for as many.
+
+    So many are recorded in a second, however many there are: of a loop that was slow for a while all steps of that
+    while are, and one in sixteen of the others. A mean of all of them would be one over time, not over steps.
+    """
+    by_rate: dict[int, int] = {}
+    for step in steps:
+        by_rate[step.every] = by_rate.get(step.every, 0) + step.every
+    if len(by_rate) < 2:
+        return steps
+    rates = sorted(by_rate, reverse=True)
+    # What few steps were recorded at, when the sampler came late, would cost all others their detail.
+    rare, thinned = 0, rates[0]
+    for rate in rates:
+        rare, thinned = rare + by_rate[rate], rate
+        if rare > RARELY * sum(by_rate.values()):
+            break
+    kept = [step for step in steps if step.every >= thinned or is_kept(step.index, thinned)]
+    return kept if len(kept) >= MIN_STEADY_STEPS else steps
 
 
 def _body_s(step: StepRecord) -> float:

@@ -86,6 +86,11 @@ class Outlook:
         return self.advice.predicted_gain_pct or 0.0
 
     @property
+    def cpus_for_full_speed(self) -> float:
+        """CPUs with which loop and workers would not slow each other down; 0 where that is not known."""
+        return 0.0 if self.asked is None else self.asked[0].cpus_for_full_speed or 0.0
+
+    @property
     def expect(self) -> str:
         """What the recommended number changes, in one sentence; empty where nothing is predicted."""
         return expected(self.advice)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stallmeter.timing.rows import ROW, is_kept
+from stallmeter.records.rows import ROW, is_kept
 
 STEPS = 200_000
 
