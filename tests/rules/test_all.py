@@ -22,8 +22,10 @@ from stallmeter import records
 from stallmeter.records.diagnosis import Fix
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.evaluation import evaluate
+from stallmeter.rules.frameworks import Setting, said
 from stallmeter.rules.job import JOB_RULES
 from stallmeter.window import Window
+from stallmeter.window.facts import Facts
 from stallmeter.window.signals import read_signal
 
 from .windows import check_fix, check_form, window
@@ -63,7 +65,7 @@ def _tool() -> Any:
 
 def test_every_file_is_listed():
     """A rule that is written but not listed would never be asked."""
-    no_rules = {"__init__", "confidence", "evaluation", "location", "rule", "weight"}
+    no_rules = {"__init__", "confidence", "evaluation", "frameworks", "location", "rule", "weight"}
     written = {path.stem for path in FOLDER.glob("*.py")} - no_rules
     assert written == {rule.id.replace("-", "_") for rule in ALL_RULES}
     assert len(ALL_RULES) == len(written)
@@ -119,7 +121,7 @@ class TestForm:
             "workers.gains",
             "workers.pipeline",
         }
-        assert set(re.findall(r"^from \.(\w+) import", source, re.MULTILINE)) <= {"rule"}
+        assert set(re.findall(r"^from \.(\w+) import", source, re.MULTILINE)) <= {"rule", "frameworks"}
 
 
 def fixes_in(tree: ast.AST) -> Iterator[Fix]:
@@ -129,7 +131,7 @@ def fixes_in(tree: ast.AST) -> Iterator[Fix]:
             assert ast.unparse(node.func) != "Advice", "made by Advice.of, line by line"
             if ast.unparse(node.func) == "Advice.of":
                 lines = {"do": node.args[0], **{k.arg: k.value for k in node.keywords if k.arg in ("expect", "limit")}}
-                yield from (Fix(**dict(zip(lines, said, strict=True))) for said in product(*map(_said, lines.values())))
+                yield from (Fix(**dict(zip(lines, each, strict=True))) for each in product(*map(_said, lines.values())))
 
 
 def _said(node: ast.expr) -> list[str]:
@@ -138,6 +140,14 @@ def _said(node: ast.expr) -> list[str]:
     if isinstance(node, ast.JoinedStr):
         return [
             "".join(str(getattr(part, "value", "")) if isinstance(part, ast.Constant) else "1" for part in node.values)
+        ]
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "said":
+        do, _, setting, *otherwise = (*node.args, ast.Constant(""))
+        return [
+            said(str(_said(do)[0]), Facts(framework=framework), one, _said(otherwise[0])[0])
+            for framework in ("loop", "lightning", "transformers", "keras", "ignite")
+            for one in Setting
+            if one.name in ast.unparse(setting)
         ]
     return [str(node.value)] if isinstance(node, ast.Constant) else [""]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from stallmeter.records import CompilerSample
 from stallmeter.records.diagnosis import Severity
 from stallmeter.rules.slow_start import SlowStart
@@ -91,9 +93,16 @@ def test_little_warm_up():
     assert silent(SlowStart(), warmed(1.5, 10.0))
     assert silent(SlowStart(), warmed(12.0, 100.0))
     assert "before" not in fires(SlowStart(), warmed(1.0, 60.0, start_s=40.0)).summary
-    assert any(
-        "num_sanity_val_steps" in advice.text for advice in fires(SlowStart(), warmed(1.0, 60.0, start_s=40.0)).advice
-    )
+
+
+@pytest.mark.parametrize(
+    ("framework", "has"), [("lightning 2.6.6", True), ("transformers 5.23.0", False), (None, False)]
+)
+def test_sanity_check(framework, has):
+    """Lightning alone has one that can be skipped."""
+    slow = warmed(1.0, 60.0, start_s=40.0)
+    slow.facts["framework"] = framework
+    assert has == any("num_sanity_val_steps" in advice.text for advice in fires(SlowStart(), slow).advice)
 
 
 def test_recordings_of_older_versions():

@@ -25,6 +25,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
+from .frameworks import Setting, name_of
 from .rule import threshold
 
 
@@ -36,7 +37,7 @@ class AcceleratorUnused:
     title: ClassVar[str] = "A GPU is there, and training does not use it"
     family: ClassVar[str] = "compute"
     needs: ClassVar[tuple[str, ...]] = ("gpu.count", "gpu.trace_pct", "ledger.record")
-    optional: ClassVar[tuple[str, ...]] = ("facts.accelerator",)
+    optional: ClassVar[tuple[str, ...]] = ("facts.accelerator", "facts.framework")
 
     trace_pct: float = threshold(3.0, "%", "our choice: a driver alone holds 2 % of a small GPU's memory")
     min_steps: float = threshold(20.0, "steps", "our choice: enough for the device to have been used")
@@ -49,6 +50,7 @@ class AcceleratorUnused:
         on_cpu = window.facts.accelerator == "CPUAccelerator"
         if not on_cpu and trace > self.trace_pct:
             return None
+        setting = name_of(window.facts, Setting.USE_GPU)
         why = "the Trainer runs on the CPU" if on_cpu else f"none was ever used more than {trace:.0f} %"
         return Diagnosis(
             rule=self.id,
@@ -65,7 +67,9 @@ class AcceleratorUnused:
             ),
             advice=(
                 Advice.of(
-                    'Set Trainer(accelerator="auto"), or move model and batches to the GPU.',
+                    f"Set {setting}, or move model and batches to the GPU."
+                    if setting
+                    else "Move model and batches to the GPU.",
                     expect=f"GPU utilization above {self.trace_pct:.0f} % in the next run.",
                     limit="A very small model may be as fast on the CPU.",
                 ),

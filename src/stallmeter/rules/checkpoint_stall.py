@@ -24,6 +24,7 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.gains import gain_without
+from .frameworks import Setting, said
 from .rule import threshold
 
 
@@ -35,7 +36,7 @@ class CheckpointStall:
     title: ClassVar[str] = "Training stands still while checkpoints are written"
     bucket: ClassVar[str] = "checkpoint"
     needs: ClassVar[tuple[str, ...]] = ("ledger.training_s", "ledger.wall_s")
-    optional: ClassVar[tuple[str, ...]] = ("steps.save_s",)
+    optional: ClassVar[tuple[str, ...]] = ("facts.framework", "steps.save_s")
 
     warn_pct: float = threshold(5.0, "%", "above the 3.5 % to which CheckFreq (FAST '21) bounds checkpoints")
     critical_pct: float = threshold(20.0, "%", "as for input wait, which XProf calls high from 20 %")
@@ -70,19 +71,21 @@ class CheckpointStall:
             ),
             advice=(
                 Advice.of(
-                    "Save less often: ModelCheckpoint(every_n_train_steps=…) or train_time_interval=….",
+                    said("Save less often", window.facts, Setting.SAVE_LESS_OFTEN, ", after more steps or epochs"),
                     expect="Half as many take half the time, a few of them hardly any.",
                     limit="A crash loses the work since the last checkpoint.",
                     gain_pct=gain.pct,
                     interval_pct=gain.interval_pct,
                 ),
                 Advice.of(
-                    "Leave the optimizer's state out: ModelCheckpoint(save_weights_only=True).",
+                    said("Leave the optimizer's state out", window.facts, Setting.SAVE_WEIGHTS_ONLY),
                     limit="Not where a run must resume from the file.",
                 ),
                 Advice.of("Write to a local disk first, and copy to the remote storage afterwards."),
                 Advice.of(
-                    "Write in the background: Trainer(plugins=[AsyncCheckpointIO()]).",
+                    said(
+                        "Write in the background", window.facts, Setting.SAVE_IN_BACKGROUND, ", from a copy in memory"
+                    ),
                     limit="It needs memory for a second copy of the state.",
                 ),
             ),

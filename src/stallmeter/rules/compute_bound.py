@@ -28,6 +28,7 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.forecast import forecast
+from .frameworks import Setting, said
 from .rule import threshold
 
 
@@ -39,7 +40,12 @@ class ComputeBound:
     title: ClassVar[str] = "The training step itself sets the pace"
     family: ClassVar[str] = "compute"
     needs: ClassVar[tuple[str, ...]] = ("spent.step_share_pct", "spent.largest_loss_pct", "steps.step_time_s")
-    optional: ClassVar[tuple[str, ...]] = ("gpu.utilization_pct", "loader.num_workers", "spent.data_wait_share_pct")
+    optional: ClassVar[tuple[str, ...]] = (
+        "facts.framework",
+        "gpu.utilization_pct",
+        "loader.num_workers",
+        "spent.data_wait_share_pct",
+    )
 
     step_pct: float = threshold(70.0, "%", "our choice; TraceML asks for 90 %, without the framework's own code")
     loss_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
@@ -87,7 +93,7 @@ class ComputeBound:
             advice=(
                 *self._fewer_threads(window),
                 Advice.of(
-                    'Use mixed precision: Trainer(precision="bf16-mixed").',
+                    said("Use mixed precision", window.facts, Setting.BFLOAT16),
                     expect="A shorter forward and backward.",
                     limit="Only on a GPU with Tensor Cores.",
                 ),

@@ -26,6 +26,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
+from .frameworks import Setting, said
 from .rule import threshold
 
 
@@ -36,6 +37,7 @@ class GpuMemoryNearLimit:
     id: ClassVar[str] = "gpu-memory-near-limit"
     title: ClassVar[str] = "The GPU's memory is nearly used up"
     needs: ClassVar[tuple[str, ...]] = ("gpu.memory.peak",)
+    optional: ClassVar[tuple[str, ...]] = ("facts.framework",)
 
     warn_pct: float = threshold(90.0, "%", "PyTorch Profiler's TensorBoard plugin and gpuprof: 90 %")
     critical_pct: float = threshold(97.0, "%", "TraceML and gpuprof: 97 % is critical")
@@ -72,7 +74,11 @@ class GpuMemoryNearLimit:
             ),
             advice=(
                 Advice.of(
-                    "Use mixed precision, or a smaller batch with accumulate_grad_batches.",
+                    said(
+                        "Use mixed precision, or smaller batches and accumulate their gradients",
+                        window.facts,
+                        Setting.ACCUMULATE,
+                    ),
                     expect="A lower peak, and no allocation that has to empty the cache.",
                     limit="A smaller batch may train fewer samples per second.",
                 ),

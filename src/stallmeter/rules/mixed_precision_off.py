@@ -28,6 +28,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
+from .frameworks import Setting, said
 from .rule import threshold
 
 
@@ -38,6 +39,7 @@ class MixedPrecisionOff:
     id: ClassVar[str] = "mixed-precision-off"
     title: ClassVar[str] = "The Tensor Cores have nothing to do: training computes in full precision"
     needs: ClassVar[tuple[str, ...]] = ("gpu.tensor_cores", "gpu.utilization_pct", "spent.largest_loss_pct")
+    optional: ClassVar[tuple[str, ...]] = ("facts.framework",)
 
     capability: float = threshold(7.0, "1", "NVIDIA: Tensor Cores came with Volta, compute capability 7.0")
     tf32_capability: float = threshold(8.0, "1", "NVIDIA: bfloat16 and TF32 came with Ampere, compute capability 8.0")
@@ -80,9 +82,7 @@ class MixedPrecisionOff:
             ),
             advice=(
                 Advice.of(
-                    'Use Trainer(precision="bf16-mixed"), or torch.autocast in a plain loop.'
-                    if modern
-                    else 'Use Trainer(precision="16-mixed"), or torch.autocast with a GradScaler in a plain loop.',
+                    said("Use mixed precision", window.facts, Setting.BFLOAT16 if modern else Setting.FLOAT16),
                     expect="Tensor Cores at work: a shorter forward and backward.",
                     limit="Some models need more precision: compare the results.",
                 ),

@@ -25,6 +25,7 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.gains import gain_without
+from .frameworks import Setting, said
 from .rule import threshold
 
 
@@ -36,6 +37,7 @@ class SlowLogging:
     title: ClassVar[str] = "A logger holds up training"
     bucket: ClassVar[str] = "logging"
     needs: ClassVar[tuple[str, ...]] = ("ledger.logging_by_name_s", "ledger.training_s", "ledger.wall_s")
+    optional: ClassVar[tuple[str, ...]] = ("facts.framework",)
 
     warn_pct: float = threshold(5.0, "%", "XProf reports debug printing in the step from 5 %")
     critical_pct: float = threshold(20.0, "%", "as for input wait, which XProf calls high from 20 %")
@@ -72,7 +74,7 @@ class SlowLogging:
             ),
             advice=(
                 Advice.of(
-                    "Log less often: Trainer(log_every_n_steps=…), or every N steps in a plain loop.",
+                    said("Log less often", window.facts, Setting.LOG_LESS_OFTEN, ", every N steps"),
                     expect="Nearly all of this time is saved.",
                     limit="Curves get coarser.",
                     gain_pct=gain.pct,

@@ -31,6 +31,7 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.gains import Gain, gain_of_start
+from .frameworks import LIGHTNING
 from .rule import threshold
 
 
@@ -43,6 +44,7 @@ class SlowStart:
     own_severity: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("ledger.start_s", "ledger.wall_s")
     optional: ClassVar[tuple[str, ...]] = (
+        "facts.framework",
         "ledger.warmup_s",
         "steps.warm_up",
     )
@@ -87,7 +89,7 @@ class SlowStart:
             ),
             advice=_in_first_steps(gain, compiled=compiled_s >= 0.3 * warmup_s)
             if in_steps
-            else _before_the_first_step(gain, self.usual_s),
+            else _before_the_first_step(window, gain, self.usual_s),
         )
 
     def _summary(self, window: Window, total_s: float, warmup_s: float, share: float) -> str:
@@ -106,7 +108,7 @@ def _compiled_s(window: Window) -> float:
     return (None if warm_up is None else window.device.compiler.until_s(warm_up.ended_s)) or 0.0
 
 
-def _before_the_first_step(gain: Gain, usual_s: float) -> tuple[Advice, ...]:
+def _before_the_first_step(window: Window, gain: Gain, usual_s: float) -> tuple[Advice, ...]:
     return (
         Advice.of(
             "Save what is prepared anew in each run: file lists, indices, tokenised or resized data.",
@@ -114,10 +116,16 @@ def _before_the_first_step(gain: Gain, usual_s: float) -> tuple[Advice, ...]:
             gain_pct=gain.pct,
             interval_pct=gain.interval_pct,
         ),
-        Advice.of(
-            "Skip Lightning's sanity check: Trainer(num_sanity_val_steps=0).",
-            expect="An earlier first step.",
-            limit="Only once the code works: the check finds mistakes in validation early.",
+        *(
+            (
+                Advice.of(
+                    "Skip Lightning's sanity check: Trainer(num_sanity_val_steps=0).",
+                    expect="An earlier first step.",
+                    limit="Only once the code works: the check finds mistakes in validation early.",
+                ),
+            )
+            if window.facts.framework in LIGHTNING
+            else ()
         ),
         Advice.of("Keep data, weights and compiler caches on a local disk that outlives the run."),
     )

@@ -8,10 +8,11 @@ as a share of training time in percent. As lost counts only what exceeds a usual
 `spent.validation_parts_s`: seconds of it in which its own loader was started (the iterator, and the first batch that
 workers make) and in which its other batches were waited for.
 
-**Advice.** Validate less often (`check_val_every_n_epoch`, `val_check_interval`), unless early stopping or the choice
-of the best checkpoint needs each one. Validate on a part of the data (`limit_val_batches`). Validation keeps no
-gradients, so twice the batch size often fits. Where its loader takes most of the time, that comes first: workers for
-it, or workers that are kept (`persistent_workers=True`) when each validation starts them again.
+**Advice.** Validate less often (in Lightning `check_val_every_n_epoch`, `val_check_interval`; other frameworks' names
+are said in their runs), unless early stopping or the choice of the best checkpoint needs each one. Validate on a part
+of the data. Validation keeps no gradients, so twice the batch size often fits. Where its loader takes most of the time,
+that comes first: workers for it, or workers that are kept (`persistent_workers=True`) when each validation starts them
+again.
 
 **When it is wrong.** Where the metric of each epoch is the result, as in a study of learning curves, this time is not
 lost. In very short runs a single validation weighs too much.
@@ -27,6 +28,7 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.gains import gain_without
+from .frameworks import Setting, said
 from .rule import threshold
 
 
@@ -38,7 +40,7 @@ class ValidationHeavy:
     title: ClassVar[str] = "Validation takes a large part of the run"
     bucket: ClassVar[str] = "validation"
     needs: ClassVar[tuple[str, ...]] = ("ledger.training_s", "ledger.wall_s")
-    optional: ClassVar[tuple[str, ...]] = ("spent.validation_parts_s",)
+    optional: ClassVar[tuple[str, ...]] = ("facts.framework", "spent.validation_parts_s")
 
     warn_pct: float = threshold(25.0, "%", "our choice: a quarter of the time teaches the model nothing")
     critical_pct: float = threshold(50.0, "%", "our choice: more time goes into validation than into training")
@@ -84,13 +86,21 @@ class ValidationHeavy:
             advice=(
                 *(_for_its_loader(window, start_s, wait_s) if loads else ()),
                 Advice.of(
-                    "Validate less often: check_val_every_n_epoch or val_check_interval.",
+                    said(
+                        "Validate less often", window.facts, Setting.VALIDATE_LESS_OFTEN, ", after more steps or epochs"
+                    ),
                     expect=f"At {self.usual_pct:.0f} % of the training time it costs what is usual.",
                     limit="Not where early stopping needs each validation.",
                     gain_pct=gain.pct,
                     interval_pct=gain.interval_pct,
                 ),
-                Advice.of("Validate on a part of the data between full validations: limit_val_batches."),
+                Advice.of(
+                    said(
+                        "Validate on a part of the data between full validations",
+                        window.facts,
+                        Setting.VALIDATE_ON_LESS,
+                    )
+                ),
                 Advice.of("Double the batch size of validation.", limit="It fits mostly: no gradients are kept."),
             ),
         )

@@ -17,6 +17,12 @@ class Facts(dict[str, Any]):
         return Budget(**known) if isinstance(known, dict) else None
 
     @property
+    def framework(self) -> str | None:
+        """Package that drives the loop, without its version; ``loop`` for one of the program's own."""
+        named = self.get("framework")
+        return named.partition(" ")[0] if isinstance(named, str) else None
+
+    @property
     def accelerator(self) -> str | None:
         """Class of the accelerator that the framework chose."""
         name = self.get("accelerator")
