@@ -112,3 +112,14 @@ def test_every_second_belongs_to_exactly_one_function(seen):
 def test_the_order_in_which_stacks_come_changes_nothing(seen):
     one, other = fold(seen), fold(seen[::-1])
     assert {s.function for s in one.spots} == {s.function for s in other.spots}
+
+
+def test_a_lambda_is_part_of_the_function_that_it_stands_in_while_that_one_runs():
+    update = Function("Meter.update", "train.py", True, first_line=9)
+    key = Function("Meter.update.<locals>.<lambda>", "train.py", True, first_line=12)
+    ordered = Function("sorted", "", False, "sorted", standard=True)
+    inside = fold([_seen(0.3, (ITEM, 3), (update, 12), (ordered, 0), (key, 12)), _seen(0.2, (ITEM, 3), (update, 11))])
+    (spot,) = inside.spots
+    assert (spot.function, spot.line, spot.wall_s, spot.calls) == ("Meter.update", 12, 0.5, ("sorted",))
+    kept = fold([_seen(0.3, (ITEM, 3), (key, 12))])  # made there and called elsewhere
+    assert kept.spots[0].function == key.name

@@ -264,11 +264,12 @@ def _without(window: Window, costs: LoaderCosts, limits: Limits) -> WhatIf:
         usable_cpus=window.host.cpus_per_rank,
         cpu_wait_share=window.workers.cpu_wait_share,
         batch=None if content is None else BatchShape(content.tensors, content.bytes),
-        loop_waits=_loop_waits(window, costs),
+        loop_waits=loop_waits(window, costs),
     )
 
 
-def _loop_waits(window: Window, costs: LoaderCosts) -> LoopWaits | None:
+def loop_waits(window: Window, costs: LoaderCosts) -> LoopWaits | None:
+    """Return how long the loop's thread waits for a CPU in each step; None where that was not measured."""
     all_pct, neighbours_pct = window.host.loop.wait_pct, window.host.loop.neighbour_wait_pct
     if all_pct is None or neighbours_pct is None or not costs.step_time_s:
         return None

@@ -11,14 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..window import Window
-from .forecast import forecast, operation
+from .forecast import forecast, loop_waits, operation
 from .model import Limits, LoaderCosts, predict_step_time_s
-
-SHORT = 0.85
-"""Share of the CPUs' time that loop and workers need, from which on they get into each other's way; as in `whatif`."""
-
-MOST_WAITED = 0.75
-"""Of the loop's time; a larger part that waits for a CPU is not believed."""
+from .whatif import eased_work_s, like_a_worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +44,10 @@ def gain_without_function(
     if outlook is None or known is None or not outlook.without.observed_s:
         return None
     costs, limits = outlook.asked or known
-    without, within = _without(costs, limits, wall_share, cpu_share, waits_share, window.workers.cpu_wait_share)
+    wall = min(1.0, max(0.0, wall_share))
+    cpu = wall if cpu_share is None else min(1.0, max(0.0, cpu_share))
+    without = _without(costs, wall, cpu, _crowd_s(window, costs, limits), first=_is_forked(window))
+    within = replace(limits, shared_s=limits.shared_s * (1.0 - (waits_share or 0.0)))
     step_s = predict_step_time_s(without, within, costs.current)
     gain_pct = outlook.without.gain_pct(step_s)
     if gain_pct is None:
@@ -59,32 +57,42 @@ def gain_without_function(
         batch_without_s=without.service_s,
         step_without_s=outlook.without.observed_s / (1.0 + gain_pct / 100.0),
         workers=costs.current,
-        gain_pct=gain_pct,
+        gain_pct=outlook.of_run(gain_pct) or 0.0,
         interval_pct=outlook.interval_pct(gain_pct, eased=True),
     )
 
 
-def _without(
-    costs: LoaderCosts,
-    limits: Limits,
-    wall_share: float,
-    cpu_share: float | None,
-    waits_share: float | None,
-    cpu_wait_share: float | None,
-) -> tuple[LoaderCosts, Limits]:
-    wall = min(1.0, max(0.0, wall_share))
-    cpu = wall if cpu_share is None else min(1.0, max(0.0, cpu_share))
-    # Where CPUs are short the loop's thread waits for one as well: less so when workers leave them free.
-    waits = min(MOST_WAITED, cpu_wait_share or 0.0)
-    loop_waits_s = cpu * min(MOST_WAITED * costs.work_s, costs.loop_cpu_s * waits / (1.0 - waits))
-    other = replace(
+def _without(costs: LoaderCosts, wall: float, cpu: float, crowd_s: float, *, first: bool) -> LoaderCosts:
+    """Return the costs once a part of a batch's wall and CPU time is gone.
+
+    Args:
+        costs: As measured.
+        wall: Part of the wall time, 0 to 1.
+        cpu: Part of the CPU time, 0 to 1.
+        crowd_s: How long the loop waits for a CPU in a step because the job's own workers have it.
+        first: Whether what every epoch's start takes is the wait for a first batch.
+    """
+    return replace(
         costs,
         service_s=costs.service_s * (1.0 - wall),
         cpu_s=costs.cpu_s * (1.0 - cpu),
         neighbour_wait_s=costs.neighbour_wait_s * (1.0 - cpu),
-        work_s=costs.work_s - loop_waits_s,
+        work_s=eased_work_s(costs, cpu * crowd_s),
+        start_once_s=costs.start_once_s * (1.0 - wall * first),
     )
-    return other, replace(limits, shared_s=limits.shared_s * (1.0 - (waits_share or 0.0)))
+
+
+def _is_forked(window: Window) -> bool:
+    """Whether workers are there at once, so that an epoch begins with the wait for a batch; others import first."""
+    return window.loader.info is not None and window.loader.info.start_method == "fork"
+
+
+def _crowd_s(window: Window, costs: LoaderCosts, limits: Limits) -> float:
+    """Return how long the loop waits for a CPU in each step, seconds, because the job's own workers have it."""
+    if not costs.current:  # who makes the batches is the loop itself, and waits for nobody
+        return 0.0
+    waits = loop_waits(window, costs) or like_a_worker(costs, limits, window.workers.cpu_wait_share)
+    return max(0.0, waits.all_s - waits.neighbours_s)
 
 
 def shares(total_s: Sequence[float | None], part_s: Sequence[float | None]) -> tuple[float, float | None, float | None]:

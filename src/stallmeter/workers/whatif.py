@@ -142,15 +142,10 @@ def what_if(
     usual_s = costs.default_handover_s if batch is None else default_handover_s(batch)
     quick_s = min(handover_s, usual_s) if short else handover_s
     if loop_waits is None:
-        loop_waits = _like_a_worker(costs, limits, waits)
-    # Only what falls into its own work makes that shorter; the rest is part of what it waits for anyway.
-    inside = min(1.0, costs.work_s / costs.step_time_s) if costs.step_time_s else 1.0
+        loop_waits = like_a_worker(costs, limits, cpu_wait_share)
 
     def eased(waits_s: float) -> LoaderCosts:
-        least_s = (1.0 - MOST_WAITED) * costs.work_s
-        if costs.loop_cpu_s <= costs.work_s:  # with several threads it is no bound for the time of one
-            least_s = max(least_s, costs.loop_cpu_s)
-        return replace(costs, work_s=max(least_s, costs.work_s - inside * waits_s), handover_s=quick_s)
+        return replace(costs, work_s=eased_work_s(costs, waits_s), handover_s=quick_s)
 
     even = without_slow_batches(costs)
     neighbours = limits.neighbour_cpus > 0 and usable_cpus is not None
@@ -191,8 +186,30 @@ def _light(costs: LoaderCosts, handover_s: float, batch: BatchShape | None) -> L
     )
 
 
-def _like_a_worker(costs: LoaderCosts, limits: Limits, waits: float) -> LoopWaits:
-    """Guess what the loop's thread waits for a CPU from what a worker does, and divide it by who runs beside it."""
+def eased_work_s(costs: LoaderCosts, waits_s: float) -> float:
+    """Return the loop's own time for a step once it waits less for a CPU, seconds.
+
+    Args:
+        costs: As measured.
+        waits_s: So much less in each step, wherever in it.
+    """
+    # Only what falls into its own work makes that shorter; the rest is part of what it waits for anyway.
+    inside = min(1.0, costs.work_s / costs.step_time_s) if costs.step_time_s else 1.0
+    least_s = (1.0 - MOST_WAITED) * costs.work_s
+    if costs.loop_cpu_s <= costs.work_s:  # with several threads it is no bound for the time of one
+        least_s = max(least_s, costs.loop_cpu_s)
+    return max(least_s, costs.work_s - inside * waits_s)
+
+
+def like_a_worker(costs: LoaderCosts, limits: Limits, cpu_wait_share: float | None) -> LoopWaits:
+    """Guess what the loop's thread waits for a CPU from what a worker does, and divide it by who runs beside it.
+
+    Args:
+        costs: As measured.
+        limits: What the workers may use.
+        cpu_wait_share: Share (0 to 1) of its time that a worker waits for a CPU.
+    """
+    waits = min(MOST_WAITED, cpu_wait_share or 0.0)
     all_s = min(MOST_WAITED * costs.work_s, costs.loop_cpu_s * waits / (1.0 - waits))
     own = costs.cpu_s / costs.step_time_s if costs.current and costs.step_time_s else 0.0
     beside = limits.neighbour_cpus + own

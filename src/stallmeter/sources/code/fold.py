@@ -32,6 +32,9 @@ LEAST_CALL = 0.1
 MACHINERY = ("torch/utils/data/_utils/fetch.py", "torch/utils/data/dataloader.py", "stallmeter/")
 """Files, or folders, of what asks the dataset for its items."""
 
+LAMBDA = ".<locals>.<lambda>"
+"""End of the name of a function without one, which stands in another."""
+
 MOST = 0.5
 """Share of its caller's time from which on a callee holds most of it."""
 
@@ -85,7 +88,7 @@ def fold(seen: Iterable[Seen], lines: Lines | None = None) -> Folded:
     parts: dict[Function, list[tuple[Seen, int]]] = defaultdict(list)
     rest = []
     for one in stacks:
-        at = next((i for i in reversed(range(len(one.stack))) if one.stack[i].function.own), None)
+        at = owner(one.stack)
         if at is None:
             rest.append(one)
         else:
@@ -102,6 +105,28 @@ def fold(seen: Iterable[Seen], lines: Lines | None = None) -> Folded:
         functions=tuple(function for function, _ in ordered),
         unplaced=tuple(unplaced for _, unplaced in found),
     )
+
+
+def owner(stack: Sequence[Frame]) -> int | None:
+    """Return which frame owns a stack's time: the innermost of the user's own; None without one.
+
+    A lambda is part of the function that it stands in, while that one runs: no user thinks of ``sorted(key=lambda …)``
+    as two functions.
+    """
+    at = next((i for i in reversed(range(len(stack))) if stack[i].function.own), None)
+    while at is not None and stack[at].function.name.endswith(LAMBDA):
+        function = stack[at].function
+        around = function.name.removesuffix(LAMBDA)
+        inside = (
+            i
+            for i in reversed(range(at))
+            if (stack[i].function.name, stack[i].function.file) == (around, function.file)
+        )
+        outer = next(inside, None)
+        if outer is None:
+            break
+        at = outer
+    return at
 
 
 Held = list[tuple[Seen, int]]
@@ -149,7 +174,7 @@ def _spot(function: Function, held: Held, known: Mapping[int, float] | None) -> 
 
 def _call(beneath: Sequence[Frame]) -> str | None:
     """Name what a function called: the first that a user would call by its name, else the first."""
-    functions = [frame.function for frame in beneath if not frame.function.generated]
+    functions = [frame.function for frame in beneath if not (frame.function.generated or frame.function.own)]
     if not functions:
         return None
     chosen = next((f for f in functions if f.is_public), functions[0])

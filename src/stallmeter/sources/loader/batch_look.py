@@ -17,7 +17,7 @@ from dataclasses import asdict
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
-from ..code.fold import Folded, Seen, fold
+from ..code.fold import Folded, Seen, fold, owner
 from ..code.lines import LineTimer
 from ..code.tracer import CallTracer, why_not
 from ..code.whose import Function, Whose
@@ -222,9 +222,9 @@ def _beneath(seen: Sequence[Seen], function: Function) -> Mapping[int, float]:
     """Return what other functions of the user's took that a function called, by its lines."""
     found: dict[int, float] = defaultdict(float)
     for one in seen:
-        owner = max((i for i, frame in enumerate(one.stack) if frame.function.own), default=-1)
-        for frame in one.stack[:owner]:
-            if frame.function == function and one.stack[owner].function != function:
+        at = owner(one.stack)
+        for frame in one.stack[: at or 0]:
+            if at is not None and frame.function == function and one.stack[at].function != function:
                 found[frame.line] += one.wall_s
                 break
     return found
