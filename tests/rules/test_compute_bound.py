@@ -98,3 +98,13 @@ def test_a_batch_made_in_no_time_belongs_to_the_step():
     """The loop makes its batches itself, in 2 of 12 ms: no change would make them cheaper than a hand-over."""
     assert fires(ComputeBound(), waiting(workers=0, wait_s=0.002, work_s=0.01, batch_s=0.002, ready=None))
     assert silent(ComputeBound(), waiting(workers=0, wait_s=0.004, work_s=0.01, batch_s=0.004, ready=None))
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "first"),
+    [("CPUAccelerator", "Raise"), (None, "Raise"), ("CUDAAccelerator", "Use mixed"), ("MPSAccelerator", "Use mixed")],
+)
+def test_without_a_gpu_mixed_precision_comes_last(accelerator, first):
+    advice = fires(ComputeBound(), run(facts={"accelerator": accelerator})).advice
+    assert advice[0].fix.do.startswith(first)
+    assert sum("mixed precision" in a.fix.do for a in advice) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -174,9 +175,17 @@ def test_a_small_gain_that_may_be_none_only_informs(gain_pct: float, least_pct: 
     assert found.severity is Severity.WARNING
 
 
-def test_what_costs_one_rank_little_may_cost_the_job_much() -> None:
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"world_size": 2, "budget": {"host_cpus": 8}},  # one on each host
+        {"world_size": 4, "budget": {"host_cpus": 8, "ranks_on_node": 4}},
+        {"budget": {"host_cpus": 8, "ranks_on_node": 4}},
+    ],
+)
+def test_what_costs_one_rank_little_may_cost_the_job_much(facts: dict[str, Any]) -> None:
     made = Window()
-    made.facts.update(budget={"host_cpus": 8, "ranks_on_node": 4})
+    made.facts.update(facts)
     [found] = evaluate([Gains(gain_pct=8.0, least_pct=-1.0)], made).diagnoses
     assert found.severity is Severity.WARNING
 

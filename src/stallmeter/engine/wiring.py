@@ -203,6 +203,7 @@ def _find_facts(finders: Mapping[str, Callable[[], object]], window: Window, gua
 def _usual_facts(options: Options, context: RunContext) -> dict[str, Callable[[], object]]:
     facts: dict[str, Callable[[], object]] = {
         "framework": lambda: context.framework,
+        "world_size": lambda: context.world_size,
         "budget": lambda: asdict(read_budget(ranks_on_node=context.ranks_on_node)),
     }
     if options.hardware:

@@ -7,7 +7,7 @@ to go faster, the step itself has to become cheaper or do more at once.
 code, as a share of training time without validation, in percent, from the wall-clock ledger. Every other bucket takes
 less than `loss_pct`, but for a data wait that no change of the loader would shorten by `gain_pct`, by the num_workers
 model: the hand-over of a batch belongs to a step. `gpu.utilization_pct`: mean utilization of this rank's busiest GPU,
-in percent, if any.
+in percent, if any. `gpu.count`: whether there are GPUs that can be measured.
 
 **Advice.** Use mixed precision on a GPU with Tensor Cores. Raise the batch size while memory allows and the results
 stay as good. Compile the model (`torch.compile`) when steps are many and shapes fixed. Where the framework's own code
@@ -41,7 +41,9 @@ class ComputeBound:
     family: ClassVar[str] = "compute"
     needs: ClassVar[tuple[str, ...]] = ("spent.step_share_pct", "spent.largest_loss_pct", "steps.step_time_s")
     optional: ClassVar[tuple[str, ...]] = (
+        "facts.accelerator",
         "facts.framework",
+        "gpu.count",
         "gpu.utilization_pct",
         "loader.num_workers",
         "spent.data_wait_share_pct",
@@ -90,23 +92,7 @@ class ComputeBound:
                     else ()
                 ),
             ),
-            advice=(
-                *self._fewer_threads(window),
-                Advice.of(
-                    said("Use mixed precision", window.facts, Setting.BFLOAT16),
-                    expect="A shorter forward and backward.",
-                    limit="Only on a GPU with Tensor Cores.",
-                ),
-                Advice.of(
-                    "Raise the batch size.",
-                    expect="More samples per second.",
-                    limit="While memory allows it and the results stay as good.",
-                ),
-                Advice.of(
-                    "Compile the model: torch.compile(model).",
-                    limit="Only when shapes are fixed and the run is long.",
-                ),
-            ),
+            advice=(*self._fewer_threads(window), *_cheaper_steps(window)),
         )
 
     def _is_left(self, window: Window, loss_pct: float) -> bool:
@@ -127,3 +113,24 @@ class ComputeBound:
         """What to do where workers and the loop's threads share the CPUs: their crowd makes each operation longer."""
         predicted = forecast(window) if window.loader.num_workers else None
         return () if predicted is None else predicted.fewer_threads
+
+
+def _cheaper_steps(window: Window) -> tuple[Advice, ...]:
+    precision = Advice.of(
+        said("Use mixed precision", window.facts, Setting.BFLOAT16),
+        expect="A shorter forward and backward.",
+        limit="Only on a GPU with Tensor Cores.",
+    )
+    others = (
+        Advice.of(
+            "Raise the batch size.",
+            expect="More samples per second.",
+            limit="While memory allows it and the results stay as good.",
+        ),
+        Advice.of(
+            "Compile the model: torch.compile(model).",
+            limit="Only when shapes are fixed and the run is long.",
+        ),
+    )
+    has_gpu = window.gpu.count is not None or window.facts.accelerator not in (None, "CPUAccelerator")
+    return (precision, *others) if has_gpu else (*others, precision)

@@ -69,7 +69,8 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
     ordered, contrary = _in_accord_with_the_first(ordered, by_id)
     rivals += contrary
     own = {name for name, rule in by_id.items() if getattr(rule, "own_severity", False)}
-    ordered = [as_it_matters(d) if _is_alone(window) and d.rule not in own else d for d in ordered]
+    alone = window.facts.is_alone  # what costs a rank little may cost a job of many much
+    ordered = [as_it_matters(d) if alone and d.rule not in own else d for d in ordered]
     cures = {_cure(by_id, d) for d in ordered}
     ruled_out = {_rules_out(by_id, d) for d in ordered}
     runner_up = _sure_or_not(ordered, rivals, window)
@@ -82,12 +83,6 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
         abstained=tuple(abstained),
         num_workers=None if outlook is None else _accord(outlook, cures, ruled_out, ordered),
     )
-
-
-def _is_alone(window: Window) -> bool:
-    """Whether nobody waits for this rank: what costs it little may cost a job of many ranks much."""
-    budget = window.facts.budget
-    return budget is None or budget.ranks_on_node == 1
 
 
 def _in_accord_with_the_first(
