@@ -298,3 +298,59 @@ def test_whatever_was_noted(noted: list[tuple[int, int, int, int]], lengths: lis
     other = replace(one, began_us=tuple(-b for b in columns[1]))
     found = late_in_exchanges({0: [one], 1: [other]}, steps)
     assert found is None or (found.loss_s >= 0 and (found.exchange_s or 0.0) >= 0)
+
+
+def test_collectives_in_some_steps_stand_for_the_others_too() -> None:
+    """Gradients are accumulated, or parameters are averaged now and then: each four steps there is an exchange."""
+    arrivals, ranks = job(slow(1), steps=240)
+    noted = {rank: [_without(part, lambda number: number // 2 % 4 == 3)] for rank, (part,) in arrivals.items()}
+    whole, some = late_in_exchanges(arrivals, ranks), late_in_exchanges(noted, ranks)
+    assert whole is not None
+    assert some is not None
+    assert some.total_s == pytest.approx(whole.total_s, rel=0.02)
+    assert some.lost_s[1] == pytest.approx(whole.lost_s[1] / 4, rel=0.05)
+    assert some.per_step == pytest.approx(whole.per_step / 4, rel=0.05)
+
+
+def _without(part: Arrivals, keep: Callable[[int], bool]) -> Arrivals:
+    at = [i for i, number in enumerate(part.sequence) if keep(number)]
+    names = ("sequence", "began_us", "took_us", "sent_bytes")
+    return replace(part, **{name: tuple(getattr(part, name)[i] for i in at) for name in names})
+
+
+def test_late_between_two_epochs() -> None:
+    """One is late there, and the others stand in a collective that belongs to no step."""
+    arrivals, ranks = job(lambda step, rank: 0.0)
+    gap_s, at = 0.5, 40
+    later = [
+        replace(
+            rank,
+            ends_s=[end + gap_s * (i >= at) for i, end in enumerate(rank.ends_s)],
+            starts=[0, at],
+        )
+        for rank in ranks
+    ]
+    barrier_us = [ranks[0].ends_s[at - 1] - T0 + 0.002 + late for late in (0.0, gap_s - 0.01)]
+    found = {}
+    for rank, (part,) in arrivals.items():
+        began = [
+            us + round(gap_s * 1e6) * (number >= 2 * at)
+            for number, us in zip(part.sequence, part.began_us, strict=True)
+        ]
+        began.insert(2 * at, round(barrier_us[rank] * 1e6))
+        count = len(began)
+        found[rank] = [
+            replace(
+                part,
+                sequence=tuple(range(count)),
+                began_us=tuple(began),
+                took_us=(-1,) * count,
+                sent_bytes=(1,) * count,
+            )
+        ]
+    seen = late_in_exchanges(found, later)
+    assert seen is not None
+    assert seen.between_s[1] == pytest.approx(gap_s - 0.01, rel=0.02)
+    assert seen.between_s.get(0, 0.0) < 0.01
+    assert (seen.between_times, seen.gaps) == ({1: 1}, 1)
+    assert seen.loss_s < 0.05

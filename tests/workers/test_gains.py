@@ -139,3 +139,9 @@ def test_no_miracles() -> None:
     """However much is claimed, some time is left."""
     gain = gain_without(window(step(5), ledger()), 1e9)
     assert gain.pct == pytest.approx(4900.0)
+
+
+@pytest.mark.parametrize(("work_s", "pause_s"), [(0.0163, 0.054), (0.0318, 0.122), (0.004, 0.013), (0.0213, 0.13)])
+def test_nothing_is_left_of_the_loop(work_s: float, pause_s: float) -> None:
+    """A loss as large as all of its time leaves 0 s of CPU, not -1e-18."""
+    assert gain_without(held(0.02, pause_s=pause_s, work_s=work_s), 1e6).pct is not None

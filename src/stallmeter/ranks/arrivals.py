@@ -7,15 +7,18 @@ has noted it anyway.
 
 from __future__ import annotations
 
+import statistics
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from ..records import Arrivals
+from .between import gaps_s
 from .clocks import ahead_s
 from .steps import PHASES, RankSteps, common
-from .together import LEAST_S
+from .together import LEAST_S, MOST_ACCUMULATED
 from .walk import WARM_UP
 
 MIN_STEPS = 20
@@ -58,6 +61,13 @@ class Exchanges:
     """By such a bucket: what the middle rank spent in it, waits included, in the steps that were seen to their end."""
     apart_steps: Mapping[tuple[int, str], int] = field(default_factory=dict)
     """Of ``late_steps`` those in which most was waited for that."""
+
+    between_s: Mapping[int, float] = field(default_factory=dict)
+    """By rank: what others waited for it between two epochs; no part of ``lost_s``."""
+    between_times: Mapping[int, int] = field(default_factory=dict)
+    """By rank: between how many epochs most was waited for it."""
+    gaps: int = 0
+    """Times between two epochs that were looked at."""
 
     @property
     def loss_s(self) -> float:
@@ -183,6 +193,11 @@ class _Segments:
         self._last_s: dict[int, float] = {}
         """By position of the step: the last arrival before that."""
         self._exchange_s: list[float] = []
+        after_last = {len(first)} if min(rank.tail_s for rank in ranks) > 0 else set()
+        self._gaps = frozenset(gaps_s(first)) | after_last
+        """Positions of the steps before which an epoch has ended; one more where all runs have ended."""
+        self._between: defaultdict[int, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
+        """By such a position and rank: what was waited for it between the epochs."""
         self._measured: set[int] = set()
         """Positions of the steps with a collective whose end was noted."""
         self._bytes = self._count = 0
@@ -205,12 +220,15 @@ class _Segments:
         return at
 
     def _close(self, entered: _Entered) -> None:
-        at = self._step_at(entered)
-        if at is None:
-            return
         last_s = max(entered.began_s)
         late = entered.began_s.index(last_s)
         loss_s = last_s - sorted(entered.began_s)[self._middle]
+        at = self._step_at(entered)
+        if at is None:
+            before = bisect_left(self._ends_s, entered.began_s[0])
+            if before in self._gaps and loss_s > LEAST_S:  # after the last step, too
+                self._between[before][self._ids[late]] += loss_s
+            return
         if loss_s > LEAST_S:
             self._lost[self._ids[late]] += loss_s
             bucket, index = self._timelines[late].bucket(last_s - loss_s, last_s)
@@ -229,16 +247,17 @@ class _Segments:
             self._close(self._open)
         if len(self._steps) < MIN_STEPS:
             return None
+        covered = self._covered()
         latest = {index: max(lost, key=lost.__getitem__) for index, lost in self._late.items()}
         return Exchanges(
-            steps=frozenset(self._steps),
-            total_s=sum(self._steps.values()),
+            steps=frozenset(self._index[at] for at in covered),
+            total_s=sum(self._totals[at] for at in covered),
             lost_s=dict(self._lost),
             late_steps=Counter(latest.values()),
             exchange_s=self._exchanged_s(),
             is_measured=bool(self._exchange_s),
-            bytes_per_step=self._bytes / len(self._steps),
-            per_step=self._count / len(self._steps),
+            bytes_per_step=self._bytes / len(covered),
+            per_step=self._count / len(covered),
             waited_s={index: dict(lost) for index, lost in self._late.items()},
             apart_s={key: sum(by_step.values()) for key, by_step in self._apart.items()},
             spent_s=self._spent_s(),
@@ -246,7 +265,23 @@ class _Segments:
                 key: sum(latest[i] == key[0] and 2 * s >= self._late[i][key[0]] for i, s in by_step.items())
                 for key, by_step in self._apart.items()
             },
+            between_s=_summed(self._between.values()),
+            between_times=Counter(max(lost, key=lost.__getitem__) for lost in self._between.values()),
+            gaps=sum(1 for at in self._gaps if at in self._between or self._is_noted_around(at)),
         )
+
+    def _is_noted_around(self, at: int) -> bool:
+        return {self._index[i] for i in (at - 1, at) if i < len(self._index)} <= self._steps.keys()
+
+    def _covered(self) -> set[int]:
+        """Return the positions of the steps that the collectives stand for: those since the ones before, too.
+
+        Where gradients are accumulated, or parameters are averaged, not each step has any.
+        """
+        noted = sorted(self._steps)
+        every = min(MOST_ACCUMULATED, statistics.median_low([b - a for a, b in pairwise(noted)]))
+        places = {index: at for at, index in enumerate(self._index) if at >= WARM_UP}
+        return {places[i] for index in noted for i in range(index - every + 1, index + 1) if i in places}
 
     def _spent_s(self) -> dict[str, float]:
         # Of the last step before a gap it is not known whether all of its collectives were noted.
@@ -268,3 +303,11 @@ class _Segments:
         if not self._last_s or "backward" not in buckets or "compute" in buckets:
             return None
         return sum(self._exits_s[at] - last_s for at, last_s in self._last_s.items())
+
+
+def _summed(losses: Iterable[Mapping[int, float]]) -> dict[int, float]:
+    found: defaultdict[int, float] = defaultdict(float)
+    for lost in losses:
+        for rank, seconds in lost.items():
+            found[rank] += seconds
+    return dict(found)

@@ -30,6 +30,7 @@ from ..records import (
 from ..records.diagnosis import Verdict
 from ..records.rows import is_kept
 from .arrivals import Exchanges, late_in_exchanges
+from .between import shares_between, tail_s
 from .ddp import DdpExchange, ddp_exchange
 from .merge import Merged, merge
 from .steps import COLUMNS, RankSteps, rank_steps
@@ -138,6 +139,20 @@ class Job:
         return tuple(view for view in gone if fell or newest_s - view.last_s > APART_S)
 
     @property
+    def left_first(self) -> RankView | None:
+        """The rank that ended before the others, whose collectives then failed; None where nobody can tell.
+
+        The clock must be one: between hosts it is not.
+        """
+        ordered = sorted(self.ranks, key=lambda view: view.last_s)
+        if len(ordered) < 2 or any(view.ended is None for view in ordered) or self.died:
+            return None
+        first, others = ordered[0], ordered[1:]
+        one_clock = bool(first.header.host) and all(view.header.host == first.header.host for view in others)
+        fell = any(_fell(view.ended) for view in others)
+        return first if one_clock and fell and others[0].last_s - first.last_s > BEFORE_S else None
+
+    @property
     def training_s(self) -> float:
         """Training time of the longest rank."""
         return max((view.training_s for view in self.ranks), default=0.0)
@@ -155,6 +170,9 @@ class Job:
 APART_S = 30.0
 """A rank of which nothing is known any more for so long before the newest of the others has not ended with them. A long
 recording holds something of each quarter of a minute."""
+
+BEFORE_S = 0.01
+"""Who ends by so much before the others has ended first: they learn of it from its process, which goes after that."""
 
 LOST_S = 120.0
 """A recording of a host that cannot be asked, which has no end and has not grown for so long, grows no more."""
@@ -183,7 +201,7 @@ def assemble(views: Iterable[RankView]) -> Job:
     ordered = tuple(sorted(views, key=lambda view: view.rank))
     # One that has died early would leave no steps that all have.
     longest = max((len(view.steps) for view in ordered), default=0)
-    walking = [view.steps for view in ordered if len(view.steps) * 10 >= longest]
+    walking = [_with_between(view) for view in ordered if len(view.steps) * 10 >= longest]
     merged = merge(walking) if longest else None
     return Job(
         ranks=ordered,
@@ -192,6 +210,11 @@ def assemble(views: Iterable[RankView]) -> Job:
         exchanges=None if merged is None else late_in_exchanges(ordered_arrivals(ordered), walking),
         ddp=None if merged is None else ddp_exchange({view.rank: view.ddp for view in ordered}, walking),
     )
+
+
+def _with_between(view: RankView) -> RankSteps:
+    steps = view.steps if view.ended is None else replace(view.steps, tail_s=tail_s(view.steps, view.ledger))
+    return replace(steps, between=shares_between(steps, view.ledger))
 
 
 def ordered_arrivals(views: Sequence[RankView]) -> Mapping[int, Sequence[Arrivals]]:

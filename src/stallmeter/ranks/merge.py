@@ -55,6 +55,12 @@ class Merged:
     meetings: tuple[Meeting, ...]
     typical_s: float
     """Median time of a step."""
+    gaps: int = 0
+    """Times between two epochs that lie between these steps, and after the last one."""
+    gaps_s: float = 0.0
+    """Seconds of these."""
+    span_s: float
+    """From the first of these steps to the end of the last one, or of the run, with what was not kept in between."""
     drift: float | None = None
     """How far the ranks' sums drift apart: 0 where all meet, about 1 where nobody does; None where none differ."""
     own_s: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
@@ -64,6 +70,14 @@ class Merged:
     def is_together(self) -> bool:
         """Whether the ranks meet at all."""
         return bool(self.meetings) and (self.drift is None or self.drift <= DRIFTS)
+
+    @property
+    def scale(self) -> float:
+        """Seconds of the run for one of these steps: of a long run a part of the steps is kept.
+
+        What comes before the first and after the last one is no time of steps: nobody waited there as in these.
+        """
+        return max(1.0, self.span_s / self.total_s) if self.total_s else 1.0
 
     @property
     def loss_share(self) -> float:
@@ -88,6 +102,7 @@ def merge(ranks: Sequence[RankSteps]) -> Merged | None:
     for at in range(WARM_UP, len(aligned[0])):
         walk.step(at)
     walk.end()
+    walk.end_of_run()
     return _result(aligned, walk)
 
 
@@ -121,6 +136,9 @@ def _result(ranks: Sequence[RankSteps], walk: Walk) -> Merged:
         shared_s=dict(walk.shared),
         meetings=tuple(meetings),
         typical_s=walk.typical_s,
+        gaps=walk.gaps,
+        gaps_s=walk.gaps_s,
+        span_s=max(rank.ends_s[-1] + rank.tail_s - rank.ends_s[WARM_UP - 1] for rank in ranks),
         drift=drift,
         own_s={
             rank: {

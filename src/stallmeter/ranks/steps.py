@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import compress
 
 PHASES = (
@@ -47,6 +47,10 @@ class RankSteps:
     """Where it ran: ranks of one host have one clock. Empty: not known."""
     starts: Sequence[int] = ()
     """Indices of the steps that begin an epoch: between it and the one before is time that belongs to no step."""
+    between: Mapping[str, float] = field(default_factory=dict)
+    """Share (0 to 1) of that time by bucket, where it has a name: see `stallmeter.ranks.between`."""
+    tail_s: float = 0.0
+    """From the last step to the end of the run; 0 where the run goes on, or the run's last step is not here."""
 
     def __len__(self) -> int:
         return len(self.index)
@@ -130,6 +134,8 @@ def _only(rank: RankSteps, indices: set[int]) -> RankSteps:
         [rank.optimizer_step[i] for i in at] if rank.optimizer_step else (),
         rank.host,
         [index for index in rank.starts if index in indices],
+        rank.between,
+        rank.tail_s if at and at[-1] == len(rank) - 1 else 0.0,
     )
 
 
@@ -192,4 +198,6 @@ def _by_update(rank: RankSteps) -> RankSteps | None:
         order,
         rank.host,
         [update for update in order if rank.index[places[update][0]] in begins],
+        rank.between,
+        rank.tail_s if order and places[order[-1]][-1] == len(rank) - 1 else 0.0,
     )

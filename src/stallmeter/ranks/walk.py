@@ -43,7 +43,7 @@ CLOCK_S = 2e-3
 """What is read from clocks must differ by more from what the sums say: a recording keeps whole milliseconds."""
 
 BETWEEN = "other"
-"""Bucket of the time between two epochs, which belongs to no step."""
+"""Bucket of the time between two epochs, which belongs to no step, as far as the ledger has no name for it."""
 
 _CARRIED = ""
 """Bucket of what ranks were apart by when a row of steps began."""
@@ -63,6 +63,8 @@ class Meeting:
     """Its own, in which it lost most of that."""
     met_in: str
     """The bucket of the others in which they waited; empty where that was in a step that is not known."""
+    between: bool = False
+    """Whether they met outside the steps: between two epochs, or after the last step."""
 
 
 class Walk:
@@ -85,6 +87,9 @@ class Walk:
         self._ends_s = [rank.ends_s for rank in ranks]
         self._starts_s = starts_s
         self._epochs = frozenset(ranks[0].starts)
+        self._between_shares = [rank.between for rank in ranks]
+        self._tails_s = [rank.tail_s for rank in ranks]
+        self._between_names = [name for name in PHASES if any(name in shares for shares in self._between_shares)]
         self._lost_steps = max(LOST_STEPS, 2 * accumulated)
         count = len(self._index)
         self._phases = tuple(name for name in PHASES if any(name in rank.seconds for rank in ranks))
@@ -105,6 +110,11 @@ class Walk:
         self._since_met = 0
         self._at = 0
         self._guessed = False
+        self._is_between = False
+        self.gaps = 0
+        """Times between two epochs, and after the last one."""
+        self.gaps_s = 0.0
+        """Seconds of these, of the longest rank in each."""
         self.totals = list(self._zero)
         """Seconds by rank."""
         self.lost: defaultdict[tuple[int, str], float] = defaultdict(float)
@@ -199,8 +209,25 @@ class Walk:
             ends[at] - ends[at - 1] - sum(self._columns[name][i][at] for name in self._phases)
             for i, ends in enumerate(self._ends_s)
         ]
-        if max(spent) > CLOCK_S:
-            self._spend(at, BETWEEN, [max(0.0, s) for s in spent])
+        self._apart_from_steps(at, spent)
+
+    def end_of_run(self) -> None:
+        """After the last step: what one does there alone the others may stand and wait for, up to the end."""
+        self._apart_from_steps(self._at, self._tails_s)
+
+    def _apart_from_steps(self, at: int, spent: Sequence[float]) -> None:
+        if max(spent) <= CLOCK_S:
+            return
+        self.gaps += 1
+        self.gaps_s += max(spent)
+        self._is_between = True
+        left = whole = [max(0.0, s) for s in spent]
+        for name in self._between_names:
+            named = [s * shares.get(name, 0.0) for s, shares in zip(whole, self._between_shares, strict=True)]
+            left = [max(0.0, s - part) for s, part in zip(left, named, strict=True)]
+            self._spend(at, name, named)
+        self._spend(at, BETWEEN, left)
+        self._is_between = False
 
     def _spend(self, at: int, name: str, spent: Sequence[float]) -> None:
         self.drift.spent(spent)
@@ -293,7 +320,7 @@ class Walk:
         for key, seconds in counted.items():
             into[key] += seconds
         late, bucket = max(counted, key=counted.__getitem__)
-        return Meeting(self._index[at], self._ids[late], loss_s, bucket, name)
+        return Meeting(self._index[at], self._ids[late], loss_s, bucket, name, self._is_between)
 
     def _spread(self, behind: Sequence[float]) -> float:
         """By how much the last is behind the middle one; with two ranks behind the other."""

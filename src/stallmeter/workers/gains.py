@@ -142,7 +142,8 @@ class _Loader:
         observed_s = max(0.0, (self.costs.step_time_s or 0.0) - starts_s)
         costs = replace(self.costs, start_once_s=0.0, start_each_s=0.0)
         saved_s = min(saved_s, costs.work_s)
-        cpu_s = cpu_saved * costs.loop_cpu_s * saved_s / costs.work_s if costs.work_s else 0.0
+        saved_share = saved_s / costs.work_s if costs.work_s else 0.0
+        cpu_s = costs.loop_cpu_s * min(1.0, cpu_saved * saved_share)
         # A batch that lies ready is handed over in the loop's own time, which the ledger holds already.
         free = replace(costs, handover_s=0.0)
         now_s = predict_step_time_s(free, self.limits, costs.current)

@@ -105,6 +105,20 @@ def test_a_rank_that_ended_by_an_exception():
     assert any(line.startswith("Rank 1 ended by an exception") for line in report.silent)
 
 
+def test_who_ended_first():
+    """The others fell because it was gone."""
+    known = {0: Known(ended="exception: RuntimeError"), 1: Known(ended="exception: ValueError")}
+    lines = shown(job(known=known, cut={1: 131})).silent
+    assert lines == (
+        "Rank 1 ended first by ValueError, and the others could not go on without it. Last known step: 131.",
+    )
+    left = shown(job(known={**known, 1: Known(ended="interpreter exit")}, cut={1: 131})).silent
+    assert left[0].startswith("Rank 1 ended first, and the others")
+    apart = {0: known[0], 1: Known(ended="exception: ValueError", host="node2")}  # two clocks
+    assert not any("first" in line for line in shown(job(known=apart, cut={1: 131})).silent)
+    assert not any("first" in line for line in shown(job(known={1: Known(ended="end")}, cut={1: 131})).silent)
+
+
 def test_heat_map():
     """Seconds by rank and time, all of the loss, where it happened."""
 

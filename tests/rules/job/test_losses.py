@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from stallmeter.ranks.arrivals import Exchanges
+from stallmeter.ranks.job import assemble
 from stallmeter.rules.job.losses import COMPUTE, group_of, losses, why_not_judged
 
 from .jobs import in_turn, job, late
@@ -33,6 +34,20 @@ def test_one_rank_is_late(bucket, rank):
     assert found.per_step_s == pytest.approx(planted_s, rel=0.05)
     assert found.share == pytest.approx(planted_s / (planted_s + 0.02), rel=0.05)
     assert 190 <= found.steps <= found.of_steps == 200
+
+
+def test_what_follows_the_steps_is_no_time_that_anybody_was_late_in():
+    """A long test after the training, or a job that hangs: the loss of a step is not that of such a minute."""
+    made = job(late(1, "data_wait", 0.015))
+    longer = [
+        replace(view, ledger=replace(view.ledger, time_s=view.ledger.time_s + 60.0, wall_s=view.ledger.wall_s + 60.0))
+        for view in made.ranks
+        if view.ledger is not None
+    ]
+    for ended in ("end", None):
+        (found,) = losses(assemble(replace(view, ended=ended) for view in longer))
+        assert found.lost_s == pytest.approx(200 * 0.015, rel=0.05)
+        assert found.share == pytest.approx(200 * 0.015 / (60.0 + 200 * 0.035), rel=0.05)
 
 
 def test_two_of_eight_are_late():

@@ -12,8 +12,8 @@ LONG_SILENT_S = 90.0
 
 
 def silent_lines(job: Job) -> Iterator[str]:
-    """Yield who died, who ended by an exception, who has sent no last word, and who was never heard of."""
-    views = job.ranks
+    """Yield who died, who ended first or by an exception, who has sent no last word, and who was never heard of."""
+    views, first = job.ranks, job.left_first
     died = {view.rank for view in job.died}
     open_ended = [view for view in views if view.ended is None and view.rank not in died]
     alike = len({view.ended for view in views}) < 2
@@ -21,9 +21,12 @@ def silent_lines(job: Job) -> Iterator[str]:
     over = not alike and not any(view.rank == 0 for view in open_ended)
     told = {
         "died, while others went on": [view for view in views if view.rank in died],
+        f"ended first{_how(first)}, and the others could not go on without it": [first] if first is not None else [],
         # Where one has died the others' collectives raise.
         "ended by an exception": [
-            v for v in views if not alike and not died and v.ended is not None and v.ended.startswith("exception")
+            view
+            for view in views
+            if not alike and not died and first is None and (view.ended or "").startswith("exception")
         ],
         "sent no last word: slower to end, or out of reach": open_ended if over else [],
         "went silent": [v for v in open_ended if not over and (v.silent_s or 0.0) > LONG_SILENT_S],
@@ -33,6 +36,11 @@ def silent_lines(job: Job) -> Iterator[str]:
             yield f"{_named(found)} {what}. {_last_steps(found)}."
     if job.missing:
         yield f"Nothing is known of {of_ranks(job.missing)}."
+
+
+def _how(first: RankView | None) -> str:
+    kind, _, error = (first.ended or "" if first is not None else "").partition(": ")
+    return f" by {error}" if kind == "exception" and error else ""
 
 
 def _named(views: Sequence[RankView]) -> str:

@@ -158,7 +158,7 @@ def _row(view: RankView, job: Job, verdict: JobVerdict, *, died: bool) -> RankRo
         own_s, waited = sum(own.values()), job.merged.waited_s.get(view.rank, 0.0)
         step_time_s = own_s + waited / job.merged.steps
         if not verdict.why_not:
-            waited_s = waited * job.training_s / job.merged.total_s
+            waited_s = waited * job.merged.scale
             late_s = _late_s(view.rank, job, verdict)
     return RankRow(
         rank=view.rank,
@@ -185,7 +185,7 @@ def _late_s(rank: int, job: Job, verdict: JobVerdict) -> float:
     merged = job.merged
     seen_s = 0.0
     if merged is not None and merged.is_together and merged.total_s:
-        seen_s = merged.lost_by(rank) * job.training_s / merged.total_s
+        seen_s = merged.lost_by(rank) * merged.scale
     return max(seen_s, sum(loss.lost_s for loss in verdict.losses if loss.ranks == (rank,)))
 
 

@@ -57,7 +57,10 @@ class CommunicationBound:
             return []
         share, per_step_s, count = min(1.0, found.share), found.per_step_s, max(job.world_size, len(job.ranks))
         bandwidth = 2.0 * (count - 1) / count * found.bytes_per_step / per_step_s
-        lost_s = share * job.training_s
+        merged = job.merged
+        # What lies between epochs, or before and after the steps, has no exchange.
+        lost_s = share * job.training_s if merged is None else per_step_s * merged.steps * merged.scale
+        lost_s = min(lost_s, share * job.training_s)
         # Half of it is what exchanging half as often, or half as much, can win.
         gain_pct, interval_pct = job_gain(job, lost_s / 2.0)
         return [

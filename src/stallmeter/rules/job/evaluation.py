@@ -270,7 +270,7 @@ def _shared_s(job: Job, said: Sequence[tuple[int, Diagnosis]], found: Sequence[L
     if merged is None or not merged.total_s:
         return None
     rule = said[0][1].rule
-    scale, bucket = job.training_s / merged.total_s, _BUCKETS.get(rule, "")
+    scale, bucket = merged.scale, _BUCKETS.get(rule, "")
     # Starts of workers lie where epochs begin, of which few steps are kept; a slow start lies before all steps; and
     # what holds up a rank's own work (a collector of garbage, a compiler) is in whichever bucket it came upon.
     if bucket in ("worker_startup", COMPUTE) or rule in BEFORE_TRAINING or rule in _WAITS_FOR_A_CPU:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...ranks.arrivals import Exchanges
+from ...ranks.between import shares_between
 from ...ranks.job import Job
+from ...ranks.merge import Merged
 
 COMPUTE = "compute"
 """A rank's own work in the step: what is no wait for data, no callback, logger, checkpoint or validation."""
@@ -104,21 +106,22 @@ def losses(job: Job) -> list[Loss]:
     found = []
     for group, by_rank in lost.items():
         seconds = sum(by_rank.values())
-        share = min(1.0, seconds / merged.total_s)
+        in_steps_s = min(seconds, merged.total_s)
+        lost_s = min(in_steps_s * merged.scale, job.training_s)
         beyond = [part for part in unseen if part.group == group]
         unseen_s = sum(part.lost_s for part in beyond)
         is_unseen = unseen_s > seconds / 2
         # How often who was late tells what has seen most of the loss: what is little elsewhere is noise.
-        times = Counter({part.rank: part.times for part in beyond}) if is_unseen else late[group]
+        times = _times(beyond) if is_unseen else late[group]
         looked_at = beyond[0].looked_at if is_unseen else merged.steps
-        if share > 0:
+        if lost_s > 0:
             found.append(
                 Loss(
                     bucket=group,
                     ranks=_named(by_rank, times, merged.ranks),
-                    lost_s=share * job.training_s,
-                    share=share,
-                    per_step_s=share * merged.total_s / merged.steps,
+                    lost_s=lost_s,
+                    share=lost_s / job.training_s,
+                    per_step_s=in_steps_s / merged.steps,
                     steps=min(merged.steps, round(times.total() * merged.steps / max(1, looked_at))),
                     of_steps=merged.steps,
                     parts={bucket: s / seconds for bucket, s in parts[group].items()},
@@ -157,12 +160,12 @@ def _unseen(job: Job) -> list[_Unseen]:
     seen_in: defaultdict[tuple[int, str], float] = defaultdict(float)
     if merged.is_together:
         for meeting in merged.meetings:
-            if meeting.index in exchanges.steps:
+            if meeting.index in exchanges.steps and not meeting.between:
                 seen[meeting.rank] += meeting.loss_s
                 seen_in[meeting.rank, meeting.bucket] += meeting.loss_s
     # Lateness that a rank makes up for later in the step is in the collectives, and no loss of the ledgers'.
     extra = {rank: seconds - seen[rank] for rank, seconds in exchanges.lost_s.items()}
-    scale = merged.total_s / exchanges.total_s
+    scale = (merged.total_s - merged.gaps_s) / exchanges.total_s
     least_s = EXTRA_SHARE * exchanges.total_s
     found: list[_Unseen] = []
     for rank, extra_s in extra.items():
@@ -182,6 +185,42 @@ def _unseen(job: Job) -> list[_Unseen]:
                 extra_s, times = extra_s - part_s, times - often
         if extra_s > least_s:
             found.append(_by_recorder(rank, scale * extra_s, times, exchanges))
+    return found + _unseen_between(job, merged, exchanges)
+
+
+def _unseen_between(job: Job, merged: Merged, exchanges: Exchanges) -> list[_Unseen]:
+    """The same of the time between epochs.
+
+    All validate, and one of them is slow, or one alone does what has no name.
+    """
+    if not exchanges.gaps or not merged.gaps:
+        return []
+    seen: defaultdict[int, float] = defaultdict(float)
+    for meeting in merged.meetings if merged.is_together else ():
+        if meeting.between:
+            seen[meeting.rank] += meeting.loss_s
+    scale, found = merged.gaps / exchanges.gaps, []
+    for rank, seconds in exchanges.between_s.items():
+        extra_s = scale * seconds - seen[rank]
+        view = job.view(rank)
+        if view is not None and extra_s > EXTRA_SHARE * merged.total_s:
+            shares = shares_between(view.steps, view.ledger)
+            name = max(shares, key=shares.__getitem__, default="")
+            bucket = name if shares.get(name, 0.0) > _MOST_OF_GAP else ""
+            looked_at = round(merged.steps / scale)
+            times = exchanges.between_times.get(rank, 0)
+            found.append(_Unseen(rank, extra_s, times, looked_at, bucket, "the flight recorder"))
+    return found
+
+
+_MOST_OF_GAP = 0.5
+"""Share of a rank's time between epochs from which on it was late with what that was spent in."""
+
+
+def _times(parts: Sequence[_Unseen]) -> Counter[int]:
+    found: Counter[int] = Counter()
+    for part in parts:
+        found[part.rank] += part.times
     return found
 
 
