@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import stallmeter
 from stallmeter.engine.monitor import Monitor
 from stallmeter.engine.run import is_signalled
 from stallmeter.recording import Reader, Recorder
@@ -339,3 +340,17 @@ def test_such_a_process_waits_no_longer_than_its_budget(bench: Bench) -> None:
     monitor.close()
     assert not monitor.finish(0.0)
     assert (monitor.folder / "report.md").is_file()  # type: ignore[operator]
+
+
+def test_a_run_without_a_step_is_not_called_free_of_losses(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It crashed on its first batch, say."""
+
+    def broken() -> Iterator[int]:
+        raise KeyError("text")
+        yield 0
+
+    monitor = stallmeter.Monitor(directory=tmp_path, trackers=None, hardware=False)
+    with pytest.raises(KeyError), monitor:
+        next(iter(monitor.watch(broken())))
+    assert monitor.finish()
+    assert "stallmeter: Not judged: too little was measured." in capfd.readouterr().err

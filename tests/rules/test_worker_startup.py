@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from stallmeter.records import Fork
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.evaluation import evaluate
@@ -73,3 +75,27 @@ def test_quick_forks_are_no_culprit() -> None:
 
 def test_abstains() -> None:
     assert set(missing(WorkerStartup(), Window())) == set(WorkerStartup.needs)
+
+
+def forked(slower_s: float, optimizer_s: float, **options: Any) -> Window:
+    """Five epochs of 20 steps: the first of each takes longer, and so does its optimizer."""
+    first = {"epoch_start": True, "forward_s": 0.03 + slower_s, "optimizer_s": 0.015 + optimizer_s}
+    first["total_s"] = 0.1 + slower_s + optimizer_s
+    steps = [step(i, epoch=i // 20, **(first if i % 20 == 0 else {})) for i in range(100)]
+    info = replace(loader(), **{"start_method": "fork", **options})
+    return window(*steps, info, replace(ledger(worker_startup=5.0, start=0.0), epochs=5))
+
+
+def test_memory_that_a_fork_shares_is_copied_by_the_first_step() -> None:
+    """The wait alone is below the threshold."""
+    found = fires(WorkerStartup(), forked(0.5, 1.0))
+    assert found.time_lost_s == pytest.approx(5.0 + 4 * 1.5)
+    assert found.summary.endswith("In 6.0 s of it first steps copied memory that forks share.")
+    assert "persistent_workers=True" in found.advice[0].text
+
+
+def test_first_steps_that_do_something_else() -> None:
+    """A program that draws a picture in the first step of an epoch is no slower in its optimizer."""
+    assert silent(WorkerStartup(), forked(1.5, 0.0))
+    assert silent(WorkerStartup(), forked(0.5, 1.0, start_method="spawn"))
+    assert silent(WorkerStartup(), forked(0.5, 1.0, persistent_workers=True))

@@ -17,7 +17,7 @@ from typing import Protocol
 from ..delivery.forwarder import Forwarder, Undelivered
 from ..recording import ranks
 from ..report.files import write_summaries
-from ..report.model import summarize
+from ..report.model import judged, summarize
 from ..report.wording import console_lines
 from ..window import Window
 from .asked import Profiler
@@ -299,13 +299,17 @@ class Ending:
     def _say_verdict(self) -> None:
         if not self._speaks:
             return
-        lines = self._guard("the headline", lambda: console_lines(self._collector.verdict, self._window.loader.trials))
+        lines = self._guard("the headline", self._said_of_verdict)
         job = self._collector.job
         if lines and job is not None:
             lines[:0] = job.silent
         if self._output.folder is not None and lines:
             lines.append(f"details: stallmeter report {self._output.folder}")
             sys.stderr.write("".join(f"stallmeter: {line}\n" for line in lines))
+
+    def _said_of_verdict(self) -> list[str]:
+        verdict = judged(self._collector.verdict, self._window.steps.step_time_s)
+        return console_lines(verdict, self._window.loader.trials)
 
     def _say_undelivered(self) -> None:
         served = {tracker.name for tracker in self._output.trackers if hasattr(tracker, "held_points")}

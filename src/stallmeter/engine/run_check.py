@@ -30,7 +30,8 @@ WHY = "why"
 
 def nothing(why: str) -> str:
     """Return the line that is said when nothing was recorded."""
-    fix = "measure another training loop with: for batch in stallmeter.watch(loader): ..."
+    # Not always a loader: a loop may iterate what a thread of its own fills from one.
+    fix = "measure a training loop with: for batch in stallmeter.watch(what the loop iterates): ..."
     return f"stallmeter: nothing was recorded on this machine: {why}; {fix}\n"
 
 

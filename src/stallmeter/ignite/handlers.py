@@ -25,20 +25,25 @@ class Timed(list):  # type: ignore[type-arg]
 
     ledger_here: LedgerHere
     guard: Guard
-    places: dict[int, tuple[Any, tuple[int, str] | None]]
-    """Where each handler stands, by the id of its entry, which is held so that no other gets that."""
+    spans: dict[int, tuple[Any, Ledger, Span | None]]
+    """Of each handler, by the id of its entry, which is held so that no other gets that; None of one of our own."""
 
     def __iter__(self) -> Iterator[Any]:
-        places = self.places
-        for entry in super().__iter__():
+        spans = self.spans
+        for entry in list.__iter__(self):
             ledger = self.ledger_here()
-            known = places.get(id(entry))
-            if known is None:
-                known = places[id(entry)] = (entry, self.guard("a handler's name", _place, entry))
-            if ledger is None or known[1] is None:
+            if ledger is None:
                 yield entry
                 continue
-            with Span(ledger, ledger.slot(*known[1])):
+            known = spans.get(id(entry))
+            if known is None or known[1] is not ledger:
+                place = self.guard("a handler's name", _place, entry)
+                span = None if place is None else Span(ledger, ledger.slot(*place))
+                known = spans[id(entry)] = (entry, ledger, span)
+            if known[2] is None:
+                yield entry
+                continue
+            with known[2]:
                 yield entry
 
     def __reduce_ex__(self, _: Any) -> Any:
@@ -60,7 +65,7 @@ def time_handlers(engine: Any, ledger_here: LedgerHere, guard: Guard) -> Callabl
     for event, handlers in list(lists.items()):
         if type(handlers) is list:
             timed = put[event] = lists[event] = Timed(handlers)
-            timed.ledger_here, timed.guard, timed.places = ledger_here, guard, {}
+            timed.ledger_here, timed.guard, timed.spans = ledger_here, guard, {}
 
     def undo() -> None:
         for event, timed in put.items():

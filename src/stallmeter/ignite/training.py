@@ -33,6 +33,7 @@ class Training(adapter.Training):
         self._thread = get_ident()
         self._wait = DataSpan(run.clock, DATA_WAIT)
         self._waiting = False
+        self._size = run.loaders.size
         self._evaluation_wait = ValidationWait(self._ledger)
         self._optimizer = WorkSpan(self._ledger, OPTIMIZER)
         self._compiling = is_compiling()
@@ -49,7 +50,6 @@ class Training(adapter.Training):
             Events.GET_BATCH_COMPLETED: self._got_batch,
             Events.DATALOADER_STOP_ITERATION: self._stopped,
             Events.EPOCH_COMPLETED: self._epoch_completed,
-            Events.ITERATION_COMPLETED: self._used,
         }
         with ExitStack() as stack:
             stack.callback(time_handlers(trainer, self._ledger_here, self._run.guard))
@@ -61,7 +61,7 @@ class Training(adapter.Training):
             yield
 
     def _ledger_here(self) -> Ledger | None:
-        return self._ledger if self._is_here() else None
+        return self._ledger if get_ident() == self._thread else None
 
     def _is_here(self) -> bool:
         return get_ident() == self._thread
@@ -115,7 +115,10 @@ class Training(adapter.Training):
             found: Callable[[], object] = lambda: getattr(self._trainer(), "_dataloader_iter", None)  # noqa: E731
             self._run.loaders.find_iterator_by(found)
 
-    def _ask(self, engine: Any) -> None:
+    # These two are called for each batch. Ignite has less to do for a handler that takes no engine, and a handler at
+    # ITERATION_COMPLETED would cost as much as both.
+
+    def _ask(self) -> None:
         self._waiting = True
         self._wait.__enter__()
 
@@ -124,17 +127,13 @@ class Training(adapter.Training):
         self._expect_iterator(engine)
 
     def _got_batch(self, engine: Any) -> None:
-        self._leave_wait(self._wait.__exit__)
-        self._clock.samples = self._run.loaders.size(engine.state.batch)
-
-    def _leave_wait(self, leave: Callable[[], None]) -> None:
         if self._waiting:
             self._waiting = False
-            leave()
-
-    def _used(self, engine: Any) -> None:
-        self._clock.tracker_step = engine.state.iteration
-        self._clock.worked = True
+            self._wait.__exit__()
+        clock, state = self._clock, engine.state
+        clock.samples = self._size(state.batch)
+        clock.tracker_step = state.iteration + 1
+        clock.worked = True
 
     def _before_update(self, *_: Any) -> None:
         if not self._compiling() and self._is_here():
@@ -149,5 +148,7 @@ class Training(adapter.Training):
 
     def _epoch_completed(self, engine: Any) -> None:
         """What follows belongs to no step."""
-        self._leave_wait(self._wait.leave)
+        if self._waiting:
+            self._waiting = False
+            self._wait.leave()
         self._clock.pause()

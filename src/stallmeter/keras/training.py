@@ -61,7 +61,7 @@ class Training(adapter.Training):
         self._per_update = getattr(optimizer, "gradient_accumulation_steps", None) or 1
         self._put(callbacks, "on_epoch_begin", self._epoch_begin)
         self._put(callbacks, "on_epoch_end", self._then(self._leave))
-        self._put(callbacks, "on_train_batch_begin", self._then(self._got_batch))
+        self._put(callbacks, "on_train_batch_begin", self._batch_begin)
         self._put(callbacks, "on_train_batch_end", self._batch_end)
         self._put(callbacks, "on_test_begin", self._before(self._ask_for_evaluation))
         self._put(callbacks, "on_test_batch_begin", self._then(self._evaluation_wait.__exit__))
@@ -123,21 +123,31 @@ class Training(adapter.Training):
         self._asking = True
         self._wait.__enter__()
 
-    def _got_batch(self) -> None:
-        if self._asking:
-            self._asking = False
-            self._wait.__exit__()
+    # The next three are called for each batch: what they need is at hand, and they call nothing that they need not.
+
+    def _batch_begin(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        wait = self._wait
+
+        def on_train_batch_begin(*args: Any, **kwargs: Any) -> Any:
+            if self._asking:
+                self._asking = False
+                wait.__exit__()
+            return original(*args, **kwargs)
+
+        return on_train_batch_begin
 
     def _batch_end(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        clock, wait, per_update, per_epoch = self._clock, self._wait, self._per_update, self._per_epoch
+
         def on_train_batch_end(batch: int, *args: Any, **kwargs: Any) -> Any:
             result = original(batch, *args, **kwargs)
-            clock = self._clock
-            self._batches += 1
-            clock.tracker_step = self._batches
-            clock.optimizer_step = self._batches // self._per_update
+            self._batches = trained = self._batches + 1
+            clock.tracker_step = trained
+            clock.optimizer_step = trained // per_update
             clock.worked = True
-            if self._per_epoch is None or batch + 1 < self._per_epoch:
-                self._ask()
+            if per_epoch is None or batch + 1 < per_epoch:
+                self._asking = True
+                wait.__enter__()
             else:
                 clock.pause()
                 if self._has_workers:  # Keras makes an iterator once more than it needs one
@@ -147,9 +157,10 @@ class Training(adapter.Training):
         return on_train_batch_end
 
     def _train_function(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        clock, size = self._clock, self._run.loaders.size
+
         def train_function(data: Any, *args: Any, **kwargs: Any) -> Any:
-            batch = data[0] if type(data) is list and len(data) == 1 else data
-            self._clock.samples = self._run.loaders.size(batch)
+            clock.samples = size(data[0] if type(data) is list and len(data) == 1 else data)
             return original(data, *args, **kwargs)
 
         return train_function

@@ -46,6 +46,11 @@ GPU_SIGNALS = tuple(f.name for f in fields(GpuSample) if f.name not in _NO_LEVEL
 """Numbers of a GPU sample that the report summarises."""
 
 
+def judged(verdict: Verdict, step_time_s: Stats | None) -> Verdict | None:
+    """Return a verdict; None when no step was measured that it could be about."""
+    return None if verdict.primary is None and step_time_s is None else verdict
+
+
 @dataclass(frozen=True, slots=True)
 class Share:
     """One bucket of the ledger, or a named part of one."""
@@ -191,7 +196,7 @@ class Report:
     @property
     def known_verdict(self) -> Verdict | None:
         """The verdict; None when no step was measured that it could be about."""
-        return None if self.verdict.primary is None and self.step_time_s is None else self.verdict
+        return judged(self.verdict, self.step_time_s)
 
     @property
     def ended(self) -> str | None:

@@ -23,6 +23,7 @@ class Setting(Enum):
     BFLOAT16 = auto()
     FLOAT16 = auto()
     USE_GPU = auto()
+    PREPARE_BESIDE = auto()
 
 
 _LIGHTNING = {
@@ -62,6 +63,7 @@ _NAMES = {
         Setting.SAVE_WEIGHTS_ONLY: "ModelCheckpoint(save_weights_only=True)",
         Setting.ACCUMULATE: "the optimizer's gradient_accumulation_steps",
         Setting.BFLOAT16: 'keras.mixed_precision.set_global_policy("mixed_bfloat16")',
+        Setting.PREPARE_BESIDE: "PyDataset(workers=…), or a DataLoader with num_workers",
         Setting.FLOAT16: 'keras.mixed_precision.set_global_policy("mixed_float16")',
     },
     "ignite": {

@@ -28,6 +28,7 @@ from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.forecast import forecast
 from ..workers.pipeline import counted_by_the_library
+from .frameworks import Setting, said
 from .rule import threshold
 
 
@@ -39,6 +40,7 @@ class InputBound:
     title: ClassVar[str] = "The training loop waits for data"
     needs: ClassVar[tuple[str, ...]] = ("spent.data_wait_share_pct", "steps.data_wait_s", "ledger.wall_s")
     optional: ClassVar[tuple[str, ...]] = (
+        "facts.framework",
         "loader.num_workers",
         "loader.info",
     )
@@ -83,7 +85,12 @@ class InputBound:
             advice=(
                 *_let_it_be_measured(window),
                 Advice.of(
-                    "Let DataLoader workers, a thread or a prefetch queue prepare batches beside the loop.",
+                    said(
+                        "Prepare batches beside the loop",
+                        window.facts,
+                        Setting.PREPARE_BESIDE,
+                        " in DataLoader workers, a thread or a prefetch queue",
+                    ),
                     expect="Less waiting for data.",
                     limit="Not where a batch takes under 1 ms to make, and only while CPUs are free.",
                 ),

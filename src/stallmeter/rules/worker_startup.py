@@ -6,7 +6,9 @@ than forked, or with a slow `worker_init_fn` this is the largest part of the wai
 
 **Evidence.** `worker_startup`: seconds of wall time in making iterators, and the part of each epoch's first wait that
 exceeds the steady wait, from the ledger. `workers.fork_s`: seconds in which forks held the training thread, with what
-other packages do around a fork.
+other packages do around a fork. `steps.copying_s`: what a fork leaves behind. It shares the program's memory with the
+workers, and what the first step writes is copied page by page; it counts where the optimizer takes longer in the first
+steps of epochs than in 95 % of the others.
 
 **Advice.** Keep the workers (`persistent_workers=True`); not where the dataset's state has to be read anew each
 epoch. Then fork instead of spawn, where no thread or CUDA context forbids it; then lighten what a worker imports and
@@ -47,6 +49,7 @@ class WorkerStartup:
     optional: ClassVar[tuple[str, ...]] = (
         "workers.forks",
         "workers.fork_s",
+        "steps.copying_s",
     )
     rules_out: ClassVar[str] = "more workers"
 
@@ -55,17 +58,24 @@ class WorkerStartup:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the start-up's share of training with the threshold."""
-        lost, epochs = window.spent.bucket_s("worker_startup") or 0.0, window.ledger.epochs or 0
+        waited, epochs = window.spent.bucket_s("worker_startup") or 0.0, window.ledger.epochs or 0
+        copying = self._copying_s(window, epochs)
+        lost = waited + copying
         share = window.ledger.training_share_pct(lost) or 0.0
         if not window.loader.num_workers or epochs < 2 or share < self.warn_pct:
             return None
-        held = self._held_by_forks(window, lost)
+        held = self._held_by_forks(window, waited)
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING,
             title="Starting workers waits for another package's fork handler" if held else self.title,
             summary=f"{share:.0f} % of the training time went into starting workers, {lost / epochs:.2f} s an epoch."
-            + (f" Forks held the training thread for {window.workers.fork_s or 0.0:.1f} s of it." if held else ""),
+            + (f" Forks held the training thread for {window.workers.fork_s or 0.0:.1f} s of it." if held else "")
+            + (
+                f" In {copying:.1f} s of it first steps copied memory that forks share."
+                if copying >= 0.1 * lost
+                else ""
+            ),
             time_lost_s=lost,
             share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=0.9,
@@ -73,10 +83,18 @@ class WorkerStartup:
                 Evidence("worker start-up, share of training time", share, "%", self.warn_pct, "benchmarks/faults"),
                 Evidence("worker start-up per epoch", lost / epochs, "s"),
                 Evidence("forks held the training thread", window.workers.fork_s or 0.0, "s"),
+                *((Evidence("first steps of epochs, beyond others", copying, "s"),) if copying else ()),
             ),
             advice=self._advice(window, lost, held=held),
             culprit="a fork handler of another package" if held else None,
         )
+
+    def _copying_s(self, window: Window, epochs: int) -> float:
+        """Seconds that first steps of epochs took longer because memory was copied that a fork shares."""
+        loader = window.loader.info
+        if loader is None or loader.persistent_workers or loader.start_method != "fork":
+            return 0.0
+        return (window.steps.copying_s or 0.0) * max(0, epochs - 1)
 
     def _held_by_forks(self, window: Window, lost: float) -> bool:
         if not window.workers.forks:

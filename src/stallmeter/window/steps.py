@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -38,6 +39,9 @@ RARELY = 0.05
 
 OPENERS = 256
 """First steps of epochs that are kept: they are judged only where an epoch has no other step."""
+
+MIN_OPENERS = 3
+"""First steps of epochs without which nothing is said of them: one may be slow for any reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +192,27 @@ class StepSignals:
         if self._loader.num_workers == 0:
             return 0.0
         return self._first_waits.excess_s(self._steady_wait_s() if self._first_waits else None)
+
+    @property
+    def copying_s(self) -> float | None:
+        """Seconds by which the first step of an epoch exceeds others in its own work, where its optimizer does, too.
+
+        A fork shares the program's memory with the workers, and what the loop writes next is copied page by page: the
+        optimizer's state above all. 0 where the optimizer is as fast as in other steps, whatever else the program does
+        in these. None where no optimizer was measured, or fewer than `MIN_OPENERS` such steps are known.
+        """
+        return self.memo("copying", self._find_copying)
+
+    def _find_copying(self) -> float | None:
+        opening = [s for s in self._openers.items if s.optimizer_s is not None]
+        usual = stats(s.optimizer_s for s in self.steady if s.optimizer_s is not None)
+        body = self.body_s
+        if usual is None or body is None or len(opening) < MIN_OPENERS:
+            return None
+        updating_s = statistics.median(s.optimizer_s or 0.0 for s in opening)
+        if updating_s <= usual.p95:
+            return 0.0
+        return updating_s - usual.median + max(0.0, statistics.median(map(_body_s, opening)) - body.median)
 
     def _steady_wait_s(self) -> float | None:
         wait = self.data_wait_s
