@@ -99,5 +99,8 @@ class CodeLook:
     """Median time of an item; None where items were not timed."""
     added_s: float | None = None
     """By how much the looking made what was looked at take longer."""
+    beside: tuple[CodeSpot, ...] = ()
+    """Of steps, functions of the user's with what they took outside the model: neither in a module's call nor in the
+    backward pass nor in the loop's own calls of torch. The largest first; bounded; empty where no module was seen."""
     stacks: tuple[CodeStack, ...] = ()
     """The largest first; bounded."""

@@ -35,6 +35,7 @@ from .rule import Rule, check_rules
 from .shm_near_limit import ShmNearLimit
 from .slow_batches import SlowBatches
 from .slow_callback import SlowCallback
+from .slow_function import SlowFunction
 from .slow_logging import SlowLogging
 from .slow_start import SlowStart
 from .step_outliers import StepOutliers
@@ -68,6 +69,7 @@ ALL_RULES: tuple[Rule, ...] = (
     ValidationHeavy(),
     GcPauses(),
     Recompiles(),
+    SlowFunction(),
     StepOutliers(),
     StepTimeDrift(),
     SlowStart(),

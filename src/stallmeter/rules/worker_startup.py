@@ -8,6 +8,8 @@ than forked, or with a slow `worker_init_fn` this is the largest part of the wai
 exceeds the steady wait, from the ledger. `workers.fork_s`: seconds in which forks held the training thread, with what
 other packages do around a fork.
 
+Workers that live on start once and are not told of.
+
 **Advice.** Keep the workers (`persistent_workers=True`); not where the dataset's state has to be read anew each
 epoch. Then fork instead of spawn, where no thread or CUDA context forbids it; then lighten what a worker imports and
 what `worker_init_fn` does. More workers make it worse.
@@ -60,6 +62,8 @@ class WorkerStartup:
         if not window.loader.num_workers or epochs < 2 or share < self.warn_pct:
             return None
         held = self._held_by_forks(window, lost)
+        if window.loader.info is not None and window.loader.info.persistent_workers and not held:
+            return None  # they started once, and the longer the run the less that weighs
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING,

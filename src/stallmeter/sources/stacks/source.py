@@ -15,6 +15,7 @@ from ...records.code import BUCKET_OF, LONG_STEPS, STEPS, WARMUP
 from ...timing.clock import StepClock
 from ...timing.ledger import CALLBACKS, CHECKPOINT, LOGGING, START, VALIDATION
 from ...window import Window
+from ..code.beside import beside
 from ..code.fold import fold
 from ..code.whose import Whose
 from .sampler import LONG_STEP, STEADY, WORK, Look, StackSampler, Wanted
@@ -257,7 +258,8 @@ class LoopLooks:
         self._told[place] = count, time_s
         if self._reading is None:
             self._reading = Reading(self._whose or Whose.of_program())
-        folded = fold(self._reading.seen(tallies))
+        seen = self._reading.seen(tallies)
+        folded = fold(seen)
         yield CodeLook(
             time_s=time.time(),
             place=place[0],
@@ -269,4 +271,5 @@ class LoopLooks:
             wall_s=folded.wall_s,
             spots=folded.spots,
             stacks=folded.stacks[:SHOWN_STACKS],
+            beside=fold(beside(seen)).spots if place[1] in (STEPS, LONG_STEPS) else (),
         )
