@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stallmeter.sources.code.beside import beside
+from stallmeter.sources.code.beside import beside, in_sampler
 from stallmeter.sources.code.fold import Frame, Seen
 from stallmeter.sources.code.whose import Function
 
@@ -49,3 +49,12 @@ def test_without_modules_nobody_knows_what_the_model_is():
 
 def test_no_code_of_a_library_is_told():
     assert beside([*MODEL, _seen(CLIP)]) == []
+
+
+def test_what_a_loader_asks_of_its_sampler_is_the_samplers():
+    rank = Function("HardFirst.rank", "train.py", True, first_line=5)
+    step = _torch("_BaseDataLoaderIter.__next__", "utils/data/dataloader.py")
+    asks = _torch("_BaseDataLoaderIter._next_index", "utils/data/dataloader.py")
+    waits = _torch("_MultiProcessingDataLoaderIter._try_get_data", "utils/data/dataloader.py")
+    (found,) = in_sampler([_seen(MAIN, step, asks, rank), _seen(MAIN, step, waits), _seen(MAIN, step, asks)])
+    assert [frame.function for frame in found.stack] == [rank]

@@ -40,38 +40,45 @@ class SlowFunction:
     id: ClassVar[str] = "slow-function"
     title: ClassVar[str] = "A function beside the model holds up the steps"
     needs: ClassVar[tuple[str, ...]] = ("ledger.training_s", "ledger.wall_s", "steps.body_s")
-    optional: ClassVar[tuple[str, ...]] = ("code.beside_model", "device.pace_s")
+    optional: ClassVar[tuple[str, ...]] = (
+        "code.beside_model",
+        "device.pace_s",
+        "host.garbage.step_s",
+        "ledger.record",
+        "steps.drift",
+    )
 
     warn_pct: float = threshold(20.0, "%", "our choice: a loss that is written by hand may cost as much")
     critical_pct: float = threshold(40.0, "%", "our choice: twice the share from which it is reported")
     min_lost_s: float = threshold(0.5, "s", "our choice: less is not worth a change of the program")
     min_samples: float = threshold(20.0, "looks", "a share of all of them is then known to a fifth, one standard error")
 
+    grown: float = threshold(0.5, "1", "Most of the time; our choice")
+
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the largest function with the thresholds."""
         found = window.code.beside_model
         if found is None or window.device.pace_s is not None:
             return None
-        share = window.ledger.training_share_pct(found.seconds)
-        if (
-            share is None
-            or share < self.warn_pct
-            or found.seconds < self.min_lost_s
-            or found.samples < self.min_samples
-        ):
+        # Seconds of the garbage collector are gc-pauses' to tell, and what grows is step-time-drift's.
+        lost_s = max(0.0, found.seconds - (window.host.garbage.step_s or 0.0))
+        share = window.ledger.training_share_pct(lost_s)
+        if share is None or share < self.warn_pct or lost_s < self.min_lost_s or found.samples < self.min_samples:
+            return None
+        if self._grows(window, lost_s):
             return None
         # What a share of so many looks is known to, in 8 of 10 cases.
         error = 1.28 / math.sqrt(found.samples)
-        gain = gain_without(window, found.seconds, least=1.0 - error, most=1.0 + error)
+        gain = gain_without(window, lost_s, least=1.0 - error, most=1.0 + error)
         spot = found.spot
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,
             title=f"{spot.function} holds up the steps",
-            summary=f"{spot.function} took about {found.seconds:.1f} s, {share:.0f} % of the training time, "
+            summary=f"{spot.function} took about {lost_s:.1f} s, {share:.0f} % of the training time, "
             "and is no part of the model.",
-            time_lost_s=found.seconds,
-            share_pct=window.ledger.share_pct(found.seconds) or 0.0,
+            time_lost_s=lost_s,
+            share_pct=window.ledger.share_pct(lost_s) or 0.0,
             confidence=0.8,
             culprit=spot.function,
             location=Location(
@@ -93,3 +100,10 @@ class SlowFunction:
                 Advice.of("Move work that needs no current weights, such as plots and files, into a thread."),
             ),
         )
+
+    def _grows(self, window: Window, lost_s: float) -> bool:
+        """Whether most of it was added in the course of the run."""
+        drift, record = window.steps.drift, window.ledger.record
+        if drift is None or record is None:
+            return False
+        return drift.excess_s * record.steps >= self.grown * lost_s

@@ -1,8 +1,9 @@
-"""Which code of a step is no part of the model: a metric, a plot, a file, an optimizer that somebody wrote in Python.
+"""Which code of the training thread is neither model nor wait: a metric, a plot, an optimizer in Python, a sampler.
 
 To the ledger of a plain loop the body of a step is one piece. Its stacks tell more: what lies below a module's call,
 in the backward pass or in a collective is the training itself, and so is what the functions that call these ask of
-torch. What is left is code that a user has put beside it.
+torch. What is left is code that a user has put beside it. In a
+wait for data it is the sampler, which the loader asks on this thread however many workers there are.
 """
 
 from __future__ import annotations
@@ -25,6 +26,28 @@ TRAINS = frozenset(
     {"accelerate", "keras", "lightning", "lightning_fabric", "pytorch_lightning", "torch", "transformers"}
 )
 """Packages whose functions, called by the code that trains, are part of the training."""
+
+
+LOADER, NEXT_INDEX = "torch/utils/data/dataloader.py", "._next_index"
+"""Where a loader of torch asks its sampler, and by the end of which method's name."""
+
+
+def in_sampler(seen: Sequence[Seen]) -> list[Seen]:
+    """Return the stacks in which a loader's sampler is asked for the next indices, from the sampler on.
+
+    Args:
+        seen: Of the thread that asks the loader for batches.
+    """
+    found = []
+    for one in seen:
+        at = next((i for i, frame in enumerate(one.stack) if _asks_sampler(frame.function)), None)
+        if at is not None and one.stack[at + 1 :]:
+            found.append(Seen(one.stack[at + 1 :], one.wall_s, one.cpu_s))
+    return found
+
+
+def _asks_sampler(function: Function) -> bool:
+    return function.file == LOADER and function.name.endswith(NEXT_INDEX)
 
 
 def beside(seen: Sequence[Seen]) -> list[Seen]:
