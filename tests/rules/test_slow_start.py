@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stallmeter.records import CompilerSample
+from stallmeter.records import CodeLook, CodeSpot, CompilerSample
 from stallmeter.records.diagnosis import Severity
 from stallmeter.rules.slow_start import SlowStart
 from stallmeter.window import Window
@@ -27,6 +27,17 @@ def test_fires():
     assert found.summary == "The first step began after 40.0 s, 40 % of the run."
     assert found.time_lost_s == 38.0
     assert found.severity is Severity.WARNING
+
+
+def test_where_it_is_an_import_that_is_to_be_moved():
+    imported = started(40.0)
+    spot = CodeSpot(file="train.py", line=11, function="main", own=True, wall_s=3.0, calls=("import scipy.stats",))
+    look = CodeLook(
+        time_s=START_S, place="startup", bucket="start", rule="slow-start", method="samples", seen=50, wall_s=4.0,
+        spots=(spot,),
+    )  # fmt: skip
+    imported.append(look)
+    assert fires(SlowStart(), imported).advice[0].text.startswith("Move import scipy.stats (train.py:11) to where")
 
 
 def test_threshold():

@@ -5,7 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+from ..records.code import IN_WORKERS
+from ..records.diagnosis import Severity, Verdict
 from ..records.interfaces import Source
+
+COMES_ONCE = frozenset({"slow-start", "worker-startup"})
+"""Causes that weigh less the longer a run goes on: early on they may stand before what it will be about."""
+
+
+def rules_of(verdict: Verdict) -> tuple[str, ...]:
+    """Return which causes are worth a closer look: the primary, and who makes batches behind one that comes once."""
+    if verdict.primary is None:
+        return ("",)
+    first = verdict.primary.rule
+    behind = (d.rule for d in verdict.diagnoses if d.rule in IN_WORKERS and d.severity is not Severity.INFO)
+    then = next(behind, None) if first in COMES_ONCE else None
+    return (first,) if then is None else (first, then)
 
 
 class Look(Source, Protocol):

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ from ..timing.clock import StepClock
 from ..timing.ledger import CALLBACKS, LOGGING, VALIDATION
 from ..window import Window
 from ..workers.apply import EpochBoundary, Seen, WorkerTuner
-from .asked import Look
+from .asked import Look, rules_of
 from .context import RunContext
 from .guard import Guard
 from .job_watch import JobWatch
@@ -448,8 +449,7 @@ class Collector:
         verdict = evaluate(self._options.rules, self._window, self._guard.ask)
         changed = verdict.primary != self._own_verdict.primary
         self._own_verdict = verdict
-        rule = "" if verdict.primary is None else verdict.primary.rule
-        for look in self._looks:
+        for look, rule in product(self._looks, rules_of(verdict)):
             self._guard.attempt(f"source {look.name}", look.request, rule, self._clock.index)
         if self._output.recorder is not None and (changed or self._final_tick):
             self._output.recorder.write(verdict)

@@ -9,12 +9,16 @@ IN_WORKERS = frozenset(
 )
 """Rules whose seconds are spent where batches are made."""
 
+DATA_WAIT = "data_wait"
+"""Where the loop's own thread looks for the next indices: the bucket is looked into for that alone."""
+
 STEPS, LONG_STEPS, WARMUP = "steps", "long steps", "warmup"
 """What is looked into besides a bucket: the steps' own work, that of the long ones, that of the first ones."""
 
 BUCKET_OF = {
     "checkpoint-stall": "checkpoint",
     "compute-bound": STEPS,
+    "slow-sampler": DATA_WAIT,
     "host-sync": STEPS,
     "launch-bound": STEPS,
     "low-utilization": STEPS,
@@ -99,5 +103,8 @@ class CodeLook:
     """Median time of an item; None where items were not timed."""
     added_s: float | None = None
     """By how much the looking made what was looked at take longer."""
+    beside: tuple[CodeSpot, ...] = ()
+    """Of steps, functions of the user's with what they took outside the model: neither in a module's call nor in the
+    backward pass nor in the loop's own calls of torch. The largest first; bounded; empty where no module was seen."""
     stacks: tuple[CodeStack, ...] = ()
     """The largest first; bounded."""

@@ -35,7 +35,9 @@ from .rule import Rule, check_rules
 from .shm_near_limit import ShmNearLimit
 from .slow_batches import SlowBatches
 from .slow_callback import SlowCallback
+from .slow_function import SlowFunction
 from .slow_logging import SlowLogging
+from .slow_sampler import SlowSampler
 from .slow_start import SlowStart
 from .step_outliers import StepOutliers
 from .step_time_drift import StepTimeDrift
@@ -49,6 +51,7 @@ from .worker_startup import WorkerStartup
 ALL_RULES: tuple[Rule, ...] = (
     CpuThrottled(),
     NoisyNeighbour(),
+    SlowSampler(),
     SlowBatches(),
     LockContention(),
     BatchHandoff(),
@@ -68,6 +71,7 @@ ALL_RULES: tuple[Rule, ...] = (
     ValidationHeavy(),
     GcPauses(),
     Recompiles(),
+    SlowFunction(),
     StepOutliers(),
     StepTimeDrift(),
     SlowStart(),

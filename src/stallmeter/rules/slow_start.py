@@ -13,7 +13,8 @@ exceeds a usual start (`usual_s`). `device.compiler`: seconds that torch.compile
 
 **Advice.** It depends on the part that takes longer. Before the first step: save what is prepared anew in each run,
 download data and weights once, skip the sanity check (`num_sanity_val_steps=0`) once the code works. In the first
-steps: keep the compiler's cache between runs, compile less, autotune less.
+steps: keep the compiler's cache between runs, compile less, autotune less. Where most of it is an import, do that
+where it is used.
 
 **When it is wrong.** A run that is only a trial, stopped after a few steps, consists of its start. Then this is
 reported for information up to `warn_s`. First steps that are long for another reason, such as larger batches at the
@@ -108,7 +109,27 @@ def _compiled_s(window: Window) -> float:
     return (None if warm_up is None else window.device.compiler.until_s(warm_up.ended_s)) or 0.0
 
 
+def _imported(window: Window) -> str | None:
+    """Return the import that most of the start went into, and where it stands; None where it was something else."""
+    look = window.code.at("startup", "start")
+    spot = look.spots[0] if look is not None and look.spots else None
+    call = spot.calls[0] if spot is not None and spot.calls else ""
+    return f"{call} ({spot.file}:{spot.line})" if spot is not None and call.startswith("import ") else None
+
+
 def _before_the_first_step(window: Window, gain: Gain, usual_s: float) -> tuple[Advice, ...]:
+    imported = _imported(window)
+    if imported is not None:
+        return (
+            Advice.of(
+                f"Move {imported} to where it is used, or leave it out.",
+                expect="An earlier first step.",
+                limit="Not where each run needs it.",
+                gain_pct=gain.pct,
+                interval_pct=gain.interval_pct,
+            ),
+            Advice.of("Run python -X importtime once: it lists what each import takes."),
+        )
     return (
         Advice.of(
             "Save what is prepared anew in each run: file lists, indices, tokenised or resized data.",

@@ -10,6 +10,8 @@ other packages do around a fork. `steps.copying_s`: what a fork leaves behind. I
 workers, and what the first step writes is copied page by page; it counts where the optimizer takes longer in the first
 steps of epochs than in 95 % of the others.
 
+Workers that live on start once and are not told of.
+
 **Advice.** Keep the workers (`persistent_workers=True`); not where the dataset's state has to be read anew each
 epoch. Then fork instead of spawn, where no thread or CUDA context forbids it; then lighten what a worker imports and
 what `worker_init_fn` does. More workers make it worse.
@@ -65,6 +67,8 @@ class WorkerStartup:
         if not window.loader.num_workers or epochs < 2 or share < self.warn_pct:
             return None
         held = self._held_by_forks(window, waited)
+        if window.loader.info is not None and window.loader.info.persistent_workers and not held:
+            return None  # they started once, and the longer the run the less that weighs
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING,

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from ..records import CodeLook
+from ..records.code import DATA_WAIT, LONG_STEPS, STEPS
+from .beside import BesideModel, beside_model
+from .ledger import LedgerSignals
 from .memo import Memo
+from .steps import StepSignals
+
+LEAST_LOOKS = 20
+"""Into the wait for data; with fewer a share is not known to a fifth, two standard errors."""
 
 
 class CodeSignals:
-    """The newest look at each place. Looks are few: one a place, once more after another number of workers."""
+    """The newest look at each place. Looks are few: one a place, once more after another number of workers.
 
-    def __init__(self) -> None:
+    Args:
+        steps: Of the same run.
+        ledger: Of the same run.
+    """
+
+    def __init__(self, steps: StepSignals, ledger: LedgerSignals) -> None:
+        self._steps = steps
+        self._ledger = ledger
         self.memo = Memo()
         self._looks: dict[tuple[str, str, str, int], CodeLook] = {}
 
@@ -22,6 +36,20 @@ class CodeSignals:
     def looks(self) -> tuple[CodeLook, ...]:
         """All of them, in the order of their places."""
         return tuple(self._looks.values())
+
+    @property
+    def sampler_share(self) -> float | None:
+        """Share (0 to 1) of the wait for data in which the training thread itself is in the loader's sampler."""
+        look = self.at("loop", DATA_WAIT)
+        if look is None or not look.wall_s or look.seen < LEAST_LOOKS:
+            return None
+        return min(1.0, sum(spot.wall_s for spot in look.spots) / look.wall_s)
+
+    @property
+    def beside_model(self) -> BesideModel | None:
+        """The function of the program beside the model that takes the most of the steps' own work; torch on CPUs."""
+        usual = self.at("loop", STEPS)
+        return None if usual is None else beside_model(usual, self.at("loop", LONG_STEPS), self._steps, self._ledger)
 
     def at(self, place: str, bucket: str = "", part: str = "") -> CodeLook | None:
         """Return the look at a place; None where nobody looked.

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..window import Window
+from .costs import BatchShape, default_handover_s
 from .forecast import forecast, loop_waits, operation
-from .model import Limits, LoaderCosts, predict_step_time_s
-from .whatif import eased_work_s, like_a_worker
+from .model import Limits, LoaderCosts, crowding, predict_step_time_s
+from .whatif import WAITS, eased_work_s, like_a_worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,18 @@ class FunctionGain:
     workers: int
     gain_pct: float
     interval_pct: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """What the workers cost the loop because both want the same CPUs, seconds in each step."""
+
+    loop_s: float
+    """The loop waits for a CPU."""
+    handover_s: float
+    """A hand-over takes more than usual: a worker that has no CPU answers late."""
+    slower: float = 1.0
+    """Factor by which a loop of several threads takes longer beside them, which wait for each other by spinning."""
 
 
 def gain_without_function(
@@ -46,7 +59,7 @@ def gain_without_function(
     costs, limits = outlook.asked or known
     wall = min(1.0, max(0.0, wall_share))
     cpu = wall if cpu_share is None else min(1.0, max(0.0, cpu_share))
-    without = _without(costs, wall, cpu, _crowd_s(window, costs, limits), first=_is_forked(window))
+    without = _without(costs, wall, cpu, _crowd(window, costs, limits), first=_is_forked(window))
     within = replace(limits, shared_s=limits.shared_s * (1.0 - (waits_share or 0.0)))
     step_s = predict_step_time_s(without, within, costs.current)
     gain_pct = outlook.without.gain_pct(step_s)
@@ -62,22 +75,25 @@ def gain_without_function(
     )
 
 
-def _without(costs: LoaderCosts, wall: float, cpu: float, crowd_s: float, *, first: bool) -> LoaderCosts:
+def _without(costs: LoaderCosts, wall: float, cpu: float, crowd: Crowd, *, first: bool) -> LoaderCosts:
     """Return the costs once a part of a batch's wall and CPU time is gone.
 
     Args:
         costs: As measured.
         wall: Part of the wall time, 0 to 1.
         cpu: Part of the CPU time, 0 to 1.
-        crowd_s: How long the loop waits for a CPU in a step because the job's own workers have it.
+        crowd: What the job's own workers cost the loop beside that.
         first: Whether what every epoch's start takes is the wait for a first batch.
     """
+    slower = cpu / crowd.slower + 1.0 - cpu
     return replace(
         costs,
         service_s=costs.service_s * (1.0 - wall),
         cpu_s=costs.cpu_s * (1.0 - cpu),
         neighbour_wait_s=costs.neighbour_wait_s * (1.0 - cpu),
-        work_s=eased_work_s(costs, cpu * crowd_s),
+        work_s=min(eased_work_s(costs, cpu * crowd.loop_s), slower * costs.work_s),
+        loop_cpu_s=slower * costs.loop_cpu_s,
+        handover_s=None if costs.handover_s is None else costs.handover_s - cpu * crowd.handover_s,
         start_once_s=costs.start_once_s * (1.0 - wall * first),
     )
 
@@ -87,12 +103,24 @@ def _is_forked(window: Window) -> bool:
     return window.loader.info is not None and window.loader.info.start_method == "fork"
 
 
-def _crowd_s(window: Window, costs: LoaderCosts, limits: Limits) -> float:
-    """Return how long the loop waits for a CPU in each step, seconds, because the job's own workers have it."""
+def _crowd(window: Window, costs: LoaderCosts, limits: Limits) -> Crowd:
     if not costs.current:  # who makes the batches is the loop itself, and waits for nobody
-        return 0.0
-    waits = loop_waits(window, costs) or like_a_worker(costs, limits, window.workers.cpu_wait_share)
-    return max(0.0, waits.all_s - waits.neighbours_s)
+        return Crowd(0.0, 0.0)
+    cpu_wait_share, content = window.workers.cpu_wait_share or 0.0, window.loader.content
+    waits = loop_waits(window, costs) or like_a_worker(costs, limits, cpu_wait_share)
+    handover_s = 0.0
+    if costs.handover_s is not None and content is not None and cpu_wait_share >= WAITS:
+        handover_s = max(0.0, costs.handover_s - default_handover_s(BatchShape(content.tensors, content.bytes)))
+    return Crowd(max(0.0, waits.all_s - waits.neighbours_s), handover_s, _slower(window, costs, limits))
+
+
+def _slower(window: Window, costs: LoaderCosts, limits: Limits) -> float:
+    """Return the model's factor for threads of the loop and workers on the same CPUs, as measured beside them."""
+    cpus, busy_share = limits.available_cpus, window.workers.busy_share
+    if not cpus or not costs.work_s or not costs.service_s or busy_share is None:
+        return 1.0
+    threads = min(costs.loop_cpu_s / costs.work_s, max(2.0, cpus))
+    return crowding(threads, costs.current * busy_share * min(1.0, costs.cpu_s / costs.service_s), cpus)
 
 
 def shares(total_s: Sequence[float | None], part_s: Sequence[float | None]) -> tuple[float, float | None, float | None]:

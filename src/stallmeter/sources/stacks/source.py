@@ -12,9 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ...records import BUCKETS, CodeLook
 from ...records.code import BUCKET_OF, LONG_STEPS, STEPS, WARMUP
+from ...records.code import DATA_WAIT as DATA_WAIT_BUCKET
 from ...timing.clock import StepClock
-from ...timing.ledger import CALLBACKS, CHECKPOINT, LOGGING, START, VALIDATION
+from ...timing.ledger import CALLBACKS, CHECKPOINT, DATA_WAIT, LOGGING, START, VALIDATION
 from ...window import Window
+from ..code.beside import beside, in_sampler
 from ..code.fold import fold
 from ..code.whose import Whose
 from .sampler import LONG_STEP, STEADY, WORK, Look, StackSampler, Wanted
@@ -226,6 +228,8 @@ class LoopLooks:
             if phase >= 0:
                 return "startup", WARMUP, ""
             return "loop", LONG_STEPS if phase == LONG_STEP else STEPS, ""
+        if bucket == DATA_WAIT:
+            return "loop", DATA_WAIT_BUCKET, ""
         if slot == self._own_slot or bucket not in (CALLBACKS, LOGGING, CHECKPOINT, VALIDATION):
             return None
         return "loop", BUCKETS[bucket], (name or "") if bucket in (CALLBACKS, LOGGING) else ""
@@ -257,7 +261,8 @@ class LoopLooks:
         self._told[place] = count, time_s
         if self._reading is None:
             self._reading = Reading(self._whose or Whose.of_program())
-        folded = fold(self._reading.seen(tallies))
+        seen = self._reading.seen(tallies)
+        folded = fold(in_sampler(seen) if place[1] == DATA_WAIT_BUCKET else seen)
         yield CodeLook(
             time_s=time.time(),
             place=place[0],
@@ -266,7 +271,8 @@ class LoopLooks:
             part=place[2],
             method="samples",
             seen=count,
-            wall_s=folded.wall_s,
+            wall_s=sum(one.wall_s for one in seen),
             spots=folded.spots,
             stacks=folded.stacks[:SHOWN_STACKS],
+            beside=fold(beside(seen)).spots if place[1] in (STEPS, LONG_STEPS) else (),
         )

@@ -1,0 +1,109 @@
+"""A function beside the model takes a large part of each step.
+
+**What it means.** Between two batches the program does more than train: it computes a metric, turns tensors into
+lists, draws a plot, writes a file, or steps an optimizer that is written in Python. While it does, nothing is trained.
+This function takes more of the time than a helper should.
+
+**Evidence.** `code.beside_model`: seconds of a function of the program in the steps' own work, from looks at the
+training thread's stack. What lies below a module's call, in the backward pass or in a collective is the model's, and so
+is what the functions that call these ask of torch. Looks into steps of usual length, and into what long steps take
+beyond three medians, are weighed by the time that the ledger and the steps hold of each. Rare long steps are
+step-outliers' to tell.
+
+**Advice.** Do it every N steps, or once an epoch. Do it with tensors instead of lists and loops. Work that needs no
+current weights, such as drawing or writing a file, can go to a thread.
+
+**When it is wrong.** A loss that is written by hand outside a module is no part of the model to these looks. Programs
+without modules are not judged, nor are those on a GPU, where the host waits for the device in whatever asks for a
+result.
+
+**References.** XProf calls other host work in a step moderate from 3 % and high from 15 %
+(`op_stats_to_input_pipeline_analysis.cc`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
+from ..window import Window
+from ..workers.gains import gain_without
+from .rule import threshold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowFunction:
+    """Fires when a function of the program that is no part of the model takes a large share of the training time."""
+
+    id: ClassVar[str] = "slow-function"
+    title: ClassVar[str] = "A function beside the model holds up the steps"
+    needs: ClassVar[tuple[str, ...]] = ("ledger.training_s", "ledger.wall_s", "steps.body_s")
+    optional: ClassVar[tuple[str, ...]] = (
+        "code.beside_model",
+        "device.pace_s",
+        "host.garbage.step_s",
+        "ledger.record",
+        "steps.drift",
+    )
+
+    warn_pct: float = threshold(20.0, "%", "our choice: a loss that is written by hand may cost as much")
+    critical_pct: float = threshold(40.0, "%", "our choice: twice the share from which it is reported")
+    min_lost_s: float = threshold(0.5, "s", "our choice: less is not worth a change of the program")
+    min_samples: float = threshold(20.0, "looks", "a share of all of them is then known to a fifth, one standard error")
+
+    grown: float = threshold(0.5, "1", "Most of the time; our choice")
+
+    def check(self, window: Window) -> Diagnosis | None:
+        """Compare the largest function with the thresholds."""
+        found = window.code.beside_model
+        if found is None or window.device.pace_s is not None:
+            return None
+        # Seconds of the garbage collector are gc-pauses' to tell, and what grows is step-time-drift's.
+        lost_s = max(0.0, found.seconds - (window.host.garbage.step_s or 0.0))
+        share = window.ledger.training_share_pct(lost_s)
+        if share is None or share < self.warn_pct or lost_s < self.min_lost_s or found.samples < self.min_samples:
+            return None
+        if self._grows(window, lost_s):
+            return None
+        # What a share of so many looks is known to, in 8 of 10 cases.
+        error = 1.28 / math.sqrt(found.samples)
+        gain = gain_without(window, lost_s, least=1.0 - error, most=1.0 + error)
+        spot = found.spot
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,
+            title=f"{spot.function} holds up the steps",
+            summary=f"{spot.function} took about {lost_s:.1f} s, {share:.0f} % of the training time, "
+            "and is no part of the model.",
+            time_lost_s=lost_s,
+            share_pct=window.ledger.share_pct(lost_s) or 0.0,
+            confidence=0.8,
+            culprit=spot.function,
+            location=Location(
+                spot.file, spot.line, spot.function, found.share_of_steps_pct, next(iter(spot.calls), None)
+            ),
+            evidence=(
+                Evidence("function beside the model, share of training time", share, "%", self.warn_pct, "our choice"),
+                Evidence("samples of the training thread's stack in it", float(found.samples), "samples"),
+            ),
+            advice=(
+                Advice.of(
+                    f"Run it less often, or make it cheaper ({spot.file}:{spot.line}).",
+                    expect="Nearly all of this time is saved.",
+                    limit="Not where the training needs it in each step, as it does a loss.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
+                ),
+                Advice.of("Use tensors there, not lists and Python loops: .tolist() and .item() once."),
+                Advice.of("Move work that needs no current weights, such as plots and files, into a thread."),
+            ),
+        )
+
+    def _grows(self, window: Window, lost_s: float) -> bool:
+        """Whether most of it was added in the course of the run."""
+        drift, record = window.steps.drift, window.ledger.record
+        if drift is None or record is None:
+            return False
+        return drift.excess_s * record.steps >= self.grown * lost_s

@@ -1,0 +1,87 @@
+"""Which code of the training thread is neither model nor wait: a metric, a plot, an optimizer in Python, a sampler.
+
+To the ledger of a plain loop the body of a step is one piece. Its stacks tell more: what lies below a module's call,
+in the backward pass or in a collective is the training itself, and so is what the functions that call these ask of
+torch. What is left is code that a user has put beside it. In a
+wait for data it is the sampler, which the loader asks on this thread however many workers there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .fold import Frame, Seen, owner
+from .whose import Function
+
+MODULE = "torch/nn/modules/module.py"
+"""Each call of a module passes it."""
+
+MODEL = (MODULE, "torch/autograd/", "torch/_dynamo/", "torch/_functorch/", "torch/_inductor/", "torch/distributed/")
+"""Files, or folders, of what computes the model, its gradients and their exchange."""
+
+BACKWARD = "torch/_tensor.py"
+"""Holds `Tensor.backward`, beside methods that anybody may call."""
+
+TRAINS = frozenset(
+    {"accelerate", "keras", "lightning", "lightning_fabric", "pytorch_lightning", "torch", "transformers"}
+)
+"""Packages whose functions, called by the code that trains, are part of the training."""
+
+
+LOADER, NEXT_INDEX = "torch/utils/data/dataloader.py", "._next_index"
+"""Where a loader of torch asks its sampler, and by the end of which method's name."""
+
+
+def in_sampler(seen: Sequence[Seen]) -> list[Seen]:
+    """Return the stacks in which a loader's sampler is asked for the next indices, from the sampler on.
+
+    Args:
+        seen: Of the thread that asks the loader for batches.
+    """
+    found = []
+    for one in seen:
+        at = next((i for i, frame in enumerate(one.stack) if _asks_sampler(frame.function)), None)
+        if at is not None and one.stack[at + 1 :]:
+            found.append(Seen(one.stack[at + 1 :], one.wall_s, one.cpu_s))
+    return found
+
+
+def _asks_sampler(function: Function) -> bool:
+    return function.file == LOADER and function.name.endswith(NEXT_INDEX)
+
+
+def beside(seen: Sequence[Seen]) -> list[Seen]:
+    """Return the stacks whose time is the user's own and no part of the model; none where no module was seen.
+
+    A model made of plain functions cannot be told from what stands beside it.
+
+    Args:
+        seen: Of the steps.
+    """
+    training: set[Function] = set()
+    modules = False
+    for one in seen:
+        at = _model_at(one.stack)
+        if at is not None:
+            training.update(frame.function for frame in one.stack[:at] if frame.function.own)
+            modules = modules or any(frame.function.file.startswith(MODULE) for frame in one.stack)
+    return [one for one in seen if _is_beside(one.stack, training)] if modules else []
+
+
+def _model_at(stack: Sequence[Frame]) -> int | None:
+    """Return the frame of a stack in which the model begins; None without one."""
+    return next((i for i, frame in enumerate(stack) if _is_model(frame.function)), None)
+
+
+def _is_model(function: Function) -> bool:
+    if function.own:
+        return False
+    return function.file.startswith(MODEL) or (function.file == BACKWARD and function.name.endswith("backward"))
+
+
+def _is_beside(stack: Sequence[Frame], training: set[Function]) -> bool:
+    at = owner(stack)
+    if at is None or _model_at(stack) is not None:
+        return False
+    beneath = {frame.function.package for frame in stack[at + 1 :]}
+    return stack[at].function not in training or not beneath & TRAINS

@@ -1,0 +1,87 @@
+"""The function beside the model that takes most of the steps' own work."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+
+from ..records import CodeLook, CodeSpot
+from .ledger import LedgerSignals
+from .steps import StepSignals
+
+LONG = 3.0
+"""What a step takes beyond so many medians is looked into as a long one's; `stallmeter.sources.stacks.sampler`."""
+
+RARE = 0.05
+"""Of the steps; up to this share long ones are exceptions, as in `stallmeter.rules.step_outliers`."""
+
+WORK = ("h2d", "forward", "backward", "optimizer", "loop", "compute", "warmup")
+"""Buckets of the steps' own work."""
+
+
+@dataclass(frozen=True, slots=True)
+class BesideModel:
+    """A function of the user's that is no part of the model."""
+
+    spot: CodeSpot
+    """Of the look that saw the most of it."""
+    seconds: float
+    """In all steps."""
+    share_of_steps_pct: float
+    """Of the steps' own work."""
+    samples: int
+    """Looks that met it, about."""
+
+
+def beside_model(
+    usual: CodeLook, long: CodeLook | None, steps: StepSignals, ledger: LedgerSignals
+) -> BesideModel | None:
+    """Return the function beside the model that takes the most; None where nobody looked, or nothing was seen.
+
+    A look stands for the time of its kind: what steps take up to three medians, and what long ones take beyond. The
+    latter counts where long steps are a pattern, and no exceptions.
+
+    Args:
+        usual: Into steps of usual length.
+        long: Into long ones; None where nobody looked.
+        steps: Of the run.
+        ledger: Of the run.
+    """
+    record, body = ledger.record, steps.body_s
+    if record is None or body is None:
+        return None
+    work_s = math.fsum(record.buckets.get(name, 0.0) for name in WORK)
+    beyond_s = _beyond_s(steps, record.steps, body.median)
+    parts = [(usual, max(0.0, work_s - beyond_s[0])), (long, beyond_s[1])]
+    seconds: dict[tuple[str, str], float] = defaultdict(float)
+    seen: dict[tuple[str, str], list[tuple[float, CodeSpot]]] = defaultdict(list)
+    samples: dict[tuple[str, str], float] = defaultdict(float)
+    for look, part_s in parts:
+        for spot, share in [] if look is None else _shares(look):
+            key = spot.file, spot.function
+            seconds[key] += share * part_s
+            seen[key].append((share * part_s, spot))
+            samples[key] += share * (look.seen if look is not None else 0)
+    if not seconds or work_s <= 0:
+        return None
+    most = max(seconds, key=lambda key: (seconds[key], key))
+    return BesideModel(
+        spot=max(seen[most], key=lambda one: one[0])[1],
+        seconds=seconds[most],
+        share_of_steps_pct=min(100.0, 100.0 * seconds[most] / work_s),
+        samples=round(samples[most]),
+    )
+
+
+def _shares(look: CodeLook) -> list[tuple[CodeSpot, float]]:
+    return [(spot, spot.wall_s / look.wall_s) for spot in look.beside] if look.wall_s > 0 else []
+
+
+def _beyond_s(steps: StepSignals, count: int, median_s: float) -> tuple[float, float]:
+    """Return what long steps take beyond three medians: of all of them, and where they are no exceptions."""
+    found = steps.outliers(LONG)
+    if found is None:
+        return 0.0, 0.0
+    beyond_s = max(0.0, found.excess_s - (LONG - 1.0) * median_s * found.count)
+    return beyond_s, beyond_s if found.count > RARE * count else 0.0

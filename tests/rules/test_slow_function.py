@@ -1,0 +1,80 @@
+"""slow-function: a function of the program beside the model holds up the steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stallmeter.records import CodeLook, CodeSpot
+from stallmeter.records.diagnosis import Location, Severity
+from stallmeter.rules import ALL_RULES
+from stallmeter.rules.evaluation import evaluate
+from stallmeter.rules.slow_function import SlowFunction
+from stallmeter.window import Window
+
+from .windows import START_S, fires, ledger, loader, silent, step, window
+
+
+def look(share: float, bucket: str = "steps", function: str = "Meter.update", seen: int = 200) -> CodeLook:
+    """A look into steps in which a function beside the model takes a share."""
+    calls = ("sorted",) if bucket == "steps" else ("matplotlib.figure.Figure.savefig",)
+    spot = CodeSpot(file="meter.py", line=12, function=function, own=True, wall_s=share, calls=calls)
+    return CodeLook(
+        time_s=START_S,
+        place="loop",
+        bucket=bucket,
+        rule="",
+        method="samples",
+        seen=seen,
+        wall_s=1.0,
+        beside=(spot,) if share else (),
+    )
+
+
+def each(*looks: CodeLook, data_wait: float = 0.0) -> Window:
+    """100 s of steps that take as long as each other."""
+    steps = [step(i, total_s=0.1, compute_s=0.1, forward_s=0.0, backward_s=0.0, optimizer_s=0.0) for i in range(1000)]
+    buckets: dict[str, Any] = {"compute": 100.0 - data_wait, "data_wait": data_wait, "start": 0.0, "loop": 0.0}
+    return window(*steps, loader(), ledger(wall_s=100.0, steps=1000, **buckets), *looks)
+
+
+def now_and_then(*looks: CodeLook, every: int) -> Window:
+    """Steps of 10 ms, and every so many one of 300."""
+    times = [0.3 if i % every == every - 1 else 0.01 for i in range(1000)]
+    none = {"forward_s": 0.0, "backward_s": 0.0, "optimizer_s": 0.0}
+    steps = [step(i, total_s=s, compute_s=s, **none) for i, s in enumerate(times)]
+    wall_s = sum(times)
+    return window(
+        *steps, loader(), ledger(wall_s=wall_s, steps=1000, compute=wall_s, start=0.0, data_wait=0.0, loop=0.0), *looks
+    )
+
+
+def test_fires():
+    found = fires(SlowFunction(), each(look(0.5)))
+    assert found.title == "Meter.update holds up the steps"
+    assert found.severity is Severity.CRITICAL
+    assert found.time_lost_s == pytest.approx(50.0)
+    assert found.location == Location("meter.py", 12, "Meter.update", 50.0, "sorted")
+    assert found.advice[0].predicted_gain_pct == pytest.approx(100.0, rel=0.05)
+
+
+def test_a_small_part_of_the_steps_and_few_looks_are_nothing():
+    assert silent(SlowFunction(), each(look(0.1)))
+    assert silent(SlowFunction(), each(look(0.5, seen=30)))
+    assert silent(SlowFunction(), each(look(0.0)))
+
+
+def test_what_long_steps_take_beyond_others_counts_where_they_are_a_pattern():
+    looks = look(0.1), look(0.95, "long steps")
+    found = fires(SlowFunction(), now_and_then(*looks, every=10))
+    assert found.location is not None
+    assert found.location.call == "matplotlib.figure.Figure.savefig"
+    assert found.time_lost_s > 24.0  # of 39 s: 100 times 270 ms at 95 %, and a part of the rest
+    assert silent(SlowFunction(), now_and_then(*looks, every=50))  # exceptions: step-outliers
+
+
+def test_it_comes_before_a_wait_that_costs_less():
+    verdict = evaluate(ALL_RULES, each(look(0.5), data_wait=12.0))
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "slow-function"

@@ -1,0 +1,60 @@
+"""Which code of a step is no part of the model."""
+
+from __future__ import annotations
+
+from stallmeter.sources.code.beside import beside, in_sampler
+from stallmeter.sources.code.fold import Frame, Seen
+from stallmeter.sources.code.whose import Function
+
+
+def _torch(name: str, file: str) -> Function:
+    return Function(name, f"torch/{file}", False, f"torch.{name}", "torch")
+
+
+MAIN = Function("main", "train.py", True, first_line=10)
+UPDATE = Function("Meter.update", "meter.py", True, first_line=3)
+NET = Function("Net.forward", "net.py", True, first_line=5)
+LION = Function("Lion.step", "lion.py", True, first_line=5)
+CALL = _torch("Module._call_impl", "nn/modules/module.py")
+ENGINE = _torch("backward", "autograd/__init__.py")
+CLIP = _torch("clip_grad_norm_", "nn/utils/clip_grad.py")
+HOOK = _torch("Optimizer.profile_hook_step.<locals>.wrapper", "optim/optimizer.py")
+NORM = _torch("Tensor.norm", "_tensor.py")
+BACK = _torch("Tensor.backward", "_tensor.py")
+
+
+def _seen(*functions: Function) -> Seen:
+    return Seen(tuple(Frame(function, 1) for function in functions), 0.1)
+
+
+MODEL = [_seen(MAIN, CALL, NET), _seen(MAIN, BACK, ENGINE), _seen(MAIN, BACK)]
+
+
+def test_the_model_is_what_modules_and_the_backward_pass_do():
+    assert beside(MODEL) == []
+
+
+def test_what_stands_beside_it_is_told_and_so_is_an_optimizer_of_the_users_own():
+    own = [_seen(MAIN, UPDATE), _seen(MAIN, HOOK, LION), _seen(MAIN, HOOK, LION, NORM), _seen(MAIN)]
+    assert beside([*MODEL, *own]) == own
+
+
+def test_what_the_code_that_trains_asks_of_torch_is_the_training():
+    assert beside([*MODEL, _seen(MAIN, CLIP)]) == []
+
+
+def test_without_modules_nobody_knows_what_the_model_is():
+    assert beside([_seen(MAIN, UPDATE), _seen(MAIN, ENGINE)]) == []
+
+
+def test_no_code_of_a_library_is_told():
+    assert beside([*MODEL, _seen(CLIP)]) == []
+
+
+def test_what_a_loader_asks_of_its_sampler_is_the_samplers():
+    rank = Function("HardFirst.rank", "train.py", True, first_line=5)
+    step = _torch("_BaseDataLoaderIter.__next__", "utils/data/dataloader.py")
+    asks = _torch("_BaseDataLoaderIter._next_index", "utils/data/dataloader.py")
+    waits = _torch("_MultiProcessingDataLoaderIter._try_get_data", "utils/data/dataloader.py")
+    (found,) = in_sampler([_seen(MAIN, step, asks, rank), _seen(MAIN, step, waits), _seen(MAIN, step, asks)])
+    assert [frame.function for frame in found.stack] == [rank]
