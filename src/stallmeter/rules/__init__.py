@@ -36,6 +36,7 @@ from .shm_near_limit import ShmNearLimit
 from .slow_batches import SlowBatches
 from .slow_callback import SlowCallback
 from .slow_logging import SlowLogging
+from .slow_sampler import SlowSampler
 from .slow_start import SlowStart
 from .step_outliers import StepOutliers
 from .step_time_drift import StepTimeDrift
@@ -47,6 +48,7 @@ from .validation_heavy import ValidationHeavy
 from .worker_startup import WorkerStartup
 
 ALL_RULES: tuple[Rule, ...] = (
+    SlowSampler(),
     CpuThrottled(),
     NoisyNeighbour(),
     SlowBatches(),

@@ -59,19 +59,26 @@ class WorkerStartup:
         share = window.ledger.training_share_pct(lost) or 0.0
         if not window.loader.num_workers or epochs < 2 or share < self.warn_pct:
             return None
-        held = self._held_by_forks(window, lost)
+        held, once = (
+            self._held_by_forks(window, lost),
+            bool(window.loader.info and window.loader.info.persistent_workers),
+        )
+        title = "Workers take long to start" if once else self.title
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING,
-            title="Starting workers waits for another package's fork handler" if held else self.title,
-            summary=f"{share:.0f} % of the training time went into starting workers, {lost / epochs:.2f} s an epoch."
+            title="Starting workers waits for another package's fork handler" if held else title,
+            summary=f"{share:.0f} % of the training time went into starting workers, "
+            + ("once: they live on between epochs." if once else f"{lost / epochs:.2f} s an epoch.")
             + (f" Forks held the training thread for {window.workers.fork_s or 0.0:.1f} s of it." if held else ""),
             time_lost_s=lost,
             share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=0.9,
             evidence=(
                 Evidence("worker start-up, share of training time", share, "%", self.warn_pct, "benchmarks/faults"),
-                Evidence("worker start-up per epoch", lost / epochs, "s"),
+                Evidence(
+                    "worker start-up" if once else "worker start-up per epoch", lost / (1 if once else epochs), "s"
+                ),
                 Evidence("forks held the training thread", window.workers.fork_s or 0.0, "s"),
             ),
             advice=self._advice(window, lost, held=held),
