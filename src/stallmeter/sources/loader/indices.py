@@ -72,4 +72,6 @@ class _Timed:
         return found
 
     def __getattr__(self, name: str) -> Any:
+        if name in _Timed.__slots__:  # not set yet, as in a copy
+            raise AttributeError(name)
         return getattr(self._iterator, name)
