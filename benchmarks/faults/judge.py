@@ -27,6 +27,7 @@ INPUT_FAMILY = frozenset(
         "slow-batches",
         "batch-handoff",
         "idle-workers",
+        "slow-sampler",
         "lock-contention",
         "input-bound",
     }
@@ -130,5 +131,6 @@ def advises(diagnosis: Mapping[str, Any], kind: str) -> bool:
 
 
 def _number_advises(advice: Mapping[str, Any], kind: str) -> bool:
-    change = advice["recommended"] - advice["current"]
+    """Whether the number is of this kind; a first worker is none more: it computes beside a loop that did all."""
+    change = advice["recommended"] - advice["current"] if advice["current"] or kind == FEWER_WORKERS else 0
     return change > 0 if kind == MORE_WORKERS else kind == FEWER_WORKERS and change < 0

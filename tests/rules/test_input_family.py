@@ -21,6 +21,7 @@ from stallmeter.rules.noisy_neighbour import NoisyNeighbour
 from stallmeter.rules.prep_stall import PrepStall
 from stallmeter.rules.rule import Rule
 from stallmeter.rules.slow_batches import SlowBatches
+from stallmeter.rules.slow_sampler import SlowSampler
 from stallmeter.rules.too_few_workers import TooFewWorkers
 from stallmeter.rules.too_many_workers import TooManyWorkers
 from stallmeter.rules.weight import won_s
@@ -63,6 +64,15 @@ CASES: dict[str, dict[str, Any]] = {
         "ready": 8,
         "head_ready": True,
     },
+    "slow-sampler": {
+        "workers": 2,
+        "wait_s": 0.03,
+        "batch_s": 0.004,
+        "ready": 4,
+        "head_ready": True,
+        "busy_share": 0.1,
+        "loader": {"indices_s": 0.028},
+    },
     "noisy-neighbour": {
         "workers": 2,
         "wait_s": 0.05,
@@ -87,6 +97,7 @@ RULES: dict[str, Rule] = {
         TooManyWorkers(),
         NoisyNeighbour(),
         CpuThrottled(),
+        SlowSampler(),
         InputBound(),
     )
 }
@@ -239,6 +250,28 @@ def test_workers_beside_a_loop_that_makes_its_batches_are_advised_though_cheaper
     assert 5.0 < gain_pct < (first.predicted_gain_pct or 0.0)
 
 
+def test_cpus_that_workers_take_from_the_loops_own_work_are_missed_without_a_wait_for_data() -> None:
+    """A loop that computes with several threads gets its batches in time, and is slow itself."""
+    more: dict[str, Any] = {"workers": 2, "wait_s": 0.001, "work_s": 0.1, "batch_s": 0.16, "cpus": 2.0, "ready": 4}
+    quiet = waiting(**more, head_ready=True)
+    assert PrepStall().check(quiet) is None
+    crowded = waiting(**more, head_ready=True)
+    for i in range(10):
+        crowded.append(
+            HostSample(
+                time_s=START_S + 3 + i,
+                usable_cpus=2.0,
+                others_cpus=0.0,
+                job_cpus=2.0,
+                main_cpus=1.1,
+                loop_cpu_wait_pct=40.0,
+            )
+        )
+    found = fires(PrepStall(), crowded)
+    assert "has its batches in time" in found.summary
+    assert (found.advice[0].predicted_gain_pct or 0) > 10
+
+
 def test_that_cpus_are_missing_is_said_only_where_they_are() -> None:
     """The loop's own work needs CPUs, too: without it they seem to be enough."""
     busy = waiting(**CASES["prep-stall"])
@@ -248,6 +281,34 @@ def test_that_cpus_are_missing_is_said_only_where_they_are() -> None:
     found = fires(PrepStall(), alone)
     assert "at full speed" not in found.summary
     assert not [a for a in found.advice if "more CPUs" in a.text]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_slow_sampler_is_no_matter_of_workers(workers: int) -> None:
+    ready = None if workers == 0 else 4
+    made = waiting(
+        workers=workers,
+        wait_s=0.009,
+        work_s=0.007,
+        batch_s=0.009 if workers == 0 else 0.0004,
+        ready=ready,
+        head_ready=None if workers == 0 else True,
+        busy_share=0.05,
+        loader={"indices_s": 0.008},
+    )
+    verdict = evaluate(ALL_RULES, made)
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "slow-sampler"
+    assert "Choosing the items of a batch takes 8.0 ms" in verdict.primary.summary
+    assert verdict.primary.advice[0].text.startswith("Make the sampler cheaper")
+    assert verdict.primary.advice[0].predicted_gain_pct == pytest.approx(100.0, rel=0.1)
+    assert verdict.num_workers is not None
+    assert verdict.num_workers.recommended == workers
+
+
+def test_workers_that_are_there_are_not_advised_anew() -> None:
+    found = fires(InputBound(), waiting(**CASES["input-bound"]))
+    assert not [a for a in found.advice if "Let DataLoader workers" in a.text]
 
 
 def test_tiny_data_without_workers_is_healthy() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stallmeter.records import CodeLook, CodeSpot
-from stallmeter.records.diagnosis import Diagnosis, Location, Severity
-from stallmeter.rules.location import located
+from stallmeter.records.diagnosis import Advice, Diagnosis, Location, Severity
+from stallmeter.rules.location import located, with_gain
 from stallmeter.window import Window
 
 ROTATE = CodeSpot(
@@ -57,6 +59,16 @@ def test_a_callback_is_placed_by_the_look_into_it_and_not_by_one_into_another():
     assert located(_diagnosis("slow-callback", "Slow"), window).location is not None
     assert located(_diagnosis("slow-callback", "Other"), window).location is None
     assert located(_diagnosis("prep-stall"), window).location is None
+
+
+def test_what_was_found_in_the_long_steps_need_not_be_found():
+    found = replace(_diagnosis("step-outliers"), advice=(Advice.of("Find it.", expect="Less.", gain_pct=40.0),))
+    window = _window(ROTATE, place="loop", bucket="long steps")
+    placed = with_gain(located(found, window), window).advice[0]
+    assert "Rotate.__call__ (transforms.py:88)" in placed.text
+    assert "Find it" not in placed.text
+    assert "Expect: Less." in placed.text
+    assert placed.predicted_gain_pct == 40.0
 
 
 def test_where_no_function_holds_enough_there_is_no_place():

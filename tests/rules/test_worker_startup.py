@@ -43,8 +43,11 @@ def test_it_is_primary_and_nothing_advises_more_workers() -> None:
     assert not any("num_workers" in a.text for d in verdict.diagnoses for a in d.advice)
 
 
-def test_workers_that_live_on_start_once() -> None:
-    assert silent(WorkerStartup(), epochs(persistent_workers=True))
+def test_persistent_workers_are_not_advised_twice_and_start_once() -> None:
+    found = fires(WorkerStartup(), epochs(persistent_workers=True))
+    assert "persistent_workers" not in texts(found)
+    assert "each epoch" not in found.title
+    assert "once" in found.summary
 
 
 def test_a_single_epoch_starts_once() -> None:

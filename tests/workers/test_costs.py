@@ -140,6 +140,19 @@ def test_handover_is_seen_on_a_full_queue_of_idle_workers_only():
     assert busy.ready_step_s == pytest.approx(0.02 + HANDOVER_S)
 
 
+def test_choosing_the_items_is_the_loops_work_with_any_number_of_workers():
+    """Neither is it a hand-over that goes without workers, nor is it work that they could take over."""
+    info = LoaderInfo(time_s=0.0, kind="DataLoader", num_workers=2, indices_s=0.008)
+    idle = batches(60, wall_s=0.001, cpu_s=0.001, idle_s=0.02)
+    beside = costs_from(idle, steps(50, wait_s=0.009, ready=4, head_ready=True), current=2, loader=info)
+    assert beside is not None
+    assert (beside.work_s, beside.handover_s, beside.indices_s) == pytest.approx((0.028, 0.001, 0.008))
+    made = batches(60, workers=0, wall_s=0.009, cpu_s=0.009)
+    here = costs_from(made, steps(50, wait_s=0.009), current=0, loader=replace(info, num_workers=0))
+    assert here is not None
+    assert (here.work_s, here.service_s, here.cpu_s) == pytest.approx((0.028, 0.001, 0.001))
+
+
 def test_pauses_tell_whether_workers_have_time_to_spare():
     """A busy worker hands over late: what its ready batches cost is no hand-over, however long the steps are."""
     late = steps(50, wait_s=0.013, head_ready=True, ready=4)

@@ -80,6 +80,8 @@ class LoaderInfo:
     batches_per_step: float | None = None
     """Batches that a step takes: more than one where a wrapper re-batches them or gradients of several are accumulated;
     None where it is one."""
+    indices_s: float | None = None
+    """Mean time in which the loop's own thread chooses the items of a batch: its sampler; None where not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

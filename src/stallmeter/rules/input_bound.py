@@ -7,9 +7,10 @@ the wait could not be told from what was measured; other rules of the input fami
 ledger. `steps.data_wait_s`: wait per step in seconds, median over steady steps. The first wait of each epoch counts as
 worker start-up as far as it exceeds the steady wait.
 
-**Advice.** Let stallmeter see the workers: then the cause has a name, and a number of workers a predicted gain. Else
-prepare batches beside the loop, unless the loader's work is tiny: then the hand-over between processes costs more than
-it saves. Then make the preparation of one batch cheaper. No gain is predicted: nothing is known of what a batch costs.
+**Advice.** Let stallmeter see the workers: then the cause has a name, and a number of workers a predicted gain. Without
+workers prepare batches beside the loop, unless the loader's work is tiny: then the hand-over between processes costs
+more than it saves. Then make the preparation of one batch cheaper. Without a measured loader no gain is predicted:
+nothing is known of what a batch costs.
 
 **When it is wrong.** On a GPU the host may wait while the device still has work queued; then a part of the wait costs
 nothing. Very short runs consist of warm-up. Where the workers were measured and no change of the loader is predicted to
@@ -26,7 +27,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
-from ..workers.forecast import forecast
+from ..workers.forecast import Outlook, forecast
 from ..workers.pipeline import counted_by_the_library
 from .frameworks import Setting, said
 from .rule import threshold
@@ -82,21 +83,31 @@ class InputBound:
                 Evidence(name="data wait, median step", value=wait.median, unit="s"),
                 *counted_by_the_library(window),
             ),
-            advice=(
-                *_let_it_be_measured(window),
-                Advice.of(
-                    said(
-                        "Prepare batches beside the loop",
-                        window.facts,
-                        Setting.PREPARE_BESIDE,
-                        " in DataLoader workers, a thread or a prefetch queue",
-                    ),
-                    expect="Less waiting for data.",
-                    limit="Not where a batch takes under 1 ms to make, and only while CPUs are free.",
+            advice=_by_the_loader(window, predicted, self.gain_pct),
+        )
+
+
+def _by_the_loader(window: Window, predicted: Outlook | None, least_pct: float) -> tuple[Advice, ...]:
+    """What to do about a loader: its number of workers where another one is better, or batches beside the loop."""
+    if predicted is not None and predicted.gain_pct >= least_pct and predicted.recommended != window.loader.num_workers:
+        beside = predicted.fixes()
+    elif window.loader.num_workers:
+        beside = ()
+    else:
+        beside = (
+            Advice.of(
+                said(
+                    "Prepare batches beside the loop",
+                    window.facts,
+                    Setting.PREPARE_BESIDE,
+                    " in DataLoader workers, a thread or a prefetch queue",
                 ),
-                Advice.of("Make one batch cheaper: simpler or batched transforms, a faster format, a cache."),
+                expect="Less waiting for data.",
+                limit="Not where a batch takes under 1 ms to make, and only while CPUs are free.",
             ),
         )
+    cheaper = Advice.of("Make one batch cheaper: simpler or batched transforms, a faster format, a cache.")
+    return (*_let_it_be_measured(window), *beside, cheaper)
 
 
 def _let_it_be_measured(window: Window) -> tuple[Advice, ...]:

@@ -64,6 +64,13 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
     Only where batches are made is there a model to ask, and not of those that are slow now and then.
     """
     look, place = _look(diagnosis, window), diagnosis.location
+    if diagnosis.rule == "step-outliers" and place is not None and diagnosis.advice:
+        first = diagnosis.advice[0]
+        _, *more = first.text.split("\n")
+        found_there = (
+            f"Make what runs in the long steps cheaper or rarer: {place.function} ({place.file}:{place.line})."
+        )
+        return replace(diagnosis, advice=(replace(first, text="\n".join([found_there, *more])), *diagnosis.advice[1:]))
     if look is None or place is None or look.place != "workers" or "slow-batches" in (look.rule, diagnosis.rule):
         return diagnosis
     spot = look.spots[0]
@@ -77,8 +84,8 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
         gain_pct=found.gain_pct,
         interval_pct=found.interval_pct,
     )
-    first = diagnosis.advice[0].predicted_gain_pct if diagnosis.advice else None
-    at = 0 if first is not None and found.gain_pct > first else 1
+    usual = diagnosis.advice[0].predicted_gain_pct if diagnosis.advice else None
+    at = 0 if usual is not None and found.gain_pct > usual else 1
     return replace(diagnosis, advice=(*diagnosis.advice[:at], advice, *diagnosis.advice[at:]))
 
 

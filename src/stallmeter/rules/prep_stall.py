@@ -1,7 +1,8 @@
 """Preparing batches uses up the CPUs.
 
 **What it means.** The loop waits for workers that compute, decode and transform, and the CPUs that this job may use
-are spent. More workers only share the same CPUs.
+are spent. More workers only share the same CPUs. Or it has its batches in time, and computes on CPUs itself, which the
+workers take from it: then its own work is slow, and little is seen of a wait for data.
 
 **Evidence.** `spent.data_wait_share_pct`: data wait as a share of training time, percent. `workers.batch_cpu_s`: CPU
 time of a batch, seconds. `host.usable_cpus`: CPUs after affinity and quota. CPUs needed for the full speed: CPU
@@ -34,7 +35,7 @@ from .rule import threshold
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepStall:
-    """Fires when the loop waits for batches that cost CPU time and more workers would not help."""
+    """Fires when batches cost CPU time that the loop waits for, and more workers would not help."""
 
     id: ClassVar[str] = "prep-stall"
     title: ClassVar[str] = "Preparing batches uses up the CPUs"
@@ -46,6 +47,7 @@ class PrepStall:
         "steps.work_s",
         "workers.cpu_wait_share",
     )
+    optional: ClassVar[tuple[str, ...]] = ("host.loop.wait_pct",)
     instead: ClassVar[tuple[str, ...]] = INSTEAD
     family: ClassVar[str] = "input"
     rules_out: ClassVar[str] = "more of its workers"
@@ -66,12 +68,14 @@ class PrepStall:
             window.workers.batch_cpu_s,
             window.workers.service_s,
         )
-        if cpu is None or service is None or share < self.warn_pct or cpu.mean < self.min_cpu_s:
+        if cpu is None or service is None or cpu.mean < self.min_cpu_s:
             return None
         part = min(1.0, cpu.trimmed_mean / service.trimmed_mean) if service.trimmed_mean > 0 else 0.0
         predicted = forecast(window)
         if part < self.cpu_share or predicted is None:
             return None
+        if share < self.warn_pct:
+            return self._beside_the_loop(window, predicted, cpu.mean)
         gain = predicted.without.gain_pct(predicted.without.no_cpu_s)
         if gain is not None and gain < self.gain_pct:
             return None
@@ -103,6 +107,49 @@ class PrepStall:
                 ),
                 *_workers_beside(predicted, self.gain_pct),
                 Advice.of("Move transforms to the GPU (Kornia, DALI).", limit="Only where it has time to spare."),
+                Advice.of(
+                    "Preprocess once, offline, into uncompressed or array formats.",
+                    limit="What must be random stays in the loader.",
+                ),
+                *_more_cpus(needed, predicted),
+            ),
+        )
+
+    def _beside_the_loop(self, window: Window, predicted: Outlook, cpu_s: float) -> Diagnosis | None:
+        """The loop gets its batches in time, and waits for the CPUs that making them takes, in its own work."""
+        gain, seconds = predicted.crowding_gain_pct, window.ledger.training_s
+        interval = predicted.interval_pct(gain, eased=True)
+        # Little is seen of it but the loop's wait for a CPU: only what would matter at the least is told.
+        if gain is None or interval is None or interval[0] < self.gain_pct or not seconds:
+            return None
+        of_run = predicted.of_run(gain) or 0.0
+        lost = seconds * of_run / (100.0 + of_run)
+        needed, left = predicted.cpus_for_full_speed, predicted.available_cpus
+        waits_pct = window.host.loop.wait_pct or 0.0
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.WARNING,
+            title=self.title,
+            summary=f"The loop has its batches in time, but they cost {cpu_s * 1e3:.0f} ms of CPU each, and it waits "
+            f"for a CPU during {waits_pct:.0f} % of its time.{predicted.neighbours}",
+            time_lost_s=lost,
+            share_pct=window.ledger.share_pct(lost) or 0.0,
+            confidence=predicted.confidence,
+            evidence=(
+                Evidence("training thread waits for a CPU", waits_pct, "%"),
+                Evidence("CPU time of a batch, mean", cpu_s, "s", self.min_cpu_s, "benchmarks/faults"),
+                Evidence("least predicted gain without that", interval[0], "%", self.gain_pct, "benchmarks/workers"),
+                Evidence("CPUs that loop and batches need for the full speed", needed, "CPUs"),
+                Evidence("CPUs that the job can have", left, "CPUs"),
+            ),
+            advice=(
+                Advice.of(
+                    "Use simpler or batched transforms; decode images at reduced size.",
+                    expect=f"CPUs for the loop's own work, as the {cpu_s * 1e3:.0f} ms of CPU for a batch fall.",
+                    gain_pct=of_run,
+                    interval_pct=interval,
+                ),
+                *predicted.fewer_threads,
                 Advice.of(
                     "Preprocess once, offline, into uncompressed or array formats.",
                     limit="What must be random stays in the loader.",

@@ -10,8 +10,6 @@ other packages do around a fork. `steps.copying_s`: what a fork leaves behind. I
 workers, and what the first step writes is copied page by page; it counts where the optimizer takes longer in the first
 steps of epochs than in 95 % of the others.
 
-Workers that live on start once and are not told of.
-
 **Advice.** Keep the workers (`persistent_workers=True`); not where the dataset's state has to be read anew each
 epoch. Then fork instead of spawn, where no thread or CUDA context forbids it; then lighten what a worker imports and
 what `worker_init_fn` does. More workers make it worse.
@@ -66,14 +64,17 @@ class WorkerStartup:
         share = window.ledger.training_share_pct(lost) or 0.0
         if not window.loader.num_workers or epochs < 2 or share < self.warn_pct:
             return None
-        held = self._held_by_forks(window, waited)
-        if window.loader.info is not None and window.loader.info.persistent_workers and not held:
-            return None  # they started once, and the longer the run the less that weighs
+        held, once = (
+            self._held_by_forks(window, waited),
+            bool(window.loader.info and window.loader.info.persistent_workers),
+        )
+        title = "Workers take long to start" if once else self.title
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING,
-            title="Starting workers waits for another package's fork handler" if held else self.title,
-            summary=f"{share:.0f} % of the training time went into starting workers, {lost / epochs:.2f} s an epoch."
+            title="Starting workers waits for another package's fork handler" if held else title,
+            summary=f"{share:.0f} % of the training time went into starting workers, "
+            + ("once: they live on between epochs." if once else f"{lost / epochs:.2f} s an epoch.")
             + (f" Forks held the training thread for {window.workers.fork_s or 0.0:.1f} s of it." if held else "")
             + (
                 f" In {copying:.1f} s of it first steps copied memory that forks share."
@@ -85,7 +86,9 @@ class WorkerStartup:
             confidence=0.9,
             evidence=(
                 Evidence("worker start-up, share of training time", share, "%", self.warn_pct, "benchmarks/faults"),
-                Evidence("worker start-up per epoch", lost / epochs, "s"),
+                Evidence(
+                    "worker start-up" if once else "worker start-up per epoch", lost / (1 if once else epochs), "s"
+                ),
                 Evidence("forks held the training thread", window.workers.fork_s or 0.0, "s"),
                 *((Evidence("first steps of epochs, beyond others", copying, "s"),) if copying else ()),
             ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..records import CodeLook
-from ..records.code import DATA_WAIT, LONG_STEPS, STEPS
+from ..records.code import LONG_STEPS, STEPS
 from .beside import BesideModel, beside_model
 from .ledger import LedgerSignals
 from .memo import Memo
@@ -36,14 +36,6 @@ class CodeSignals:
     def looks(self) -> tuple[CodeLook, ...]:
         """All of them, in the order of their places."""
         return tuple(self._looks.values())
-
-    @property
-    def sampler_share(self) -> float | None:
-        """Share (0 to 1) of the wait for data in which the training thread itself is in the loader's sampler."""
-        look = self.at("loop", DATA_WAIT)
-        if look is None or not look.wall_s or look.seen < LEAST_LOOKS:
-            return None
-        return min(1.0, sum(spot.wall_s for spot in look.spots) / look.wall_s)
 
     @property
     def beside_model(self) -> BesideModel | None:

@@ -94,6 +94,12 @@ class LoaderSignals:
         return None if info is None else info.num_workers
 
     @property
+    def indices_s(self) -> float | None:
+        """Mean time in which the loop's thread chooses the items of a batch, seconds: the sampler runs there."""
+        info = self.info
+        return None if info is None else info.indices_s
+
+    @property
     def batch_size(self) -> int | None:
         """Items in a batch of the training loader."""
         info = self.info

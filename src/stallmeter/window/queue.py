@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable
 
 from ..records import StepRecord
+from .loader import LoaderSignals
 from .steps import MIN_STEADY_STEPS, StepSignals
 
 
@@ -14,10 +15,11 @@ class QueueSignals:
 
     Args:
         steps: Each knows what was in the queue when it asked for its batch.
+        loader: Tells what the loop's thread does meanwhile.
     """
 
-    def __init__(self, steps: StepSignals) -> None:
-        self._steps = steps
+    def __init__(self, steps: StepSignals, loader: LoaderSignals | None = None) -> None:
+        self._steps, self._loader = steps, loader
 
     @property
     def ready_wait_share(self) -> float | None:
@@ -42,9 +44,13 @@ class QueueSignals:
 
     @property
     def handover_s(self) -> float | None:
-        """Median wait for a batch that was ready: the cost of handing it over between processes."""
+        """Median wait for a batch that was ready: the cost of handing it over between processes.
+
+        Choosing the items of a later batch, which the loop's thread does in the same call, is taken off.
+        """
         waits = [s.data_wait_s for s in self._steps.steady if s.head_ready]
-        return statistics.median(waits) if len(waits) >= MIN_STEADY_STEPS else None
+        indices_s = (self._loader and self._loader.indices_s) or 0.0
+        return max(0.0, statistics.median(waits) - indices_s) if len(waits) >= MIN_STEADY_STEPS else None
 
     def _wait_share(self, of: Callable[[StepRecord], bool | None]) -> float | None:
         """Share of the wait in steps of which something is true; None when most of it is in steps that do not tell."""

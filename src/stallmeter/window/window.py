@@ -107,7 +107,7 @@ class Window:
         self.loader = LoaderSignals(pace)
         self.workers = WorkerSignals(pace, samples=samples)
         self.steps = StepSignals(self.loader, self.ledger, size=steps, readings=readings, workers=self.workers)
-        self.queue = QueueSignals(self.steps)
+        self.queue = QueueSignals(self.steps, self.loader)
         self.host = HostSignals(self.facts, self.steps, size=samples)
         self.gpu = GpuSignals(self.facts, self.steps, size=samples)
         self.device = DeviceSignals(size=steps)

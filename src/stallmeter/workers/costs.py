@@ -131,12 +131,15 @@ def costs_from(
     steady = [step for step in steps if not step.epoch_start]
     if len(made) < MIN_BATCHES or len(steady) < MIN_STEPS:
         return None
-    cpu_s = per_step * _mean([max(b.cpu_s, b.process_cpu_s or 0.0) for b in made])
-    times_s = [b.service_s for b in made]
+    indices_s = (loader and loader.indices_s) or 0.0
+    # Without workers the sampler's time is part of what a batch takes.
+    inside_s = 0.0 if current else indices_s
+    cpu_s = per_step * _mean([max(0.0, max(b.cpu_s, b.process_cpu_s or 0.0) - inside_s) for b in made])
+    times_s = [max(0.0, b.service_s - inside_s) for b in made]
     service_s = per_step * _mean(times_s)
     step_time_s = _mean([_step_s(step) for step in steady])
     busy_share = _busy_share(made, current, step_time_s / per_step)
-    handover_s, default_s = _handover(steady, current, busy_share, batch)
+    handover_s, default_s = _handover(steady, current, busy_share, batch, per_step * indices_s)
     during = [sample for sample in host if steady[0].time_s <= sample.time_s] or host
     main_cpus = _average(sample.main_cpus for sample in during)
     loop_cpu_s = (main_cpus or 0.0) * step_time_s - (cpu_s if current == 0 else 0.0)
@@ -149,7 +152,8 @@ def costs_from(
     once_s, each_s = _start(epoch, current, service_s)
     return LoaderCosts(
         current=current,
-        work_s=max(device_s or 0.0, work_s),
+        work_s=max(device_s or 0.0, work_s + per_step * indices_s),
+        indices_s=per_step * indices_s,
         service_s=service_s,
         cpu_s=cpu_s,
         handover_s=handover_s,
@@ -318,19 +322,19 @@ def _busy_share(made: Sequence[WorkerBatch], current: int, step_time_s: float) -
 
 
 def _handover(
-    steps: Sequence[StepRecord], current: int, busy_share: float, batch: BatchShape | None
+    steps: Sequence[StepRecord], current: int, busy_share: float, batch: BatchShape | None, indices_s: float
 ) -> tuple[float | None, float]:
     """Return the measured hand-over and the default to use without it.
 
     A worker counts a batch as put when it begins to send it, and a busy worker sends slowly: its next batch holds the
     interpreter. That wait costs latency, no throughput. So only a queue that holds a batch per worker, filled by
-    workers that pause, shows what the loop thread itself must spend.
+    workers that pause, shows what the loop thread itself must spend. Choosing the items of a later batch is apart.
     """
-    full = [s.data_wait_s for s in steps if s.head_ready and (s.ready or 0) >= max(2, current)]
+    full = [max(0.0, s.data_wait_s - indices_s) for s in steps if s.head_ready and (s.ready or 0) >= max(2, current)]
     if len(full) >= MIN_STEPS and busy_share <= BUSY:
         return statistics.median(full), HANDOVER_S
     default_s = default_handover_s(batch)
-    ready = [s.data_wait_s for s in steps if s.head_ready]
+    ready = [max(0.0, s.data_wait_s - indices_s) for s in steps if s.head_ready]
     return None, min([default_s, statistics.median(ready)] if len(ready) >= MIN_STEPS else [default_s])
 
 

@@ -26,7 +26,7 @@ from . import (
     savings,
 )
 from .sharing import ASK, doubt, is_doubtful, learn_from_waits
-from .whatif import LoopWaits, WhatIf, what_if
+from .whatif import SHORT, LoopWaits, WhatIf, what_if
 
 MODEL_ERROR = 0.06
 """Of a predicted step time with the same costs of a batch, 8 of 10 times; benchmarks/workers: median 3 %."""
@@ -89,6 +89,22 @@ class Outlook:
     def cpus_for_full_speed(self) -> float:
         """CPUs with which loop and workers would not slow each other down; 0 where that is not known."""
         return 0.0 if self.asked is None else self.asked[0].cpus_for_full_speed or 0.0
+
+    @property
+    def crowding_gain_pct(self) -> float | None:
+        """What steps gain, percent, if workers took no CPU from a loop that computes; None where that is not known.
+
+        Only where loop and workers need nearly all CPUs, and at most what the workers compute in a step.
+        """
+        if self.asked is None or not self.asked[0].current or not self.available_cpus:
+            return None
+        costs, without = self.asked[0], self.without
+        step_s = without.observed_s
+        if (costs.cpu_s + costs.loop_cpu_s) / self.available_cpus < SHORT * step_s:
+            return None
+        gain = without.gain_pct(without.no_cpu_s)
+        most = 100.0 * costs.cpu_s / (step_s - costs.cpu_s) if step_s > costs.cpu_s else math.inf
+        return None if gain is None else min(gain, most)
 
     @property
     def expect(self) -> str:

@@ -73,6 +73,8 @@ class LoaderCosts:
     """s: wall time in which a worker (or the loop thread) makes a batch, without waiting for a CPU. Mean."""
     cpu_s: float
     """c: CPU time of that, decoder threads included. Mean."""
+    indices_s: float = 0.0
+    """Part of ``work_s`` in which the loop's own thread chooses the items of a batch: no worker takes it over."""
     handover_s: float | None = None
     """h: wait for a batch that lies ready. Median; None when the queue was never full enough to see it."""
     default_handover_s: float = HANDOVER_S

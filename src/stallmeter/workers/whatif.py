@@ -65,6 +65,8 @@ class WhatIf:
     """Making a batch costs no CPU time; None like the one before."""
     alone_s: float | None
     """No other job uses these CPUs; None where others are not known."""
+    no_indices_s: float | None = None
+    """Choosing the items of a batch takes no time; None where it takes next to none."""
 
     def recovers(self, step_s: float | None) -> float:
         """Return the share (0 to 1) of the loss to data that a predicted step wins back; 0 where it is not known."""
@@ -167,6 +169,9 @@ def what_if(
             replace(limits, available_cpus=usable_cpus, neighbour_cpus=0.0),
         )
         if neighbours
+        else None,
+        no_indices_s=step_s(replace(costs, work_s=max(0.0, costs.work_s - costs.indices_s), indices_s=0.0))
+        if costs.indices_s
         else None,
     )
 

@@ -21,7 +21,7 @@ from .in_flight import Company, InFlight
 from .loop import LoopTimer
 from .loop_look import LoopLook, answers_file, read_answers
 from .memory import MemoryLooks
-from .prefetch import PrefetchQueue
+from .prefetch import IN_THE_LOOP, PrefetchQueue
 from .ring import UNKNOWN, Fetch, Making, Ring, words
 from .waits import WaitLooks
 from .worker import WorkerInit
@@ -279,6 +279,7 @@ class LoaderProbe:
         if self.in_loop:
             if self._look.order is not None:
                 self._look.prepare()
+            self._prefetch.watch_loop()
             self._loop.before()
 
     def loop_after(self) -> None:
@@ -370,6 +371,7 @@ class LoaderProbe:
                 # With a function of the user's, which gets its worker's number, it could be done without asking.
                 remember(loader, splits=False)
             self._tell(replace(info, shards_itself=splits_itself(loader), time_s=time.time()))
+        self._learn_indices()
         fetches = self._prefetch.fetches
         for number, taken in list(self._prefetch.taken.items()):
             before, had = self._counted.get(number, (0, 0))
@@ -381,6 +383,14 @@ class LoaderProbe:
             if abs(ratio - (info.batches_per_step or 1.0)) > SAME_RATIO * (info.batches_per_step or 1.0):
                 self._tell(replace(info, batches_per_step=ratio, time_s=time.time()))
 
+    def _learn_indices(self) -> None:
+        """Tell how long choosing the items of a batch takes in the loop's own thread."""
+        for number in list(self._prefetch.indices.taken):
+            info = self._infos.get(min(self._infos, default=0) if number == IN_THE_LOOP else number)
+            told = None if info is None else self._prefetch.indices.to_tell(number, info.indices_s)
+            if info is not None and told is not None:
+                self._tell(replace(info, indices_s=told, time_s=time.time()))
+
     def _live(self) -> list[Any]:
         """Loaders that still have our function."""
         pairs: list[tuple[Any, WorkerInit | None]] = [(loader(), init()) for loader, init in self._touched]
@@ -390,6 +400,8 @@ class LoaderProbe:
         last = self._infos.get(info.loader)
         if last is not None and info.batches_per_step is None and info.num_workers == last.num_workers:
             info = replace(info, batches_per_step=last.batches_per_step)
+        if last is not None and info.indices_s is None:
+            info = replace(info, indices_s=last.indices_s)
         if info.batches_per_step is None and self.fetches_per_step > 1:
             info = replace(info, batches_per_step=float(self.fetches_per_step))
         if last is None or replace(info, time_s=last.time_s) != last:

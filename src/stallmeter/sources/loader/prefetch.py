@@ -16,11 +16,15 @@ from functools import partial
 from typing import Any
 
 from .dataloader import is_iterable
+from .indices import IndexTimes
 from .worker import WorkerInit
-from .wrappers import iterators_in
+from .wrappers import is_loader_iterator, iterators_in
 
 _ODD = (AttributeError, LookupError, NotImplementedError, OSError, RuntimeError, TypeError, ValueError)
 """What an iterator that is not as expected, is shut down or is somebody else's can raise."""
+
+IN_THE_LOOP = -1
+"""Number of a loader without workers, where the loop's batches are made."""
 
 REGULAR = 3
 """So often in a row the loop took one batch from each loader: then what is ready for them is ready for the loop."""
@@ -103,11 +107,14 @@ class PrefetchQueue:
         "_unknown",
         "feeding",
         "fetches",
+        "indices",
         "iterator_of",
         "taken",
     )
 
     def __init__(self) -> None:
+        self.indices = IndexTimes()
+        """Of the iterators that the loop's batches come from."""
         self.iterator_of: Callable[[], object | None] = _gone
         """Returns the iterator in use."""
         self.taken: dict[int, int] = {}
@@ -180,6 +187,20 @@ class PrefetchQueue:
             self._unknown = True
             return None
 
+    def watch_loop(self) -> None:
+        """Time the sampler of an iterator without workers, just before ``next()``; those inside a wrapper come late."""
+        self._looked += 1
+        if self._looked < self._look_at or self._unknown:
+            return
+        self._look_at = 2 * self._looked
+        root: Any = self.iterator_of()
+        found = [] if root is None else [root] if is_loader_iterator(root) else iterators_in(root)
+        try:
+            for iterator in found:
+                self.indices.watch(iterator, IN_THE_LOOP)
+        except _ODD:
+            self._unknown = True
+
     def _bind(self) -> bool:
         """Find the iterator of a loader that the loop asks itself; those inside a wrapper come to light later."""
         iterator: Any = self.iterator_of()
@@ -187,6 +208,7 @@ class PrefetchQueue:
         if iterator is None or not isinstance(getattr(iterator, "_task_info", None), dict):
             return False
         self._sources = [_Source(iterator)]
+        self.indices.watch(iterator, self._sources[0].number)
         self._direct = True
         self.feeding |= {self._sources[0].number}
         return True
@@ -228,6 +250,8 @@ class PrefetchQueue:
             kept = {id(source.iterator()): source for source in self._sources}
             self._gone_out_of_order = self.out_of_order
             self._sources = [kept.get(id(iterator)) or _Source(iterator) for iterator in found]
+            for iterator, source in zip(found, self._sources, strict=True):
+                self.indices.watch(iterator, source.number)
             self._gone_out_of_order -= sum(source.out_of_order for source in self._sources)
             self._regular = 0
 
