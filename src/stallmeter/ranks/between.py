@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from ..records import LedgerRecord
 from .steps import RankSteps
 
+BETWEEN = "between epochs"
+"""Where the walk books that time as far as it has no name: as a bucket of its own, which the ledger does not have."""
+
 NAMED = ("callbacks", "logging", "checkpoint", "validation")
-"""Buckets that have a name there, in the order in which a rank comes through them; all else is told as `other`."""
+"""Buckets that have a name there, in the order in which a rank comes through them; all else is `BETWEEN`."""
 
 SAMPLED = 0.1
 """Steps that were kept tell what all of them spent in a bucket to within this part of it; our choice."""
