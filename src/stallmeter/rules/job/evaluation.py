@@ -65,7 +65,7 @@ def judge(job: Job) -> JobVerdict:
 
     Where late ranks cost time, the diagnosis of the late rank for the work that it was late with is the job's; where it
     has none, `straggler` names the work. What the ranks say of their own, without their waits for others, is the job's
-    as far as all of them spend that time. Where it cannot be said who waits for whom, a rank's own cause stands with its
+    as far as all of them spend that time. Where nobody can say who waits for whom, a rank's own cause stands with its
     name. The primary cause is what wins most.
     """
     found, why_not = losses(job), why_not_judged(job)
