@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 
 from ..records import LedgerRecord
@@ -22,10 +23,11 @@ def gaps_s(steps: RankSteps) -> Mapping[int, float]:
 
     Only where the step before it was kept, too.
     """
-    begins, index = frozenset(steps.starts), steps.index
+    index = steps.index
     found = {}
-    for at in range(1, len(index)):
-        if index[at] in begins and index[at] == index[at - 1] + 1:
+    for begin in steps.starts:
+        at = bisect_left(index, begin)
+        if 0 < at < len(index) and index[at] == begin == index[at - 1] + 1:
             inside_s = sum(values[at] for values in steps.seconds.values())
             found[at] = max(0.0, steps.ends_s[at] - steps.ends_s[at - 1] - inside_s)
     return found
