@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stallmeter.ranks.arrivals import MIN_STEPS, Exchanges, late_in_exchanges
+from stallmeter.ranks.arrivals import MIN_STEPS, Exchanges, late_in_exchanges, steps_apart
 from stallmeter.ranks.steps import RankSteps
 from stallmeter.records import Arrivals
 
@@ -310,6 +310,9 @@ def test_collectives_in_some_steps_stand_for_the_others_too() -> None:
     assert some.total_s == pytest.approx(whole.total_s, rel=0.02)
     assert some.lost_s[1] == pytest.approx(whole.lost_s[1] / 4, rel=0.05)
     assert some.per_step == pytest.approx(whole.per_step / 4, rel=0.05)
+    assert steps_apart(noted[0], ranks[0]) == 4
+    assert steps_apart(arrivals[0], ranks[0]) == 1
+    assert steps_apart((), ranks[0]) == 1
 
 
 def _without(part: Arrivals, keep: Callable[[int], bool]) -> Arrivals:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from stallmeter.ranks.between import gaps_s, shares_between, tail_s
+from stallmeter.ranks.between import BETWEEN, gaps_s, shares_between, tail_s
 from stallmeter.ranks.merge import Merged, merge
 from stallmeter.ranks.steps import RankSteps
 from stallmeter.records import BUCKETS, LedgerRecord
@@ -54,7 +54,7 @@ def test_one_rank_works_and_the_others_stand_at_a_barrier(name: str) -> None:
     found = merged(trained(always(1.5), ranks=3), {"other": whole_s}, {name: whole_s}, {"other": whole_s})
     assert found.lost_s[1, name] == pytest.approx(whole_s, rel=0.02)
     assert found.loss_s == pytest.approx(whole_s, rel=0.05)
-    assert found.waited_in_s[0, "other"] == pytest.approx(whole_s, rel=0.02)
+    assert found.waited_in_s[0, BETWEEN] == pytest.approx(whole_s, rel=0.02)
     assert found.gaps == GAPS
     assert found.gaps_s == pytest.approx(whole_s, rel=0.02)
     assert sum(meeting.between for meeting in found.meetings) == GAPS

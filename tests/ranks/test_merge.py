@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stallmeter.ranks.between import BETWEEN
 from stallmeter.ranks.merge import Merged, merge
 from stallmeter.ranks.steps import PHASES, RankSteps
 from stallmeter.records.rows import is_kept
@@ -234,7 +235,7 @@ def test_between_two_epochs(ahead_s: float, hosts: str) -> None:
     clocks = {"hosts": HOSTS[hosts], "offset_s": {1: ahead_s}, "tick_s": 0.001}
     found = merged(train(program(epoch=20, between=between, **clocks)))
     assert found.is_together
-    assert found.lost_s[0, "other"] == pytest.approx(9 * 1.5, rel=0.02)
+    assert found.lost_s[0, BETWEEN] == pytest.approx(9 * 1.5, rel=0.02)
     assert found.total_s == pytest.approx(9 * 2.0 + 199 * 0.0183, rel=0.03)
     assert found.loss_s < 1.05 * 9 * 1.5
 
@@ -386,3 +387,21 @@ def scaled(rank: RankSteps, factor: float) -> RankSteps:
     # Clocks that say nothing: what they are believed to differ by at least is a fixed time.
     ends_s = [factor * (rank.rank + 1) * at * at for at in rank.index]
     return replace(rank, ends_s=ends_s, seconds=seconds, starts=())
+
+
+@pytest.mark.parametrize("every", [3, 5, 7, 10, 12, 25])
+def test_parameters_are_averaged_now_and_then(every: int) -> None:
+    """Each batch is an update, so no update tells where the ranks meet: the collectives do."""
+    own = {"data_wait": late(0.002, 0.02, [1]), "compute": always(0.01)}
+    ran = train(Program(steps=300, own=own, meets_in=("compute",), accumulation=every, counts_updates=False))
+    found = merge(ran.ranks, every)
+    assert found is not None
+    assert found.is_together
+    assert found.lost_s[1, "data_wait"] == pytest.approx(300 * 0.02, rel=0.1)
+
+
+def test_ranks_that_never_meet_do_not_train_together_whatever_the_collectives_say() -> None:
+    own = {"data_wait": late(0.002, 0.02, [1]), "compute": always(0.01)}
+    found = merge(train(Program(steps=300, own=own, meets_in=())).ranks, 10)
+    assert found is not None
+    assert not found.is_together

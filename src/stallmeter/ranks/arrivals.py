@@ -107,6 +107,22 @@ def late_in_exchanges(arrivals: Mapping[int, Sequence[Arrivals]], steps: Sequenc
     return walk.result()
 
 
+def steps_apart(arrivals: Sequence[Arrivals], steps: RankSteps) -> int:
+    """Return in each how-manieth step one rank asks for a collective; 1 where that is not known.
+
+    Who averages parameters each ten steps tells by no weight update that the ranks do not meet before.
+    """
+    ends_s = steps.ends_s
+    began_s = (part.base_s + us / 1e6 for part in arrivals for us in part.began_us)
+    found = sorted({at for s in began_s if 0 < (at := bisect_left(ends_s, s)) < len(ends_s)})
+    apart = [steps.index[b] - steps.index[a] for a, b in pairwise(found)]
+    return max(1, statistics.median_low(apart)) if len(apart) >= _TELLING else 1
+
+
+_TELLING = 3
+"""Fewer pauses between collectives do not tell how often there are some."""
+
+
 def _offset_s(rank: RankSteps, first: RankSteps) -> float:
     if rank.host == first.host:
         return 0.0

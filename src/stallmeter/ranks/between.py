@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 
 from ..records import LedgerRecord
 from .steps import RankSteps
 
+BETWEEN = "between epochs"
+"""Where the walk books that time as far as it has no name: as a bucket of its own, which the ledger does not have."""
+
 NAMED = ("callbacks", "logging", "checkpoint", "validation")
-"""Buckets that have a name there, in the order in which a rank comes through them; all else is told as `other`."""
+"""Buckets that have a name there, in the order in which a rank comes through them; all else is `BETWEEN`."""
 
 SAMPLED = 0.1
 """Steps that were kept tell what all of them spent in a bucket to within this part of it; our choice."""
@@ -19,10 +23,11 @@ def gaps_s(steps: RankSteps) -> Mapping[int, float]:
 
     Only where the step before it was kept, too.
     """
-    begins, index = frozenset(steps.starts), steps.index
+    index = steps.index
     found = {}
-    for at in range(1, len(index)):
-        if index[at] in begins and index[at] == index[at - 1] + 1:
+    for begin in steps.starts:
+        at = bisect_left(index, begin)
+        if 0 < at < len(index) and index[at] == begin == index[at - 1] + 1:
             inside_s = sum(values[at] for values in steps.seconds.values())
             found[at] = max(0.0, steps.ends_s[at] - steps.ends_s[at - 1] - inside_s)
     return found

@@ -29,7 +29,7 @@ from ..records import (
 )
 from ..records.diagnosis import Verdict
 from ..records.rows import is_kept
-from .arrivals import Exchanges, late_in_exchanges
+from .arrivals import Exchanges, late_in_exchanges, steps_apart
 from .between import shares_between, tail_s
 from .ddp import DdpExchange, ddp_exchange
 from .merge import Merged, merge
@@ -202,7 +202,9 @@ def assemble(views: Iterable[RankView]) -> Job:
     # One that has died early would leave no steps that all have.
     longest = max((len(view.steps) for view in ordered), default=0)
     walking = [_with_between(view) for view in ordered if len(view.steps) * 10 >= longest]
-    merged = merge(walking) if longest else None
+    known = next((view for view in ordered if view.arrivals and len(view.steps)), None)
+    every = 1 if known is None else steps_apart(known.arrivals, known.steps)
+    merged = merge(walking, every) if longest else None
     return Job(
         ranks=ordered,
         world_size=max((view.header.world_size for view in ordered), default=0),

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from .clocks import starts_s
 from .steps import RankSteps, common
-from .together import accumulation
+from .together import MOST_ACCUMULATED, accumulation
 from .walk import WARM_UP, Meeting, Walk
 
 DRIFTS = 0.12
@@ -89,8 +89,12 @@ class Merged:
         return sum(s for (r, _), s in self.lost_s.items() if r == rank)
 
 
-def merge(ranks: Sequence[RankSteps]) -> Merged | None:
+def merge(ranks: Sequence[RankSteps], every: int = 1) -> Merged | None:
     """Walk the ranks through the steps that all of them have.
+
+    Args:
+        ranks: Their steps.
+        every: In each so-many-th step they meet, where something tells: see `steps_apart`.
 
     Returns:
         None with fewer than two ranks or without steps that all have.
@@ -98,7 +102,10 @@ def merge(ranks: Sequence[RankSteps]) -> Merged | None:
     aligned = common(ranks)
     if len(aligned) < 2 or len(aligned[0]) <= WARM_UP or not any(rank.seconds for rank in aligned):
         return None
-    walk = Walk(aligned, starts_s(aligned), accumulation(aligned[0]))
+    steps_of_update = accumulation(aligned[0])
+    if not _is_by_update(aligned[0]):
+        steps_of_update = max(steps_of_update, min(every, MOST_ACCUMULATED))
+    walk = Walk(aligned, starts_s(aligned), steps_of_update)
     for at in range(WARM_UP, len(aligned[0])):
         walk.step(at)
     walk.end()
@@ -126,7 +133,7 @@ def _result(ranks: Sequence[RankSteps], walk: Walk) -> Merged:
         steps=len(ranks[0]),
         first_index=ranks[0].index[0],
         last_index=ranks[0].index[-1],
-        by_update=list(ranks[0].index) == list(ranks[0].optimizer_step),
+        by_update=_is_by_update(ranks[0]),
         total_s=total_s,
         loss_s=sum(found.values()),
         unmet_s=0.0 if together else walk.apart_s,
@@ -148,6 +155,10 @@ def _result(ranks: Sequence[RankSteps], walk: Walk) -> Merged:
             for i, rank in enumerate(ids)
         },
     )
+
+
+def _is_by_update(rank: RankSteps) -> bool:
+    return list(rank.index) == list(rank.optimizer_step)
 
 
 def _positive(signed: Mapping[tuple[int, str], float], total_s: float) -> dict[tuple[int, str], float]:

@@ -39,12 +39,14 @@ class Drift:
     """
 
     def __init__(self, count: int, accumulated: int = 1, clear_s: float = 0.0) -> None:
-        self._most = max(STEPS, 2 * accumulated)
+        self._cycle = accumulated
+        self._most = accumulated * -(-max(STEPS, 2 * accumulated) // accumulated)
+        """Whole cycles: in the middle of one the ranks are apart."""
         self._clear_s = max(LEAST_S, clear_s)
         self._zero = [0.0] * count
         self._sums, self._squares = self._zero, 0.0
         self._met: tuple[list[float], float] = (self._zero, 0.0)
-        """The same at the end of the newest exchange."""
+        """The same at the end of the newest exchange that ends a cycle, or of the newest one before there is such."""
         self._first: tuple[list[float], float] | None = None
         """The same at the end of the first one; None before that."""
         self._steps = 0
@@ -58,11 +60,12 @@ class Drift:
 
     def exchanged(self) -> None:
         """The part of a step has ended that ends with the exchange of gradients."""
-        self._met = (self._sums, self._squares)
         if self._first is None:
-            self._first = self._met
+            self._first = self._met = (self._sums, self._squares)
             return
         self._steps += 1
+        if self._steps < self._cycle or self._steps % self._cycle == 0:
+            self._met = (self._sums, self._squares)
         if self._steps >= self._most:
             self._count(*self._since_first(), self._steps)
             self._first, self._steps = self._met, 0
@@ -72,7 +75,8 @@ class Drift:
         # Before the first exchange some wait for what a rank did in a step that is not known, and what follows the
         # last one is waited for in another.
         if self._steps:
-            self._count(*self._since_first(), self._steps)
+            whole = self._steps - self._steps % self._cycle
+            self._count(*self._since_first(), whole or self._steps)
         elif self._first is not None:
             parts = [self._part(*self._met, 1), self._part(self._sums, self._squares, 1)]
             self._parts += [min(part for part in parts if part is not None)] if parts[1] is not None else []

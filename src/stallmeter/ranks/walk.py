@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import add
 
+from .between import BETWEEN
 from .steps import BETWEEN_STEPS, HEAD, PHASES, RankSteps
 from .together import LEAST_S, Drift
 
@@ -41,9 +42,6 @@ LOST_STEPS = 64
 
 CLOCK_S = 2e-3
 """What is read from clocks must differ by more from what the sums say: a recording keeps whole milliseconds."""
-
-BETWEEN = "other"
-"""Bucket of the time between two epochs, which belongs to no step, as far as the ledger has no name for it."""
 
 _CARRIED = ""
 """Bucket of what ranks were apart by when a row of steps began."""

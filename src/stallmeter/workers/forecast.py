@@ -322,7 +322,7 @@ def _costs(window: Window, current: int) -> LoaderCosts | None:
 
 def _find_costs(window: Window, current: int) -> LoaderCosts | None:
     content = window.loader.content
-    costs = costs_from(
+    return costs_from(
         window.workers.batches.items,
         window.steps.steady,
         current=current,
@@ -333,19 +333,6 @@ def _find_costs(window: Window, current: int) -> LoaderCosts | None:
         per_step=(window.loader.info and window.loader.info.batches_per_step) or 1.0,
         epoch=epoch_start(window),
     )
-    return None if costs is None else _with_sampler(window, costs)
-
-
-def _with_sampler(window: Window, costs: LoaderCosts) -> LoaderCosts:
-    """Book what the sampler takes as the loop's own work, which it is with any number of workers, and no hand-over."""
-    share, wait = window.code.sampler_share, window.steps.data_wait_s
-    if not share or wait is None:
-        return costs
-    sampler_s = share * wait.mean
-    handover_s = costs.handover_s
-    if handover_s is not None:
-        handover_s = max(min(handover_s, costs.default_handover_s), handover_s - sampler_s)
-    return replace(costs, work_s=costs.work_s + sampler_s, handover_s=handover_s)
 
 
 def epoch_start(window: Window) -> EpochStart | None:

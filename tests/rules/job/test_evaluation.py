@@ -358,6 +358,14 @@ def test_ranks_that_do_not_meet():
     assert {a.rule for a in judged.verdict.abstained} == {"straggler", "rank-imbalance", "communication-bound"}
 
 
+def test_one_of_two_ranks_that_do_not_meet():
+    """What one of them loses is told with its name: nothing else would be, and the report would be empty."""
+    known = {0: Known([diagnosis("fetch-stall", 2.0)]), 1: Known()}
+    judged = judge(job(late(0, "data_wait", 0.02), wait=False, known=known))
+    assert "drift apart" in judged.why_not
+    assert [(d.rule, d.ranks) for d in judged.verdict.diagnoses] == [("fetch-stall", (0,))]
+
+
 def test_a_rank_that_died_early_does_not_hide_the_others():
     """It leaves no steps that all have: who waits for whom is told among those that went on."""
     known = {0: VICTIM, 1: Known([diagnosis("fetch-stall", 4.0)]), 2: Known(ended=None)}

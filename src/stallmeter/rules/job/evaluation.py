@@ -65,7 +65,8 @@ def judge(job: Job) -> JobVerdict:
 
     Where late ranks cost time, the diagnosis of the late rank for the work that it was late with is the job's; where it
     has none, `straggler` names the work. What the ranks say of their own, without their waits for others, is the job's
-    as far as all of them spend that time. The primary cause is what wins most.
+    as far as all of them spend that time. Where nobody can say who waits for whom, a rank's own cause stands with its
+    name. The primary cause is what wins most.
     """
     found, why_not = losses(job), why_not_judged(job)
     promoted = [(loss, own) for loss in found if (own := _of_late_ranks(job, loss)) is not None]
@@ -226,6 +227,8 @@ def _of_all(job: Job, found: Sequence[Loss], *, judged: bool) -> tuple[list[Diag
         shared_s = _shared_s(job, said, found) if judged else None
         asked = sum(1 for view in job.ranks if view.verdict is not None)
         if shared_s is None and 2 * len({rank for rank, _ in said}) <= asked:
+            # Ranks that do not wait for each other have each a pace of their own, and losses of their own.
+            diagnoses += [] if judged else [_of_their_own(said)]
             continue
         diagnosis = _usual(said)
         least_s = statistics.median(d.time_lost_s for _, d in said)
@@ -243,6 +246,12 @@ def _of_all(job: Job, found: Sequence[Loss], *, judged: bool) -> tuple[list[Diag
         else:
             explained = [loss for loss in explained if loss.bucket != group_of(bucket)]
     return diagnoses, explained
+
+
+def _of_their_own(said: Sequence[tuple[int, Diagnosis]]) -> Diagnosis:
+    """Return the typical one of what some ranks say, with their names."""
+    usual = _usual(said)
+    return replace(usual, ranks=tuple(sorted({rank for rank, diagnosis in said if diagnosis.rule == usual.rule})))
 
 
 def _worst(job: Job, said: Sequence[tuple[int, Diagnosis]]) -> Diagnosis:

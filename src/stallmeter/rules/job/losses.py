@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...ranks.arrivals import Exchanges
-from ...ranks.between import shares_between
+from ...ranks.between import BETWEEN, shares_between
 from ...ranks.job import Job
 from ...ranks.merge import Merged
 
@@ -206,7 +206,7 @@ def _unseen_between(job: Job, merged: Merged, exchanges: Exchanges) -> list[_Uns
         if view is not None and extra_s > EXTRA_SHARE * merged.total_s:
             shares = shares_between(view.steps, view.ledger)
             name = max(shares, key=shares.__getitem__, default="")
-            bucket = name if shares.get(name, 0.0) > _MOST_OF_GAP else ""
+            bucket = name if shares.get(name, 0.0) > _MOST_OF_GAP else BETWEEN
             looked_at = round(merged.steps / scale)
             times = exchanges.between_times.get(rank, 0)
             found.append(_Unseen(rank, extra_s, times, looked_at, bucket, "the flight recorder"))

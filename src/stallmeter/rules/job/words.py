@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...ranks.between import BETWEEN
 from .losses import COMPUTE, Loss
 
 OTHERS = "the other ranks"
@@ -33,6 +34,7 @@ _WORK = {
     "validation": "its validation",
     "loop": "its own work between the steps",
     "other": "its own work between the steps",
+    BETWEEN: "its own work between two epochs",
 }
 
 
