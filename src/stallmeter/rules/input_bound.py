@@ -86,7 +86,7 @@ class InputBound:
                 *_let_it_be_measured(window),
                 Advice.of(
                     said(
-                        "Prepare batches beside the loop",
+                        "Make batches beside the loop",
                         window.facts,
                         Setting.PREPARE_BESIDE,
                         " in DataLoader workers, a thread or a prefetch queue",
