@@ -97,7 +97,7 @@ def _by_the_loader(window: Window, predicted: Outlook | None, least_pct: float) 
         beside = (
             Advice.of(
                 said(
-                    "Prepare batches beside the loop",
+                    "Make batches beside the loop",
                     window.facts,
                     Setting.PREPARE_BESIDE,
                     " in DataLoader workers, a thread or a prefetch queue",

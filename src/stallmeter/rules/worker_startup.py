@@ -6,9 +6,9 @@ than forked, or with a slow `worker_init_fn` this is the largest part of the wai
 
 **Evidence.** `worker_startup`: seconds of wall time in making iterators, and the part of each epoch's first wait that
 exceeds the steady wait, from the ledger. `workers.fork_s`: seconds in which forks held the training thread, with what
-other packages do around a fork. `steps.copying_s`: what a fork leaves behind. It shares the program's memory with the
-workers, and what the first step writes is copied page by page; it counts where the optimizer takes longer in the first
-steps of epochs than in 95 % of the others.
+other packages do around a fork. `steps.epochs.copying_s`: what a fork leaves behind. It shares the program's memory
+with the workers, and what the first step writes is copied page by page; it counts where the optimizer takes longer in
+the first steps of epochs than in 95 % of the others.
 
 **Advice.** Keep the workers (`persistent_workers=True`); not where the dataset's state has to be read anew each
 epoch. Then fork instead of spawn, where no thread or CUDA context forbids it; then lighten what a worker imports and
@@ -49,7 +49,7 @@ class WorkerStartup:
     optional: ClassVar[tuple[str, ...]] = (
         "workers.forks",
         "workers.fork_s",
-        "steps.copying_s",
+        "steps.epochs.copying_s",
     )
     rules_out: ClassVar[str] = "more workers"
 
@@ -101,7 +101,7 @@ class WorkerStartup:
         loader = window.loader.info
         if loader is None or loader.persistent_workers or loader.start_method != "fork":
             return 0.0
-        return (window.steps.copying_s or 0.0) * max(0, epochs - 1)
+        return (window.steps.epochs.copying_s or 0.0) * max(0, epochs - 1)
 
     def _held_by_forks(self, window: Window, lost: float) -> bool:
         if not window.workers.forks:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ..records import StepRecord, WorkerBatch
-from ..records.stats import mean
+from ..records.stats import Reservoir, mean, stats
 from .memo import Memo
 from .warmup import FIRST_STEPS
 from .workers import WorkerSignals
@@ -17,6 +17,14 @@ MIN_STEPS = 10
 
 BLOCKS = 5
 """The first epoch is cut into so many blocks, later ones into blocks of as many steps."""
+
+MIN_OPENERS = 3
+"""First steps of epochs without which nothing is said of them: one may be slow for any reason."""
+
+
+def own_s(step: StepRecord) -> float:
+    """Return the time of a step in copy, forward, backward and the loop's own body."""
+    return sum(s or 0.0 for s in (step.h2d_s, step.forward_s, step.backward_s, step.compute_s))
 
 
 class Steps(Protocol):
@@ -36,11 +44,12 @@ class EpochSignals:
     Args:
         steps: Each knows its epoch.
         workers: Their batches know their time.
+        openers: The first steps of epochs.
     """
 
-    def __init__(self, steps: Steps, workers: WorkerSignals) -> None:
+    def __init__(self, steps: Steps, workers: WorkerSignals, openers: Reservoir[StepRecord]) -> None:
         self._memo = Memo(steps.memo, workers.memo)
-        self._steps, self._workers = steps, workers
+        self._steps, self._workers, self._openers = steps, workers, openers
 
     @property
     def first_steps(self) -> int | None:
@@ -98,6 +107,27 @@ class EpochSignals:
     def later_service_s(self) -> float | None:
         """Mean time that a batch after the first epoch took its worker, waiting for a CPU left out."""
         return mean(b.service_s for b in self._batches[1])
+
+    @property
+    def copying_s(self) -> float | None:
+        """Seconds by which the first step of an epoch exceeds others in its own work, where its optimizer does, too.
+
+        A fork shares the program's memory with the workers, and what the loop writes next is copied page by page: the
+        optimizer's state above all. 0 where the optimizer is as fast as in other steps, whatever else the program does
+        in these. None where no optimizer was measured, or fewer than `MIN_OPENERS` such steps are known.
+        """
+        return self._memo("copying", self._find_copying)
+
+    def _find_copying(self) -> float | None:
+        opening, steady = [s for s in self._openers.items if s.optimizer_s is not None], self._steps.steady
+        usual = stats(s.optimizer_s for s in steady if s.optimizer_s is not None)
+        if usual is None or len(opening) < MIN_OPENERS:
+            return None
+        updating_s = statistics.median(s.optimizer_s or 0.0 for s in opening)
+        if updating_s <= usual.p95:
+            return 0.0
+        own = statistics.median(map(own_s, opening)) - statistics.median(map(own_s, steady))
+        return updating_s - usual.median + max(0.0, own)
 
     @property
     def _split(self) -> tuple[Sequence[StepRecord], Sequence[StepRecord]]:

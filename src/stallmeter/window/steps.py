@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ from ..records import LedgerRecord, StepRecord
 from ..records.rows import is_kept
 from ..records.stats import Reservoir, Stats, stats
 from .drift import Drift, find_drift
-from .epochs import EpochSignals
+from .epochs import EpochSignals, own_s
 from .ledger import LedgerSignals
 from .loader import LoaderSignals
 from .memo import Memo
@@ -39,9 +38,6 @@ RARELY = 0.05
 
 OPENERS = 256
 """First steps of epochs that are kept: they are judged only where an epoch has no other step."""
-
-MIN_OPENERS = 3
-"""First steps of epochs without which nothing is said of them: one may be slow for any reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +78,7 @@ class StepSignals:
         self._slowest: list[tuple[float, int, int, StepRecord]] = []
         self._first_waits = FirstWaits()
         self._first_steps = FirstSteps()
-        self.epochs = EpochSignals(self, workers or WorkerSignals())
+        self.epochs = EpochSignals(self, workers or WorkerSignals(), self._openers)
 
     def append(self, step: StepRecord) -> None:
         """Take a step."""
@@ -171,7 +167,7 @@ class StepSignals:
 
         Optimizer and framework are left out: both have work to do in some steps only.
         """
-        return self._describe("body", _body_s)
+        return self._describe("body", own_s)
 
     @property
     def save_s(self) -> Stats | None:
@@ -193,27 +189,6 @@ class StepSignals:
             return 0.0
         return self._first_waits.excess_s(self._steady_wait_s() if self._first_waits else None)
 
-    @property
-    def copying_s(self) -> float | None:
-        """Seconds by which the first step of an epoch exceeds others in its own work, where its optimizer does, too.
-
-        A fork shares the program's memory with the workers, and what the loop writes next is copied page by page: the
-        optimizer's state above all. 0 where the optimizer is as fast as in other steps, whatever else the program does
-        in these. None where no optimizer was measured, or fewer than `MIN_OPENERS` such steps are known.
-        """
-        return self.memo("copying", self._find_copying)
-
-    def _find_copying(self) -> float | None:
-        opening = [s for s in self._openers.items if s.optimizer_s is not None]
-        usual = stats(s.optimizer_s for s in self.steady if s.optimizer_s is not None)
-        body = self.body_s
-        if usual is None or body is None or len(opening) < MIN_OPENERS:
-            return None
-        updating_s = statistics.median(s.optimizer_s or 0.0 for s in opening)
-        if updating_s <= usual.p95:
-            return 0.0
-        return updating_s - usual.median + max(0.0, statistics.median(map(_body_s, opening)) - body.median)
-
     def _steady_wait_s(self) -> float | None:
         wait = self.data_wait_s
         return None if wait is None or wait.count < MIN_STEADY_STEPS else wait.median
@@ -223,7 +198,7 @@ class StepSignals:
         body, ledger = self.body_s, self._ledger.record
         if body is None or body.median <= 0 or ledger is None:
             return None
-        above = [b for s in self.steady if (b := _body_s(s)) >= factor * body.median]
+        above = [b for s in self.steady if (b := own_s(s)) >= factor * body.median]
         stride = max(self._steady.stride, ledger.steps // max(1, len(self.steady)))
         # The ledger knows exactly how much all steps took beyond their median; a sample may overstate it.
         total = sum(ledger.buckets.get(name, 0.0) for name in BODY)
@@ -231,7 +206,7 @@ class StepSignals:
         return Outliers(
             count=len(above) * stride,
             excess_s=min(most, stride * sum(b - body.median for b in above)),
-            longest_s=max((b for b in (*above, *map(_body_s, self.slowest)) if above), default=0.0),
+            longest_s=max((b for b in (*above, *map(own_s, self.slowest)) if above), default=0.0),
         )
 
     def _describe(self, name: str, of: Callable[[StepRecord], float | None]) -> Stats | None:
@@ -258,7 +233,3 @@ def evenly(steps: list[StepRecord]) -> list[StepRecord]:
             break
     kept = [step for step in steps if step.every >= thinned or is_kept(step.index, thinned)]
     return kept if len(kept) >= MIN_STEADY_STEPS else steps
-
-
-def _body_s(step: StepRecord) -> float:
-    return sum(s or 0.0 for s in (step.h2d_s, step.forward_s, step.backward_s, step.compute_s))
