@@ -104,7 +104,8 @@ RULES: dict[str, Rule] = {
 
 
 def test_the_cases_cover_the_family() -> None:
-    elsewhere = {"lock-contention"}  # of loaders without workers: test_pipelines
+    # Of loaders without workers: test_pipelines. Of looks at the loop's own thread: test_slow_sampler.
+    elsewhere = {"lock-contention", "slow-sampler"}
     assert set(CASES) == {r.id for r in ALL_RULES if getattr(r, "family", None) == "input"} - elsewhere == set(RULES)
 
 

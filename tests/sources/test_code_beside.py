@@ -35,12 +35,12 @@ def test_the_model_is_what_modules_and_the_backward_pass_do():
 
 
 def test_what_stands_beside_it_is_told_and_so_is_an_optimizer_of_the_users_own():
-    own = [_seen(MAIN, UPDATE), _seen(MAIN, HOOK, LION), _seen(MAIN, HOOK, LION, NORM), _seen(MAIN)]
+    own = [_seen(MAIN, UPDATE), _seen(MAIN, HOOK, LION), _seen(MAIN, HOOK, LION, NORM)]
     assert beside([*MODEL, *own]) == own
 
 
-def test_what_the_code_that_trains_asks_of_torch_is_the_training():
-    assert beside([*MODEL, _seen(MAIN, CLIP)]) == []
+def test_what_the_code_that_trains_does_itself_is_the_training():
+    assert beside([*MODEL, _seen(MAIN, CLIP), _seen(MAIN)]) == []
 
 
 def test_without_modules_nobody_knows_what_the_model_is():

@@ -37,6 +37,19 @@ def test_more_of_it_gone_never_gains_less(one, other):
     assert gains[0].gain_pct <= gains[1].gain_pct + 1e-6  # type: ignore[union-attr]
 
 
+def test_what_is_left_of_a_batch_that_is_little_else_is_not_well_known():
+    window = begin(0, SERVICE_S)
+
+    def spread(share: float) -> float:
+        found = gain_without_function(window, share, share)
+        assert found is not None
+        assert found.interval_pct is not None
+        least, most = (1.0 + pct / 100.0 for pct in found.interval_pct)
+        return most / least
+
+    assert spread(0.97) > 1.1 * spread(0.5)
+
+
 def test_without_measurements_nothing_is_predicted():
     assert gain_without_function(Window(), 0.5, 0.5) is None
 

@@ -105,6 +105,6 @@ class CodeLook:
     """By how much the looking made what was looked at take longer."""
     beside: tuple[CodeSpot, ...] = ()
     """Of steps, functions of the user's with what they took outside the model: neither in a module's call nor in the
-    backward pass nor in the loop's own calls of torch. The largest first; bounded; empty where no module was seen."""
+    backward pass nor a function that calls these. The largest first; bounded; empty where no module was seen."""
     stacks: tuple[CodeStack, ...] = ()
     """The largest first; bounded."""

@@ -6,16 +6,16 @@ This function takes more of the time than a helper should.
 
 **Evidence.** `code.beside_model`: seconds of a function of the program in the steps' own work, from looks at the
 training thread's stack. What lies below a module's call, in the backward pass or in a collective is the model's, and so
-is what the functions that call these ask of torch. Looks into steps of usual length, and into what long steps take
+are the functions that call these. Looks into steps of usual length, and into what long steps take
 beyond three medians, are weighed by the time that the ledger and the steps hold of each. Rare long steps are
 step-outliers' to tell.
 
 **Advice.** Do it every N steps, or once an epoch. Do it with tensors instead of lists and loops. Work that needs no
 current weights, such as drawing or writing a file, can go to a thread.
 
-**When it is wrong.** A loss that is written by hand outside a module is no part of the model to these looks. Programs
-without modules are not judged, nor are those on a GPU, where the host waits for the device in whatever asks for a
-result.
+**When it is wrong.** A loss that is a function of its own outside a module is no part of the model to these looks. What
+stands in the loop itself is not told. Programs without modules are not judged, nor are those on a GPU, where the host
+waits for the device in whatever asks for a result.
 
 **References.** XProf calls other host work in a step moderate from 3 % and high from 15 %
 (`op_stats_to_input_pipeline_analysis.cc`).

@@ -1,9 +1,9 @@
 """Which code of the training thread is neither model nor wait: a metric, a plot, an optimizer in Python, a sampler.
 
 To the ledger of a plain loop the body of a step is one piece. Its stacks tell more: what lies below a module's call,
-in the backward pass or in a collective is the training itself, and so is what the functions that call these ask of
-torch. What is left is code that a user has put beside it. In a
-wait for data it is the sampler, which the loader asks on this thread however many workers there are.
+in the backward pass or in a collective is the training itself, and so are the functions that call these: their own
+lines may be a loss, or stand for a device. What is left are functions that a user has put beside it. In a wait for data
+it is the sampler, which the loader asks on this thread however many workers there are.
 """
 
 from __future__ import annotations
@@ -21,12 +21,6 @@ MODEL = (MODULE, "torch/autograd/", "torch/_dynamo/", "torch/_functorch/", "torc
 
 BACKWARD = "torch/_tensor.py"
 """Holds `Tensor.backward`, beside methods that anybody may call."""
-
-TRAINS = frozenset(
-    {"accelerate", "keras", "lightning", "lightning_fabric", "pytorch_lightning", "torch", "transformers"}
-)
-"""Packages whose functions, called by the code that trains, are part of the training."""
-
 
 LOADER, NEXT_INDEX = "torch/utils/data/dataloader.py", "._next_index"
 """Where a loader of torch asks its sampler, and by the end of which method's name."""
@@ -83,5 +77,4 @@ def _is_beside(stack: Sequence[Frame], training: set[Function]) -> bool:
     at = owner(stack)
     if at is None or _model_at(stack) is not None:
         return False
-    beneath = {frame.function.package for frame in stack[at + 1 :]}
-    return stack[at].function not in training or not beneath & TRAINS
+    return stack[at].function not in training
