@@ -104,8 +104,7 @@ RULES: dict[str, Rule] = {
 
 
 def test_the_cases_cover_the_family() -> None:
-    # Of loaders without workers: test_pipelines. Of looks at the loop's own thread: test_slow_sampler.
-    elsewhere = {"lock-contention", "slow-sampler"}
+    elsewhere = {"lock-contention"}  # of loaders without workers: test_pipelines
     assert set(CASES) == {r.id for r in ALL_RULES if getattr(r, "family", None) == "input"} - elsewhere == set(RULES)
 
 

@@ -15,10 +15,14 @@ from stallmeter.window import Window
 
 from .windows import START_S, fires, ledger, loader, silent, step, window
 
+SAVES = "matplotlib.figure.Figure.savefig"
 
-def look(share: float, bucket: str = "steps", function: str = "Meter.update", seen: int = 200) -> CodeLook:
+
+def look(
+    share: float, bucket: str = "steps", function: str = "Meter.update", seen: int = 200, call: str = SAVES
+) -> CodeLook:
     """A look into steps in which a function beside the model takes a share."""
-    calls = ("sorted",) if bucket == "steps" else ("matplotlib.figure.Figure.savefig",)
+    calls = (call,) if call else ()
     spot = CodeSpot(file="meter.py", line=12, function=function, own=True, wall_s=share, calls=calls)
     return CodeLook(
         time_s=START_S,
@@ -55,7 +59,7 @@ def test_fires():
     assert found.title == "Meter.update holds up the steps"
     assert found.severity is Severity.CRITICAL
     assert found.time_lost_s == pytest.approx(50.0)
-    assert found.location == Location("meter.py", 12, "Meter.update", 50.0, "sorted")
+    assert found.location == Location("meter.py", 12, "Meter.update", 50.0, SAVES)
     assert found.advice[0].predicted_gain_pct == pytest.approx(100.0, rel=0.05)
 
 
@@ -63,6 +67,11 @@ def test_a_small_part_of_the_steps_and_few_looks_are_nothing():
     assert silent(SlowFunction(), each(look(0.1)))
     assert silent(SlowFunction(), each(look(0.5, seen=30)))
     assert silent(SlowFunction(), each(look(0.0)))
+
+
+@pytest.mark.parametrize("call", ["", "sorted", "torch.nn.functional.relu", "numpy.matmul", "time.sleep"])
+def test_what_may_be_a_loss_or_stand_for_a_device_is_not_blamed(call):
+    assert silent(SlowFunction(), each(look(0.5, call=call)))
 
 
 def test_what_long_steps_take_beyond_others_counts_where_they_are_a_pattern():

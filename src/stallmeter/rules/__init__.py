@@ -49,7 +49,6 @@ from .validation_heavy import ValidationHeavy
 from .worker_startup import WorkerStartup
 
 ALL_RULES: tuple[Rule, ...] = (
-    SlowSampler(),
     CpuThrottled(),
     NoisyNeighbour(),
     SlowSampler(),

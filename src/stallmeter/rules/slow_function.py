@@ -2,7 +2,7 @@
 
 **What it means.** Between two batches the program does more than train: it computes a metric, turns tensors into
 lists, draws a plot, writes a file, or steps an optimizer that is written in Python. While it does, nothing is trained.
-This function takes more of the time than a helper should.
+This function takes more of the time than a helper should, and the library that it spends it in trains nothing.
 
 **Evidence.** `code.beside_model`: seconds of a function of the program in the steps' own work, from looks at the
 training thread's stack. What lies below a module's call, in the backward pass or in a collective is the model's, and so
@@ -13,9 +13,10 @@ step-outliers' to tell.
 **Advice.** Do it every N steps, or once an epoch. Do it with tensors instead of lists and loops. Work that needs no
 current weights, such as drawing or writing a file, can go to a thread.
 
-**When it is wrong.** A loss that is a function of its own outside a module is no part of the model to these looks. What
-stands in the loop itself is not told. Programs without modules are not judged, nor are those on a GPU, where the host
-waits for the device in whatever asks for a result.
+**When it is wrong.** A function whose time is spent in code of its own, in torch or in NumPy is not blamed: it may be
+the loss, or stand for a device. So is what stands in the loop itself. compute-bound names the place of both. Programs
+without modules are not judged, nor are those on a GPU, where the host waits for the device in whatever asks for a
+result.
 
 **References.** XProf calls other host work in a step moderate from 3 % and high from 15 %
 (`op_stats_to_input_pipeline_analysis.cc`).
@@ -27,10 +28,22 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..records import CodeSpot
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..window import Window
 from ..workers.gains import gain_without
 from .rule import threshold
+
+TRAINS_NOTHING = frozenset(
+    (
+        *("PIL", "cv2", "imageio", "matplotlib", "plotly", "seaborn", "skimage"),
+        *("csv", "gzip", "h5py", "json", "logging", "pickle", "shutil", "sqlite3", "tarfile", "yaml", "zipfile"),
+        *("pandas", "polars", "pyarrow", "sklearn", "statistics"),
+        *("boto3", "botocore", "http", "requests", "socket", "ssl", "subprocess", "urllib", "urllib3"),
+        *("mlflow", "neptune", "tensorboard", "tensorboardX", "wandb"),
+    )
+)
+"""Packages that draw, count, read, write or send: a step can do without them, now and then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +71,7 @@ class SlowFunction:
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the largest function with the thresholds."""
         found = window.code.beside_model
-        if found is None or window.device.pace_s is not None:
+        if found is None or window.device.pace_s is not None or not _is_no_training(found.spot):
             return None
         # Seconds of the garbage collector are gc-pauses' to tell, and what grows is step-time-drift's.
         lost_s = max(0.0, found.seconds - (window.host.garbage.step_s or 0.0))
@@ -107,3 +120,7 @@ class SlowFunction:
         if drift is None or record is None:
             return False
         return drift.excess_s * record.steps >= self.grown * lost_s
+
+
+def _is_no_training(spot: CodeSpot) -> bool:
+    return bool(spot.calls) and spot.calls[0].partition(".")[0] in TRAINS_NOTHING

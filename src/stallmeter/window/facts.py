@@ -23,12 +23,12 @@ class Facts(dict[str, Any]):
         return named.partition(" ")[0] if isinstance(named, str) else None
 
     @property
-    def is_alone(self) -> bool:
-        """Whether no other rank, here or on another host, waits for this one."""
+    def has_other_ranks(self) -> bool:
+        """Whether the job has other ranks, here or on another host, that wait for this one."""
         ranks, budget = self.get("world_size"), self.budget
         if isinstance(ranks, int):
-            return ranks == 1
-        return budget is None or budget.ranks_on_node == 1  # of versions that kept no more
+            return ranks > 1
+        return budget is not None and budget.ranks_on_node > 1  # of versions that kept no more
 
     @property
     def accelerator(self) -> str | None:
