@@ -49,8 +49,9 @@ def test_a_data_loader_is_probed(tmp_path: Path, workers: int) -> None:
             for _ in monitor.watch(loader):
                 pass
     found = [x for x, _ in Reader(monitor.folder)]
-    (info,) = [x for x in found if isinstance(x, LoaderInfo)]
-    assert (info.num_workers, info.batch_size, info.probed) == (workers, 4, True)
+    infos = [x for x in found if isinstance(x, LoaderInfo)]
+    assert {(info.num_workers, info.batch_size, info.probed) for info in infos} == {(workers, 4, True)}
+    assert [info.indices_s is None for info in infos] == [True, False]  # told once its sampler has been timed
     batches = [x for x in found if isinstance(x, WorkerBatch)]
     assert len(batches) == 32
     assert {b.worker for b in batches} == ({-1} if workers == 0 else {0})
