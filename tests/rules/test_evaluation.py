@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 
 from stallmeter.records.diagnosis import Advice, Diagnosis, Severity
+from stallmeter.report.wording import headline
+from stallmeter.rules.compute_bound import ComputeBound
 from stallmeter.rules.evaluation import evaluate
 from stallmeter.window import Window
+
+from .windows import run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,3 +210,20 @@ class Gains:
         found = Says(id=self.id, lost_s=9.0).check(window)
         assert found is not None
         return replace(found, advice=(fix,))
+
+
+@pytest.mark.parametrize(("outside_s", "is_said"), [(46.0, True), (5.0, False)])
+def test_time_outside_the_steps_is_said_to_be_unknown_where_nothing_else_is_found(
+    outside_s: float, is_said: bool
+) -> None:
+    """Rollouts between epochs, or plots: no rule looks there."""
+    made = run(start=0, data_wait=9, forward=15, backward=15, optimizer=15, loop=46 - outside_s, other=outside_s)
+    verdict = evaluate([ComputeBound(step_pct=99.0)], made)
+    assert verdict.primary is None
+    assert ("the time outside the steps, 46 % of the run" in headline(verdict)) is is_said
+    assert bool(verdict.abstained) is is_said
+
+
+def test_time_outside_the_steps_is_not_told_beside_a_finding() -> None:
+    made = run(start=0, data_wait=9, forward=15, backward=15, optimizer=15, loop=0, other=46)
+    assert evaluate([ComputeBound(step_pct=99.0), Says(id="a", lost_s=5)], made).abstained == ()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ..records import WorkerTrial
 from ..records.diagnosis import SURE, Abstention, Advice, Diagnosis, Verdict, WorkerAdvice
 from ..records.redaction import redact
+from ..rules.evaluation import OUTSIDE
 from ..rules.job.words import OTHERS, of_ranks
 from ..workers import savings
 
@@ -332,8 +333,9 @@ def _headline(verdict: Verdict | None, limit: int) -> str:
         return "Not judged: too little was measured."
     primary = verdict.primary
     if primary is None:
-        unknown = any(OTHERS in item.missing for item in verdict.abstained)
-        return f"No loss was found in what was measured{f'; too little is known of {OTHERS}' if unknown else ''}."
+        missing = (name for item in verdict.abstained for name in item.missing)
+        unknown = next((name for name in missing if name.startswith((OTHERS, OUTSIDE))), "")
+        return f"No loss was found in what was measured{f'; too little is known of {unknown}' if unknown else ''}."
     if not primary.time_lost_s > 0:
         return f"{title(primary, 120)}. {primary.summary}"
     what = _loss(primary)

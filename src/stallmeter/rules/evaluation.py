@@ -23,6 +23,12 @@ CALIBRATED = frozenset(rule.id for rule in ALL_RULES)
 CAUSE_UNKNOWN = "input-bound"
 """The rule that says that the cause is not known: no alternative to one that is."""
 
+OUTSIDE = "the time outside the steps"
+"""What no rule judges: work between epochs, or beside the loader that is watched."""
+
+OUTSIDE_PCT = 10.0
+"""Share of the run from which on that is said where nothing else is; a loss is reported from as much on."""
+
 WORTH_PCT = 5.0
 """Predicted rise of throughput from which on another number of workers is recommended though nothing warns: twice the
 noise of a step time (benchmarks/workers)."""
@@ -76,6 +82,8 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
     runner_up = _sure_or_not(ordered, rivals, window)
     # Last: what a place in the code would gain is no part of what is weighed above.
     ordered = [with_gain(found, window) for found in ordered]
+    if not ordered and HEALTHY in by_id:
+        abstained += _outside(window)
     return Verdict(
         primary=ordered[0] if ordered else None,
         runner_up=runner_up,
@@ -83,6 +91,11 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
         abstained=tuple(abstained),
         num_workers=None if outlook is None else _accord(outlook, cures, ruled_out, ordered),
     )
+
+
+def _outside(window: Window) -> list[Abstention]:
+    share = window.ledger.share_pct(window.spent.bucket_s("other") or 0.0) or 0.0
+    return [Abstention(HEALTHY, (f"{OUTSIDE}, {share:.0f} % of the run",))] if share >= OUTSIDE_PCT else []
 
 
 def _in_accord_with_the_first(
