@@ -28,7 +28,7 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.forecast import Outlook, forecast
-from ..workers.pipeline import counted_by_the_library
+from ..workers.pipeline import CHEAPER, counted_by_the_library
 from .frameworks import Setting, said
 from .rule import threshold
 
@@ -106,8 +106,7 @@ def _by_the_loader(window: Window, predicted: Outlook | None, least_pct: float) 
                 limit="Not where a batch takes under 1 ms to make, and only while CPUs are free.",
             ),
         )
-    cheaper = Advice.of("Make one batch cheaper: simpler or batched transforms, a faster format, a cache.")
-    return (*_let_it_be_measured(window), *beside, cheaper)
+    return (*_let_it_be_measured(window), *beside, CHEAPER)
 
 
 def _let_it_be_measured(window: Window) -> tuple[Advice, ...]:

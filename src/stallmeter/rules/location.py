@@ -65,12 +65,7 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
     """
     look, place = _look(diagnosis, window), diagnosis.location
     if diagnosis.rule == "step-outliers" and place is not None and diagnosis.advice:
-        first = diagnosis.advice[0]
-        _, *more = first.text.split("\n")
-        found_there = (
-            f"Make what runs in the long steps cheaper or rarer: {place.function} ({place.file}:{place.line})."
-        )
-        return replace(diagnosis, advice=(replace(first, text="\n".join([found_there, *more])), *diagnosis.advice[1:]))
+        return _at_the_place(diagnosis, place)
     if look is None or place is None or look.place != "workers" or "slow-batches" in (look.rule, diagnosis.rule):
         return diagnosis
     spot = look.spots[0]
@@ -87,6 +82,14 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
     usual = diagnosis.advice[0].predicted_gain_pct if diagnosis.advice else None
     at = 0 if usual is not None and found.gain_pct > usual else 1
     return replace(diagnosis, advice=(*diagnosis.advice[:at], advice, *diagnosis.advice[at:]))
+
+
+def _at_the_place(diagnosis: Diagnosis, place: Location) -> Diagnosis:
+    """Return what long steps are diagnosed with, whose first advice, to find what runs in them, has been followed."""
+    first, *others = diagnosis.advice
+    _, *more = first.text.split("\n")
+    do = f"Make what runs in the long steps cheaper or rarer: {place.function} ({place.file}:{place.line})."
+    return replace(diagnosis, advice=(replace(first, text="\n".join([do, *more])), *others))
 
 
 def _expected(found: FunctionGain) -> str:

@@ -32,6 +32,11 @@ from ..workers.forecast import Outlook, forecast
 from ..workers.pipeline import INSTEAD, Pipeline, diagnosis_of, pipeline_of
 from .rule import threshold
 
+OFFLINE = Advice.of(
+    "Preprocess once, offline, into uncompressed or array formats.",
+    limit="What must be random stays in the loader.",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepStall:
@@ -107,10 +112,7 @@ class PrepStall:
                 ),
                 *_workers_beside(predicted, self.gain_pct),
                 Advice.of("Move transforms to the GPU (Kornia, DALI).", limit="Only where it has time to spare."),
-                Advice.of(
-                    "Preprocess once, offline, into uncompressed or array formats.",
-                    limit="What must be random stays in the loader.",
-                ),
+                OFFLINE,
                 *_more_cpus(needed, predicted),
             ),
         )
@@ -150,10 +152,7 @@ class PrepStall:
                     interval_pct=interval,
                 ),
                 *predicted.fewer_threads,
-                Advice.of(
-                    "Preprocess once, offline, into uncompressed or array formats.",
-                    limit="What must be random stays in the loader.",
-                ),
+                OFFLINE,
                 *_more_cpus(needed, predicted),
             ),
         )
@@ -197,10 +196,7 @@ class PrepStall:
                     interval_pct=pipeline.interval_pct(gain),
                 ),
                 Advice.of("Move transforms to the GPU (Kornia, DALI).", limit="Only where it has time to spare."),
-                Advice.of(
-                    "Preprocess once, offline, into uncompressed or array formats.",
-                    limit="What must be random stays in the loader.",
-                ),
+                OFFLINE,
             ),
         )
 

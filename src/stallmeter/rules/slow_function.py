@@ -1,8 +1,8 @@
 """A function beside the model takes a large part of each step.
 
-**What it means.** Between two batches the program does more than train: it computes a metric, turns tensors into
-lists, draws a plot, writes a file, or steps an optimizer that is written in Python. While it does, nothing is trained.
-This function takes more of the time than a helper should, and the library that it spends it in trains nothing.
+**What it means.** Between two batches the program does more than train: it draws a plot, writes a file, or counts with
+another package. While it does, nothing is trained. This function takes more of the time than a helper should, and the
+package that it spends it in trains nothing.
 
 **Evidence.** `code.beside_model`: seconds of a function of the program in the steps' own work, from looks at the
 training thread's stack. What lies below a module's call, in the backward pass or in a collective is the model's, and so
@@ -65,7 +65,6 @@ class SlowFunction:
     critical_pct: float = threshold(40.0, "%", "our choice: twice the share from which it is reported")
     min_lost_s: float = threshold(0.5, "s", "our choice: less is not worth a change of the program")
     min_samples: float = threshold(20.0, "looks", "a share of all of them is then known to a fifth, one standard error")
-
     grown: float = threshold(0.5, "1", "Most of the time; our choice")
 
     def check(self, window: Window) -> Diagnosis | None:

@@ -64,10 +64,8 @@ class WorkerStartup:
         share = window.ledger.training_share_pct(lost) or 0.0
         if not window.loader.num_workers or epochs < 2 or share < self.warn_pct:
             return None
-        held, once = (
-            self._held_by_forks(window, waited),
-            bool(window.loader.info and window.loader.info.persistent_workers),
-        )
+        held = self._held_by_forks(window, waited)
+        once = bool(window.loader.info and window.loader.info.persistent_workers)
         title = "Workers take long to start" if once else self.title
         return Diagnosis(
             rule=self.id,

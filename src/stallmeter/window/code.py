@@ -9,9 +9,6 @@ from .ledger import LedgerSignals
 from .memo import Memo
 from .steps import StepSignals
 
-LEAST_LOOKS = 20
-"""Into the wait for data; with fewer a share is not known to a fifth, two standard errors."""
-
 
 class CodeSignals:
     """The newest look at each place. Looks are few: one a place, once more after another number of workers.
