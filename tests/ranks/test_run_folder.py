@@ -134,6 +134,22 @@ def test_every_fit_has_one_name_on_all_ranks(
     assert not (tmp_path / EXCHANGE_FOLDER).exists()
 
 
+def test_a_rank_that_has_its_answer_leaves_the_others_theirs(tmp_path: Path) -> None:
+    """It removes the folder where it is the last one in it, not while another one waits."""
+    rank_0, first, second = (FolderChannel(tmp_path / "exchange" / "fit") for _ in range(3))
+    first.ask("a")
+    second.ask("b")
+    assert sorted(rank_0.questions()) == ["a", "b"]
+    rank_0.answer("b", "name")
+    assert second.take_answer("b") == "name"
+    second.withdraw("b")
+    rank_0.answer("a", "name")
+    assert first.take_answer("a") == "name"
+    assert rank_0.questions() == []
+    first.withdraw("a")
+    assert not (tmp_path / "exchange").exists()
+
+
 @pytest.mark.parametrize("kind", ["store", "file store", "files"])
 def test_a_post_is_taken_once(kind: str, store: Any, tmp_path: Path) -> None:
     make = line_makers(kind, store, tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import time
@@ -108,6 +109,23 @@ class Sleeping(Dataset):
     def __getitem__(self, index: int) -> int:
         if self.slow is None or index in self.slow:
             time.sleep(self.seconds)
+        return index
+
+
+class Gated(Dataset):
+    """One item comes when it is let through, whatever the machine's pace."""
+
+    def __init__(self, count: int, held: int) -> None:
+        self.count = count
+        self.held = held
+        self.gate = multiprocessing.Event()
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> int:
+        if index == self.held:
+            self.gate.wait()
         return index
 
 
@@ -241,5 +259,5 @@ class OftenCostly(Costly):
 
     def spend(self, index: int) -> torch.Tensor:
         if index % 16 == 7:
-            time.sleep(0.03)
+            time.sleep(0.1)
         return _item(index, self.mark)

@@ -80,14 +80,14 @@ def test_the_function_is_named_and_the_samples_are_the_same(probe, dataset, func
     batches, records, made = _look(probe, _loader(dataset(), workers, **options))
     assert _same(batches, plain)
     look = [record for record in records if isinstance(record, CodeLook)][-1]
-    first = look.spots[0]
-    assert (first.function, first.own, first.calls[0]) == (function, True, "time.sleep")
-    assert (first.file.rpartition("/")[2], look.seen) == ("loader_datasets.py", 2)
-    assert first.line == _line_of("time.sleep(0.004)", function)
-    assert first.wall_s > 0.5 * look.wall_s
+    [spot] = [spot for spot in look.spots if spot.function == function]  # a machine that stops puts others before it
+    assert (spot.own, "time.sleep" in spot.calls) == (True, True)
+    assert (spot.file.rpartition("/")[2], look.seen) == ("loader_datasets.py", 2)
+    assert spot.line == _line_of("time.sleep(0.004)", function)
+    assert look.wall_s > spot.wall_s > look.seen * 4 * 0.004  # four items each
     assert look.cpu_s is not None
-    assert first.cpu_s is not None
-    assert first.cpu_s < first.wall_s
+    assert spot.cpu_s is not None
+    assert spot.cpu_s < spot.wall_s
     measured = [record for record in records if isinstance(record, WorkerBatch)]
     assert made - 3 <= len(measured) <= made - 2  # those that were looked into are left out
 
@@ -197,7 +197,8 @@ def test_slow_items_are_told_by_their_index(probe):
     look = [record for record in records if isinstance(record, CodeLook)][-1]
     assert look.items[0].index % 16 == 7
     assert look.items[0].size_bytes == 16
-    assert look.spots[0].calls == ("time.sleep",)
+    spots = {spot.function: spot for spot in look.spots}  # their order is the machine's
+    assert "time.sleep" in spots["OftenCostly.spend"].calls
 
 
 def test_indices_are_only_watched_where_items_are_asked_for_one_by_one():

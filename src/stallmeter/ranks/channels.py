@@ -271,17 +271,17 @@ class FolderChannel:
             self._folder.parent.rmdir()
 
     def questions(self) -> list[str]:
-        """Return new questions."""
-        found = list(self._folder.glob("*.ask"))
-        for path in found:
-            path.unlink(missing_ok=True)  # who asked may have given up meanwhile
-        return [path.stem for path in found]
+        """Return questions that have no answer."""
+        return [path.stem for path in self._folder.glob("*.ask")]
 
     def answer(self, nonce: str, name: str) -> None:
         """Answer a question."""
-        if self._folder.is_dir():  # else the last one that asked has given up, and nobody would remove it again
+        question = self._folder / f"{nonce}.ask"
+        if question.exists():  # else who asked has given up, and nobody would remove the answer
             # Atomically: on a shared file system the other rank could read the name's first half.
             write_atomically(self._folder / f"{nonce}.answer", name)
+            # Not before: another rank that has its answer removes the folder when it finds it empty.
+            question.unlink(missing_ok=True)
 
     def is_taken(self, nonce: str) -> bool:
         """Whether an answer was taken."""
