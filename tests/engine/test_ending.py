@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -250,6 +250,63 @@ def test_nothing_but_the_recording_when_a_signal_ends_the_process(bench: Bench) 
     assert not (monitor.folder / "report.md").exists()  # type: ignore[operator]
     assert not bench.tracker.closed
     bench.tracker.pages.clear()
+
+
+class FakeSurvivor:
+    """Counts instead of starting a process."""
+
+    made: ClassVar[list[FakeSurvivor]] = []
+
+    def __init__(self, folder: Path, *, speaks: bool) -> None:
+        self.folder = folder
+        self.heard: list[str] = []
+        self.made.append(self)
+
+    def spoken(self) -> None:
+        self.heard.append("spoken")
+
+    def stop(self) -> None:
+        self.heard.append("stop")
+
+
+@pytest.fixture
+def survivors(monkeypatch: pytest.MonkeyPatch) -> list[FakeSurvivor]:
+    monkeypatch.setattr("stallmeter.report.survivor.Survivor", FakeSurvivor)
+    monkeypatch.setattr(FakeSurvivor, "made", [])
+    return FakeSurvivor.made
+
+
+def test_somebody_would_make_the_reports_until_they_are_made(bench: Bench, survivors: list[FakeSurvivor]) -> None:
+    monitor = bare_monitor(bench.folder, interval_s=0.02, draw=bench.draw, world_size=2)
+    wait_for(lambda: survivors)
+    assert [one.folder for one in survivors] == [monitor.folder]
+    monitor.close()
+    assert survivors[0].heard == ["spoken"]  # the page is still being drawn
+    bench.drawings[0].finish.set()
+    assert monitor.finish()
+    assert survivors[0].heard == ["spoken", "stop"]
+
+
+def test_where_a_signal_ends_the_process_somebody_else_makes_its_reports(
+    bench: Bench, survivors: list[FakeSurvivor]
+) -> None:
+    monitor = bare_monitor(bench.folder, interval_s=0.02, draw=bench.draw, world_size=2)
+    wait_for(lambda: survivors)
+    monitor.abort("exception: SIGTERMException", signalled=True)
+    assert monitor.finish()
+    assert [one.heard for one in survivors] == [[]]
+
+
+@pytest.mark.parametrize("about", [{}, {"rank": 1, "world_size": 2}, {"world_size": 2, "is_killed": True}])
+def test_who_has_no_job_to_tell_of_starts_nobody(
+    bench: Bench, survivors: list[FakeSurvivor], about: dict[str, Any]
+) -> None:
+    monitor = bare_monitor(bench.folder, interval_s=0.02, **about)
+    for _ in monitor.watch(range(4)):
+        time.sleep(0.03)
+    monitor.close()
+    assert monitor.finish()
+    assert not survivors
 
 
 @pytest.mark.parametrize(

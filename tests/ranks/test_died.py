@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from stallmeter.machine.procfs import process_space
 from stallmeter.ranks.job import APART_S, LOST_S, read_job
 from stallmeter.recording import Header, Recorder
+from stallmeter.recording.ends import ProcessEnd, write_ends
 from stallmeter.records import Event, LedgerRecord
 from stallmeter.report.job.endings import silent_lines
 
@@ -94,6 +97,60 @@ def test_who_died_is_said_with_the_last_step(tmp_path: Path, gone: int) -> None:
     write(tmp_path, 0, gone, ended="exception: RuntimeError")
     write(tmp_path, 1, gone)
     assert list(silent_lines(read_job(tmp_path))) == ["Rank 1 died, while others went on. Last known step: 71."]
+
+
+TERM, KILL, SEGV = (ProcessEnd(time_s=50.0, signal=int(getattr(signal, f"SIG{n}"))) for n in ("TERM", "KILL", "SEGV"))
+STATUS_3 = ProcessEnd(time_s=50.0, status=3)
+
+
+@pytest.mark.parametrize(
+    ("ends", "ended", "expected"),
+    [
+        ([TERM, KILL], None, [1]),  # by a launcher that ends the others
+        ([KILL, TERM], None, [0]),
+        ([TERM, STATUS_3], None, [1]),
+        ([TERM, TERM], None, []),  # the job was stopped
+        ([KILL, KILL], None, []),
+        ([SEGV, replace(KILL, time_s=49.5)], None, [1]),  # the other's watchdog
+        ([replace(SEGV, time_s=49.5), KILL], None, [0]),
+        ([TERM, KILL], "exception: RuntimeError", [1]),
+        ([TERM, TERM], "exception: ValueError", []),
+        ([ProcessEnd(time_s=50.1), ProcessEnd(time_s=50.0)], None, []),  # nobody could tell how
+    ],
+)
+def test_how_each_ended_tells_who_was_first(
+    tmp_path: Path, gone: int, ends: list[ProcessEnd], ended: str | None, expected: list[int]
+) -> None:
+    write(tmp_path, 0, gone, ended=ended)
+    write(tmp_path, 1, gone)
+    write_ends(tmp_path, dict(enumerate(ends)))
+    assert died(tmp_path) == expected
+
+
+def test_a_third_rank_that_was_ended_with_the_others_has_not_died(tmp_path: Path, gone: int) -> None:
+    write(tmp_path, 0, gone, ended="exception: RuntimeError")
+    for rank in (1, 2):
+        write(tmp_path, rank, gone)
+    write_ends(tmp_path, {0: TERM, 1: replace(KILL, time_s=49.9), 2: TERM})
+    assert died(tmp_path) == [1]
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        (KILL, "was ended by SIGKILL (the kernel sends it where memory runs out)"),
+        (SEGV, "was ended by SIGSEGV"),
+        (ProcessEnd(time_s=50.0, signal=99), "was ended by signal 99"),
+        (STATUS_3, "left the program with status 3 and no exception"),
+    ],
+)
+def test_how_one_died_is_said(tmp_path: Path, gone: int, end: ProcessEnd, expected: str) -> None:
+    for rank in (0, 1):
+        write(tmp_path, rank, gone)
+    write_ends(tmp_path, {0: TERM, 1: end})
+    assert list(silent_lines(read_job(tmp_path))) == [
+        f"Rank 1 {expected}, and the others could not go on without it. Last known step: 71."
+    ]
 
 
 def test_a_job_that_ends_as_it_should_has_nothing_to_say(tmp_path: Path, gone: int) -> None:

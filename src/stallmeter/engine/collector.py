@@ -93,6 +93,7 @@ class Collector:
         worker_tuner: Decides about the number of workers; None where that was not wanted.
         looks: Those of the sources that are told each verdict, for they look closer where it calls for that.
         job_watch: Exchanges verdicts with the other ranks; None for a run of one.
+        before: What the sampler thread does before its first look.
         after: What a thread beside the training does once the run was asked to end, with `end` for a beginning.
         cut_short: Makes ``after`` come back soon.
     """
@@ -112,6 +113,7 @@ class Collector:
         worker_tuner: WorkerTuner | None = None,
         looks: Sequence[Look] = (),
         job_watch: JobWatch | None = None,
+        before: Callable[[], None] = lambda: None,
         after: Callable[[], None] = lambda: None,
         cut_short: Callable[[], None] = lambda: None,
     ) -> None:
@@ -154,7 +156,8 @@ class Collector:
         self._reason = ""
         self._final_tick = self._ended = self._hurried = False
         self._disk_failed = False
-        self._pending_reported = False
+        self._before = before
+        self._begun = False
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -215,8 +218,9 @@ class Collector:
 
     def tick(self) -> None:
         """Take what came in since the last tick. Each part fails alone, and is tried again in the next tick."""
-        if not self._pending_reported:
-            self._pending_reported = True
+        if not self._begun:
+            self._begun = True
+            self._guard("the beginning", self._before)
             self._guard("looking for pending deliveries", self._report_pending_deliveries)
         self._guard.attempt("taking the steps", self._take_steps)
         self._ask_sources(time.time())

@@ -64,6 +64,21 @@ class Drawing(Protocol):
         ...
 
 
+class Outliving(Protocol):
+    """A child process that makes the reports of a job whose rank 0 is killed."""
+
+    def spoken(self) -> None:
+        """The verdict was told, and the short reports are written."""
+        ...
+
+    def stop(self) -> None:
+        """End it: the reports are made."""
+        ...
+
+
+Outlive = Callable[[Path], Outliving]
+"""Starts one for a recording's folder."""
+
 Draw = Callable[[Path, int], Drawing | None]
 """Has a recording's folder drawn for a rank; None where nothing is drawn."""
 
@@ -80,6 +95,7 @@ class Ending:
         guard: Keeps errors away.
         draw: Starts the child process that makes what takes long; without it a run has its short reports only.
         profiler: Whose files belong to the reports.
+        outlive: Starts what makes the reports where this process is killed; without it nobody does.
     """
 
     def __init__(
@@ -93,6 +109,7 @@ class Ending:
         guard: Guard,
         draw: Draw | None,
         profiler: Profiler | None = None,
+        outlive: Outlive | None = None,
     ) -> None:
         self._close_budget_s = options.close_budget_s
         self._speaks = options.console and context.rank == 0
@@ -104,6 +121,8 @@ class Ending:
         self._guard = guard
         self._draw = draw
         self._drawing: Drawing | None = None
+        self._outlive = outlive
+        self._survivor: Outliving | None = None
         self._given_up = False
         """Whether the drawing took too long for a program that ends."""
         self._sampled, self._handed_over, self._done = threading.Event(), threading.Event(), threading.Event()
@@ -187,6 +206,13 @@ class Ending:
         if self._drawing is not None:
             self._give_up(self._drawing)
 
+    # -- the sampler thread --------------------------------------------------------------------------------------------
+
+    def provide(self) -> None:
+        """Have the reports made by somebody else should this process be killed."""
+        if self._outlive is not None and self._output.folder is not None:
+            self._survivor = self._outlive(self._output.folder)
+
     # -- the thread beside it ------------------------------------------------------------------------------------------
 
     def run(self) -> None:
@@ -218,6 +244,8 @@ class Ending:
             guard.attempt("forwarding", end, forwarder, files)
         guard.attempt("the recording", self._keep_rest)
         guard.attempt("the last words", self._say_verdict)
+        if self._survivor is not None:
+            guard.attempt("who outlives this process", self._survivor.spoken)
         # A client that belongs to the program may be closed by it as soon as the run is over.
         if not any(getattr(tracker, "borrowed", False) for tracker in self._output.trackers):
             self._handed_over.set()
@@ -233,6 +261,8 @@ class Ending:
             guard.attempt("forwarding", self._count_held, forwarder)
         guard.attempt("the recording", self._close_recorder)
         guard.attempt("the last words", self._say_undelivered)
+        if self._survivor is not None and not self._given_up:
+            guard.attempt("who outlives this process", self._survivor.stop)
 
     def _write_summaries(self) -> dict[str, Path]:
         recorder = self._output.recorder

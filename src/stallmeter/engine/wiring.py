@@ -25,7 +25,7 @@ from .asked import Look, Profiler
 from .between_steps import BetweenSteps
 from .collector import Collector
 from .context import RunContext
-from .ending import Draw, Ending
+from .ending import Draw, Ending, Outlive
 from .guard import Guard
 from .job_watch import JobWatch
 from .job_workers import JobWorkers, look_s, part_of
@@ -110,7 +110,6 @@ def assemble(
     looks = [*filter(None, [profiler]), *_usual_looks(options, clock, window, own_slot, probe, guard)]
     sources += [*filter(None, [probe]), *looks]
     worker_tuner = guard("num_workers", _worker_tuner, options, context, guard, inbox.append)
-
     collector = Collector(
         options,
         context,
@@ -124,12 +123,13 @@ def assemble(
         worker_tuner=worker_tuner,
         looks=looks,
         job_watch=_job_watch(context, window, inbox.append),
+        before=lambda: ending.provide(),
         # The thread for the ending is made now: while the interpreter ends none can be started.
         after=lambda: run.do_ending(),
         cut_short=lambda: ending.cut_short(),
     )
-    draw = draw or start_drawing()
-    ending = Ending(options, context, collector, output, window=window, guard=guard, draw=draw, profiler=profiler)
+    finish = partial(Ending, draw=draw or start_drawing(), outlive=_outlive(options, context), profiler=profiler)
+    ending = finish(options, context, collector, output, window=window, guard=guard)
     run = Run(
         options,
         clock=clock,
@@ -184,6 +184,15 @@ def _job_watch(context: RunContext, window: Window, tell: Callable[[Event], None
         window,
         tell,
     )
+
+
+def _outlive(options: Options, context: RunContext) -> Outlive | None:
+    """Return what starts a child process that makes a job's reports; None where no launcher ends this process early."""
+    if context.rank != 0 or context.world_size < 2 or context.is_killed:
+        return None
+    from ..report.survivor import Survivor, can_survive
+
+    return partial(Survivor, speaks=options.console) if can_survive() else None
 
 
 def start_drawing() -> Draw | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import signal
 import socket
 import statistics
 import time
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from ..errors import RecordingError
 from ..machine.procfs import process_space
 from ..recording import Header, ranks
 from ..recording.columns import Columns, read_columns
+from ..recording.ends import ProcessEnd, read_ends
 from ..recording.tail import END, read_tail
 from ..records import (
     Arrivals,
@@ -91,6 +93,8 @@ class RankView:
     """Whether its process runs; None where nobody has asked, or can."""
     silent_s: float | None = None
     """How long nothing was heard of it; None where it has ended, and for a recording."""
+    gone: ProcessEnd | None = None
+    """How its process ended; None where it runs, and where nobody saw it."""
 
     @property
     def last_s(self) -> float:
@@ -129,11 +133,15 @@ class Job:
     def died(self) -> tuple[RankView, ...]:
         """Ranks whose process is gone without a word, while another went on or fell with them.
 
-        Where all end at the same moment nobody can tell who went first: the whole job was stopped.
+        Where all end at the same moment nobody can tell who went first, unless somebody saw how each of them ended: a
+        launcher stops the others with another signal than the one that ended the first.
         """
         gone = [view for view in self.ranks if view.ended is None and view.ledger is not None and view.running is False]
         if not gone:
             return ()
+        first = set(_first_to_go(self.ranks))
+        if first:
+            return tuple(view for view in gone if view.rank in first)
         newest_s = max(view.last_s for view in self.ranks)
         fell = any(_fell(view.ended) for view in self.ranks)
         return tuple(view for view in gone if fell or newest_s - view.last_s > APART_S)
@@ -180,6 +188,27 @@ LOST_S = 120.0
 _WITHOUT_OTHERS = ("RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "ConnectionError")
 """What a rank's collectives raise when another is gone. Where a rank fell over its own mistake the launcher ends the
 others, and none of these has died."""
+
+
+_STOPS = (signal.SIGTERM, signal.SIGINT, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
+"""What launchers and users stop a whole job with."""
+
+
+def _first_to_go(views: Sequence[RankView]) -> Iterator[int]:
+    """Yield the ranks that ended first, of themselves or killed, where the others ended in another way."""
+    hows = {view.rank: _how_gone(view) for view in views}
+    # A SIGKILL for all is a stop, too.
+    candidates = [view for view in views if view.ended is None and view.gone and view.gone.signal not in _STOPS]
+    if not candidates or len(set(hows.values())) < 2:
+        return
+    first = min((view.gone.time_s for view in candidates if view.gone), default=0.0)
+    for view in candidates:
+        if view.gone and view.gone.time_s - first <= BEFORE_S:
+            yield view.rank
+
+
+def _how_gone(view: RankView) -> tuple[str | None, int | None, int | None]:
+    return view.ended, *((view.gone.signal, view.gone.status) if view.gone else (None, None))
 
 
 def _fell(ended: str | None) -> bool:
@@ -238,7 +267,7 @@ def read_job(folder: Path, *, verdicts: Mapping[int, Verdict] | None = None, kno
     """
     found = ranks(folder) if known is None else known
     wants = _rows_to_read(folder)
-    views = []
+    views, ends = [], read_ends(folder)
     for rank in found:
         try:
             columns = read_columns(
@@ -251,7 +280,7 @@ def read_job(folder: Path, *, verdicts: Mapping[int, Verdict] | None = None, kno
             )
         except RecordingError:  # it was just being made, or never got its first line
             continue
-        views.append(view_of(columns, (verdicts or {}).get(rank)))
+        views.append(replace(view_of(columns, (verdicts or {}).get(rank)), gone=ends.get(rank)))
     if not views:
         raise RecordingError(f"{str(folder)!r} holds no rank with a readable recording")
     now_s = time.time()
@@ -261,7 +290,7 @@ def read_job(folder: Path, *, verdicts: Mapping[int, Verdict] | None = None, kno
 def _asked(folder: Path, view: RankView, now_s: float) -> RankView:
     """Return a rank without an end with what became of its process."""
     ended = read_tail(folder, view.rank).ended  # of many events only some are read
-    running = is_running(view.header) if ended is None else None
+    running = None if ended is not None else False if view.gone is not None else is_running(view.header)
     if running is None and now_s - view.last_s > LOST_S:
         running = False
     return replace(view, running=running, ended=ended)

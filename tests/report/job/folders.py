@@ -46,5 +46,5 @@ def write_job(
             own.append(Event(time_s=START_S + 100, name="end", detail=facts.ended))
         if facts.judged:
             own.append(verdict_of(facts))
-        write(folder, own, rank=rank, world_size=ranks, pid=100 + rank, **({"host": facts.host} | header))
+        write(folder, own, rank=rank, world_size=ranks, **({"host": facts.host, "pid": 100 + rank} | header))
     return folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Sequence
 
 from ...ranks.job import Job, RankView
@@ -20,7 +21,7 @@ def silent_lines(job: Job) -> Iterator[str]:
     # Rank 0 tells: while it goes on nobody's last word is missing.
     over = not alike and not any(view.rank == 0 for view in open_ended)
     told = {
-        "died, while others went on": [view for view in views if view.rank in died],
+        **_deaths([view for view in views if view.rank in died]),
         f"ended first{_how(first)}, and the others could not go on without it": [first] if first is not None else [],
         # Where one has died the others' collectives raise.
         "ended by an exception": [
@@ -36,6 +37,33 @@ def silent_lines(job: Job) -> Iterator[str]:
             yield f"{_named(found)} {what}. {_last_steps(found)}."
     if job.missing:
         yield f"Nothing is known of {of_ranks(job.missing)}."
+
+
+_SENT_BY = {
+    "SIGKILL": " (the kernel sends it where memory runs out)",
+    "SIGBUS": " (a full /dev/shm ends a process so)",
+}
+
+
+def _deaths(died: Sequence[RankView]) -> dict[str, list[RankView]]:
+    """Return who died, by what is known of how."""
+    ways: dict[str, list[RankView]] = {}
+    for view in died:
+        ways.setdefault(_death(view), []).append(view)
+    return ways
+
+
+def _death(view: RankView) -> str:
+    gone = view.gone
+    if gone is not None and gone.signal is not None:
+        name = signal.Signals(gone.signal).name if gone.signal in _SIGNALS else f"signal {gone.signal}"
+        return f"was ended by {name}{_SENT_BY.get(name, '')}, and the others could not go on without it"
+    if gone is not None and gone.status is not None:
+        return f"left the program with status {gone.status} and no exception, and the others could not go on without it"
+    return "died, while others went on"
+
+
+_SIGNALS = frozenset(map(int, signal.Signals))
 
 
 def _how(first: RankView | None) -> str:

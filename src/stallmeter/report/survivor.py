@@ -1,0 +1,200 @@
+"""The reports of a job whose launcher ends every rank at once, made by a process that outlives them.
+
+Where one rank is killed, its launcher ends the others within a tenth of a second: rank 0 has no time to say which it
+was. A process that rank 0 starts sleeps until that is gone. Where the recording then lacks its reports, it writes them,
+with the order in which the ranks ended and what ended each. It belongs to a session of its own, so that the launcher's
+signals do not reach it, and is nobody's child: a program that counts its children, or waits for all, has none more.
+It needs 10 MB and no time of a CPU while it waits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ..errors import StallmeterError
+from ..machine.ends import Watched, can_watch
+from ..machine.procfs import process_space
+from ..recording import Header, Reader, ranks
+from ..recording.ends import ProcessEnd, write_ends
+
+LAST_S = 1.0
+"""Most seconds that the other ranks are waited for once rank 0 is gone: their launcher ends them all."""
+
+MOST_S = 120
+"""Most seconds that the reports may take: who reads the program's stderr to its end waits for it."""
+
+FIRST_LOOK_S = 0.25
+LOOK_S = 30.0
+"""Ranks whose recording is not there yet are looked for so soon, then ever more rarely."""
+
+SPOKEN, DONE = b"s", b"d"
+"""What rank 0 says of its own end."""
+
+_PROGRAM = (
+    "import json, os, sys; os.fork() and os._exit(0); sys.path[:] = json.loads(sys.argv[1]); "
+    "from stallmeter.report.survivor import main; main(sys.argv[2:])"
+)
+
+
+class Survivor:
+    """The process that outlives rank 0; this one starts it.
+
+    Args:
+        folder: The recording's folder.
+        speaks: Whether it tells the verdict on stderr, as the program's end does.
+
+    Raises:
+        OSError: No process can be started.
+    """
+
+    def __init__(self, folder: Path, *, speaks: bool) -> None:
+        # Not the zero-code callback's business, and no GPU is needed.
+        environment = {k: v for k, v in os.environ.items() if k != "STALLMETER"} | {"CUDA_VISIBLE_DEVICES": ""}
+        arguments = [str(folder.absolute()), str(os.getpid()), *(["speak"] if speaks else [])]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,  # what ends the ranks must not end it
+        )
+        self._process.wait()  # it has left a child behind, an orphan
+
+    def spoken(self) -> None:
+        """The verdict was told, and the short reports are written."""
+        self._tell(SPOKEN)
+
+    def stop(self) -> None:
+        """End it: the reports are made."""
+        self._tell(DONE)
+
+    def _tell(self, word: bytes) -> None:
+        assert self._process.stdin is not None
+        with suppress(OSError):  # somebody has killed it
+            self._process.stdin.write(word)
+            self._process.stdin.flush()
+
+
+def can_survive() -> bool:
+    """Whether such a process can be started, and can see others end."""
+    return can_watch() and bool(sys.executable) and not getattr(sys, "frozen", False)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """What it does.
+
+    Args:
+        arguments: The recording's folder, the process number of rank 0, and ``speak`` where it is to tell the verdict.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    folder, pid = Path(arguments[0]), int(arguments[1])
+    os.chdir("/")  # whatever the program works in is not held
+    watched: Watched[int] = Watched(control=0)  # stdin
+    watched.add(0, pid)
+    ends = wait_for_ends(folder, watched)
+    if DONE in watched.heard:
+        return
+    signal.alarm(MOST_S)
+    try:
+        complete(folder, ends, spoken=SPOKEN in watched.heard, speaks="speak" in arguments[2:])
+    except Exception as exc:  # noqa: BLE001 - nobody but the program's user is left to be told
+        sys.stderr.write(
+            f"stallmeter: the job's reports could not be made: {exc}; to try again: stallmeter report {folder}\n"
+        )
+
+
+def wait_for_ends(folder: Path, watched: Watched[int]) -> dict[int, ProcessEnd]:
+    """Sleep until rank 0 is gone, and a moment more for the others of this machine, or until it has done all itself.
+
+    Args:
+        folder: The recording's folder, in which ranks are found that begin later.
+        watched: The process of rank 0, and how it is heard.
+
+    Returns:
+        How those ended that have.
+    """
+    look_s, size = FIRST_LOOK_S, 2
+    while 0 not in watched.ended and DONE not in watched.heard:
+        size = _add_others(folder, watched, size)
+        watched.wait(None if len(watched.names) >= size else look_s)
+        look_s = min(LOOK_S, 1.5 * look_s)
+    _add_others(folder, watched, size)
+    until_s = time.monotonic() + LAST_S
+    while (
+        len(watched.ended) < len(watched.names)
+        and DONE not in watched.heard
+        and (left_s := until_s - time.monotonic()) > 0
+    ):
+        watched.wait(left_s)
+    return {rank: _end(seen.time_s, seen.wait_status) for rank, seen in watched.ended.items()}
+
+
+def _add_others(folder: Path, watched: Watched[int], size: int) -> int:
+    """Watch those ranks of this machine whose recording has begun; return how many ranks the job has."""
+    space = process_space()
+    for rank in set(ranks(folder)) - watched.names if folder.is_dir() else ():
+        header = _header(folder, rank)
+        if header is not None and header.process_space == space:
+            watched.add(rank, header.pid)
+            size = header.world_size
+    return size
+
+
+def _header(folder: Path, rank: int) -> Header | None:
+    try:
+        return Reader(folder, rank).newest()[1]
+    except (StallmeterError, OSError):  # it is just being made
+        return None
+
+
+def _end(time_s: float, wait_status: int | None) -> ProcessEnd:
+    if wait_status is None:
+        return ProcessEnd(time_s=time_s)
+    if os.WIFSIGNALED(wait_status):
+        return ProcessEnd(time_s=time_s, signal=os.WTERMSIG(wait_status))
+    return ProcessEnd(time_s=time_s, status=os.WEXITSTATUS(wait_status))
+
+
+def complete(folder: Path, ends: dict[int, ProcessEnd], *, spoken: bool, speaks: bool) -> None:
+    """Make the reports that a job lacks; none where its recording is gone.
+
+    Args:
+        folder: The recording's folder.
+        ends: How the ranks' processes ended.
+        spoken: Whether the program has written its short reports and told its verdict: then only the rest is made.
+        speaks: Whether to tell the verdict on stderr.
+
+    Raises:
+        RecordingError: The recording cannot be read.
+        OSError: A file cannot be written.
+    """
+    # Here, not above: they take a third of a second and 40 MB, which most jobs never need.
+    from .files import complete_reports, write_summaries
+    from .job.folder import report_of_job
+    from .model import read_history
+    from .wording import console_lines
+
+    if not folder.is_dir():
+        return
+    if not spoken:
+        write_ends(folder, ends)
+    history = read_history(folder, 0)
+    report = report_of_job(history)
+    if report is None or report.job is None:
+        return
+    if not spoken:
+        write_summaries(folder, 0, report)  # anew: what may be there does not know how the ranks ended
+    if not spoken and speaks:
+        lines = [*report.job.silent, *console_lines(report.verdict), f"details: stallmeter report {folder}"]
+        sys.stderr.write("".join(f"stallmeter: {line}\n" for line in lines))
+        sys.stderr.flush()
+    complete_reports(folder, 0, history, report)
