@@ -28,6 +28,7 @@ from stallmeter.ranks.run_folder import Channel
 from stallmeter.recording import Header, Reader, Recorder
 from stallmeter.records import Event, LedgerRecord, StepRecord
 from stallmeter.records.diagnosis import Diagnosis, Severity, Verdict
+from stallmeter.records.steps import STANDS
 from stallmeter.window import Window
 
 from ..monitors import bare_monitor
@@ -702,3 +703,32 @@ def test_the_end_of_a_run_names_who_is_missing(
     whole = json.loads((monitor.folder / "ranks.json").read_text())
     assert whole["job"]["missing"] == [1]
     assert "Nothing is known of rank 1" in (monitor.folder / "report.md").read_text()
+
+
+def test_where_ranks_stand_is_told_with_those_first_that_no_other_is_with(box: Box, clock: Clock) -> None:
+    ranks = [Rank(number, box, clock, world_size=3) for number in range(3)]
+    for rank in ranks:
+        rank.train(40, late=rank.rank == 1)
+        where = "compute: load, train.py:7 (time.sleep)" if rank.rank == 1 else "backward: main, train.py:9"
+        at_s = BEGUN_S + 100.0
+        rank.watch.keep(Event(time_s=at_s, name=STANDS, detail=f"for {30 + rank.rank} s in {where}"))
+    clock.s += 60.0
+    for rank in reversed(ranks):
+        assert rank.turn(ended="exception: RuntimeError")
+    report = ranks[0].watch.report
+    assert report is not None
+    assert report.silent[-2:] == (
+        "Rank 1 stood for 31 s in compute: load, train.py:7 (time.sleep). Last known step: 40.",
+        "Ranks 0 and 2 stood for 32 s in backward: main, train.py:9. Last known steps: 40, 40.",
+    )
+
+
+def test_a_rank_that_went_on_does_not_stand(box: Box, clock: Clock) -> None:
+    first, second = pair(box, clock)
+    for rank in (first, second):
+        rank.watch.keep(Event(time_s=BEGUN_S - 5.0, name=STANDS, detail="for 31 s in backward"))
+        rank.train(40, late=rank is second)
+    clock.s += 60.0
+    for rank in (second, first):
+        assert rank.turn(ended="exception: RuntimeError")
+    assert "stood" not in first.silent

@@ -189,6 +189,14 @@ def test_no_steps_yet() -> None:
     assert found.ended is None
 
 
+def test_where_a_rank_stands() -> None:
+    assert decode_post(encode_post(HEADER, LEDGER, None, [], facts={})).standing is None
+    where = "for 62 s in backward: " + "x" * 500
+    found = decode_post(encode_post(HEADER, LEDGER, None, [], facts={}, standing=where)).standing
+    assert found == where[:160]
+    assert view_of_steps(HEADER, LEDGER, None, [], facts={}, standing="here").standing == "here"
+
+
 def posted(first: int, count: int, rank: int = 1, **changes: Any) -> RankView:
     header = replace(HEADER, rank=rank)
     view = decode_post(

@@ -11,6 +11,7 @@ from stallmeter.recording import Header, Recorder
 from stallmeter.recording.tail import read_tail
 from stallmeter.records import Event, StepRecord
 from stallmeter.records.diagnosis import Verdict
+from stallmeter.records.steps import STANDS
 
 END = Event(time_s=2.0, name="end", detail="interpreter exit")
 
@@ -23,20 +24,22 @@ def write(folder: Path, records: list[StepRecord | Event | Verdict], *, part_byt
     recorder.close()
 
 
+def step(time_s: float, total_s: float) -> StepRecord:
+    index = int(time_s)
+    return StepRecord(
+        index=index,
+        epoch=0,
+        optimizer_step=None,
+        tracker_step=index,
+        samples=None,
+        time_s=time_s,
+        total_s=total_s,
+        data_wait_s=0.5,
+    )
+
+
 def steps(count: int) -> list[StepRecord | Event | Verdict]:
-    return [
-        StepRecord(
-            index=index,
-            epoch=0,
-            optimizer_step=None,
-            tracker_step=index,
-            samples=None,
-            time_s=float(index),
-            total_s=1.0,
-            data_wait_s=0.5,
-        )
-        for index in range(count)
-    ]
+    return [step(float(index), 1.0) for index in range(count)]
 
 
 @pytest.mark.parametrize("part_bytes", [2**24, 10_000, 400])
@@ -76,3 +79,24 @@ def test_a_rank_that_is_not_there(tmp_path: Path) -> None:
     write(tmp_path, steps(1))
     with pytest.raises(RecordingError, match="rank 4"):
         read_tail(tmp_path, 4)
+
+
+def stands(at_s: float) -> Event:
+    return Event(time_s=at_s, name=STANDS, detail=f"for {at_s:.0f} s in backward")
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ([], None),
+        ([stands(40.0)], "for 40 s in backward"),
+        ([stands(40.0), stands(80.0)], "for 80 s in backward"),
+        ([stands(40.0), step(41.0, 38.0)], "for 40 s in backward"),  # it ends with the run
+        ([stands(40.0), step(41.0, 38.0), step(42.0, 1.0)], None),
+    ],
+)
+def test_where_a_thread_stands_is_known_until_a_step_begins(
+    tmp_path: Path, more: list[StepRecord | Event | Verdict], expected: str | None
+) -> None:
+    write(tmp_path, [*steps(3), *more, END])
+    assert read_tail(tmp_path, 3).standing == expected

@@ -19,8 +19,10 @@ from ..ranks.job import Job, RankView, assemble, facts_of, is_running, read_newe
 from ..ranks.posts import MOST_DDP, MOST_READINGS, PERIOD_S, PostPace, decode_post, encode_post, joined, view_of_steps
 from ..ranks.run_folder import Channel, Channels
 from ..recording import Header, ranks
+from ..recording.tail import stands_in
 from ..records import Arrivals, DdpTimes, Event, LedgerRecord, StepRecord
 from ..records.diagnosis import Verdict, WorkerAdvice
+from ..records.steps import STANDS
 from ..report.job.model import JobReport, job_report
 from ..rules.job.evaluation import JobVerdict, alone, judge
 from ..window import Window
@@ -123,6 +125,8 @@ class JobWatch:
         """Whether there was somewhere to leave the last post."""
         self._arrivals: deque[Arrivals] = deque(maxlen=MOST_READINGS)
         self._ddp: deque[DdpTimes] = deque(maxlen=MOST_DDP)
+        self._stands: Event | None = None
+        """Said of this rank, and no step has begun since."""
         self._turn: _Turn | None = None
         self._expecting: dict[str, Channel] = {}
         """Where others leave posts for rank 0."""
@@ -155,6 +159,10 @@ class JobWatch:
         """Take what this rank records, where it is part of a post."""
         if isinstance(record, StepRecord):
             self._new.append(record)
+            if self._stands is not None and not stands_in(self._stands, record):
+                self._stands = None
+        elif isinstance(record, Event) and record.name == STANDS:
+            self._stands = record
         elif isinstance(record, Arrivals):
             self._arrivals.append(record)
         elif isinstance(record, DdpTimes):
@@ -249,6 +257,7 @@ class JobWatch:
             arrivals=self._arrivals,
             ddp=list(self._ddp),
             ended=turn.ended,
+            standing=self._where_it_stands(),
             most=self._pace.most,
         ).decode("ascii")
 
@@ -273,7 +282,11 @@ class JobWatch:
             arrivals=tuple(self._arrivals),
             ddp=tuple(self._ddp),
             ended=turn.ended,
+            standing=self._where_it_stands(),
         )
+
+    def _where_it_stands(self) -> str | None:
+        return None if self._stands is None else self._stands.detail
 
     def _add(self, view: RankView) -> None:
         self._views[view.rank] = joined(self._views.get(view.rank), view, self._most_steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +37,8 @@ from .run import Run
 
 if TYPE_CHECKING:
     from ..sources.loader import LoaderProbe
+
+_log = logging.getLogger("stallmeter")
 
 OWN_NAME = "StallMonitor"
 """Name under which stallmeter's own hooks stand among the callbacks."""
@@ -245,6 +248,8 @@ def _usual_sources(
         makers["source producers"] = lambda: [_producer_source(clock, probe, lambda: ())]
     if probe is not None:
         makers["source ray data"] = lambda: [_ray_data_source(probe)]
+    if options.loop_looks:
+        makers["source standing"] = lambda: [_standing_source(options, context, clock)]
     if options.workers:
         makers["source forks"] = lambda: [_fork_source()]
     return makers
@@ -308,6 +313,18 @@ def _ray_data_source(probe: LoaderProbe) -> Source:
     from ..sources.ray_data import RayDataSource
 
     return RayDataSource(lambda: probe.iterator_of())
+
+
+def _standing_source(options: Options, context: RunContext, clock: StepClock) -> Source:
+    from ..sources.stacks.standing import Standing
+
+    who = f"rank {context.rank}" if context.world_size > 1 else "the training"
+
+    def say(where: str) -> None:
+        if options.console:
+            _log.warning("stallmeter: %s has ended no step %s", who, where)
+
+    return Standing(clock, say)
 
 
 def _garbage_source(clock: StepClock) -> Source:

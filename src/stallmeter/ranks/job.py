@@ -93,6 +93,8 @@ class RankView:
     """Whether its process runs; None where nobody has asked, or can."""
     silent_s: float | None = None
     """How long nothing was heard of it; None where it has ended, and for a recording."""
+    standing: str | None = None
+    """Where its training thread stands since a while, and for how long; None where steps end."""
     gone: ProcessEnd | None = None
     """How its process ended; None where it runs, and where nobody saw it."""
 
@@ -284,16 +286,17 @@ def read_job(folder: Path, *, verdicts: Mapping[int, Verdict] | None = None, kno
     if not views:
         raise RecordingError(f"{str(folder)!r} holds no rank with a readable recording")
     now_s = time.time()
-    return assemble(view if view.ended is not None else _asked(folder, view, now_s) for view in views)
+    return assemble(view if view.ended == END else _asked(folder, view, now_s) for view in views)
 
 
 def _asked(folder: Path, view: RankView, now_s: float) -> RankView:
-    """Return a rank without an end with what became of its process."""
-    ended = read_tail(folder, view.rank).ended  # of many events only some are read
+    """Return a rank that did not end as it should with where it stood, and what became of its process."""
+    tail = read_tail(folder, view.rank)
+    ended = tail.ended  # of many events only some are read
     running = None if ended is not None else False if view.gone is not None else is_running(view.header)
     if running is None and now_s - view.last_s > LOST_S:
         running = False
-    return replace(view, running=running, ended=ended)
+    return replace(view, running=running, ended=ended, standing=tail.standing)
 
 
 def read_newest(folder: Path, rank: int) -> tuple[RankView, bool]:
@@ -315,6 +318,7 @@ def read_newest(folder: Path, rank: int) -> tuple[RankView, bool]:
         verdict=next((record for record in newest if isinstance(record, Verdict)), None),
         facts=facts_of(tail.records, tail.records),
         ended=tail.ended,
+        standing=tail.standing,
         arrivals=[record for record in tail.records if isinstance(record, Arrivals)],
         ddp=[record for record in tail.records if isinstance(record, DdpTimes)],
     )

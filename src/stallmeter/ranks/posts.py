@@ -130,6 +130,7 @@ def encode_post(
     arrivals: Sequence[Arrivals] = (),
     ddp: Sequence[DdpTimes] = (),
     ended: str | None = None,
+    standing: str | None = None,
     most: int = LARGEST,
 ) -> bytes:
     """Return a post.
@@ -143,6 +144,7 @@ def encode_post(
         arrivals: Its newest collectives.
         ddp: What DDP timed since the last post.
         ended: Why its run ended; None while it goes on.
+        standing: Where its training thread stands; None while steps end.
         most: Bytes. Steps are left out, and then words, until it fits.
     """
     whole: dict[str, Any] = {
@@ -151,6 +153,7 @@ def encode_post(
         "verdict": None if verdict is None else encode(_short(verdict)),
         "facts": {name: float(f"{value:.4g}") for name, value in facts.items()},
         "ended": ended,
+        **({} if standing is None else {"standing": standing[:_TEXT]}),
     }
     short = None if verdict is None else _wordless(verdict)
     supply = {name: value for name, value in whole["facts"].items() if name == SUPPLY}
@@ -201,6 +204,7 @@ def decode_post(text: bytes) -> RankView:
             verdict=verdict if isinstance(verdict, Verdict) else None,
             facts={str(name): float(value) for name, value in whole.get("facts", {}).items()},
             ended=whole.get("ended"),
+            standing=whole.get("standing"),
             arrivals=arrivals,
             ddp=ddp,
         )
@@ -279,6 +283,7 @@ def view_of_steps(
     arrivals: Sequence[Arrivals] = (),
     ddp: Sequence[DdpTimes] = (),
     ended: str | None = None,
+    standing: str | None = None,
 ) -> RankView:
     """Return rank 0's view of itself, in the form of the others'."""
     chosen = [step for step in steps if not step.outlier]
@@ -290,6 +295,7 @@ def view_of_steps(
         verdict=verdict,
         facts=facts,
         ended=ended,
+        standing=standing,
         arrivals=arrivals,
         ddp=ddp,
     )

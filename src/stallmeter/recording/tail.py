@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..records import Event, Record
+from ..records import Event, Record, StepRecord
 from ..records.diagnosis import Verdict
+from ..records.steps import STANDS
 from .files import part_path
 from .format import Header
 from .reader import Position, Reader
@@ -17,6 +18,12 @@ TAIL_BYTES = 2**18
 
 END = "end"
 """Name of the event that says why a run ended."""
+
+
+def stands_in(event: Event, step: StepRecord) -> bool:
+    """Whether a step had begun before the training thread was said to stand."""
+    return step.time_s - step.total_s <= event.time_s
+
 
 _LINES = re.compile(rb'\["(?:step|ledger|host|gpu|arrivals|ddp|event|verdict)"')
 
@@ -33,6 +40,16 @@ class Tail:
     def ended(self) -> str | None:
         """Why the run ended; None where nothing says that it has."""
         return next((r.detail for r in reversed(self.records) if isinstance(r, Event) and r.name == END), None)
+
+    @property
+    def standing(self) -> str | None:
+        """For how long the training thread stands, and where; None where a step began after that was said.
+
+        The step in which it stands ends as well where an exception ends the run.
+        """
+        event = next((r for r in reversed(self.records) if isinstance(r, Event) and r.name == STANDS), None)
+        step = next((r for r in reversed(self.records) if isinstance(r, StepRecord)), None)
+        return event.detail if event is not None and (step is None or stands_in(event, step)) else None
 
     @property
     def settled(self) -> bool:

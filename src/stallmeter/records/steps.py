@@ -107,6 +107,10 @@ class LedgerRecord:
     """Items in all batches so far."""
 
 
+STANDS = "no step ends"
+"""Name of the event that says for how long the training thread has been in one place, and in which."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """Something worth knowing that is no measurement: a source switched off, a tracker attached."""

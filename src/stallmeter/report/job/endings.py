@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator, Sequence
 
 from ...ranks.job import Job, RankView
+from ...recording.tail import END
 from ...rules.job.words import SHOWN, of_ranks
+
+MOST_PLACES = 4
+"""In so many places ranks are said to stand."""
 
 LONG_SILENT_S = 90.0
 """Ranks tell rank 0 twice a minute at the least: three posts in a row did not come."""
@@ -35,8 +40,25 @@ def silent_lines(job: Job) -> Iterator[str]:
     for what, found in told.items():
         if found:
             yield f"{_named(found)} {what}. {_last_steps(found)}."
+    yield from _standing(views)
     if job.missing:
         yield f"Nothing is known of {of_ranks(job.missing)}."
+
+
+def _standing(views: Sequence[RankView]) -> Iterator[str]:
+    """Yield where ranks stood, those first whose place is the rarest: most wait for the others."""
+    places: dict[str, list[RankView]] = {}
+    for view in views:
+        if view.standing is not None and view.ended != END:
+            places.setdefault(view.standing.partition(" in ")[2], []).append(view)
+    for place, found in sorted(places.items(), key=lambda item: len(item[1]))[:MOST_PLACES]:
+        longest = max((view.standing or "" for view in found), key=_seconds)
+        yield f"{_named(found)} stood {longest.partition(' in ')[0]} in {place}. {_last_steps(found)}."
+
+
+def _seconds(standing: str) -> float:
+    found = re.match(r"for (\d+) s", standing)
+    return float(found[1]) if found else 0.0
 
 
 _SENT_BY = {
