@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from stallmeter.records import CodeLook, Event
+from stallmeter.records.code import STANDING
 from stallmeter.records.steps import STANDS
 from stallmeter.sources.stacks.standing import Standing
 from stallmeter.timing.clock import StepClock
@@ -23,6 +25,7 @@ class Bench:
         self.now_s = 0.0
         self.at = HERE
         self.said: list[str] = []
+        self.looks: list[CodeLook] = []
         self.clock = StepClock(Ledger(now=lambda: int(self.now_s * 1e9)))
         self.standing = Standing(self.clock, self.said.append, look=lambda _: self.at)
 
@@ -34,7 +37,9 @@ class Bench:
 
     def look(self, passed_s: float) -> list[str]:
         self.now_s += passed_s
-        return [event.detail for event in self.standing.sample(self.now_s) if event.name == STANDS]
+        found = self.standing.sample(self.now_s)
+        self.looks += [record for record in found if isinstance(record, CodeLook)]
+        return [record.detail for record in found if isinstance(record, Event) and record.name == STANDS]
 
 
 @pytest.fixture
@@ -53,6 +58,23 @@ def test_it_is_told_at_the_second_look_in_one_place_and_again_when_twice_as_long
     assert [bench.look(10.0) for _ in range(3)] == [[], [], []]
     assert bench.look(2.0)[0].startswith("for 63 s in backward")
     assert bench.said == [told]
+    assert [(look.bucket, look.wall_s, look.spots[0].wall_s) for look in bench.looks] == [
+        (STANDING, 31.0, 31.0),
+        (STANDING, 63.0, 63.0),
+    ]
+
+
+def test_it_is_taken_back_when_steps_go_on_and_not_when_the_loop_is_left(bench: Bench) -> None:
+    for left, long_s in ((False, 400.0), (True, 4000.0)):
+        bench.look(long_s)
+        assert bench.look(1.0)
+        seconds = [look.wall_s for look in bench.looks]
+        if left:
+            bench.clock.pause()
+            bench.look(1.0)
+            assert [look.wall_s for look in bench.looks] == seconds
+        bench.steps(2)
+        assert [look.wall_s for look in bench.looks] == [*seconds, 0.0]
 
 
 def test_a_thread_that_is_elsewhere_at_each_look_does_not_stand(bench: Bench) -> None:

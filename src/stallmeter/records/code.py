@@ -15,6 +15,12 @@ DATA_WAIT = "data_wait"
 STEPS, LONG_STEPS, WARMUP = "steps", "long steps", "warmup"
 """What is looked into besides a bucket: the steps' own work, that of the long ones, that of the first ones."""
 
+STANDING = "standing"
+"""The step that does not end."""
+
+STOOD = "stood"
+"""Method of a look that found the thread in one place twice."""
+
 BUCKET_OF = {
     "checkpoint-stall": "checkpoint",
     "compute-bound": STEPS,
@@ -22,6 +28,7 @@ BUCKET_OF = {
     "host-sync": STEPS,
     "launch-bound": STEPS,
     "low-utilization": STEPS,
+    "no-step-ends": STANDING,
     "slow-callback": "callbacks",
     "slow-logging": "logging",
     "slow-start": WARMUP,
@@ -89,7 +96,7 @@ class CodeLook:
     loader: int = 0
     """Which of the training's loaders, counted from 0."""
     method: str
-    """``profile`` (every call was timed) or ``samples`` (of the stack)."""
+    """``profile`` (every call was timed), ``samples`` (of the stack), or ``stood`` (it was in one place)."""
     seen: int
     """Batches that were profiled, or samples that were taken."""
     wall_s: float

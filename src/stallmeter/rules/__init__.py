@@ -26,6 +26,7 @@ from .low_gpu_memory_use import LowGpuMemoryUse
 from .low_utilization import LowUtilization
 from .mixed_precision_off import MixedPrecisionOff
 from .network_saturated import NetworkSaturated
+from .no_step_ends import NoStepEnds
 from .no_workers import NoWorkers
 from .noisy_neighbour import NoisyNeighbour
 from .open_files_growth import OpenFilesGrowth
@@ -49,6 +50,7 @@ from .validation_heavy import ValidationHeavy
 from .worker_startup import WorkerStartup
 
 ALL_RULES: tuple[Rule, ...] = (
+    NoStepEnds(),
     CpuThrottled(),
     NoisyNeighbour(),
     SlowSampler(),

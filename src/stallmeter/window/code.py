@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..records import CodeLook
-from ..records.code import LONG_STEPS, STEPS
+from ..records.code import LONG_STEPS, STANDING, STEPS
 from .beside import BesideModel, beside_model
 from .ledger import LedgerSignals
 from .memo import Memo
@@ -39,6 +39,12 @@ class CodeSignals:
         """The function of the program beside the model that takes the most of the steps' own work; torch on CPUs."""
         usual = self.at("loop", STEPS)
         return None if usual is None else beside_model(usual, self.at("loop", LONG_STEPS), self._steps, self._ledger)
+
+    @property
+    def standing(self) -> CodeLook | None:
+        """Of a step that does not end, where the training thread was found; None where steps go on."""
+        look = self.at("loop", STANDING)
+        return look if look is not None and look.wall_s > 0 else None
 
     def at(self, place: str, bucket: str = "", part: str = "") -> CodeLook | None:
         """Return the look at a place; None where nobody looked.

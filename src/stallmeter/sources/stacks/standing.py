@@ -7,9 +7,11 @@ nothing fails, and there is no step to judge. What can be said is where the thre
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ...machine.frames import Place, stack_of
-from ...records import BUCKETS, Event
+from ...records import BUCKETS, CodeLook, CodeSpot, Event
+from ...records.code import STANDING, STOOD
 from ...records.steps import STANDS
 from ...timing.clock import StepClock
 from ..code.fold import Frame, Seen, fold
@@ -27,7 +29,7 @@ AGAIN = 2.0
 
 
 class Standing:
-    """The source of events that say where the training thread stands.
+    """The source of events, and looks, that say where the training thread stands.
 
     Args:
         clock: Of the training thread.
@@ -55,10 +57,11 @@ class Standing:
         self._since_ns = clock.ledger.now()
         self._longest_s = 0.0
         self._due_s = LEAST_S
+        self._stands = False
         self._before: tuple[Place, ...] = ()
         """Where it was at the look before this one."""
 
-    def sample(self, now_s: float) -> Sequence[Event]:
+    def sample(self, now_s: float) -> Sequence[Event | CodeLook]:
         """Return that it stands, and where, at the second look that finds it in one place."""
         index, now_ns = self._clock.index, self._clock.ledger.now()
         stood_s = (now_ns - self._since_ns) / 1e9
@@ -66,7 +69,7 @@ class Standing:
             self._longest_s = max(self._longest_s, stood_s) if self._index > 0 else 0.0
             self._index, self._since_ns, self._before = index, now_ns, ()
             self._due_s = max(LEAST_S, LONGER * self._longest_s)
-            return ()
+            return self._go_on(now_s)
         # The first step holds what is compiled and started.
         if index < 1 or stood_s < self._due_s:
             return ()
@@ -76,22 +79,42 @@ class Standing:
             return ()
         self._due_s = AGAIN * stood_s
         bucket, _ = self._clock.ledger.slots[self._clock.ledger.stack[-1]]
-        detail = f"for {stood_s:.0f} s in {BUCKETS[bucket]}{self._named(stack)}"
+        spots = self._spots(stack)
+        detail = f"for {stood_s:.0f} s in {BUCKETS[bucket]}{_place(spots)}"
         if not self._said:
             self._said = True
             self._say(detail)
-        return (Event(time_s=now_s, name=STANDS, detail=detail),)
+        self._stands = True
+        look = _look(now_s, stood_s, tuple(replace(spot, wall_s=stood_s) for spot in spots))
+        return Event(time_s=now_s, name=STANDS, detail=detail), look
 
-    def _named(self, stack: tuple[Place, ...]) -> str:
+    def _go_on(self, now_s: float) -> Sequence[CodeLook]:
+        """Take back what was said, where steps go on. A loop that was left may have been left for that."""
+        if not self._stands or not self._clock.open:
+            return ()
+        self._stands = False
+        return (_look(now_s, 0.0, ()),)
+
+    def _spots(self, stack: tuple[Place, ...]) -> tuple[CodeSpot, ...]:
         if self._whose is None:
             self._whose = Whose.of_program()
         frames = tuple(Frame(self._whose.code(code), self._lines.line(code, at)) for code, at in stack)
-        spots = fold([Seen(frames, 1.0)]).spots
-        if not spots:
-            return ""
-        spot = spots[0]
-        call = f" ({spot.calls[0]})" if spot.calls else ""
-        return f": {spot.function}, {spot.file}:{spot.line}{call}" if spot.file else f": {spot.function}{call}"
+        return fold([Seen(frames, 1.0)]).spots[:1]
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def _look(now_s: float, stood_s: float, spots: tuple[CodeSpot, ...]) -> CodeLook:
+    return CodeLook(
+        time_s=now_s, place="loop", rule="", bucket=STANDING, method=STOOD, seen=2, wall_s=stood_s, spots=spots
+    )
+
+
+def _place(spots: Sequence[CodeSpot]) -> str:
+    """Return the place in words; empty where it has no name."""
+    if not spots:
+        return ""
+    [spot] = spots
+    call = f" ({spot.calls[0]})" if spot.calls else ""
+    return f": {spot.function}, {spot.file}:{spot.line}{call}" if spot.file else f": {spot.function}{call}"
