@@ -12,7 +12,7 @@ from stallmeter.rules.location import located, with_gain
 from stallmeter.window import Window
 from stallmeter.workers.forecast import forecast
 from stallmeter.workers.function_gain import Crowd, _without, gain_without_function, shares
-from stallmeter.workers.model import LoaderCosts, crowding
+from stallmeter.workers.model import LoaderCosts
 
 from .test_forecast import begin
 
@@ -104,7 +104,7 @@ def test_what_is_slow_now_and_then_has_no_such_gain():
 def test_what_the_loop_waits_for_a_cpu_is_eased_by_what_was_measured_and_not_by_what_a_worker_waits():
     cost = {"current": 2, "work_s": 0.02, "service_s": 0.022, "cpu_s": 0.022, "loop_cpu_s": 0.015, "step_time_s": 0.025}
     eased = _without(LoaderCosts(**cost), 0.8, 0.8, Crowd(0.005, 0.0), first=False)
-    assert eased.work_s == pytest.approx(0.02 - 0.8 * 0.005 * 0.02 / 0.025)
+    assert eased.work_s == pytest.approx(0.02 - 0.8 * 0.005 * 20 / 21.2)  # not while it receives a batch, in 1.2 ms
     assert (
         _without(LoaderCosts(**cost), 0.8, 0.8, Crowd(0.1, 0.0), first=False).work_s == 0.015
     )  # it computes that long
@@ -121,12 +121,6 @@ def test_a_hand_over_that_is_late_for_want_of_a_cpu_gets_shorter_and_none_is_mad
     eased = _without(LoaderCosts(**cost, handover_s=0.003), 0.5, 0.5, Crowd(0.0, 0.002), first=False)
     assert eased.handover_s == pytest.approx(0.002)
     assert _without(LoaderCosts(**cost), 0.5, 0.5, Crowd(0.0, 0.0), first=False).handover_s is None
-
-
-def test_a_loop_of_several_threads_is_as_much_quicker_as_the_model_says_it_was_slower():
-    cost = {"current": 1, "work_s": 0.007, "service_s": 0.007, "cpu_s": 0.007, "loop_cpu_s": 0.014}
-    alone = _without(LoaderCosts(**cost), 1.0, 1.0, Crowd(0.0, 0.0, crowding(2.0, 1.0, 2.0)), first=False)
-    assert alone.work_s == pytest.approx(0.007 * 2 / 3)
 
 
 def test_without_workers_the_loop_waits_for_none_of_them():

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stallmeter.workers import BatchShape, Limits, LoaderCosts
-from stallmeter.workers.whatif import LoopWaits, WhatIf, what_if, without_slow_batches
+from stallmeter.workers.whatif import LoopWaits, WhatIf, eased, what_if, without_slow_batches
 
 BUSY = LoaderCosts(current=2, work_s=0.010, service_s=0.060, cpu_s=0.060, handover_s=0.001, turnaround_s=0.0)
 ROOM = Limits(available_cpus=8.0)
@@ -98,12 +98,15 @@ def test_nothing_is_won_from_what_is_not_known() -> None:
 
 
 def test_a_loop_that_computes_is_quicker_when_others_leave_its_cpu() -> None:
-    """4 of its 10 ms are computed, and as long it waits for a CPU, where workers wait for one half their time."""
+    """4 of its 10 ms are computed, and as long it waits for a CPU, where workers wait for one half their time.
+
+    It receives a batch in 1 ms beside that, in which it waits as well.
+    """
     costs = replace(BUSY, loop_cpu_s=0.004)
-    eased = what_if(costs, ROOM, blocked_s=0.0, cpu_wait_share=0.5)
-    assert eased.no_cpu_s == pytest.approx(0.007)
-    assert eased.free_s == pytest.approx(0.010)
-    assert eased.gain_pct(eased.no_cpu_s) == pytest.approx(100 * (30 / 7 - 1))
+    found = what_if(costs, ROOM, blocked_s=0.0, cpu_wait_share=0.5)
+    assert found.no_cpu_s == pytest.approx(0.011 - 0.004 * 10 / 11)
+    assert found.free_s == pytest.approx(0.010)
+    assert found.gain_pct(found.no_cpu_s) == pytest.approx(100 * (0.030 / found.no_cpu_s - 1))
     assert what_if(costs, ROOM, blocked_s=0.0).no_cpu_s == pytest.approx(0.011)
 
 
@@ -120,13 +123,58 @@ def test_what_the_model_misses_is_shared_out() -> None:
 
 
 def test_the_loops_own_wait_is_taken_as_measured() -> None:
-    """Of 10 ms of its own the loop waits 4 for a CPU, 3 of them because of others; half of that in its own work."""
+    """Of 10 ms of its own the loop waits 4 for a CPU, 3 of them because of others; not while it waits for data."""
     costs = replace(BUSY, service_s=0.002, cpu_s=0.002, loop_cpu_s=0.001, step_time_s=0.020)
     crowded = Limits(available_cpus=1.0, neighbour_cpus=1.0)
     found = what_if(costs, crowded, blocked_s=0.0, usable_cpus=2.0, loop_waits=LoopWaits(0.004, 0.003))
     assert found.now_s == pytest.approx(0.011)
-    assert found.alone_s == pytest.approx(0.011 - 0.003 / 2)
-    assert found.no_cpu_s == pytest.approx(0.011 - 0.004 / 2)
+    assert found.alone_s == pytest.approx(0.011 - 0.003 * 10 / 11)
+    assert found.no_cpu_s == pytest.approx(0.011 - 0.004 * 10 / 11)
+
+
+SEVERAL_THREADS = LoaderCosts(
+    current=2,
+    work_s=0.0065,
+    quick_work_s=0.002,
+    service_s=0.009,
+    cpu_s=0.010,
+    loop_cpu_s=0.0083,
+    handover_s=0.0012,
+    step_time_s=0.0107,
+)
+
+
+def test_threads_that_wait_for_each_other_lose_what_each_of_them_waits_and_no_more_than_quick_steps_allow() -> None:
+    """While the loop's thread has a CPU two of them compute or spin."""
+    assert eased(SEVERAL_THREADS, 0.0).work_s == 0.0065
+    some = eased(SEVERAL_THREADS, 0.001)
+    inside_s = 0.001 * 6.5 / 7.7
+    threads = (0.0083 - 0.0012) / (0.0065 - inside_s)
+    assert some.work_s == pytest.approx(0.0065 - threads * inside_s)
+    spins, saved = threads - 1.0, 1.0 - some.work_s / 0.0065
+    assert some.loop_cpu_s == pytest.approx(0.0083 * (1.0 - spins * saved))
+    most = eased(SEVERAL_THREADS, 0.0037)
+    assert most.work_s == 0.002
+    assert most.loop_cpu_s == pytest.approx(0.0083 * 0.002 / 0.0065)
+
+
+def test_long_steps_are_none_of_them_quick_and_lose_what_the_one_thread_waits_at_the_least() -> None:
+    long = replace(SEVERAL_THREADS, quick_work_s=0.0064)
+    assert eased(long, 0.002).work_s == pytest.approx(0.0065 - 0.002 * 6.5 / 7.7)
+
+
+def test_what_one_thread_waits_is_all_that_it_loses() -> None:
+    """It computes for the rest: quick steps are short steps, and a wait that leaves it no time is not believed."""
+    alone = replace(SEVERAL_THREADS, loop_cpu_s=0.004)
+    assert eased(alone, 0.002).work_s == pytest.approx(0.0065 - 0.002 * 6.5 / 7.7)
+    assert eased(alone, 0.002).loop_cpu_s == 0.004
+    assert eased(alone, 0.1).work_s == 0.004
+
+
+def test_a_sampler_that_is_gone_takes_no_cpu_time_either() -> None:
+    costs = LoaderCosts(current=2, work_s=0.008, service_s=0.001, cpu_s=0.001, loop_cpu_s=0.009, indices_s=0.007)
+    found = what_if(costs, Limits(available_cpus=2.0))
+    assert found.no_indices_s == pytest.approx(0.001 + 0.0012)
 
 
 def test_nobody_is_to_blame_for_a_crowd_of_ones_own() -> None:

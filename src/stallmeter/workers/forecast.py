@@ -26,7 +26,7 @@ from . import (
     savings,
 )
 from .sharing import ASK, doubt, is_doubtful, learn_from_waits
-from .whatif import SHORT, LoopWaits, WhatIf, what_if
+from .whatif import SHORT, LoopWaits, WhatIf, eased, what_if
 
 MODEL_ERROR = 0.06
 """Of a predicted step time with the same costs of a batch, 8 of 10 times; benchmarks/workers: median 3 %."""
@@ -373,4 +373,13 @@ def _operation(window: Window) -> tuple[LoaderCosts, Limits] | None:
         )
     except SettingError:  # what was measured makes no sense, for example after the system clock was set back
         return None
-    return None if costs is None else (costs, limits)
+    return None if costs is None else (_with_quiet_work(window, costs), limits)
+
+
+def _with_quiet_work(window: Window, costs: LoaderCosts) -> LoaderCosts:
+    """Return the costs with what the loop's work would be without a worker beside it."""
+    waits = loop_waits(window, costs) if costs.current else None
+    if waits is None:
+        return costs
+    own_s = max(0.0, waits.all_s - waits.neighbours_s)
+    return replace(costs, quiet_work_s=eased(costs, own_s).work_s)

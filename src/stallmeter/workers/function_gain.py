@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from ..window import Window
 from .costs import BatchShape, default_handover_s
 from .forecast import forecast, loop_waits, operation
-from .model import Limits, LoaderCosts, crowding, predict_step_time_s
-from .whatif import WAITS, eased_work_s, like_a_worker
+from .model import Limits, LoaderCosts, predict_step_time_s
+from .whatif import WAITS, eased, like_a_worker
 
 SHARE_ERROR = 0.03
 """Of a function's share, 8 of 10 times; benchmarks/lines: 2 points in the median, 7 at the most. It decides what is
@@ -42,8 +42,6 @@ class Crowd:
     """The loop waits for a CPU."""
     handover_s: float
     """A hand-over takes more than usual: a worker that has no CPU answers late."""
-    slower: float = 1.0
-    """Factor by which a loop of several threads takes longer beside them, which wait for each other by spinning."""
 
 
 def gain_without_function(
@@ -100,14 +98,12 @@ def _without(costs: LoaderCosts, wall: float, cpu: float, crowd: Crowd, *, first
         crowd: What the job's own workers cost the loop beside that.
         first: Whether what every epoch's start takes is the wait for a first batch.
     """
-    slower = cpu / crowd.slower + 1.0 - cpu
+    quieter = eased(costs, cpu * crowd.loop_s)
     return replace(
-        costs,
+        quieter,
         service_s=costs.service_s * (1.0 - wall),
         cpu_s=costs.cpu_s * (1.0 - cpu),
         neighbour_wait_s=costs.neighbour_wait_s * (1.0 - cpu),
-        work_s=min(eased_work_s(costs, cpu * crowd.loop_s), slower * costs.work_s),
-        loop_cpu_s=slower * costs.loop_cpu_s,
         handover_s=None if costs.handover_s is None else costs.handover_s - cpu * crowd.handover_s,
         start_once_s=costs.start_once_s * (1.0 - wall * first),
     )
@@ -126,16 +122,7 @@ def _crowd(window: Window, costs: LoaderCosts, limits: Limits) -> Crowd:
     handover_s = 0.0
     if costs.handover_s is not None and content is not None and cpu_wait_share >= WAITS:
         handover_s = max(0.0, costs.handover_s - default_handover_s(BatchShape(content.tensors, content.bytes)))
-    return Crowd(max(0.0, waits.all_s - waits.neighbours_s), handover_s, _slower(window, costs, limits))
-
-
-def _slower(window: Window, costs: LoaderCosts, limits: Limits) -> float:
-    """Return the model's factor for threads of the loop and workers on the same CPUs, as measured beside them."""
-    cpus, busy_share = limits.available_cpus, window.workers.busy_share
-    if not cpus or not costs.work_s or not costs.service_s or busy_share is None:
-        return 1.0
-    threads = min(costs.loop_cpu_s / costs.work_s, max(2.0, cpus))
-    return crowding(threads, costs.current * busy_share * min(1.0, costs.cpu_s / costs.service_s), cpus)
+    return Crowd(max(0.0, waits.all_s - waits.neighbours_s), handover_s)
 
 
 def shares(total_s: Sequence[float | None], part_s: Sequence[float | None]) -> tuple[float, float | None, float | None]:

@@ -73,6 +73,10 @@ class LoaderCosts:
     """s: wall time in which a worker (or the loop thread) makes a batch, without waiting for a CPU. Mean."""
     cpu_s: float
     """c: CPU time of that, decoder threads included. Mean."""
+    quick_work_s: float = 0.0
+    """What a step takes, beside ``work_s``, where nobody was in its way: from the quickest steps. 0 where not known."""
+    quiet_work_s: float | None = None
+    """``work_s`` without workers on the same CPUs; None where nothing says that it is less."""
     indices_s: float = 0.0
     """Part of ``work_s`` in which the loop's own thread chooses the items of a batch: no worker takes it over."""
     handover_s: float | None = None
@@ -334,7 +338,8 @@ def _step_times_s(costs: LoaderCosts, limits: Limits, slower: float = 1.0) -> It
         limits: What the workers may use.
         slower: Multiplies the time that a worker takes.
     """
-    yield max(costs.work_s + costs.service_s + costs.neighbour_wait_s, _floor_s(costs, limits, 0))
+    alone_s = costs.work_s if costs.quiet_work_s is None else min(costs.work_s, costs.quiet_work_s)
+    yield max(alone_s + costs.service_s + costs.neighbour_wait_s, _floor_s(costs, limits, 0))
     best = math.inf
     for number in count(1):
         workers = max(1, min(number, limits.shards or number))

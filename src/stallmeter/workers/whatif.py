@@ -146,8 +146,8 @@ def what_if(
     if loop_waits is None:
         loop_waits = like_a_worker(costs, limits, cpu_wait_share)
 
-    def eased(waits_s: float) -> LoaderCosts:
-        return replace(costs, work_s=eased_work_s(costs, waits_s), handover_s=quick_s)
+    def quieter(waits_s: float) -> LoaderCosts:
+        return replace(eased(costs, waits_s), handover_s=quick_s)
 
     even = without_slow_batches(costs)
     neighbours = limits.neighbour_cpus > 0 and usable_cpus is not None
@@ -163,16 +163,14 @@ def what_if(
         else step_s(replace(costs, service_s=costs.service_s - blocked), replace(limits, shared_s=0.0, adds_s=0.0)),
         no_cpu_s=None
         if blocked is None
-        else step_s(replace(eased(loop_waits.all_s), neighbour_wait_s=0.0, service_s=blocked, cpu_s=0.0)),
+        else step_s(replace(quieter(loop_waits.all_s), neighbour_wait_s=0.0, service_s=blocked, cpu_s=0.0)),
         alone_s=step_s(
-            replace(eased(loop_waits.neighbours_s), neighbour_wait_s=0.0),
+            replace(quieter(loop_waits.neighbours_s), neighbour_wait_s=0.0),
             replace(limits, available_cpus=usable_cpus, neighbour_cpus=0.0),
         )
         if neighbours
         else None,
-        no_indices_s=step_s(replace(costs, work_s=max(0.0, costs.work_s - costs.indices_s), indices_s=0.0))
-        if costs.indices_s
-        else None,
+        no_indices_s=step_s(_without_indices(costs)) if costs.indices_s else None,
     )
 
 
@@ -191,19 +189,44 @@ def _light(costs: LoaderCosts, handover_s: float, batch: BatchShape | None) -> L
     )
 
 
-def eased_work_s(costs: LoaderCosts, waits_s: float) -> float:
-    """Return the loop's own time for a step once it waits less for a CPU, seconds.
+def _without_indices(costs: LoaderCosts) -> LoaderCosts:
+    """Return the costs with a sampler that takes no time, and no CPU time: it computes as a rule."""
+    return replace(
+        costs,
+        work_s=max(0.0, costs.work_s - costs.indices_s),
+        quick_work_s=max(0.0, costs.quick_work_s - costs.indices_s),
+        loop_cpu_s=max(0.0, costs.loop_cpu_s - costs.indices_s),
+        indices_s=0.0,
+    )
+
+
+def eased(costs: LoaderCosts, waits_s: float) -> LoaderCosts:
+    """Return the costs once the loop's thread waits less for a CPU: a step is shorter, and threads of it spin less.
+
+    Threads that share an operation wait for the slowest of them. Where a worker takes the CPU from one, all lose that
+    time, and those that are not waiting for a CPU spin meanwhile: what the loop's own thread waits stands for each.
 
     Args:
         costs: As measured.
-        waits_s: So much less in each step, wherever in it.
+        waits_s: So much less in each step.
     """
-    # Only what falls into its own work makes that shorter; the rest is part of what it waits for anyway.
-    inside = min(1.0, costs.work_s / costs.step_time_s) if costs.step_time_s else 1.0
+    # The loop's thread computes in its work, and while it receives a batch; it cannot lack a CPU elsewhere.
+    received_s = costs.default_handover_s if costs.handover_s is None else costs.handover_s
+    computes_s = costs.work_s + min(received_s, costs.default_handover_s)
+    inside_s = waits_s * costs.work_s / computes_s if computes_s else 0.0
     least_s = (1.0 - MOST_WAITED) * costs.work_s
-    if costs.loop_cpu_s <= costs.work_s:  # with several threads it is no bound for the time of one
+    ran_s = costs.work_s - inside_s
+    believed = ran_s >= least_s > 0
+    threads = max(1.0, (costs.loop_cpu_s - (computes_s - costs.work_s)) / ran_s) if believed else 1.0
+    if costs.quick_work_s and threads > 1.0:
+        # In a long step each moment's luck evens out: then not even the quickest ones are free of such waits.
+        least_s = max(least_s, min(costs.quick_work_s, ran_s))
+    elif costs.loop_cpu_s <= costs.work_s:  # with several threads it is no bound for the time of one
         least_s = max(least_s, costs.loop_cpu_s)
-    return max(least_s, costs.work_s - inside * waits_s)
+    work_s = min(costs.work_s, max(least_s, costs.work_s - threads * inside_s))
+    spins = min(1.0, threads - 1.0)
+    saved = 1.0 - work_s / costs.work_s if costs.work_s else 0.0
+    return replace(costs, work_s=work_s, loop_cpu_s=costs.loop_cpu_s * (1.0 - spins * saved))
 
 
 def like_a_worker(costs: LoaderCosts, limits: Limits, cpu_wait_share: float | None) -> LoopWaits:

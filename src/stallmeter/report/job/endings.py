@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from ...ranks.job import Job, RankView
 from ...recording.tail import END
-from ...rules.job.words import SHOWN, of_ranks
+from ...rules.job.words import SHOWN, of_ranks, waits_for_ranks
 
 MOST_PLACES = 4
 """In so many places ranks are said to stand."""
@@ -51,7 +51,8 @@ def _standing(views: Sequence[RankView]) -> Iterator[str]:
     for view in views:
         if view.standing is not None and view.ended != END:
             places.setdefault(view.standing.partition(" in ")[2], []).append(view)
-    for place, found in sorted(places.items(), key=lambda item: len(item[1]))[:MOST_PLACES]:
+    rarest_first = sorted(places.items(), key=lambda item: (len(item[1]), waits_for_ranks(item[0])))
+    for place, found in rarest_first[:MOST_PLACES]:
         longest = max((view.standing or "" for view in found), key=_seconds)
         yield f"{_named(found)} stood {longest.partition(' in ')[0]} in {place}. {_last_steps(found)}."
 

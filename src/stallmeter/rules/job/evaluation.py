@@ -17,7 +17,7 @@ from . import JOB_RULES
 from .gain import job_gain
 from .losses import COMPUTE, Loss, group_of, losses, why_not_judged
 from .starved import as_slow, starved
-from .words import OTHERS, of_ranks, waited
+from .words import OTHERS, of_ranks, waited, waits_for_ranks
 
 WORTH_SHARE = 0.05
 """Share of the training time from which on a loss to late ranks, or one of all ranks, is worth a warning."""
@@ -34,6 +34,8 @@ _BUCKETS: Mapping[str, str] = {
 }
 """Which bucket of the ledger the seconds of a rule's diagnosis are in; empty where it is none, or several."""
 
+
+STANDS = "no-step-ends"
 
 _OWN_SEVERITY = frozenset(rule.id for rule in ALL_RULES if getattr(rule, "own_severity", False))
 
@@ -223,6 +225,8 @@ def _of_all(job: Job, found: Sequence[Loss], *, judged: bool) -> tuple[list[Diag
     diagnoses = [_worst(job, said) for said in free.values()]
     explained: list[Loss] = []
     all_starve = len(starved(job)) == len(job.ranks)
+    if standing := costly.pop(STANDS, []):
+        diagnoses.append(_held_up(job, standing))
     for said in costly.values():
         shared_s = _shared_s(job, said, found) if judged else None
         asked = sum(1 for view in job.ranks if view.verdict is not None)
@@ -246,6 +250,20 @@ def _of_all(job: Job, found: Sequence[Loss], *, judged: bool) -> tuple[list[Diag
         else:
             explained = [loss for loss in explained if loss.bucket != group_of(bucket)]
     return diagnoses, explained
+
+
+def _held_up(job: Job, said: Sequence[tuple[int, Diagnosis]]) -> Diagnosis:
+    """Return the diagnosis of those ranks that stand where the fewest do: the others wait for them.
+
+    Where as many do, those are meant that do not wait for other ranks.
+    """
+    places: defaultdict[str, list[tuple[int, Diagnosis]]] = defaultdict(list)
+    for rank, diagnosis in said:
+        at = diagnosis.location
+        places["" if at is None else f"{at.function}, {at.file}:{at.line} ({at.call})"].append((rank, diagnosis))
+    rarest = min(places, key=lambda place: (len(places[place]), waits_for_ranks(place), place))
+    ranks = tuple(sorted(rank for rank, _ in places[rarest]))
+    return replace(places[rarest][0][1], ranks=() if len(ranks) == len(job.ranks) else ranks)
 
 
 def _of_their_own(said: Sequence[tuple[int, Diagnosis]]) -> Diagnosis:

@@ -85,3 +85,11 @@ def waited(loss: Loss) -> str:
             f"In {loss.of_steps:,} steps the other ranks waited {times} for {who}{late}, {time(each_s)} each: {share}"
         )
     return f"In a mean step the other ranks waited {time(loss.per_step_s)} for {who}{late}: {share}"
+
+
+_MEETINGS = ("torch.autograd", "torch.distributed", "backward", "all_reduce", "all_gather", "barrier", "broadcast")
+
+
+def waits_for_ranks(place: str) -> bool:
+    """Whether a place in the program is one where ranks meet, as far as its words say."""
+    return any(word in place for word in _MEETINGS)
