@@ -10,8 +10,8 @@ are the functions that call these. Looks into steps of usual length, and into wh
 beyond three medians, are weighed by the time that the ledger and the steps hold of each. Rare long steps are
 step-outliers' to tell.
 
-**Advice.** Do it every N steps, or once an epoch. Work that needs no
-current weights, such as drawing or writing a file, can go to a thread.
+**Advice.** Do it every N steps, or once an epoch. Work that needs no current weights, such as drawing or writing a
+file, can go to a thread.
 
 **When it is wrong.** A function whose time is spent in code of its own, in torch or in NumPy is not blamed: it may be
 the loss, or stand for a device. So is what stands in the loop itself. compute-bound names the place of both. Programs
