@@ -29,7 +29,7 @@ class Seen:
 
 
 def can_watch() -> bool:
-    """Whether the end of a stranger's process can be waited for here: on Linux, from 5.3 on, where no sandbox forbids."""
+    """Whether the end of a stranger's process can be waited for here: on Linux, 5.3 or later."""
     if not hasattr(os, "pidfd_open"):
         return False
     try:
