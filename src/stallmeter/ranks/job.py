@@ -17,7 +17,7 @@ from ..machine.procfs import process_space
 from ..recording import Header, ranks
 from ..recording.columns import Columns, read_columns
 from ..recording.ends import ProcessEnd, read_ends
-from ..recording.tail import END, read_tail
+from ..recording.tail import read_tail
 from ..records import (
     Arrivals,
     DdpTimes,
@@ -31,6 +31,7 @@ from ..records import (
 )
 from ..records.diagnosis import Verdict
 from ..records.rows import is_kept
+from ..records.steps import END
 from .arrivals import Exchanges, late_in_exchanges, steps_apart
 from .between import shares_between, tail_s
 from .ddp import DdpExchange, ddp_exchange
