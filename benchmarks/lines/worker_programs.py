@@ -488,7 +488,7 @@ def _lock(rng: random.Random, s: float) -> Planted:
     take = rng.choice(("with_", "acquire"))
     lines = {
         "with_": f"with self.held.here():  {PLANTED}\n    pass  {PLANTED}",
-        "acquire": f"self.held.here().acquire()  {PLANTED}\nself.held.lock.release()",
+        "acquire": f"self.held.here().acquire()  {PLANTED}\nself.held.lock.release()  {PLANTED}",
     }[take]
     text = f"""
     class Shared(Dataset):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -94,3 +95,15 @@ def test_words_are_heard_and_an_end_without_a_word_is_none() -> None:
     assert not watched.wait(0.0)  # not again and again
     assert watched.heard == b"ab"
     os.close(reading)
+
+
+def test_an_old_kernel_and_a_sandbox_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert can_watch()
+
+    def refused(_: int) -> int:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    assert not can_watch()
+    monkeypatch.delattr(os, "pidfd_open")
+    assert not can_watch()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from stallmeter.records import CodeLook, CodeSpot
+import pytest
+
+from stallmeter.records import CodeLook, CodeSpot, Event
 from stallmeter.records.code import STANDING, STOOD
 from stallmeter.records.diagnosis import Location, Severity
 from stallmeter.rules import ALL_RULES
@@ -64,3 +66,13 @@ def test_steps_that_go_on_end_it():
 def test_a_thread_that_nobody_found_in_one_place():
     silent(NoStepEnds(), window(ledger()))
     assert missing(NoStepEnds(), window()) == ("ledger.record",)
+
+
+@pytest.mark.parametrize(("how", "stands"), [("end", False), ("interpreter exit", False), ("exception: X", True)])
+def test_a_program_that_came_to_its_end_has_left_the_step(how: str, stands: bool):
+    made = stood(40.0)
+    made.append(Event(time_s=START_S + 60.0, name="end", detail=how))
+    if stands:
+        fires(NoStepEnds(), made)
+    else:
+        silent(NoStepEnds(), made)

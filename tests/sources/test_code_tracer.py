@@ -11,7 +11,7 @@ import pytest
 
 from stallmeter.sources.code.fold import fold
 from stallmeter.sources.code.lines import LineTimer
-from stallmeter.sources.code.tracer import CallTracer, why_not
+from stallmeter.sources.code.tracer import CallTracer, _Costs, _Node, why_not
 from stallmeter.sources.code.whose import Whose
 
 ROOM = 1_000_000
@@ -172,3 +172,23 @@ def test_too_many_lines_are_cut():
         assert sys.gettrace() is None
     finally:
         sys.settrace(before)
+
+
+def test_events_are_taken_off_by_what_each_kind_of_them_costs() -> None:
+    """A function that calls two builtins and one function of its own, and returns."""
+    code = test_events_are_taken_off_by_what_each_kind_of_them_costs.__code__
+    outer, builtin, inner = _Node(code), _Node(None), _Node(code)
+    outer.callees = {"builtin": builtin, "inner": inner}
+    builtin.events, inner.events, outer.events = 2, 1, 4
+    costs = _Costs(call_ns=100.0, builtin_ns=10.0, slower=1.0)
+    assert costs.of(builtin) == 2 * 10
+    assert costs.of(inner) == 100
+    assert costs.of(outer) == 2 * 10 + 2 * 100
+
+
+def test_a_function_of_many_small_calls_keeps_some_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However dear an event is said to be: the rest would be the difference of two large numbers."""
+    monkeypatch.setattr("stallmeter.sources.code.tracer._costs", lambda: _Costs(1e9, 1e9, 1.0))
+    found = fold(_traced(lambda: [divmod(k, 7) for k in range(500)]).seen())
+    assert found.wall_s > 0
+    assert found.spots[0].own

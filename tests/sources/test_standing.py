@@ -12,7 +12,7 @@ from stallmeter.records.code import STANDING
 from stallmeter.records.steps import STANDS
 from stallmeter.sources.stacks.standing import Standing
 from stallmeter.timing.clock import StepClock
-from stallmeter.timing.ledger import BACKWARD, Ledger
+from stallmeter.timing.ledger import BACKWARD, VALIDATION, Ledger
 
 HERE = ((compile("x", "<one>", "exec"), 0),)
 THERE = ((compile("x", "<one>", "exec"), 2),)
@@ -101,6 +101,11 @@ def test_what_comes_before_the_first_step_has_ended_is_a_start(begun: bool) -> N
 
 def test_the_time_between_epochs_is_none_of_a_step(bench: Bench) -> None:
     bench.clock.pause()
+    assert [bench.look(60.0) for _ in range(3)] == [[]] * 3
+
+
+def test_a_validation_takes_its_time(bench: Bench) -> None:
+    bench.clock.ledger.enter(VALIDATION)
     assert [bench.look(60.0) for _ in range(3)] == [[]] * 3
 
 

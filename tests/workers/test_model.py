@@ -22,7 +22,7 @@ from stallmeter.workers import (
     predict_step_time_s,
     worker_cap,
 )
-from stallmeter.workers.model import predict_step_times_s
+from stallmeter.workers.model import LoaderCosts, predict_step_times_s
 
 from .loaders import MEBI, ROOMY, THREADED, UNEVEN, costs_, limits_, loader
 
@@ -263,3 +263,12 @@ def test_a_wait_for_others_is_there_once_however_many_workers_meet() -> None:
     times = predict_step_times_s(costs, Limits(available_cpus=1.0), 2)
     assert times[1] == pytest.approx(0.014)
     assert times[2] == pytest.approx((0.020 + 0.004) / 2)
+
+
+def test_threads_that_spin_while_the_loop_waits_need_no_cpu() -> None:
+    """Two threads on two CPUs: more CPU time than the loop's own work has room for is no work."""
+    costs = LoaderCosts(current=1, work_s=0.004, service_s=0.0005, cpu_s=0.001, loop_cpu_s=0.0093, turnaround_s=0.0)
+    limits = Limits(available_cpus=2.0)
+    assert predict_step_time_s(costs, limits, 0) == pytest.approx((0.008 + 0.001) / 2)
+    busy = replace(costs, loop_cpu_s=0.006)
+    assert predict_step_time_s(busy, limits, 0) == pytest.approx(0.004 + 0.0005)

@@ -29,8 +29,14 @@ class Seen:
 
 
 def can_watch() -> bool:
-    """Whether the end of a stranger's process can be waited for here."""
-    return hasattr(os, "pidfd_open")
+    """Whether the end of a stranger's process can be waited for here: on Linux, 5.3 or later."""
+    if not hasattr(os, "pidfd_open"):
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True
 
 
 class Watched(Generic[Name]):

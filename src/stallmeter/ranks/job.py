@@ -17,7 +17,7 @@ from ..machine.procfs import process_space
 from ..recording import Header, ranks
 from ..recording.columns import Columns, read_columns
 from ..recording.ends import ProcessEnd, read_ends
-from ..recording.tail import END, read_tail
+from ..recording.tail import read_tail
 from ..records import (
     Arrivals,
     DdpTimes,
@@ -31,6 +31,7 @@ from ..records import (
 )
 from ..records.diagnosis import Verdict
 from ..records.rows import is_kept
+from ..records.steps import END
 from .arrivals import Exchanges, late_in_exchanges, steps_apart
 from .between import shares_between, tail_s
 from .ddp import DdpExchange, ddp_exchange
@@ -240,7 +241,7 @@ def assemble(views: Iterable[RankView]) -> Job:
         ranks=ordered,
         world_size=max((view.header.world_size for view in ordered), default=0),
         merged=merged,
-        exchanges=None if merged is None else late_in_exchanges(ordered_arrivals(ordered), walking),
+        exchanges=None if merged is None else late_in_exchanges(arrivals_of(ordered), walking),
         ddp=None if merged is None else ddp_exchange({view.rank: view.ddp for view in ordered}, walking),
     )
 
@@ -250,7 +251,7 @@ def _with_between(view: RankView) -> RankSteps:
     return replace(steps, between=shares_between(steps, view.ledger))
 
 
-def ordered_arrivals(views: Sequence[RankView]) -> Mapping[int, Sequence[Arrivals]]:
+def arrivals_of(views: Sequence[RankView]) -> Mapping[int, Sequence[Arrivals]]:
     """Return what each rank recorded of its collectives."""
     return {view.rank: view.arrivals for view in views if view.arrivals}
 

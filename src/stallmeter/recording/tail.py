@@ -8,16 +8,13 @@ from pathlib import Path
 
 from ..records import Event, Record, StepRecord
 from ..records.diagnosis import Verdict
-from ..records.steps import STANDS
+from ..records.steps import END, STANDS
 from .files import part_path
 from .format import Header
 from .reader import Position, Reader
 
 TAIL_BYTES = 2**18
 """More than a thousand steps; read in some hundredths of a second."""
-
-END = "end"
-"""Name of the event that says why a run ended."""
 
 
 def stands_in(event: Event, step: StepRecord) -> bool:

@@ -107,6 +107,9 @@ class LedgerRecord:
     """Items in all batches so far."""
 
 
+END = "end"
+"""Name of the event that says why a run ended."""
+
 STANDS = "no step ends"
 """Name of the event that says for how long the training thread has been in one place, and in which."""
 

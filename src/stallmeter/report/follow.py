@@ -18,9 +18,9 @@ from ..ranks.job import RankView, assemble, facts_of
 from ..ranks.posts import joined, view_of_steps
 from ..recording import Header, Reader, ranks
 from ..recording.pending import is_written
-from ..recording.tail import END
 from ..records import Arrivals, Event, StepRecord
 from ..records.diagnosis import Verdict
+from ..records.steps import END
 from ..rules.evaluation import diagnose
 from ..rules.job.evaluation import judge
 from ..window import Window

@@ -7,9 +7,9 @@ import html
 import re
 from collections.abc import Iterable, Iterator
 
-from ..recording.tail import END
 from ..records.diagnosis import Diagnosis, Verdict
 from ..records.stats import Stats
+from ..records.steps import END
 from . import wording
 from .device import device_lines
 from .job import forms

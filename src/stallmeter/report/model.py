@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from ..errors import RecordingError
 from ..recording import Header, Reader, ranks
-from ..recording.tail import END
 from ..records import (
     BUCKETS,
     CodeLook,
@@ -25,6 +24,7 @@ from ..records import (
 )
 from ..records.diagnosis import Verdict
 from ..records.stats import Stats, median
+from ..records.steps import END
 from ..window import Window
 from ..workers.patch import patch
 from .device import DeviceView, device_view

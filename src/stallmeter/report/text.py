@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import TextIO
 
 from ..errors import MissingPackageError
-from ..recording.tail import END
 from ..records.diagnosis import Diagnosis, Evidence, Severity
 from ..records.stats import Stats
+from ..records.steps import END
 from . import wording
 from .device import device_lines
 from .job import forms

@@ -22,6 +22,9 @@ LEAST_PCT = 20.0
 WORTH_PCT = 3.0
 """Predicted rise of throughput from which on it is told; repeated measurements differ by as much."""
 
+NEARLY = 0.9
+"""Part of the gain of another advice with which one that names the place comes first: it says what to do."""
+
 SLOW_ITEMS = 3
 """So many of the slow items are named."""
 
@@ -59,7 +62,7 @@ def _slow_items(look: CodeLook) -> list[Evidence]:
 
 
 def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
-    """Return the diagnosis with what its place would gain: as advice behind its first one, before it if it wins more.
+    """Return the diagnosis with what its place would gain: as its first advice if that wins nearly as much as another.
 
     Only where batches are made is there a model to ask, and not of those that are slow now and then.
     """
@@ -80,7 +83,7 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
         interval_pct=found.interval_pct,
     )
     usual = diagnosis.advice[0].predicted_gain_pct if diagnosis.advice else None
-    at = 0 if usual is not None and found.gain_pct > usual else 1
+    at = 0 if usual is not None and found.gain_pct >= NEARLY * usual else 1
     return replace(diagnosis, advice=(*diagnosis.advice[:at], advice, *diagnosis.advice[at:]))
 
 

@@ -10,8 +10,8 @@ are the functions that call these. Looks into steps of usual length, and into wh
 beyond three medians, are weighed by the time that the ledger and the steps hold of each. Rare long steps are
 step-outliers' to tell.
 
-**Advice.** Do it every N steps, or once an epoch. Do it with tensors instead of lists and loops. Work that needs no
-current weights, such as drawing or writing a file, can go to a thread.
+**Advice.** Do it every N steps, or once an epoch. Work that needs no current weights, such as drawing or writing a
+file, can go to a thread.
 
 **When it is wrong.** A function whose time is spent in code of its own, in torch or in NumPy is not blamed: it may be
 the loss, or stand for a device. So is what stands in the loop itself. compute-bound names the place of both. Programs
@@ -108,7 +108,6 @@ class SlowFunction:
                     gain_pct=gain.pct,
                     interval_pct=gain.interval_pct,
                 ),
-                Advice.of("Use tensors there, not lists and Python loops: .tolist() and .item() once."),
                 Advice.of("Move work that needs no current weights, such as plots and files, into a thread."),
             ),
         )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from ..records import CodeLook
+from collections.abc import Iterable
+
+from ..records import CodeLook, Event
 from ..records.code import LONG_STEPS, STANDING, STEPS
+from ..records.steps import END
 from .beside import BesideModel, beside_model
 from .ledger import LedgerSignals
 from .memo import Memo
@@ -16,11 +19,13 @@ class CodeSignals:
     Args:
         steps: Of the same run.
         ledger: Of the same run.
+        events: Of the same run; the last one may be its end.
     """
 
-    def __init__(self, steps: StepSignals, ledger: LedgerSignals) -> None:
+    def __init__(self, steps: StepSignals, ledger: LedgerSignals, events: Iterable[Event] = ()) -> None:
         self._steps = steps
         self._ledger = ledger
+        self._events = events
         self.memo = Memo()
         self._looks: dict[tuple[str, str, str, int], CodeLook] = {}
 
@@ -42,9 +47,15 @@ class CodeSignals:
 
     @property
     def standing(self) -> CodeLook | None:
-        """Of a step that does not end, where the training thread was found; None where steps go on."""
+        """Of a step that does not end, where the training thread was found; None where steps go on, or the run is done.
+
+        A program that comes to its end has left the step, however long it took: an evaluation, say, and then a break.
+        """
         look = self.at("loop", STANDING)
-        return look if look is not None and look.wall_s > 0 else None
+        ended = [event.detail for event in self._events if event.name == END]
+        if look is None or look.wall_s <= 0 or any(not detail.startswith("exception") for detail in ended):
+            return None
+        return look
 
     def at(self, place: str, bucket: str = "", part: str = "") -> CodeLook | None:
         """Return the look at a place; None where nobody looked.

@@ -435,7 +435,8 @@ def _cpu_floor_s(costs: LoaderCosts, limits: Limits, workers: int, slower: float
     if not limits.available_cpus:
         return 0.0
     handed_over_s = costs.shared_memory_s if workers else 0.0
-    loop_cpu_s = costs.loop_cpu_s * _crowding(costs, limits, workers)
+    # Threads that have nothing to do spin for a while: no more of it than the loop's own work has room for is work.
+    loop_cpu_s = min(costs.loop_cpu_s, limits.available_cpus * costs.work_s) * _crowding(costs, limits, workers)
     return (slower * (costs.cpu_s + handed_over_s) + loop_cpu_s) / limits.available_cpus
 
 

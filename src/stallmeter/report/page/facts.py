@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from ...recording.tail import END
 from ...records import Event
 from ...records.stats import Stats
+from ...records.steps import END
 from .. import wording
 from ..job import forms
 from ..model import Report, Share

@@ -37,6 +37,10 @@ EXTRA_SHARE = 0.03
 """Share of the steps' time by which the collectives must show more loss than the ledgers, to be believed."""
 
 
+FLIGHT_RECORDER = "the flight recorder"
+"""Who says so, in words."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
     """Time that the job lost because ranks came late with one kind of work."""
@@ -209,7 +213,7 @@ def _unseen_between(job: Job, merged: Merged, exchanges: Exchanges) -> list[_Uns
             bucket = name if shares.get(name, 0.0) > _MOST_OF_GAP else BETWEEN
             looked_at = round(merged.steps / scale)
             times = exchanges.between_times.get(rank, 0)
-            found.append(_Unseen(rank, extra_s, times, looked_at, bucket, "the flight recorder"))
+            found.append(_Unseen(rank, extra_s, times, looked_at, bucket, FLIGHT_RECORDER))
     return found
 
 
@@ -225,7 +229,7 @@ def _times(parts: Sequence[_Unseen]) -> Counter[int]:
 
 
 def _by_recorder(rank: int, lost_s: float, times: int, exchanges: Exchanges, bucket: str = "") -> _Unseen:
-    return _Unseen(rank, lost_s, times, len(exchanges.steps), bucket, "the flight recorder")
+    return _Unseen(rank, lost_s, times, len(exchanges.steps), bucket, FLIGHT_RECORDER)
 
 
 def _unseen_by_ddp(job: Job) -> list[_Unseen]:

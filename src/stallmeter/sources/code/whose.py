@@ -272,4 +272,15 @@ def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[int, str, str]]:
             yield line, name, f"{prefix}{name}"
             yield from _functions(child, f"{prefix}{name}.<locals>.")
         else:
+            inner = _COMPREHENSIONS.get(type(child))
+            if inner is not None:
+                yield child.lineno, inner, f"{prefix}{inner}"  # type: ignore[attr-defined]
             yield from _functions(child, prefix)
+
+
+_COMPREHENSIONS = {
+    ast.ListComp: "<listcomp>",
+    ast.SetComp: "<setcomp>",
+    ast.DictComp: "<dictcomp>",
+    ast.GeneratorExp: "<genexpr>",
+}

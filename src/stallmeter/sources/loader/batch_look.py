@@ -123,6 +123,8 @@ class BatchLook:
         times = ItemTimes.of(fetcher, index) if self._order.slow else None
         tracer, collate = self._tracer, fetcher.collate_fn
         fetcher.collate_fn = _Collating(collate, self, times)
+        if self._timer is None:
+            tracer.weigh()
         began = perf_counter_ns()
         try:
             if self._timer is None:
@@ -136,6 +138,8 @@ class BatchLook:
         took_ns = perf_counter_ns() - began
         self._looked += 1
         try:
+            if self._timer is None:
+                tracer.weigh()
             self._note(whole, took_ns, times)
         except FAILS as exc:  # the batch is made: it must not be lost for want of a look at it
             self._give_up(f"what was seen could not be told ({type(exc).__name__}: {exc})")

@@ -14,6 +14,7 @@ from ...records import BUCKETS, CodeLook, CodeSpot, Event
 from ...records.code import STANDING, STOOD
 from ...records.steps import STANDS
 from ...timing.clock import StepClock
+from ...timing.ledger import VALIDATION
 from ..code.fold import Frame, Seen, fold
 from ..code.lines import LineTables
 from ..code.whose import Whose
@@ -70,15 +71,15 @@ class Standing:
             self._index, self._since_ns, self._before = index, now_ns, ()
             self._due_s = max(LEAST_S, LONGER * self._longest_s)
             return self._go_on(now_s)
-        # The first step holds what is compiled and started.
-        if index < 1 or stood_s < self._due_s:
+        bucket, _ = self._clock.ledger.slots[self._clock.ledger.stack[-1]]
+        # The first step holds what is compiled and started. A validation takes its time, and is no part of a step.
+        if index < 1 or stood_s < self._due_s or bucket == VALIDATION:
             return ()
         stack, before = self._look(self._clock.ledger.thread), self._before
         self._before = stack
         if not stack or stack != before:
             return ()
         self._due_s = AGAIN * stood_s
-        bucket, _ = self._clock.ledger.slots[self._clock.ledger.stack[-1]]
         spots = self._spots(stack)
         detail = f"for {stood_s:.0f} s in {BUCKETS[bucket]}{_place(spots)}"
         if not self._said:
