@@ -11,8 +11,8 @@ from stallmeter.records.diagnosis import Advice, Diagnosis, Location, Severity
 from stallmeter.rules.location import located, with_gain
 from stallmeter.window import Window
 from stallmeter.workers.forecast import forecast
-from stallmeter.workers.function_gain import Crowd, _without, gain_without_function, shares
-from stallmeter.workers.model import LoaderCosts
+from stallmeter.workers.function_gain import Crowd, _step_without_s, _without, gain_without_function, shares
+from stallmeter.workers.model import Limits, LoaderCosts
 
 from .test_forecast import begin
 
@@ -132,3 +132,14 @@ def test_without_workers_the_loop_waits_for_none_of_them():
     assert outlook.asked is not None
     costs, _ = outlook.asked
     assert found.step_without_s >= costs.work_s + 0.5 * costs.service_s - 1e-6
+
+
+def test_workers_that_still_set_the_pace_keep_the_cpus_as_busy():
+    """Half of a batch gone: they make twice as many, and the loop waits for a CPU as before."""
+    cost = {"work_s": 0.004, "service_s": 0.04, "cpu_s": 0.04, "loop_cpu_s": 0.002, "step_time_s": 0.04}
+    costs, crowd = LoaderCosts(current=1, turnaround_s=0.0, **cost), Crowd(0.002, 0.0)
+    step_s = _step_without_s(costs, Limits(available_cpus=2.0), 0.5, 0.5, crowd, first=False)
+    assert step_s == pytest.approx(0.02)
+    # Next to nothing left: the loop sets the pace, and has the CPUs for itself.
+    alone_s = _step_without_s(costs, Limits(available_cpus=2.0), 0.99, 0.99, crowd, first=False)
+    assert alone_s == pytest.approx(0.0012 + 0.004 - 0.002 * 4 / 5.2, rel=0.05)

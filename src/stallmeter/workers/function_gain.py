@@ -66,8 +66,8 @@ def gain_without_function(
 
     def gain_pct(off: float) -> float | None:
         """Return the gain if the shares are off by so much."""
-        other = _without(costs, _share(wall + off), _share(cpu + off), crowd, first=forked)
-        return outlook.without.gain_pct(predict_step_time_s(other, within, costs.current))
+        shares = _share(wall + off), _share(cpu + off)
+        return outlook.without.gain_pct(_step_without_s(costs, within, *shares, crowd, first=forked))
 
     gain, least, most = gain_pct(0.0), gain_pct(-SHARE_ERROR), gain_pct(SHARE_ERROR)
     if gain is None:
@@ -88,7 +88,28 @@ def _share(share: float) -> float:
     return min(1.0, max(0.0, share))
 
 
-def _without(costs: LoaderCosts, wall: float, cpu: float, crowd: Crowd, *, first: bool) -> LoaderCosts:
+def _step_without_s(costs: LoaderCosts, limits: Limits, wall: float, cpu: float, crowd: Crowd, *, first: bool) -> float:
+    """Return the step once a part of a batch's wall and CPU time is gone.
+
+    Workers that still set the pace make more batches meanwhile, and keep the CPUs as busy as before. How much of the
+    crowd goes follows from the step, and the step from that.
+    """
+    now_s = predict_step_time_s(costs, limits, costs.current)
+    gone = cpu
+    for _ in range(_ROUNDS):
+        step_s = predict_step_time_s(_without(costs, wall, cpu, crowd, first=first, gone=gone), limits, costs.current)
+        busy = (1.0 - cpu) * now_s / step_s if step_s > 0 else 0.0
+        gone = (gone + _share(1.0 - busy)) / 2.0
+    return predict_step_time_s(_without(costs, wall, cpu, crowd, first=first, gone=gone), limits, costs.current)
+
+
+_ROUNDS = 6
+"""After so many halvings the crowd that is left is known to a percent."""
+
+
+def _without(
+    costs: LoaderCosts, wall: float, cpu: float, crowd: Crowd, *, first: bool, gone: float | None = None
+) -> LoaderCosts:
     """Return the costs once a part of a batch's wall and CPU time is gone.
 
     Args:
@@ -97,14 +118,16 @@ def _without(costs: LoaderCosts, wall: float, cpu: float, crowd: Crowd, *, first
         cpu: Part of the CPU time, 0 to 1.
         crowd: What the job's own workers cost the loop beside that.
         first: Whether what every epoch's start takes is the wait for a first batch.
+        gone: Part of the crowd that goes, 0 to 1; by default as much as of the CPU time.
     """
-    quieter = eased(costs, cpu * crowd.loop_s)
+    gone = cpu if gone is None else gone
+    quieter = eased(costs, gone * crowd.loop_s)
     return replace(
         quieter,
         service_s=costs.service_s * (1.0 - wall),
         cpu_s=costs.cpu_s * (1.0 - cpu),
         neighbour_wait_s=costs.neighbour_wait_s * (1.0 - cpu),
-        handover_s=None if costs.handover_s is None else costs.handover_s - cpu * crowd.handover_s,
+        handover_s=None if costs.handover_s is None else costs.handover_s - gone * crowd.handover_s,
         start_once_s=costs.start_once_s * (1.0 - wall * first),
     )
 
