@@ -82,14 +82,15 @@ def test_the_function_is_named_and_the_samples_are_the_same(probe, dataset, func
     look = [record for record in records if isinstance(record, CodeLook)][-1]
     [spot] = [spot for spot in look.spots if spot.function == function]  # a machine that stops puts others before it
     assert (spot.own, "time.sleep" in spot.calls) == (True, True)
-    assert (spot.file.rpartition("/")[2], look.seen) == ("loader_datasets.py", 2)
+    assert spot.file.rpartition("/")[2] == "loader_datasets.py"
+    assert look.seen in (1, 2)  # a worker that is ahead has few batches left to look into
     assert spot.line == _line_of("time.sleep(0.004)", function)
     assert look.wall_s > spot.wall_s > look.seen * 4 * 0.004  # four items each
     assert look.cpu_s is not None
     assert spot.cpu_s is not None
     assert spot.cpu_s < spot.wall_s
     measured = [record for record in records if isinstance(record, WorkerBatch)]
-    assert made - 3 <= len(measured) <= made - 2  # those that were looked into are left out
+    assert made - look.seen - 1 <= len(measured) <= made - look.seen  # those that were looked into are left out
 
 
 def _line_of(text: str, function: str) -> int:
