@@ -22,7 +22,7 @@ from stallmeter.engine.run import is_signalled
 from stallmeter.recording import Reader, Recorder
 from stallmeter.records import Event, StepRecord
 from stallmeter.records.interfaces import Point
-from stallmeter.report import drawing
+from stallmeter.report import child, drawing
 from stallmeter.report.drawing import ChildDrawing, DrawingError
 
 from ..children import children, left, our_threads
@@ -155,7 +155,7 @@ def test_one_child_at_a_time_and_not_too_many_in_line(
     """A program of many short fits must not fill the machine with children, nor its memory with ended runs."""
     caplog.set_level(logging.INFO, "stallmeter")
     monkeypatch.setattr(drawing, "MOST_WAITING", 3)
-    monkeypatch.setattr(drawing, "_PROGRAM", "import time; time.sleep(60)")
+    monkeypatch.setattr(child, "_PATH", "import time; time.sleep(60); ")
     others = children()
     made = [drawing.draw(tmp_path, 0) for _ in range(4)]
     assert [one is not None for one in made] == [True, True, True, False]

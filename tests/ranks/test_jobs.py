@@ -149,20 +149,26 @@ def test_ranks_of_slurm_leave_nothing_but_their_recording(forks: Forks, tmp_path
     assert primary_of(folder) == ("no-workers", [1])
 
 
-def test_a_job_that_fails_over_its_own_mistake_has_no_dead(
-    forks: Forks, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """torchrun's agent ends rank 0 for rank 1's mistake. Both tell each other over the agent's store."""
+def torchrun_fails(forks: Forks, tmp_path: Path, case: str) -> tuple[str, Path]:
+    """Run both ranks under torchrun, of which one fails; return what was said, and the recording's folder."""
     program = forks.start(
         TORCHRUN,
-        *("--standalone", "--nproc-per-node", "2", PROGRAM, "fails", tmp_path / "rec"),
+        *("--standalone", "--nproc-per-node", "2", PROGRAM, case, tmp_path / "rec"),
         cwd=tmp_path,
         env=clean_environment(OMP_NUM_THREADS="1"),
         together=True,
     )
-    said, _ = program.communicate(timeout=200)
+    said, _ = program.communicate(timeout=200)  # when what outlives rank 0 is done, too
     assert program.wait() == 1, said
     [folder] = (tmp_path / "rec").iterdir()
+    return said, folder
+
+
+def test_a_job_that_fails_over_its_own_mistake_has_no_dead(
+    forks: Forks, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """torchrun's agent ends rank 0 for rank 1's mistake. Both tell each other over the agent's store."""
+    _, folder = torchrun_fails(forks, tmp_path, "fails")
     rows = reported(folder, capsys)["ranks"]
     assert rows[1]["ended"] == "exception: ValueError"
     assert not any(row["died"] for row in rows)
@@ -172,16 +178,7 @@ def test_a_launcher_that_ends_all_for_one_leaves_who_it_was(
     forks: Forks, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """torchrun ends rank 0 a tenth of a second after rank 1 was killed, which may be before its own last words."""
-    program = forks.start(
-        TORCHRUN,
-        *("--standalone", "--nproc-per-node", "2", PROGRAM, "dies", tmp_path / "rec"),
-        cwd=tmp_path,
-        env=clean_environment(OMP_NUM_THREADS="1"),
-        together=True,
-    )
-    said, _ = program.communicate(timeout=200)  # until nobody has its stderr any more: rank 0's child is done, too
-    assert program.wait() == 1, said
+    said, folder = torchrun_fails(forks, tmp_path, "dies")
     assert re.search(r"^stallmeter: Rank 1 (died, while others went on|was ended by SIGKILL)", said, re.MULTILINE)
-    [folder] = (tmp_path / "rec").iterdir()
     assert [row["died"] for row in json.loads((folder / "ranks.json").read_text())["ranks"]] == [False, True]
     assert [row["died"] for row in reported(folder, capsys)["ranks"]] == [False, True]

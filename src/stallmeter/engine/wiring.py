@@ -200,9 +200,10 @@ def _outlive(options: Options, context: RunContext) -> Outlive | None:
 
 def start_drawing() -> Draw | None:
     """Return what makes a run's page and pictures in a child process; None where no process can be started."""
-    from ..report.drawing import can_draw, draw
+    from ..report.child import can_start
+    from ..report.drawing import draw
 
-    return draw if can_draw() else None
+    return draw if can_start() else None
 
 
 def _find_facts(finders: Mapping[str, Callable[[], object]], window: Window, guard: Guard) -> None:

@@ -106,6 +106,11 @@ class RankView:
         return max(self.ledger.time_s if self.ledger is not None else 0.0, steps[-1] if len(steps) else 0.0)
 
     @property
+    def is_cut_short(self) -> bool:
+        """Whether its run did not come to its end: it goes on, was killed, or an exception ended it."""
+        return self.ended is None or self.ended.startswith("exception")
+
+    @property
     def training_s(self) -> float:
         """Wall time without the start."""
         if self.ledger is None:
@@ -287,13 +292,13 @@ def read_job(folder: Path, *, verdicts: Mapping[int, Verdict] | None = None, kno
     if not views:
         raise RecordingError(f"{str(folder)!r} holds no rank with a readable recording")
     now_s = time.time()
-    return assemble(view if view.ended == END else _asked(folder, view, now_s) for view in views)
+    return assemble(_asked(folder, view, now_s) if view.is_cut_short else view for view in views)
 
 
 def _asked(folder: Path, view: RankView, now_s: float) -> RankView:
     """Return a rank that did not end as it should with where it stood, and what became of its process."""
     tail = read_tail(folder, view.rank)
-    ended = tail.ended  # of many events only some are read
+    ended = view.ended or tail.ended  # of many events only some are read
     running = None if ended is not None else False if view.gone is not None else is_running(view.header)
     if running is None and now_s - view.last_s > LOST_S:
         running = False

@@ -6,17 +6,16 @@ a process that trains. The child is given this process's module path, not its mo
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import StallmeterError
+from . import child
 from .files import report_files, write_drawn
 from .job.folder import report_of_job
 from .model import read_history
@@ -27,11 +26,6 @@ DRAWN = ("report.html", "phases.png", "steps.csv")
 
 MOST_WAITING = 8
 """Each keeps its run's window in memory, some megabytes, until it has been drawn."""
-
-_PROGRAM = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from stallmeter.report.drawing import main; main(sys.argv[2:])"
-)
 
 
 class DrawingError(StallmeterError):
@@ -102,16 +96,8 @@ class ChildDrawing:
             self._process.kill()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # Not the zero-code callback's business, and no GPU is needed.
-        environment = {k: v for k, v in os.environ.items() if k != "STALLMETER"} | {"CUDA_VISIBLE_DEVICES": ""}
-        return subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(self._folder), str(self._rank)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,  # Ctrl-C is meant for the program
-        )
+        arguments = [str(self._folder), str(self._rank)]
+        return child.start(__name__, arguments, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
 _turn = threading.Semaphore()
@@ -143,11 +129,6 @@ def draw(folder: Path, rank: int) -> ChildDrawing | None:
     drawing = ChildDrawing(folder, rank)
     _waiting.add(drawing)
     return drawing
-
-
-def can_draw() -> bool:
-    """Whether a child process can be started: not where the program is one file without an interpreter."""
-    return bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
 def main(arguments: Sequence[str]) -> None:

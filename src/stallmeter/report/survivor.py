@@ -9,7 +9,6 @@ It needs 10 MB and no time of a CPU while it waits.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -24,6 +23,7 @@ from ..machine.ends import Watched, can_watch
 from ..machine.procfs import process_space
 from ..recording import Header, Reader, ranks
 from ..recording.ends import ProcessEnd, write_ends
+from . import child
 
 LAST_S = 1.0
 """Most seconds that the other ranks are waited for once rank 0 is gone: their launcher ends them all."""
@@ -38,10 +38,7 @@ LOOK_S = 30.0
 SPOKEN, DONE = b"s", b"d"
 """What rank 0 says of its own end."""
 
-_PROGRAM = (
-    "import json, os, sys; os.fork() and os._exit(0); sys.path[:] = json.loads(sys.argv[1]); "
-    "from stallmeter.report.survivor import main; main(sys.argv[2:])"
-)
+_ORPHAN = "import os; os.fork() and os._exit(0); "
 
 
 class Survivor:
@@ -56,16 +53,8 @@ class Survivor:
     """
 
     def __init__(self, folder: Path, *, speaks: bool) -> None:
-        # Not the zero-code callback's business, and no GPU is needed.
-        environment = {k: v for k, v in os.environ.items() if k != "STALLMETER"} | {"CUDA_VISIBLE_DEVICES": ""}
         arguments = [str(folder.absolute()), str(os.getpid()), *(["speak"] if speaks else [])]
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            env=environment,
-            start_new_session=True,  # what ends the ranks must not end it
-        )
+        self._process = child.start(__name__, arguments, stdin=subprocess.PIPE, first=_ORPHAN)
         self._process.wait()  # it has left a child behind, an orphan
 
     def spoken(self) -> None:
@@ -85,7 +74,7 @@ class Survivor:
 
 def can_survive() -> bool:
     """Whether such a process can be started, and can see others end."""
-    return can_watch() and bool(sys.executable) and not getattr(sys, "frozen", False)
+    return can_watch() and child.can_start()
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -458,15 +458,4 @@ def _crowding(costs: LoaderCosts, limits: Limits, workers: int) -> float:
     alone_s = max(costs.ready_step_s, costs.service_s / workers)
     if (costs.cpu_s + costs.loop_cpu_s) / cpus < alone_s:
         busy = min(busy, costs.cpu_s / alone_s)
-    return crowding(threads, busy, cpus)
-
-
-def crowding(threads: float, busy: float, cpus: float) -> float:
-    """Return by what factor a loop of several threads takes longer beside workers; 1 for one thread.
-
-    Args:
-        threads: Of the loop, as many as compute at a time.
-        busy: CPUs that the workers want.
-        cpus: That all of them may use.
-    """
     return float(max(1.0, (threads + busy) / cpus) ** min(1.0, max(0.0, threads - 1.0)))

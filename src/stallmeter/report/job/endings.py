@@ -48,7 +48,7 @@ def _standing(views: Sequence[RankView]) -> Iterator[str]:
     """Yield where ranks stood, those first whose place is the rarest: most wait for the others."""
     places: dict[str, list[RankView]] = {}
     for view in views:
-        if view.standing is not None and (view.ended is None or view.ended.startswith("exception")):
+        if view.standing is not None and view.is_cut_short:
             places.setdefault(view.standing.partition(" in ")[2], []).append(view)
     rarest_first = sorted(places.items(), key=lambda item: (len(item[1]), waits_for_ranks(item[0])))
     for place, found in rarest_first[:MOST_PLACES]:

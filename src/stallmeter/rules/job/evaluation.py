@@ -12,6 +12,7 @@ from ...ranks.job import GPU_FACTS, Job, RankView
 from ...records.diagnosis import Abstention, Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
 from ...workers.job import advise_job
 from .. import ALL_RULES
+from ..no_step_ends import NoStepEnds
 from ..weight import BEFORE_TRAINING, HEALTHY, as_it_matters, only_informs, won_s
 from . import JOB_RULES
 from .gain import job_gain
@@ -34,8 +35,6 @@ _BUCKETS: Mapping[str, str] = {
 }
 """Which bucket of the ledger the seconds of a rule's diagnosis are in; empty where it is none, or several."""
 
-
-STANDS = "no-step-ends"
 
 _OWN_SEVERITY = frozenset(rule.id for rule in ALL_RULES if getattr(rule, "own_severity", False))
 
@@ -225,7 +224,7 @@ def _of_all(job: Job, found: Sequence[Loss], *, judged: bool) -> tuple[list[Diag
     diagnoses = [_worst(job, said) for said in free.values()]
     explained: list[Loss] = []
     all_starve = len(starved(job)) == len(job.ranks)
-    if standing := costly.pop(STANDS, []):
+    if standing := costly.pop(NoStepEnds.id, []):
         diagnoses.append(_held_up(job, standing))
     for said in costly.values():
         shared_s = _shared_s(job, said, found) if judged else None

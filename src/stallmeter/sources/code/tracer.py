@@ -79,7 +79,7 @@ class _Costs(NamedTuple):
     call_ns: float
     """Of the interpreter for each call of, and return from, a function that is written in Python."""
     builtin_ns: float
-    """The same for one that is not: less, as there is no frame to show."""
+    """The same for one that is not."""
     slower: float
     """How many times as long the interpreter takes for code while there is a profile function."""
 

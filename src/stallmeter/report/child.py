@@ -1,0 +1,44 @@
+"""A child process of ours: the same interpreter and module path, none of the program's own settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+_PATH = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+
+
+def can_start() -> bool:
+    """Whether one can be started: not where the program is one file without an interpreter."""
+    return bool(sys.executable) and not getattr(sys, "frozen", False)
+
+
+def start(
+    module: str, arguments: Sequence[str], *, stdin: int, stderr: int | None = None, first: str = ""
+) -> subprocess.Popen[bytes]:
+    """Start a process that calls ``main`` of a module of ours, in a session of its own: signals to the program miss it.
+
+    Args:
+        module: Its dotted name.
+        arguments: For ``main``.
+        stdin: As for `subprocess.Popen`, like ``stderr``.
+        stderr: By default the program's own.
+        first: Statements before anything of ours is imported.
+
+    Raises:
+        OSError: No process can be started.
+    """
+    # Not the zero-code callback's business, and no GPU is needed.
+    environment = {k: v for k, v in os.environ.items() if k != "STALLMETER"} | {"CUDA_VISIBLE_DEVICES": ""}
+    program = f"{first}{_PATH}from {module} import main; main(sys.argv[2:])"
+    return subprocess.Popen(
+        [sys.executable, "-c", program, json.dumps(sys.path), *arguments],
+        stdin=stdin,
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+        env=environment,
+        start_new_session=True,
+    )
