@@ -171,6 +171,21 @@ def test_what_one_thread_waits_is_all_that_it_loses() -> None:
     assert eased(alone, 0.1).work_s == 0.004
 
 
+def test_a_loop_that_makes_its_batches_waits_for_a_cpu_there_as_well() -> None:
+    """It does so before its work: items that cost nothing leave what the work takes as it is."""
+    costs = LoaderCosts(
+        current=0, work_s=0.040, service_s=0.100, cpu_s=0.100, loop_cpu_s=0.020, neighbour_wait_s=0.060, step_time_s=0.2
+    )
+    crowded, waits = Limits(available_cpus=1.0, neighbour_cpus=1.0), LoopWaits(0.070, 0.070)
+    found = what_if(costs, crowded, blocked_s=0.0, usable_cpus=2.0, loop_waits=waits)
+    assert found.no_cpu_s == pytest.approx(0.040)
+    assert found.alone_s == pytest.approx(
+        0.020 + 0.100
+    )  # two sevenths of the wait lie in the work, all of it in one thread
+    assert eased(costs, 0.070).work_s == pytest.approx(0.020)
+    assert eased(costs, 0.028).work_s == pytest.approx(0.040 - 0.028 * 40 / 140)
+
+
 def test_a_sampler_that_is_gone_takes_no_cpu_time_either() -> None:
     costs = LoaderCosts(current=2, work_s=0.008, service_s=0.001, cpu_s=0.001, loop_cpu_s=0.009, indices_s=0.007)
     found = what_if(costs, Limits(available_cpus=2.0))

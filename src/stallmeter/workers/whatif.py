@@ -146,6 +146,9 @@ def what_if(
     if loop_waits is None:
         loop_waits = like_a_worker(costs, limits, cpu_wait_share)
 
+    # A loop that makes its batches itself does so before its work, not beside it.
+    crowd_s = loop_waits.all_s if costs.current else 0.0
+
     def quieter(waits_s: float) -> LoaderCosts:
         return replace(eased(costs, waits_s), handover_s=quick_s)
 
@@ -163,7 +166,7 @@ def what_if(
         else step_s(replace(costs, service_s=costs.service_s - blocked), replace(limits, shared_s=0.0, adds_s=0.0)),
         no_cpu_s=None
         if blocked is None
-        else step_s(replace(quieter(loop_waits.all_s), neighbour_wait_s=0.0, service_s=blocked, cpu_s=0.0)),
+        else step_s(replace(quieter(crowd_s), neighbour_wait_s=0.0, service_s=blocked, cpu_s=0.0)),
         alone_s=step_s(
             replace(quieter(loop_waits.neighbours_s), neighbour_wait_s=0.0),
             replace(limits, available_cpus=usable_cpus, neighbour_cpus=0.0),
@@ -210,14 +213,15 @@ def eased(costs: LoaderCosts, waits_s: float) -> LoaderCosts:
         costs: As measured.
         waits_s: So much less in each step.
     """
-    # The loop's thread computes in its work, and while it receives a batch; it cannot lack a CPU elsewhere.
+    # The loop's thread computes in its work, and while it receives or makes a batch; it cannot lack a CPU elsewhere.
     received_s = costs.default_handover_s if costs.handover_s is None else costs.handover_s
-    computes_s = costs.work_s + min(received_s, costs.default_handover_s)
+    received_s = min(received_s, costs.default_handover_s) if costs.current else 0.0
+    computes_s = costs.work_s + (received_s if costs.current else costs.service_s)
     inside_s = waits_s * costs.work_s / computes_s if computes_s else 0.0
     least_s = (1.0 - MOST_WAITED) * costs.work_s
     ran_s = costs.work_s - inside_s
     believed = ran_s >= least_s > 0
-    threads = max(1.0, (costs.loop_cpu_s - (computes_s - costs.work_s)) / ran_s) if believed else 1.0
+    threads = max(1.0, (costs.loop_cpu_s - received_s) / ran_s) if believed else 1.0
     if costs.quick_work_s and threads > 1.0:
         # In a long step each moment's luck evens out: then not even the quickest ones are free of such waits.
         least_s = max(least_s, min(costs.quick_work_s, ran_s))
