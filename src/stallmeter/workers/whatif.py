@@ -78,12 +78,12 @@ class WhatIf:
     def is_the_setting(self, step_s: float | None) -> bool:
         """Whether a predicted step is what to advise of several changes that win back the same time.
 
-        A setting is changed in a line, so it comes before work on items or batches that wins a little more. Of settings
+        A setting is changed in a line, so it comes before work on items, batches or sampler that wins a little more. Of settings
         the one that wins most is meant.
         """
         if step_s is None:
             return False
-        works = (self.unblocked_s, self.no_cpu_s, self.light_handover_s, self.even_s)
+        works = (self.unblocked_s, self.no_cpu_s, self.light_handover_s, self.even_s, self.no_indices_s)
         saved_s = self.now_s - step_s
         most_s = max((self.now_s - s for s in works if s is not None), default=0.0)
         settings = (self.best_workers_s, self.alone_s)
