@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,9 +20,15 @@ SAVES = "matplotlib.figure.Figure.savefig"
 
 
 def look(
-    share: float, bucket: str = "steps", function: str = "Meter.update", seen: int = 200, call: str = SAVES
+    share: float,
+    bucket: str = "steps",
+    function: str = "Meter.update",
+    seen: int = 200,
+    call: str = SAVES,
+    after: float = 0.0,
+    others: tuple[CodeSpot, ...] = (),
 ) -> CodeLook:
-    """A look into steps in which a function beside the model takes a share."""
+    """A look into steps in which a function beside the model takes a share, and some of it after the gradients."""
     calls = (call,) if call else ()
     spot = CodeSpot(file="meter.py", line=12, function=function, own=True, wall_s=share, calls=calls)
     return CodeLook(
@@ -32,7 +39,8 @@ def look(
         method="samples",
         seen=seen,
         wall_s=1.0,
-        beside=(spot,) if share else (),
+        beside=(*others, spot) if share else (),
+        after=(replace(spot, wall_s=after),) if after else (),
     )
 
 
@@ -72,6 +80,20 @@ def test_a_small_part_of_the_steps_and_few_looks_are_nothing():
 @pytest.mark.parametrize("call", ["", "sorted", "torch.nn.functional.relu", "numpy.matmul", "time.sleep"])
 def test_what_may_be_a_loss_or_stand_for_a_device_is_not_blamed(call):
     assert silent(SlowFunction(), each(look(0.5, call=call)))
+
+
+@pytest.mark.parametrize("call", ["", "numpy.histogram", "torch.histc"])
+def test_what_comes_once_the_gradients_are_there_is_no_loss(call):
+    found = fires(SlowFunction(), each(look(0.5, call=call, after=0.48)))
+    assert found.location is not None
+    assert found.location.function == "Meter.update"
+    assert silent(SlowFunction(), each(look(0.5, call=call, after=0.3)))  # called before them as well
+
+
+def test_a_larger_one_that_may_be_a_loss_hides_nothing():
+    loss = CodeSpot(file="loss.py", line=3, function="margin", own=True, wall_s=0.45, calls=())
+    found = fires(SlowFunction(), each(look(0.4, others=(loss,))))
+    assert found.culprit == "Meter.update"
 
 
 def test_what_long_steps_take_beyond_others_counts_where_they_are_a_pattern():

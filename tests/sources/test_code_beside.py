@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from stallmeter.sources.code.beside import beside, in_sampler
+from dataclasses import replace
+
+from stallmeter.sources.code.beside import after_gradients, beside, in_sampler
 from stallmeter.sources.code.fold import Frame, Seen
 from stallmeter.sources.code.whose import Function
 
@@ -49,6 +51,45 @@ def test_without_modules_nobody_knows_what_the_model_is():
 
 def test_no_code_of_a_library_is_told():
     assert beside([*MODEL, _seen(CLIP)]) == []
+
+
+STEP = Function("step", "train.py", True, first_line=30)
+EMA = Function("Average.update", "average.py", True, first_line=3)
+
+
+def _at(*places: tuple[Function, int], sleeps: bool = False) -> Seen:
+    frames = [Frame(function, line) for function, line in places]
+    return Seen((*frames[:-1], replace(frames[-1], sleeps=sleeps)), 0.1)
+
+
+TRAINING = [
+    _at((MAIN, 20), (STEP, 31), (CALL, 1), (NET, 6)),
+    _at((MAIN, 20), (STEP, 33), (BACK, 1), (ENGINE, 1)),
+    _at((MAIN, 20), (STEP, 34), (HOOK, 1), (LION, 6)),
+]
+
+
+def test_what_is_called_from_a_line_behind_the_gradients_is_neither_loss_nor_batch():
+    same, outer = _at((MAIN, 20), (STEP, 35), (EMA, 4)), _at((MAIN, 21), (EMA, 4), (NORM, 2))
+    before = [_at((MAIN, 20), (STEP, 32), (EMA, 4)), _at((MAIN, 19), (EMA, 4)), _at((MAIN, 20), (STEP, 33), (EMA, 4))]
+    assert after_gradients([*TRAINING, same, outer, *before]) == [same, outer]
+
+
+def test_of_several_backward_passes_the_last_one_counts():
+    again = _at((MAIN, 20), (STEP, 40), (BACK, 1), (ENGINE, 1))
+    assert after_gradients([*TRAINING, again, _at((MAIN, 20), (STEP, 35), (EMA, 4))]) == []
+
+
+def test_an_optimizer_is_no_afterthought_nor_what_sleeps_or_stands_in_the_loop():
+    own = _at((MAIN, 20), (STEP, 35))
+    asleep = _at((MAIN, 20), (STEP, 35), (EMA, 4), sleeps=True)
+    assert after_gradients([*TRAINING, own, asleep]) == []
+
+
+def test_without_an_optimizer_of_torch_what_follows_the_gradients_may_be_one():
+    update = _at((MAIN, 20), (STEP, 35), (EMA, 4))
+    assert after_gradients([*TRAINING[:2], update]) == []
+    assert after_gradients([*TRAINING[:2], update], optimizer=True) == [update]
 
 
 def test_what_a_loader_asks_of_its_sampler_is_the_samplers():

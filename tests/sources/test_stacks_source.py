@@ -10,6 +10,7 @@ from stallmeter.records import BUCKETS, LedgerRecord, StepRecord
 from stallmeter.sources.code.whose import Whose
 from stallmeter.sources.stacks.sampler import LONG_STEP, STEADY, Look, StackSampler
 from stallmeter.sources.stacks.source import ENOUGH, LoopLooks
+from stallmeter.sources.stacks.tally import Reading, Tally
 from stallmeter.timing.clock import StepClock
 from stallmeter.timing.ledger import CALLBACKS, CHECKPOINT, COMPUTE, START, Ledger
 from stallmeter.window import Window
@@ -29,6 +30,12 @@ def slow() -> None:
 
 def quick() -> None:
     """So does this."""
+
+
+def dozes() -> None:
+    """Asks to sleep in its first line, and for something else in its second."""
+    time.sleep(0.0)
+    time.monotonic()
 
 
 @pytest.fixture
@@ -173,3 +180,13 @@ def test_under_a_framework_who_called_it_owns_nothing_of_what_it_calls(monkeypat
         looks._sampler.looks.append(Look(CHECKPOINT, STEADY, 10_000_000, stack))
     (look,) = looks.sample(0.0)
     assert not look.spots[0].own
+
+
+def test_a_line_that_asks_to_sleep_is_known_by_its_source():
+    code = dozes.__code__
+    begins = {line: at for at, _, line in code.co_lines() if line and line > code.co_firstlineno}
+    first, second = (begins[line] for line in sorted(begins)[:2])
+    tally = Tally()
+    for at in (first, second):
+        tally.add(Look(COMPUTE, STEADY, 10, ((slow.__code__, 0), (dozes.__code__, at))))
+    assert [one.stack[-1].sleeps for one in Reading(Whose()).seen([tally])] == [True, False]

@@ -158,6 +158,7 @@ def decode(line: str, columns: Mapping[str, list[str]] = _COLUMNS) -> records.Re
         if cls is records.CodeLook:
             content["spots"] = tuple(_spot(spot) for spot in content.get("spots", ()))
             content["beside"] = tuple(_spot(spot) for spot in content.get("beside", ()))
+            content["after"] = tuple(_spot(spot) for spot in content.get("after", ()))
             content["items"] = tuple(_build(records.CodeItem, item) for item in content.get("items", ()))
             content["stacks"] = tuple(_stack(stack) for stack in content.get("stacks", ()))
         if cls is records.Arrivals:

@@ -2,21 +2,23 @@
 
 **What it means.** Between two batches the program does more than train: it draws a plot, writes a file, or counts with
 another package. While it does, nothing is trained. This function takes more of the time than a helper should, and the
-package that it spends it in trains nothing.
+package that it spends it in trains nothing, or the step has its gradients by then.
 
-**Evidence.** `code.beside_model`: seconds of a function of the program in the steps' own work, from looks at the
+**Evidence.** `code.beside_model`: seconds of functions of the program in the steps' own work, from looks at the
 training thread's stack. What lies below a module's call, in the backward pass or in a collective is the model's, and so
-are the functions that call these. Looks into steps of usual length, and into what long steps take
-beyond three medians, are weighed by the time that the ledger and the steps hold of each. Rare long steps are
-step-outliers' to tell.
+are the functions that call these. A function that is called from a later line than the one that has the gradients
+computed is neither a loss nor part of a batch, whatever it spends its time in. Looks into steps of usual length, and
+into what long steps take beyond three medians, are weighed by the time that the ledger and the steps hold of each. Rare
+long steps are step-outliers' to tell.
 
 **Advice.** Do it every N steps, or once an epoch. Work that needs no current weights, such as drawing or writing a
 file, can go to a thread.
 
-**When it is wrong.** A function whose time is spent in code of its own, in torch or in NumPy is not blamed: it may be
-the loss, or stand for a device. So is what stands in the loop itself. compute-bound names the place of both. Programs
-without modules are not judged, nor are those on a GPU, where the host waits for the device in whatever asks for a
-result.
+**When it is wrong.** Before the gradients are computed a function whose time is spent in code of its own, in torch or
+in NumPy is not blamed: it may be the loss. Nor is one that sleeps, which may stand for a device, nor what stands in the
+loop itself. Where no optimizer of torch was heard of, a function may be one. compute-bound names the place of both.
+Programs without modules are not judged, nor are those on a GPU, where the host waits for the device in whatever asks
+for a result.
 
 **References.** XProf calls other host work in a step moderate from 3 % and high from 15 %
 (`op_stats_to_input_pipeline_analysis.cc`).
@@ -28,9 +30,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..records import CodeSpot
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..window import Window
+from ..window.beside import BesideModel
 from ..workers.gains import gain_without
 from .rule import threshold
 
@@ -66,11 +68,13 @@ class SlowFunction:
     min_lost_s: float = threshold(0.5, "s", "our choice: less is not worth a change of the program")
     min_samples: float = threshold(20.0, "looks", "a share of all of them is then known to a fifth, one standard error")
     grown: float = threshold(0.5, "1", "Most of the time; our choice")
+    after: float = threshold(0.9, "1", "Of a function's time; our choice: a look may fall between two lines")
 
     def check(self, window: Window) -> Diagnosis | None:
-        """Compare the largest function with the thresholds."""
-        found = window.code.beside_model
-        if found is None or window.device.pace_s is not None or not _is_no_training(found.spot):
+        """Compare the largest function that trains nothing with the thresholds."""
+        beside = window.code.beside_model or ()
+        found = next((one for one in beside if self._trains_nothing(one)), None)
+        if found is None or window.device.pace_s is not None:
             return None
         # Seconds of the garbage collector are gc-pauses' to tell, and what grows is step-time-drift's.
         lost_s = max(0.0, found.seconds - (window.host.garbage.step_s or 0.0))
@@ -112,13 +116,15 @@ class SlowFunction:
             ),
         )
 
+    def _trains_nothing(self, one: BesideModel) -> bool:
+        """Whether it spends its time in a package that trains nothing, or comes when the gradients are there."""
+        if one.spot.calls and one.spot.calls[0].partition(".")[0] in TRAINS_NOTHING:
+            return True
+        return one.after_s >= self.after * one.seconds
+
     def _grows(self, window: Window, lost_s: float) -> bool:
         """Whether most of it was added in the course of the run."""
         drift, record = window.steps.drift, window.ledger.record
         if drift is None or record is None:
             return False
         return drift.excess_s * record.steps >= self.grown * lost_s
-
-
-def _is_no_training(spot: CodeSpot) -> bool:
-    return bool(spot.calls) and spot.calls[0].partition(".")[0] in TRAINS_NOTHING

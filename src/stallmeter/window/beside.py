@@ -1,4 +1,4 @@
-"""The function beside the model that takes most of the steps' own work."""
+"""The functions beside the model, and what each takes of the steps' own work."""
 
 from __future__ import annotations
 
@@ -32,12 +32,14 @@ class BesideModel:
     """Of the steps' own work."""
     samples: int
     """Looks that met it, about."""
+    after_s: float = 0.0
+    """Of `seconds`, once a step had its gradients."""
 
 
 def beside_model(
     usual: CodeLook, long: CodeLook | None, steps: StepSignals, ledger: LedgerSignals
-) -> BesideModel | None:
-    """Return the function beside the model that takes the most; None where nobody looked, or nothing was seen.
+) -> tuple[BesideModel, ...] | None:
+    """Return the functions beside the model, what takes the most first; None where nothing was seen.
 
     A look stands for the time of its kind: what steps take up to three medians, and what long ones take beyond. The
     latter counts where long steps are a pattern, and no exceptions.
@@ -55,27 +57,31 @@ def beside_model(
     beyond_s = _beyond_s(steps, record.steps, body.median)
     parts = [(usual, max(0.0, work_s - beyond_s[0])), (long, beyond_s[1])]
     seconds: dict[tuple[str, str], float] = defaultdict(float)
+    after: dict[tuple[str, str], float] = defaultdict(float)
     seen: dict[tuple[str, str], list[tuple[float, CodeSpot]]] = defaultdict(list)
     samples: dict[tuple[str, str], float] = defaultdict(float)
     for look, part_s in parts:
-        for spot, share in [] if look is None else _shares(look):
-            key = spot.file, spot.function
+        if look is None or look.wall_s <= 0:
+            continue
+        for spot in look.beside:
+            key, share = (spot.file, spot.function), spot.wall_s / look.wall_s
             seconds[key] += share * part_s
             seen[key].append((share * part_s, spot))
-            samples[key] += share * (look.seen if look is not None else 0)
+            samples[key] += share * look.seen
+        for spot in look.after:
+            after[spot.file, spot.function] += spot.wall_s / look.wall_s * part_s
     if not seconds or work_s <= 0:
         return None
-    most = max(seconds, key=lambda key: (seconds[key], key))
-    return BesideModel(
-        spot=max(seen[most], key=lambda one: one[0])[1],
-        seconds=seconds[most],
-        share_of_steps_pct=min(100.0, 100.0 * seconds[most] / work_s),
-        samples=round(samples[most]),
+    return tuple(
+        BesideModel(
+            spot=max(seen[key], key=lambda one: one[0])[1],
+            seconds=seconds[key],
+            share_of_steps_pct=min(100.0, 100.0 * seconds[key] / work_s),
+            samples=round(samples[key]),
+            after_s=after[key],
+        )
+        for key in sorted(seconds, key=lambda key: (seconds[key], key), reverse=True)
     )
-
-
-def _shares(look: CodeLook) -> list[tuple[CodeSpot, float]]:
-    return [(spot, spot.wall_s / look.wall_s) for spot in look.beside] if look.wall_s > 0 else []
 
 
 def _beyond_s(steps: StepSignals, count: int, median_s: float) -> tuple[float, float]:

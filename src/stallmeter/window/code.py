@@ -40,8 +40,8 @@ class CodeSignals:
         return tuple(self._looks.values())
 
     @property
-    def beside_model(self) -> BesideModel | None:
-        """The function of the program beside the model that takes the most of the steps' own work; torch on CPUs."""
+    def beside_model(self) -> tuple[BesideModel, ...] | None:
+        """Functions of the program beside the model, the most of the steps' own work first; torch on CPUs."""
         usual = self.at("loop", STEPS)
         return None if usual is None else beside_model(usual, self.at("loop", LONG_STEPS), self._steps, self._ledger)
 

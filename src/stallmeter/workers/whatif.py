@@ -78,8 +78,8 @@ class WhatIf:
     def is_the_setting(self, step_s: float | None) -> bool:
         """Whether a predicted step is what to advise of several changes that win back the same time.
 
-        A setting is changed in a line, so it comes before work on items, batches or sampler that wins a little more. Of settings
-        the one that wins most is meant.
+        A setting is changed in a line, so it comes before work on items, batches or sampler that wins a little more. Of
+        settings the one that wins most is meant.
         """
         if step_s is None:
             return False

@@ -2,13 +2,14 @@
 
 To the ledger of a plain loop the body of a step is one piece. Its stacks tell more: what lies below a module's call,
 in the backward pass or in a collective is the training itself, and so are the functions that call these: their own
-lines may be a loss, or stand for a device. What is left are functions that a user has put beside it. In a wait for data
-it is the sampler, which the loader asks on this thread however many workers there are.
+lines may be a loss, or stand for a device. What is left are functions that a user has put beside it. Before the
+gradients are computed such a function may prepare the batch, or be a loss; what is called after that is neither. In a
+wait for data it is the sampler, which the loader asks on this thread however many workers there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from .fold import Frame, Seen, owner
 from .whose import Function
@@ -21,6 +22,9 @@ MODEL = (MODULE, "torch/autograd/", "torch/_dynamo/", "torch/_functorch/", "torc
 
 BACKWARD = "torch/_tensor.py"
 """Holds `Tensor.backward`, beside methods that anybody may call."""
+
+GRADIENTS, OPTIMIZERS = "torch/autograd/", "torch/optim/"
+"""Folders of what computes gradients, and of what takes a step along them."""
 
 LOADER, NEXT_INDEX = "torch/utils/data/dataloader.py", "._next_index"
 """Where a loader of torch asks its sampler, and by the end of which method's name."""
@@ -60,6 +64,45 @@ def beside(seen: Sequence[Seen]) -> list[Seen]:
             training.update(frame.function for frame in one.stack[:at] if frame.function.own)
             modules = modules or any(frame.function.file.startswith(MODULE) for frame in one.stack)
     return [one for one in seen if _is_beside(one.stack, training)] if modules else []
+
+
+def after_gradients(seen: Sequence[Seen], *, optimizer: bool = False) -> list[Seen]:
+    """Return which stacks beside the model are of what a step does once it has its gradients.
+
+    The lines of a function that has them computed tell: what it calls from a later line comes after them. Stacks of an
+    optimizer are left out, and those that sleep: that may stand for a device. Where no optimizer of torch is known of,
+    any of them may be one.
+
+    Args:
+        seen: Of the steps.
+        optimizer: Whether a step of an optimizer was heard of; where not, one must have been seen.
+    """
+    if not optimizer and not any(_is_of_an_optimizer(one.stack) for one in seen):
+        return []
+    computed: dict[Function, int] = {}
+    for one in seen:
+        at = next((i for i, frame in enumerate(one.stack) if _computes_gradients(frame.function)), 0)
+        for frame in one.stack[:at]:
+            if frame.function.own:
+                computed[frame.function] = max(frame.line, computed.get(frame.function, 0))
+    return [one for one in beside(seen) if _is_after(one.stack, computed)]
+
+
+def _computes_gradients(function: Function) -> bool:
+    if function.own:
+        return False
+    return function.file.startswith(GRADIENTS) or (function.file == BACKWARD and function.name.endswith("backward"))
+
+
+def _is_after(stack: Sequence[Frame], computed: Mapping[Function, int]) -> bool:
+    around = next((frame for frame in reversed(stack) if frame.function in computed), None)
+    if around is None or around.line <= computed[around.function] or stack[-1].sleeps:
+        return False
+    return not _is_of_an_optimizer(stack)
+
+
+def _is_of_an_optimizer(stack: Sequence[Frame]) -> bool:
+    return any(frame.function.file.startswith(OPTIMIZERS) for frame in stack if not frame.function.own)
 
 
 def _model_at(stack: Sequence[Frame]) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...records import CodeSpot, CodeStack
 from .whose import Function
@@ -46,6 +46,8 @@ class Frame:
     function: Function
     line: int = 0
     """Of the call to the next frame; of the innermost one, of what it does. 0 where that is not known."""
+    sleeps: bool = field(default=False, compare=False)
+    """Whether that line asks to sleep, as far as its source is at hand. Only the user's own innermost one is asked."""
 
 
 @dataclass(frozen=True, slots=True)

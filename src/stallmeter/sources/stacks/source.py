@@ -14,9 +14,9 @@ from ...records import BUCKETS, CodeLook
 from ...records.code import BUCKET_OF, LONG_STEPS, STEPS, WARMUP
 from ...records.code import DATA_WAIT as DATA_WAIT_BUCKET
 from ...timing.clock import StepClock
-from ...timing.ledger import CALLBACKS, CHECKPOINT, DATA_WAIT, LOGGING, START, VALIDATION
+from ...timing.ledger import CALLBACKS, CHECKPOINT, DATA_WAIT, LOGGING, OPTIMIZER, START, VALIDATION
 from ...window import Window
-from ..code.beside import beside, in_sampler
+from ..code.beside import after_gradients, beside, in_sampler
 from ..code.fold import fold
 from ..code.whose import Whose
 from .sampler import LONG_STEP, STEADY, WORK, Look, StackSampler, Wanted
@@ -263,6 +263,7 @@ class LoopLooks:
             self._reading = Reading(self._whose or Whose.of_program())
         seen = self._reading.seen(tallies)
         folded = fold(in_sampler(seen) if place[1] == DATA_WAIT_BUCKET else seen)
+        own_work = seen if place[1] in (STEPS, LONG_STEPS) else []
         yield CodeLook(
             time_s=time.time(),
             place=place[0],
@@ -274,5 +275,6 @@ class LoopLooks:
             wall_s=sum(one.wall_s for one in seen),
             spots=folded.spots,
             stacks=folded.stacks[:SHOWN_STACKS],
-            beside=fold(beside(seen)).spots if place[1] in (STEPS, LONG_STEPS) else (),
+            beside=fold(beside(own_work)).spots,
+            after=fold(after_gradients(own_work, optimizer=self._ledger.acc[OPTIMIZER] > 0)).spots,
         )

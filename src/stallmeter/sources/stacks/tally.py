@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import linecache
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -20,6 +22,9 @@ DRIVERS = (
     "ultralytics/engine/",
 )
 """Files, or folders, of what drives a loop for its user, whose call of it owns nothing of what it calls in turn."""
+
+
+_SLEEP = re.compile(r"\bsleep\(")
 
 
 class Tally:
@@ -65,8 +70,15 @@ class Reading:
 
     def _frames(self, stack: Stack) -> tuple[Frame, ...]:
         frames = [Frame(_imported(self._whose.code(code)), self._lines.line(code, at)) for code, at in stack]
+        if frames and frames[-1].function.own:
+            frames[-1] = replace(frames[-1], sleeps=_sleeps(stack[-1][0].co_filename, frames[-1].line))
         driver = next((i for i, frame in enumerate(frames) if frame.function.file.startswith(DRIVERS)), 0)
         return tuple(frames[driver:])
+
+
+def _sleeps(file: str, line: int) -> bool:
+    """Whether a line asks to sleep. A function of C is on no stack of Python's: the source of its call names it."""
+    return _SLEEP.search(linecache.getline(file, line)) is not None
 
 
 def _imported(function: Function) -> Function:
