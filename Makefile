@@ -106,7 +106,7 @@ test-upstream: $(UPSTREAM)/.installed
 
 # What needs no torch, on every Python of PYTHONS that this machine has; `make test` runs all of it on one.
 PYTHONS := 3.10 3.11 3.12 3.13 3.14
-NEEDS_TORCH := lightning probing ecosystem ui gpu upstream cli/test_demo.py ranks/test_run_folder.py timing/test_batches.py \
+NEEDS_TORCH := lightning probing ecosystem ui gpu upstream zero_code/test_pipelines.py cli/test_demo.py ranks/test_run_folder.py timing/test_batches.py \
     timing/test_loop.py workers/test_apply.py test_bench_faults.py test_ranks_howto.py test_leaks.py test_plain.py test_platforms.py test_safety.py \
     sources/test_loader.py sources/test_loader_queue.py sources/test_loader_resize.py sources/test_loader_ring.py \
     sources/test_loader_worker.py sources/test_optimizers.py delivery/trackers/test_neptune_end_to_end.py

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +12,12 @@ import pytest
 
 from stallmeter import Monitor
 from stallmeter.recording import Reader
-from stallmeter.records import LoaderInfo, ProducerLooks, StepRecord, WorkerBatch
+from stallmeter.records import LedgerRecord, LoaderInfo, ProducerLooks, StepRecord, WorkerBatch
 from stallmeter.window.producers import MIN_LOOKS
 
 from .loaders import BATCH, ITEMS, MAKERS
 
+PROGRAM = Path(__file__).with_name("train_any_loader.py")
 PAGE = Path(__file__).parents[2] / "docs/howto/loaders.md"
 EPOCHS = 3
 ELSEWHERE = ("grain, processes", "DALI", "Ray Data")
@@ -74,3 +76,38 @@ def test_a_row_of_the_table(name: str, tmp_path: Path) -> None:
         assert (made, known, advice) == (0, 0, None)
         assert monitor.verdict.primary is not None
         assert monitor.verdict.primary.rule == "fetch-stall"
+
+
+UNSEEN = ("a generator",)
+"""What is no class that is known: the program says so at its end."""
+
+
+@pytest.mark.ecosystem
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", MAKERS)
+def test_without_code(name: str, tmp_path: Path) -> None:
+    """Steps are counted once, waits are booked, and the weights are those of a run without stallmeter."""
+    told = []
+    for folder in ("bare", "seen"):
+        data = tmp_path / f"data-{folder}"
+        if name not in NEW_FOLDER:
+            data.mkdir()
+        command = [sys.executable, str(PROGRAM), name, str(data)]
+        if folder == "seen":
+            command = [sys.executable, "-m", "stallmeter", "run", "--dir", str(tmp_path / "rec"), "--", *command]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+        if "ModuleNotFoundError" in done.stderr:
+            pytest.skip(done.stderr.strip().splitlines()[-1])
+        assert done.returncode == 0, done.stderr
+        told.append(done)
+    trained = [next(line for line in one.stdout.splitlines() if line.startswith("trained")) for one in told]
+    assert trained[0] == trained[1]
+    recordings = list((tmp_path / "rec").glob("*")) if (tmp_path / "rec").exists() else []
+    if name in UNSEEN:
+        assert not recordings
+        assert "stallmeter.watch" in told[1].stderr
+        return
+    (recording,) = recordings
+    ledger = [one for one, _ in Reader(recording) if isinstance(one, LedgerRecord)][-1]
+    assert ledger.steps == int(trained[1].split()[1]) == 2 * ITEMS // BATCH
+    assert ledger.buckets["data_wait"] > 0.1

@@ -86,6 +86,9 @@ class Iteration:
     def __len__(self) -> int:
         return len(self.iterator)  # type: ignore[arg-type]
 
+    def __bool__(self) -> bool:
+        return bool(self.iterator)  # not every iterator has a length, and Python asks for that first
+
     def __getattr__(self, name: str) -> Any:
         if name in Iteration.__slots__:
             raise AttributeError(name)

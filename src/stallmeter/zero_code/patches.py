@@ -10,10 +10,10 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .startup import CALLING, FRAMEWORKS, ITERATED
+from .startup import CALLING, FRAMEWORKS, ITERATED, PIPELINES
 
 if TYPE_CHECKING:
     from ..engine.options import Options
@@ -35,6 +35,8 @@ def wrap(module: ModuleType) -> None:
     name = module.__name__
     for kind in ITERATED.get(name, ()):
         _replace(getattr(module, kind, None), "__iter__", _around)
+    for kind in PIPELINES.get(name, ()):
+        _replace(getattr(module, kind, None), "__iter__", functools.partial(_around, package=name.partition(".")[0]))
     if name in FRAMEWORKS:
         from .frameworks import METHODS
 
@@ -94,13 +96,20 @@ def ledger_here() -> Ledger | None:
     return None if _loop is None else _loop.ledger_here()
 
 
-def _around(own: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
+def _around(own: Callable[[Any], Iterator[Any]], package: str | None = None) -> Callable[[Any], Iterator[Any]]:
+    """Return what begins an iteration with `Loop.begin`, unless a package's own code asks for it."""
+
     @functools.wraps(own)
     def __iter__(self: Any) -> Iterator[Any]:  # noqa: N807 - its name is what tracebacks show
         make = functools.partial(own, self)
-        return make() if _is_worker() else loop_of_this_process().begin(self, make)
+        is_a_part = package is not None and _package_of(sys._getframe(1)) == package
+        return make() if is_a_part or _is_worker() else loop_of_this_process().begin(self, make)
 
     return __iter__
+
+
+def _package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
 def _is_worker() -> bool:

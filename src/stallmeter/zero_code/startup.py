@@ -21,6 +21,23 @@ ITERATED = {
 }
 """Classes whose ``__iter__`` is wrapped, by the module that defines them."""
 
+PIPELINES = {
+    # What follows a WebLoader makes other batches of its loader's.
+    "webdataset.pipeline": ("DataPipeline",),
+    "torchdata.nodes.loader": ("Loader",),
+    "grain._src.python.data_loader": ("DataLoader",),
+    "grain._src.python.dataset.dataset": ("WithOptionsIterDataset",),
+    "grain._src.python.dataset.transformations.batch": ("BatchIterDataset",),
+    "grain._src.python.dataset.transformations.map": ("MapIterDataset",),
+    "grain._src.python.dataset.transformations.prefetch": ("PrefetchIterDataset", "ThreadPrefetchIterDataset"),
+    "grain._src.python.dataset.transformations.process_prefetch": ("ProcessPrefetchIterDataset",),
+    "spdl.dataloader._dataloader": ("DataLoader",),
+    "spdl.dataloader._pytorch_dataloader": ("PyTorchDataLoader",),
+    "spdl.pipeline._pipeline": ("Pipeline",),
+    "nvidia.dali.plugin.base_iterator": ("_DaliBaseIterator",),
+    "ray.data.iterator": ("_IterableFromIterator",),
+}
+"""The same of loaders that are made of each other: what their own package iterates is a part of another one."""
 
 FRAMEWORKS = (
     "transformers.trainer",
@@ -34,7 +51,7 @@ FRAMEWORKS = (
 CALLING = ("torch.serialization", "accelerate.accelerator", "lightning.fabric.fabric", "lightning_fabric.fabric")
 """Modules with functions whose time `named` books under their names."""
 
-WRAPPED = frozenset((*ITERATED, *FRAMEWORKS, *CALLING))
+WRAPPED = frozenset((*ITERATED, *PIPELINES, *FRAMEWORKS, *CALLING))
 
 
 def begin() -> None:
