@@ -75,6 +75,12 @@ def test_what_is_called_from_a_line_behind_the_gradients_is_neither_loss_nor_bat
     assert after_gradients([*TRAINING, same, outer, *before]) == [same, outer]
 
 
+def test_what_it_calls_of_the_model_is_its_own_time_and_not_what_the_loop_calls():
+    drawn = _at((MAIN, 20), (STEP, 35), (EMA, 4), (CALL, 1), (NET, 6))
+    again = _at((MAIN, 20), (STEP, 36), (CALL, 1), (NET, 6))
+    assert after_gradients([*TRAINING, drawn, again]) == [_at((MAIN, 20), (STEP, 35), (EMA, 4))]
+
+
 def test_of_several_backward_passes_the_last_one_counts():
     again = _at((MAIN, 20), (STEP, 40), (BACK, 1), (ENGINE, 1))
     assert after_gradients([*TRAINING, again, _at((MAIN, 20), (STEP, 35), (EMA, 4))]) == []

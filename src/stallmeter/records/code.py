@@ -114,7 +114,7 @@ class CodeLook:
     """Of steps, functions of the user's with what they took outside the model: neither in a module's call nor in the
     backward pass nor a function that calls these. The largest first; bounded; empty where no module was seen."""
     after: tuple[CodeSpot, ...] = ()
-    """The same of what steps do once they have their gradients: called from a later line than these are, no optimizer,
-    and no sleep."""
+    """Functions of the user's that steps call once they have their gradients, from a later line, with what they call of
+    the model. No optimizer, and no sleep. The largest first; bounded; empty where no module was seen."""
     stacks: tuple[CodeStack, ...] = ()
     """The largest first; bounded."""

@@ -7,9 +7,9 @@ package that it spends it in trains nothing, or the step has its gradients by th
 **Evidence.** `code.beside_model`: seconds of functions of the program in the steps' own work, from looks at the
 training thread's stack. What lies below a module's call, in the backward pass or in a collective is the model's, and so
 are the functions that call these. A function that is called from a later line than the one that has the gradients
-computed is neither a loss nor part of a batch, whatever it spends its time in. Looks into steps of usual length, and
-into what long steps take beyond three medians, are weighed by the time that the ledger and the steps hold of each. Rare
-long steps are step-outliers' to tell.
+computed is neither a loss nor part of a batch, whatever it spends its time in, the model included. Looks into steps of
+usual length, and into what long steps take beyond three medians, are weighed by the time that the ledger and the steps
+hold of each. Rare long steps are step-outliers' to tell.
 
 **Advice.** Do it every N steps, or once an epoch. Work that needs no current weights, such as drawing or writing a
 file, can go to a thread.

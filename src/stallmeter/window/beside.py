@@ -63,13 +63,19 @@ def beside_model(
     for look, part_s in parts:
         if look is None or look.wall_s <= 0:
             continue
-        for spot in look.beside:
-            key, share = (spot.file, spot.function), spot.wall_s / look.wall_s
+        later = {(spot.file, spot.function): spot for spot in look.after}
+        largest = later | {
+            key: spot
+            for spot in look.beside
+            if (key := (spot.file, spot.function)) not in later or later[key].wall_s < spot.wall_s
+        }
+        for key, spot in largest.items():
+            share = spot.wall_s / look.wall_s
             seconds[key] += share * part_s
             seen[key].append((share * part_s, spot))
             samples[key] += share * look.seen
-        for spot in look.after:
-            after[spot.file, spot.function] += spot.wall_s / look.wall_s * part_s
+        for key, spot in later.items():
+            after[key] += spot.wall_s / look.wall_s * part_s
     if not seconds or work_s <= 0:
         return None
     return tuple(

@@ -51,8 +51,8 @@ least differences are our choice: twice what machines that are alike differ by."
 DIFFERS = 0.1
 """Part by which any other fact about the machine must differ from the others' median to be told."""
 
-OWN_WORK = "compute-bound"
-"""What a rank says of itself whose time goes into its steps."""
+OWN_WORK = ("slow-function", "compute-bound")
+"""What a rank says of itself whose time goes into its steps, the first of which says where."""
 
 _NAMED = 2
 """Of more late ranks an advice does not name each."""
@@ -141,7 +141,8 @@ def _place(job: Job, loss: Loss) -> Location | None:
     late = next((view for view in job.ranks if view.rank in loss.ranks), None)
     if loss.bucket != COMPUTE or late is None or late.verdict is None:
         return None
-    return next((d.location for d in late.verdict.diagnoses if d.rule == OWN_WORK), None)
+    said = {d.rule: d.location for d in reversed(late.verdict.diagnoses) if d.location is not None}
+    return next((said[rule] for rule in OWN_WORK if rule in said), None)
 
 
 def _facts(job: Job, ranks: tuple[int, ...]) -> tuple[list[Evidence], bool]:

@@ -67,11 +67,11 @@ def beside(seen: Sequence[Seen]) -> list[Seen]:
 
 
 def after_gradients(seen: Sequence[Seen], *, optimizer: bool = False) -> list[Seen]:
-    """Return which stacks beside the model are of what a step does once it has its gradients.
+    """Return which stacks are of what a step does once it has its gradients.
 
-    The lines of a function that has them computed tell: what it calls from a later line comes after them. Stacks of an
-    optimizer are left out, and those that sleep: that may stand for a device. Where no optimizer of torch is known of,
-    any of them may be one.
+    The lines of a function that has them computed tell: what it calls from a later line comes after them. If that calls
+    the model, to draw what it makes say, the model's time is its own. Stacks of an optimizer are left out, and those
+    that sleep: that may stand for a device. Where no optimizer of torch is known of, any of them may be one.
 
     Args:
         seen: Of the steps.
@@ -85,7 +85,8 @@ def after_gradients(seen: Sequence[Seen], *, optimizer: bool = False) -> list[Se
         for frame in one.stack[:at]:
             if frame.function.own:
                 computed[frame.function] = max(frame.line, computed.get(frame.function, 0))
-    return [one for one in beside(seen) if _is_after(one.stack, computed)]
+    modules = any(frame.function.file.startswith(MODULE) for one in seen for frame in one.stack)
+    return [_without_model(one) for one in seen if modules and _is_after(one.stack, computed)]
 
 
 def _computes_gradients(function: Function) -> bool:
@@ -95,10 +96,16 @@ def _computes_gradients(function: Function) -> bool:
 
 
 def _is_after(stack: Sequence[Frame], computed: Mapping[Function, int]) -> bool:
-    around = next((frame for frame in reversed(stack) if frame.function in computed), None)
-    if around is None or around.line <= computed[around.function] or stack[-1].sleeps:
+    around = next((i for i in reversed(range(len(stack))) if stack[i].function in computed), None)
+    if around is None or stack[around].line <= computed[stack[around].function] or stack[-1].sleeps:
         return False
-    return not _is_of_an_optimizer(stack)
+    begun = next((frame for frame in stack[around + 1 :] if frame.function.own or _is_model(frame.function)), None)
+    return begun is not None and begun.function.own and not _is_of_an_optimizer(stack)
+
+
+def _without_model(one: Seen) -> Seen:
+    at = _model_at(one.stack)
+    return one if at is None else Seen(one.stack[:at], one.wall_s, one.cpu_s)
 
 
 def _is_of_an_optimizer(stack: Sequence[Frame]) -> bool:
