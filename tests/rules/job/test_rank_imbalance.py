@@ -31,7 +31,10 @@ def test_in_turn(ranks, bucket, does):
     assert said.culprit == {"data_wait": "its data", "backward": "its backward pass"}[bucket]
     assert "It is another rank each time" in said.summary
     assert said.advice[0].text.startswith(does)
-    assert said.advice[0].predicted_gain_pct == pytest.approx(100.0, rel=0.15)
+    # Single slow batches are bridged; work that is evened out is still done: each then takes the mean of all.
+    won = 0.5 if bucket == "data_wait" else 0.5 * (1.0 - 1.0 / ranks)
+    assert said.advice[0].predicted_gain_pct == pytest.approx(100.0 / (1.0 - won) - 100.0, rel=0.15)
+    assert (said.advice[0].gain_interval_pct or (0.0, 0.0))[1] > 100.0
     check_fix(said.advice[0].fix)
 
 

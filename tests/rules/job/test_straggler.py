@@ -33,7 +33,7 @@ def test_a_slow_rank():
     gain_pct = said.advice[0].predicted_gain_pct
     assert gain_pct == pytest.approx(100.0, rel=0.1)
     least, most = said.advice[0].gain_interval_pct or (0.0, 0.0)
-    assert least < gain_pct < most
+    assert least < 60.0 < gain_pct < most  # 60: what it has too much is shared out among the four
     for advice in said.advice:
         check_fix(advice.fix)
     assert "machine" not in said.advice[0].text

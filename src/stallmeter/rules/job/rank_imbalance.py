@@ -27,7 +27,7 @@ from typing import ClassVar
 from ...ranks.job import CPU_WAIT, Job
 from ...records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..rule import threshold
-from .gain import job_gain
+from .gain import job_gain, shared_out_s
 from .losses import Loss, why_not_judged
 from .words import waited, work_of
 
@@ -57,7 +57,8 @@ class RankImbalance:
             return []
         part = 1.0 - by_chance_pct / (100.0 * loss.share)
         loss = replace(loss, lost_s=part * loss.lost_s, share=part * loss.share, per_step_s=part * loss.per_step_s)
-        gain_pct, interval_pct = job_gain(job, loss.lost_s)
+        won_s = loss.lost_s if waits else shared_out_s(job, loss.lost_s)
+        gain_pct, interval_pct = job_gain(job, won_s, most_s=loss.lost_s)
         share_pct = 100.0 * loss.share
         work = work_of(loss)
         advice = Advice.of(

@@ -31,7 +31,7 @@ from ...ranks.job import SUPPLY, Job, RankView
 from ...records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ...records.stats import median
 from ..rule import threshold
-from .gain import job_gain
+from .gain import job_gain, shared_out_s
 from .losses import COMPUTE, Loss, why_not_judged
 from .words import of_ranks, waited, work_of
 
@@ -79,7 +79,8 @@ class Straggler:
         return ("steps in which the ranks meet",) if why_not_judged(job) else ()
 
     def _about(self, job: Job, loss: Loss) -> Diagnosis:
-        gain_pct, interval_pct = job_gain(job, loss.lost_s)
+        # Whether the late ranks' work can go, or must be done by others, is not known.
+        gain_pct, interval_pct = job_gain(job, loss.lost_s, least_s=shared_out_s(job, loss.lost_s, len(loss.ranks)))
         share_pct = 100.0 * loss.share
         work = work_of(loss)
         facts, explained = _facts(job, loss.ranks)
