@@ -25,6 +25,7 @@ def look(
     function: str = "Meter.update",
     seen: int = 200,
     call: str = SAVES,
+    before: float = 0.0,
     after: float = 0.0,
     others: tuple[CodeSpot, ...] = (),
 ) -> CodeLook:
@@ -40,6 +41,7 @@ def look(
         seen=seen,
         wall_s=1.0,
         beside=(*others, spot) if share else (),
+        before=(replace(spot, wall_s=before),) if before else (),
         after=(replace(spot, wall_s=after),) if after else (),
     )
 
@@ -88,6 +90,18 @@ def test_what_comes_once_the_gradients_are_there_is_no_loss(call):
     assert found.location is not None
     assert found.location.function == "Meter.update"
     assert silent(SlowFunction(), each(look(0.5, call=call, after=0.3)))  # called before them as well
+
+
+def test_what_computes_with_numpy_before_the_model_belongs_to_the_batch():
+    found = fires(SlowFunction(), each(look(0.5, call="numpy.percentile", before=0.48)))
+    assert "prepares the batch" in found.summary
+    assert "into the dataset or the collate function (meter.py:12)" in found.advice[0].text
+    assert found.advice[0].predicted_gain_pct == pytest.approx(100.0, rel=0.05)
+
+
+@pytest.mark.parametrize("call", ["", "torch.nn.functional.interpolate"])
+def test_what_may_be_trained_through_is_not_blamed_before_the_model(call):
+    assert silent(SlowFunction(), each(look(0.5, call=call, before=0.5)))
 
 
 def test_a_larger_one_that_may_be_a_loss_hides_nothing():

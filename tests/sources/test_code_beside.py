@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stallmeter.sources.code.beside import after_gradients, beside, in_sampler
+from stallmeter.sources.code.beside import after_gradients, before_model, beside, in_sampler
 from stallmeter.sources.code.fold import Frame, Seen
 from stallmeter.sources.code.whose import Function
 
@@ -79,6 +79,12 @@ def test_what_it_calls_of_the_model_is_its_own_time_and_not_what_the_loop_calls(
     drawn = _at((MAIN, 20), (STEP, 35), (EMA, 4), (CALL, 1), (NET, 6))
     again = _at((MAIN, 20), (STEP, 36), (CALL, 1), (NET, 6))
     assert after_gradients([*TRAINING, drawn, again]) == [_at((MAIN, 20), (STEP, 35), (EMA, 4))]
+
+
+def test_what_is_called_from_a_line_before_the_model_prepares_the_batch():
+    before, outer = _at((MAIN, 20), (STEP, 30), (EMA, 4)), _at((MAIN, 19), (EMA, 4), (NORM, 2))
+    later = [_at((MAIN, 20), (STEP, 32), (EMA, 4)), _at((MAIN, 20), (STEP, 31), (EMA, 4)), _at((MAIN, 20), (STEP, 30))]
+    assert before_model([*TRAINING, before, outer, *later]) == [before, outer]
 
 
 def test_of_several_backward_passes_the_last_one_counts():

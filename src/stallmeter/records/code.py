@@ -113,6 +113,8 @@ class CodeLook:
     beside: tuple[CodeSpot, ...] = ()
     """Of steps, functions of the user's with what they took outside the model: neither in a module's call nor in the
     backward pass nor a function that calls these. The largest first; bounded; empty where no module was seen."""
+    before: tuple[CodeSpot, ...] = ()
+    """Of `beside`, what steps do before they call the model, from an earlier line. The largest first; bounded."""
     after: tuple[CodeSpot, ...] = ()
     """Functions of the user's that steps call once they have their gradients, from a later line, with what they call of
     the model. No optimizer, and no sleep. The largest first; bounded; empty where no module was seen."""

@@ -7,18 +7,20 @@ package that it spends it in trains nothing, or the step has its gradients by th
 **Evidence.** `code.beside_model`: seconds of functions of the program in the steps' own work, from looks at the
 training thread's stack. What lies below a module's call, in the backward pass or in a collective is the model's, and so
 are the functions that call these. A function that is called from a later line than the one that has the gradients
-computed is neither a loss nor part of a batch, whatever it spends its time in, the model included. Looks into steps of
-usual length, and into what long steps take beyond three medians, are weighed by the time that the ledger and the steps
-hold of each. Rare long steps are step-outliers' to tell.
+computed is neither a loss nor part of a batch, whatever it spends its time in, the model included. One that is called
+from an earlier line than the model, and computes with a package that no gradient flows through, prepares the batch.
+Looks into steps of usual length, and into what long steps take beyond three medians, are weighed by the time that the
+ledger and the steps hold of each. Rare long steps are step-outliers' to tell.
 
 **Advice.** Do it every N steps, or once an epoch. Work that needs no current weights, such as drawing or writing a
-file, can go to a thread.
+file, can go to a thread. What prepares a batch belongs to the dataset or the collate function, where workers do it
+beside the steps.
 
-**When it is wrong.** Before the gradients are computed a function whose time is spent in code of its own, in torch or
-in NumPy is not blamed: it may be the loss. Nor is one that sleeps, which may stand for a device, nor what stands in the
-loop itself. Where no optimizer of torch was heard of, a function may be one. compute-bound names the place of both.
-Programs without modules are not judged, nor are those on a GPU, where the host waits for the device in whatever asks
-for a result.
+**When it is wrong.** Between the call of the model and the gradients a function whose time is spent in code of its own,
+in torch or in NumPy is not blamed: it may be the loss. Nor is one before the model in code of its own or in torch, one
+after the gradients that sleeps, which may stand for a device, or what stands in the loop itself. Where no optimizer of
+torch was heard of, a function may be one. compute-bound names the place of all of them. Programs without modules are
+not judged, nor are those on a GPU, where the host waits for the device in whatever asks for a result.
 
 **References.** XProf calls other host work in a step moderate from 3 % and high from 15 %
 (`op_stats_to_input_pipeline_analysis.cc`).
@@ -30,10 +32,11 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..records import CodeSpot
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..window import Window
 from ..window.beside import BesideModel
-from ..workers.gains import gain_without
+from ..workers.gains import Gain, gain_without
 from .rule import threshold
 
 TRAINS_NOTHING = frozenset(
@@ -46,6 +49,9 @@ TRAINS_NOTHING = frozenset(
     )
 )
 """Packages that draw, count, read, write or send: a step can do without them, now and then."""
+
+PREPARE = frozenset(("librosa", "nltk", "numpy", "scipy", "soundfile", "spacy", "tokenizers", "transformers"))
+"""Packages through which no gradient flows, and which a batch is prepared with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +74,12 @@ class SlowFunction:
     min_lost_s: float = threshold(0.5, "s", "our choice: less is not worth a change of the program")
     min_samples: float = threshold(20.0, "looks", "a share of all of them is then known to a fifth, one standard error")
     grown: float = threshold(0.5, "1", "Most of the time; our choice")
-    after: float = threshold(0.9, "1", "Of a function's time; our choice: a look may fall between two lines")
+    most: float = threshold(0.9, "1", "Of a function's time; our choice: a look may fall between two lines")
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the largest function that trains nothing with the thresholds."""
         beside = window.code.beside_model or ()
-        found = next((one for one in beside if self._trains_nothing(one)), None)
+        found = next((one for one in beside if self._trains_nothing(one) or self._prepares(one)), None)
         if found is None or window.device.pace_s is not None:
             return None
         # Seconds of the garbage collector are gc-pauses' to tell, and what grows is step-time-drift's.
@@ -86,13 +92,13 @@ class SlowFunction:
         # What a share of so many looks is known to, in 8 of 10 cases.
         error = 1.28 / math.sqrt(found.samples)
         gain = gain_without(window, lost_s, least=1.0 - error, most=1.0 + error)
-        spot = found.spot
+        spot, prepares = found.spot, self._prepares(found)
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,
             title=f"{spot.function} holds up the steps",
             summary=f"{spot.function} took about {lost_s:.1f} s, {share:.0f} % of the training time, "
-            "and is no part of the model.",
+            + ("and prepares the batch between the steps." if prepares else "and is no part of the model."),
             time_lost_s=lost_s,
             share_pct=window.ledger.share_pct(lost_s) or 0.0,
             confidence=0.8,
@@ -104,23 +110,19 @@ class SlowFunction:
                 Evidence("function beside the model, share of training time", share, "%", self.warn_pct, "our choice"),
                 Evidence("samples of the training thread's stack in it", float(found.samples), "samples"),
             ),
-            advice=(
-                Advice.of(
-                    f"Run it less often, or make it cheaper ({spot.file}:{spot.line}).",
-                    expect="Nearly all of this time is saved.",
-                    limit="Not where the training needs it in each step, as it does a loss.",
-                    gain_pct=gain.pct,
-                    interval_pct=gain.interval_pct,
-                ),
-                Advice.of("Move work that needs no current weights, such as plots and files, into a thread."),
-            ),
+            advice=_earlier(spot, gain) if prepares else _rarer(spot, gain),
         )
 
     def _trains_nothing(self, one: BesideModel) -> bool:
         """Whether it spends its time in a package that trains nothing, or comes when the gradients are there."""
         if one.spot.calls and one.spot.calls[0].partition(".")[0] in TRAINS_NOTHING:
             return True
-        return one.after_s >= self.after * one.seconds
+        return one.after_s >= self.most * one.seconds
+
+    def _prepares(self, one: BesideModel) -> bool:
+        """Whether it comes before the model, and what it makes cannot be trained through: it belongs to the batch."""
+        package = one.spot.calls[0].partition(".")[0] if one.spot.calls else ""
+        return package in PREPARE and one.before_s >= self.most * one.seconds
 
     def _grows(self, window: Window, lost_s: float) -> bool:
         """Whether most of it was added in the course of the run."""
@@ -128,3 +130,29 @@ class SlowFunction:
         if drift is None or record is None:
             return False
         return drift.excess_s * record.steps >= self.grown * lost_s
+
+
+def _rarer(spot: CodeSpot, gain: Gain) -> tuple[Advice, ...]:
+    return (
+        Advice.of(
+            f"Run it less often, or make it cheaper ({spot.file}:{spot.line}).",
+            expect="Nearly all of this time is saved.",
+            limit="Not where the training needs it in each step, as it does a loss.",
+            gain_pct=gain.pct,
+            interval_pct=gain.interval_pct,
+        ),
+        Advice.of("Move work that needs no current weights, such as plots and files, into a thread."),
+    )
+
+
+def _earlier(spot: CodeSpot, gain: Gain) -> tuple[Advice, ...]:
+    return (
+        Advice.of(
+            f"Move it into the dataset or the collate function ({spot.file}:{spot.line}).",
+            expect="Workers then do it beside the steps.",
+            limit="While there are CPUs for them; with num_workers=0 the loop still does it.",
+            gain_pct=gain.pct,
+            interval_pct=gain.interval_pct,
+        ),
+        Advice.of(f"Make it cheaper ({spot.file}:{spot.line})."),
+    )

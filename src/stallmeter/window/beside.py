@@ -32,6 +32,8 @@ class BesideModel:
     """Of the steps' own work."""
     samples: int
     """Looks that met it, about."""
+    before_s: float = 0.0
+    """Of `seconds`, before a step called its model."""
     after_s: float = 0.0
     """Of `seconds`, once a step had its gradients."""
 
@@ -57,6 +59,7 @@ def beside_model(
     beyond_s = _beyond_s(steps, record.steps, body.median)
     parts = [(usual, max(0.0, work_s - beyond_s[0])), (long, beyond_s[1])]
     seconds: dict[tuple[str, str], float] = defaultdict(float)
+    before: dict[tuple[str, str], float] = defaultdict(float)
     after: dict[tuple[str, str], float] = defaultdict(float)
     seen: dict[tuple[str, str], list[tuple[float, CodeSpot]]] = defaultdict(list)
     samples: dict[tuple[str, str], float] = defaultdict(float)
@@ -74,8 +77,9 @@ def beside_model(
             seconds[key] += share * part_s
             seen[key].append((share * part_s, spot))
             samples[key] += share * look.seen
-        for key, spot in later.items():
-            after[key] += spot.wall_s / look.wall_s * part_s
+        for parts_s, spots in ((before, look.before), (after, look.after)):
+            for spot in spots:
+                parts_s[spot.file, spot.function] += spot.wall_s / look.wall_s * part_s
     if not seconds or work_s <= 0:
         return None
     return tuple(
@@ -84,6 +88,7 @@ def beside_model(
             seconds=seconds[key],
             share_of_steps_pct=min(100.0, 100.0 * seconds[key] / work_s),
             samples=round(samples[key]),
+            before_s=before[key],
             after_s=after[key],
         )
         for key in sorted(seconds, key=lambda key: (seconds[key], key), reverse=True)

@@ -2,9 +2,10 @@
 
 To the ledger of a plain loop the body of a step is one piece. Its stacks tell more: what lies below a module's call,
 in the backward pass or in a collective is the training itself, and so are the functions that call these: their own
-lines may be a loss, or stand for a device. What is left are functions that a user has put beside it. Before the
-gradients are computed such a function may prepare the batch, or be a loss; what is called after that is neither. In a
-wait for data it is the sampler, which the loader asks on this thread however many workers there are.
+lines may be a loss, or stand for a device. What is left are functions that a user has put beside it. Before the model
+is called such a function prepares the batch, before the gradients are computed it may be a loss, and what is called
+after that is neither. In a wait for data it is the sampler, which the loader asks on this thread however many workers
+there are.
 """
 
 from __future__ import annotations
@@ -87,6 +88,26 @@ def after_gradients(seen: Sequence[Seen], *, optimizer: bool = False) -> list[Se
                 computed[frame.function] = max(frame.line, computed.get(frame.function, 0))
     modules = any(frame.function.file.startswith(MODULE) for one in seen for frame in one.stack)
     return [_without_model(one) for one in seen if modules and _is_after(one.stack, computed)]
+
+
+def before_model(seen: Sequence[Seen]) -> list[Seen]:
+    """Return which stacks beside the model are of what a step does before it calls the model, by the lines as well.
+
+    Args:
+        seen: Of the steps.
+    """
+    called: dict[Function, int] = {}
+    for one in seen:
+        at = next((i for i, frame in enumerate(one.stack) if frame.function.file.startswith(MODULE)), 0)
+        for frame in one.stack[:at]:
+            if frame.function.own:
+                called[frame.function] = min(frame.line, called.get(frame.function, frame.line))
+    return [one for one in beside(seen) if _is_before(one.stack, called)]
+
+
+def _is_before(stack: Sequence[Frame], called: Mapping[Function, int]) -> bool:
+    around = next((frame for frame in reversed(stack) if frame.function in called), None)
+    return around is not None and around.line < called[around.function] and not _is_of_an_optimizer(stack)
 
 
 def _computes_gradients(function: Function) -> bool:

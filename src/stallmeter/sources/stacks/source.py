@@ -16,7 +16,7 @@ from ...records.code import DATA_WAIT as DATA_WAIT_BUCKET
 from ...timing.clock import StepClock
 from ...timing.ledger import CALLBACKS, CHECKPOINT, DATA_WAIT, LOGGING, OPTIMIZER, START, VALIDATION
 from ...window import Window
-from ..code.beside import after_gradients, beside, in_sampler
+from ..code.beside import after_gradients, before_model, beside, in_sampler
 from ..code.fold import fold
 from ..code.whose import Whose
 from .sampler import LONG_STEP, STEADY, WORK, Look, StackSampler, Wanted
@@ -276,5 +276,6 @@ class LoopLooks:
             spots=folded.spots,
             stacks=folded.stacks[:SHOWN_STACKS],
             beside=fold(beside(own_work)).spots,
+            before=fold(before_model(own_work)).spots,
             after=fold(after_gradients(own_work, optimizer=self._ledger.acc[OPTIMIZER] > 0)).spots,
         )
