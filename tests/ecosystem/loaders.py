@@ -105,6 +105,23 @@ def hf_iterable(_: Path) -> Any:
     return DataLoader(rows, batch_size=BATCH, num_workers=1)
 
 
+class HfBatches:
+    """Batches of rows, with no loader around them."""
+
+    def __init__(self, _: Path) -> None:
+        import datasets
+
+        self.rows = datasets.Dataset.from_dict({"x": list(range(ITEMS))}).with_transform(slow_rows)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.rows.iter(BATCH)  # type: ignore[no-any-return]
+
+
+def slow_rows(rows: Any) -> Any:
+    time.sleep(COST_S * len(rows["x"]))
+    return rows
+
+
 def litdata(folder: Path) -> Any:
     from litdata import StreamingDataLoader, StreamingDataset
     from litdata.streaming import Cache
@@ -245,6 +262,7 @@ MAKERS: dict[str, Callable[[Path], Any]] = {
     "WebLoader": webloader,
     "datasets, map-style": hf_map,
     "datasets, iterable": hf_iterable,
+    "datasets, its own batches": HfBatches,
     "litData": litdata,
     "Mosaic Streaming": mosaic,
     "torchdata.nodes": nodes,

@@ -35,8 +35,9 @@ def wrap(module: ModuleType) -> None:
     name = module.__name__
     for kind in ITERATED.get(name, ()):
         _replace(getattr(module, kind, None), "__iter__", _around)
-    for kind in PIPELINES.get(name, ()):
-        _replace(getattr(module, kind, None), "__iter__", functools.partial(_around, package=name.partition(".")[0]))
+    for kind, _, method in (entry.partition(".") for entry in PIPELINES.get(name, ())):
+        begins = functools.partial(_around, package=name.partition(".")[0])
+        _replace(getattr(module, kind, None), method or "__iter__", begins)
     if name in FRAMEWORKS:
         from .frameworks import METHODS
 
@@ -96,12 +97,12 @@ def ledger_here() -> Ledger | None:
     return None if _loop is None else _loop.ledger_here()
 
 
-def _around(own: Callable[[Any], Iterator[Any]], package: str | None = None) -> Callable[[Any], Iterator[Any]]:
+def _around(own: Callable[..., Iterator[Any]], package: str | None = None) -> Callable[..., Iterator[Any]]:
     """Return what begins an iteration with `Loop.begin`, unless a package's own code asks for it."""
 
     @functools.wraps(own)
-    def __iter__(self: Any) -> Iterator[Any]:  # noqa: N807 - its name is what tracebacks show
-        make = functools.partial(own, self)
+    def __iter__(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:  # noqa: N807 - what tracebacks show
+        make = functools.partial(own, self, *args, **kwargs)
         is_a_part = package is not None and _package_of(sys._getframe(1)) == package
         return make() if is_a_part or _is_worker() else loop_of_this_process().begin(self, make)
 

@@ -36,8 +36,12 @@ PIPELINES = {
     "spdl.pipeline._pipeline": ("Pipeline",),
     "nvidia.dali.plugin.base_iterator": ("_DaliBaseIterator",),
     "ray.data.iterator": ("_IterableFromIterator",),
+    # Batches without a loader.
+    "datasets.arrow_dataset": ("Dataset.iter",),
+    "datasets.iterable_dataset": ("IterableDataset.iter",),
 }
-"""The same of loaders that are made of each other: what their own package iterates is a part of another one."""
+"""The same of what is made of each other: what its own package iterates is a part of another one. A method may be named
+that begins an iteration in the place of ``__iter__``."""
 
 FRAMEWORKS = (
     "transformers.trainer",
