@@ -7,9 +7,12 @@ from dataclasses import replace
 import pytest
 
 from stallmeter.records import CodeLook, CodeSpot
+from stallmeter.records.code import IN_THE_LOOP
 from stallmeter.records.diagnosis import Advice, Diagnosis, Location, Severity
 from stallmeter.rules.location import located, with_gain
 from stallmeter.window import Window
+
+from .windows import loader
 
 ROTATE = CodeSpot(
     file="transforms.py", line=88, function="Rotate.__call__", own=True, wall_s=0.64, calls=("PIL.Image.Image.rotate",)
@@ -127,3 +130,17 @@ def test_a_slow_start_is_placed_before_the_first_step():
     window = Window()
     window.append(_loop_look("start", place="startup"))
     assert located(_diagnosis("slow-start"), window).location is not None
+
+
+def test_batches_that_the_loop_makes_itself_are_placed_by_looks_into_its_wait():
+    """Without workers, and where nobody has looked into one; with workers the loop's thread makes none."""
+    looked = replace(_window(ROTATE, place="loop", bucket=IN_THE_LOOP).code.looks[0], method="samples", seen=40)
+    placed = {}
+    for workers in (0, 2):
+        window = Window()
+        window.append(loader(num_workers=workers))
+        window.append(looked)
+        placed[workers] = located(_diagnosis("no-workers"), window).location
+    assert placed[0] is not None
+    assert (placed[0].function, placed[0].line) == ("Rotate.__call__", 88)
+    assert placed[2] is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stallmeter.sources.code.beside import after_gradients, before_model, beside, in_sampler
+from stallmeter.sources.code.beside import after_gradients, before_model, beside, in_batches, in_sampler
 from stallmeter.sources.code.fold import Frame, Seen
 from stallmeter.sources.code.whose import Function
 
@@ -92,10 +92,11 @@ def test_of_several_backward_passes_the_last_one_counts():
     assert after_gradients([*TRAINING, again, _at((MAIN, 20), (STEP, 35), (EMA, 4))]) == []
 
 
-def test_an_optimizer_is_no_afterthought_nor_what_sleeps_or_stands_in_the_loop():
+def test_an_optimizer_is_no_afterthought_nor_what_sleeps_or_waits_for_ranks_or_stands_in_the_loop():
     own = _at((MAIN, 20), (STEP, 35))
+    others = _at((MAIN, 20), (STEP, 35), (EMA, 4), (_torch("barrier", "distributed/distributed_c10d.py"), 1))
     asleep = _at((MAIN, 20), (STEP, 35), (EMA, 4), sleeps=True)
-    assert after_gradients([*TRAINING, own, asleep]) == []
+    assert after_gradients([*TRAINING, own, asleep, others]) == []
 
 
 def test_without_an_optimizer_of_torch_what_follows_the_gradients_may_be_one():
@@ -111,3 +112,12 @@ def test_what_a_loader_asks_of_its_sampler_is_the_samplers():
     waits = _torch("_MultiProcessingDataLoaderIter._try_get_data", "utils/data/dataloader.py")
     (found,) = in_sampler([_seen(MAIN, step, asks, rank), _seen(MAIN, step, waits), _seen(MAIN, step, asks)])
     assert [frame.function for frame in found.stack] == [rank]
+
+
+def test_what_makes_a_batch_on_the_thread_that_waits_for_it_is_the_users_code_below_the_call_that_is_timed():
+    timed = Function("_Training.__next__", "stallmeter/timing/loop.py", False, "stallmeter.timing.loop", "stallmeter")
+    rows = Function("batches", "data.py", True, first_line=5)
+    asks = _torch("_BaseDataLoaderIter._next_index", "utils/data/dataloader.py")
+    made, waited = _seen(MAIN, timed, timed, rows, NORM), _seen(MAIN, timed, NORM)
+    (found,) = in_batches([made, waited, _seen(MAIN, rows), _seen(MAIN, timed, asks, rows)])
+    assert [frame.function for frame in found.stack] == [rows, NORM]

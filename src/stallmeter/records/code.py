@@ -12,6 +12,9 @@ IN_WORKERS = frozenset(
 DATA_WAIT = "data_wait"
 """Where the loop's own thread looks for the next indices: the bucket is looked into for that alone."""
 
+IN_THE_LOOP = "batches in the loop"
+"""What the loop's own thread does for a batch while it waits for one: a generator's code, or a dataset's."""
+
 STEPS, LONG_STEPS, WARMUP = "steps", "long steps", "warmup"
 """What is looked into besides a bucket: the steps' own work, that of the long ones, that of the first ones."""
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..records import CodeLook
-from ..records.code import BUCKET_OF, IN_WORKERS, WARMUP
+from ..records.code import BUCKET_OF, IN_THE_LOOP, IN_WORKERS, WARMUP
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location
 from ..window import Window
 from ..workers.function_gain import FunctionGain, gain_without_function, shares
+from ..workers.pipeline import pipeline_of
 
 SAMPLES = "samples"
 """The method of looks at the training thread."""
@@ -106,10 +107,17 @@ def _ms(seconds: float) -> str:
     return f"{ms:.0f} ms" if ms >= 100 else f"{ms:.2g} ms"
 
 
+def _in_the_loop(window: Window) -> CodeLook | None:
+    """Return the look at batches that the loop's own thread makes; None where others make them."""
+    pipeline = pipeline_of(window)
+    in_loop = window.loader.num_workers == 0 if pipeline is None else pipeline.in_loop
+    return window.code.at("loop", IN_THE_LOOP) if in_loop else None
+
+
 def _look(diagnosis: Diagnosis, window: Window) -> CodeLook | None:
     rule = diagnosis.rule
     if rule in IN_WORKERS:
-        return window.code.at("workers")
+        return window.code.at("workers") or _in_the_loop(window)
     if rule == "slow-start":
         in_steps = (window.ledger.warmup_s or 0.0) > (window.ledger.start_s or 0.0)
         return window.code.at("startup", WARMUP if in_steps else "start")

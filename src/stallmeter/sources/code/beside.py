@@ -21,11 +21,17 @@ MODULE = "torch/nn/modules/module.py"
 MODEL = (MODULE, "torch/autograd/", "torch/_dynamo/", "torch/_functorch/", "torch/_inductor/", "torch/distributed/")
 """Files, or folders, of what computes the model, its gradients and their exchange."""
 
+RANKS = "torch/distributed/"
+"""Folder of what waits for other ranks."""
+
 BACKWARD = "torch/_tensor.py"
 """Holds `Tensor.backward`, beside methods that anybody may call."""
 
 GRADIENTS, OPTIMIZERS = "torch/autograd/", "torch/optim/"
 """Folders of what computes gradients, and of what takes a step along them."""
+
+TIMED = "stallmeter/"
+"""What asks for a batch in the loop's place, and times that."""
 
 LOADER, NEXT_INDEX = "torch/utils/data/dataloader.py", "._next_index"
 """Where a loader of torch asks its sampler, and by the end of which method's name."""
@@ -42,6 +48,21 @@ def in_sampler(seen: Sequence[Seen]) -> list[Seen]:
         at = next((i for i, frame in enumerate(one.stack) if _asks_sampler(frame.function)), None)
         if at is not None and one.stack[at + 1 :]:
             found.append(Seen(one.stack[at + 1 :], one.wall_s, one.cpu_s))
+    return found
+
+
+def in_batches(seen: Sequence[Seen]) -> list[Seen]:
+    """Return the stacks in which code of the user's makes a batch on the thread that waits for it, sampler left out.
+
+    Args:
+        seen: Of the thread that asks for batches, below the call that is timed.
+    """
+    found = []
+    for one in seen:
+        asked = [i for i, frame in enumerate(one.stack) if frame.function.file.startswith(TIMED)]
+        made = one.stack[asked[-1] + 1 :] if asked else ()
+        if any(frame.function.own for frame in made) and not any(_asks_sampler(frame.function) for frame in made):
+            found.append(Seen(made, one.wall_s, one.cpu_s))
     return found
 
 
@@ -71,8 +92,9 @@ def after_gradients(seen: Sequence[Seen], *, optimizer: bool = False) -> list[Se
     """Return which stacks are of what a step does once it has its gradients.
 
     The lines of a function that has them computed tell: what it calls from a later line comes after them. If that calls
-    the model, to draw what it makes say, the model's time is its own. Stacks of an optimizer are left out, and those
-    that sleep: that may stand for a device. Where no optimizer of torch is known of, any of them may be one.
+    the model, to draw what it makes say, the model's time is its own. Stacks of an optimizer are left out, those that
+    wait for other ranks, and those that sleep: that may stand for a device. Where no optimizer of torch is known of,
+    any of them may be one.
 
     Args:
         seen: Of the steps.
@@ -121,7 +143,9 @@ def _is_after(stack: Sequence[Frame], computed: Mapping[Function, int]) -> bool:
     if around is None or stack[around].line <= computed[stack[around].function] or stack[-1].sleeps:
         return False
     begun = next((frame for frame in stack[around + 1 :] if frame.function.own or _is_model(frame.function)), None)
-    return begun is not None and begun.function.own and not _is_of_an_optimizer(stack)
+    if begun is None or not begun.function.own or _is_of_an_optimizer(stack):
+        return False
+    return not any(frame.function.file.startswith(RANKS) for frame in stack if not frame.function.own)
 
 
 def _without_model(one: Seen) -> Seen:

@@ -11,13 +11,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...records import BUCKETS, CodeLook
-from ...records.code import BUCKET_OF, LONG_STEPS, STEPS, WARMUP
+from ...records.code import BUCKET_OF, IN_THE_LOOP, LONG_STEPS, STEPS, WARMUP
 from ...records.code import DATA_WAIT as DATA_WAIT_BUCKET
 from ...timing.clock import StepClock
 from ...timing.ledger import CALLBACKS, CHECKPOINT, DATA_WAIT, LOGGING, OPTIMIZER, START, VALIDATION
 from ...window import Window
-from ..code.beside import after_gradients, before_model, beside, in_sampler
-from ..code.fold import fold
+from ..code.beside import after_gradients, before_model, beside, in_batches, in_sampler
+from ..code.fold import Seen, fold
 from ..code.whose import Whose
 from .sampler import LONG_STEP, STEADY, WORK, Look, StackSampler, Wanted
 from .tally import Reading, Tally
@@ -262,9 +262,18 @@ class LoopLooks:
         if self._reading is None:
             self._reading = Reading(self._whose or Whose.of_program())
         seen = self._reading.seen(tallies)
-        folded = fold(in_sampler(seen) if place[1] == DATA_WAIT_BUCKET else seen)
+        if place[1] == DATA_WAIT_BUCKET:
+            yield self._look(place, count, seen, in_sampler(seen))
+            if batches := in_batches(seen):
+                yield self._look((place[0], IN_THE_LOOP, place[2]), count, seen, batches)
+        else:
+            yield self._look(place, count, seen, seen)
+
+    def _look(self, place: Place, count: int, seen: Sequence[Seen], told: Sequence[Seen]) -> CodeLook:
+        """Return what was seen at a place, of which only a part may be told."""
+        folded = fold(told)
         own_work = seen if place[1] in (STEPS, LONG_STEPS) else []
-        yield CodeLook(
+        return CodeLook(
             time_s=time.time(),
             place=place[0],
             rule=_RULE.get(place[1], DRIFT),
