@@ -34,8 +34,7 @@ from typing import ClassVar
 
 from ..records import CodeSpot
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
-from ..window import Window
-from ..window.beside import BesideModel
+from ..window import BesideModel, Window
 from ..workers.gains import Gain, gain_without
 from .rule import threshold
 

@@ -10,7 +10,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .startup import CALLING, FRAMEWORKS, ITERATED, PIPELINES
@@ -103,14 +103,19 @@ def _around(own: Callable[..., Iterator[Any]], package: str | None = None) -> Ca
     @functools.wraps(own)
     def __iter__(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:  # noqa: N807 - what tracebacks show
         make = functools.partial(own, self, *args, **kwargs)
-        is_a_part = package is not None and _package_of(sys._getframe(1)) == package
+        is_a_part = package is not None and _package_that_asks() == package
         return make() if is_a_part or _is_worker() else loop_of_this_process().begin(self, make)
 
     return __iter__
 
 
-def _package_of(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__")).partition(".")[0]
+def _package_that_asks() -> str:
+    """Return the package of the code that calls our caller."""
+    import inspect  # only where such a loader is iterated: it takes milliseconds at the start of each interpreter
+
+    here = inspect.currentframe()
+    asks = here.f_back.f_back if here is not None and here.f_back is not None else None
+    return "" if asks is None else str(asks.f_globals.get("__name__")).partition(".")[0]
 
 
 def _is_worker() -> bool:
