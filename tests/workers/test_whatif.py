@@ -179,9 +179,8 @@ def test_a_loop_that_makes_its_batches_waits_for_a_cpu_there_as_well() -> None:
     crowded, waits = Limits(available_cpus=1.0, neighbour_cpus=1.0), LoopWaits(0.070, 0.070)
     found = what_if(costs, crowded, blocked_s=0.0, usable_cpus=2.0, loop_waits=waits)
     assert found.no_cpu_s == pytest.approx(0.040)
-    assert found.alone_s == pytest.approx(
-        0.020 + 0.100
-    )  # two sevenths of the wait lie in the work, all of it in one thread
+    # Two sevenths of the wait lie in the work, all of it in one thread.
+    assert found.alone_s == pytest.approx(0.020 + 0.100)
     assert eased(costs, 0.070).work_s == pytest.approx(0.020)
     assert eased(costs, 0.028).work_s == pytest.approx(0.040 - 0.028 * 40 / 140)
 

@@ -10,7 +10,8 @@ there are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 
 from .fold import Frame, Seen, owner
 from .whose import Function
@@ -84,7 +85,7 @@ def beside(seen: Sequence[Seen]) -> list[Seen]:
         at = _model_at(one.stack)
         if at is not None:
             training.update(frame.function for frame in one.stack[:at] if frame.function.own)
-            modules = modules or any(frame.function.file.startswith(MODULE) for frame in one.stack)
+            modules = modules or any(_is_module(frame.function) for frame in one.stack)
     return [one for one in seen if _is_beside(one.stack, training)] if modules else []
 
 
@@ -102,13 +103,8 @@ def after_gradients(seen: Sequence[Seen], *, optimizer: bool = False) -> list[Se
     """
     if not optimizer and not any(_is_of_an_optimizer(one.stack) for one in seen):
         return []
-    computed: dict[Function, int] = {}
-    for one in seen:
-        at = next((i for i, frame in enumerate(one.stack) if _computes_gradients(frame.function)), 0)
-        for frame in one.stack[:at]:
-            if frame.function.own:
-                computed[frame.function] = max(frame.line, computed.get(frame.function, 0))
-    modules = any(frame.function.file.startswith(MODULE) for one in seen for frame in one.stack)
+    computed = {function: max(lines) for function, lines in _lines_to(_computes_gradients, seen).items()}
+    modules = any(_is_module(frame.function) for one in seen for frame in one.stack)
     return [_without_model(one) for one in seen if modules and _is_after(one.stack, computed)]
 
 
@@ -118,28 +114,34 @@ def before_model(seen: Sequence[Seen]) -> list[Seen]:
     Args:
         seen: Of the steps.
     """
-    called: dict[Function, int] = {}
-    for one in seen:
-        at = next((i for i, frame in enumerate(one.stack) if frame.function.file.startswith(MODULE)), 0)
-        for frame in one.stack[:at]:
-            if frame.function.own:
-                called[frame.function] = min(frame.line, called.get(frame.function, frame.line))
+    called = {function: min(lines) for function, lines in _lines_to(_is_module, seen).items()}
     return [one for one in beside(seen) if _is_before(one.stack, called)]
 
 
+def _lines_to(is_there: Callable[[Function], bool], seen: Sequence[Seen]) -> dict[Function, list[int]]:
+    """Return the lines of the user's functions from which a function is got to; those that never do are left out."""
+    lines: dict[Function, list[int]] = defaultdict(list)
+    for one in seen:
+        at = next((i for i, frame in enumerate(one.stack) if is_there(frame.function)), 0)
+        for frame in one.stack[:at]:
+            if frame.function.own:
+                lines[frame.function].append(frame.line)
+    return lines
+
+
+def _innermost(stack: Sequence[Frame], functions: Mapping[Function, int]) -> int | None:
+    return next((i for i in reversed(range(len(stack))) if stack[i].function in functions), None)
+
+
 def _is_before(stack: Sequence[Frame], called: Mapping[Function, int]) -> bool:
-    around = next((frame for frame in reversed(stack) if frame.function in called), None)
-    return around is not None and around.line < called[around.function] and not _is_of_an_optimizer(stack)
-
-
-def _computes_gradients(function: Function) -> bool:
-    if function.own:
+    around = _innermost(stack, called)
+    if around is None or stack[around].line >= called[stack[around].function]:
         return False
-    return function.file.startswith(GRADIENTS) or (function.file == BACKWARD and function.name.endswith("backward"))
+    return not _is_of_an_optimizer(stack)
 
 
 def _is_after(stack: Sequence[Frame], computed: Mapping[Function, int]) -> bool:
-    around = next((i for i in reversed(range(len(stack))) if stack[i].function in computed), None)
+    around = _innermost(stack, computed)
     if around is None or stack[around].line <= computed[stack[around].function] or stack[-1].sleeps:
         return False
     begun = next((frame for frame in stack[around + 1 :] if frame.function.own or _is_model(frame.function)), None)
@@ -165,7 +167,17 @@ def _model_at(stack: Sequence[Frame]) -> int | None:
 def _is_model(function: Function) -> bool:
     if function.own:
         return False
-    return function.file.startswith(MODEL) or (function.file == BACKWARD and function.name.endswith("backward"))
+    return function.file.startswith(MODEL) or _computes_gradients(function)
+
+
+def _is_module(function: Function) -> bool:
+    return function.file.startswith(MODULE)
+
+
+def _computes_gradients(function: Function) -> bool:
+    if function.own:
+        return False
+    return function.file.startswith(GRADIENTS) or (function.file == BACKWARD and function.name.endswith("backward"))
 
 
 def _is_beside(stack: Sequence[Frame], training: set[Function]) -> bool:
