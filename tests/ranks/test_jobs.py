@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,8 +150,11 @@ def test_ranks_of_slurm_leave_nothing_but_their_recording(forks: Forks, tmp_path
     assert primary_of(folder) == ("no-workers", [1])
 
 
-def torchrun_fails(forks: Forks, tmp_path: Path, case: str) -> tuple[str, Path]:
-    """Run both ranks under torchrun, of which one fails; return what was said, and the recording's folder."""
+def torchrun_fails(forks: Forks, tmp_path: Path, case: str, last_words: str = "") -> tuple[str, Path]:
+    """Run both ranks under torchrun, of which one fails; return what was said, and the recording's folder.
+
+    What outlives rank 0 may outlive torchrun, too, by as long as a busy machine takes: its words are waited for.
+    """
     program = forks.start(
         TORCHRUN,
         *("--standalone", "--nproc-per-node", "2", PROGRAM, case, tmp_path / "rec"),
@@ -158,8 +162,11 @@ def torchrun_fails(forks: Forks, tmp_path: Path, case: str) -> tuple[str, Path]:
         env=clean_environment(OMP_NUM_THREADS="1"),
         together=True,
     )
-    said, _ = program.communicate(timeout=200)  # when what outlives rank 0 is done, too
-    assert program.wait() == 1, said
+    assert program.wait(200) == 1, program.read("stdout")
+    deadline_s = time.monotonic() + 60
+    while not re.search(last_words, said := program.read("stdout"), re.MULTILINE):
+        assert time.monotonic() < deadline_s, said
+        time.sleep(0.05)
     [folder] = (tmp_path / "rec").iterdir()
     return said, folder
 
@@ -178,7 +185,7 @@ def test_a_launcher_that_ends_all_for_one_leaves_who_it_was(
     forks: Forks, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """torchrun ends rank 0 a tenth of a second after rank 1 was killed, which may be before its own last words."""
-    said, folder = torchrun_fails(forks, tmp_path, "dies")
-    assert re.search(r"^stallmeter: Rank 1 (died, while others went on|was ended by SIGKILL)", said, re.MULTILINE)
+    who = r"^stallmeter: Rank 1 (died, while others went on|was ended by SIGKILL)"
+    _, folder = torchrun_fails(forks, tmp_path, "dies", who)
     assert [row["died"] for row in json.loads((folder / "ranks.json").read_text())["ranks"]] == [False, True]
     assert [row["died"] for row in reported(folder, capsys)["ranks"]] == [False, True]
