@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stallmeter.sources.code.beside import after_gradients, before_model, beside, in_batches, in_sampler
+from stallmeter.sources.code.beside import after_gradients, before_call, before_model, beside, in_batches, in_sampler
 from stallmeter.sources.code.fold import Frame, Seen
 from stallmeter.sources.code.whose import Function
 
@@ -85,6 +85,21 @@ def test_what_is_called_from_a_line_before_the_model_prepares_the_batch():
     before, outer = _at((MAIN, 20), (STEP, 30), (EMA, 4)), _at((MAIN, 19), (EMA, 4), (NORM, 2))
     later = [_at((MAIN, 20), (STEP, 32), (EMA, 4)), _at((MAIN, 20), (STEP, 31), (EMA, 4)), _at((MAIN, 20), (STEP, 30))]
     assert before_model([*TRAINING, before, outer, *later]) == [before, outer]
+
+
+def test_a_loop_without_a_loader_makes_or_awaits_its_batch_before_it_calls_the_model():
+    """In its own lines, in functions, asleep or not; what an evaluation calls of the model stands before it, too."""
+    own, asleep = _at((MAIN, 18)), _at((MAIN, 19), (EMA, 4), sleeps=True)
+    evaluated = _at((MAIN, 15), (UPDATE, 5), (CALL, 1), (NET, 6))
+    for_evaluation = _at((MAIN, 15), (UPDATE, 4), (EMA, 4))
+    later = [_at((MAIN, 20), (STEP, 32), (EMA, 4)), _at((MAIN, 21), (EMA, 4)), _at((MAIN, 19), (HOOK, 1), (LION, 6))]
+    found = before_call([*TRAINING, own, asleep, evaluated, for_evaluation, *later])
+    assert found == [own, asleep, for_evaluation]
+
+
+def test_a_model_that_is_seen_nowhere_has_nothing_before_it():
+    assert before_call([_at((MAIN, 18)), _at((MAIN, 20), (BACK, 1), (ENGINE, 1))]) is None
+    assert before_call(TRAINING) == []
 
 
 def test_of_several_backward_passes_the_last_one_counts():

@@ -134,6 +134,12 @@ class LoaderWatch:
             clock.before_fetch = clock.after_fetch = None
         return info
 
+    def ask_none(self) -> None:
+        """Say that the loop asks no loader for its batches."""
+        self._clock.before_fetch = self._clock.after_fetch = None
+        if self._probe is not None:
+            self._guard("worker probe", self._probe.attach_none)
+
     def find_iterator_by(self, iterator_of: Callable[[], object | None]) -> None:
         """A new epoch began: tell the probe where its iterator is."""
         if self._probe is not None:

@@ -35,7 +35,7 @@ def nothing(why: str) -> str:
     return f"stallmeter: nothing was recorded on this machine: {why}; {fix}\n"
 
 
-NOTHING = nothing("no DataLoader of torch was iterated, and no Trainer of Lightning's was fitted")
+NOTHING = nothing("no DataLoader was iterated, no optimizer of torch made more than some steps, no Trainer was fitted")
 _measured = False
 """Whether a monitor has started in this process, or in the one that it was forked from."""
 

@@ -8,6 +8,7 @@ from .device import AllocatorSample, DeepProfile, DeviceStep, Operator, SyncCall
 from .exchange import Arrivals, DdpTimes
 from .hardware import GarbagePauses, GpuSample, HostSample, MemorySample, NetworkSample
 from .loader import (
+    NO_LOADER,
     BatchContent,
     Fork,
     LibraryWait,
@@ -24,6 +25,7 @@ from .steps import BUCKETS, HINDSIGHT, VALIDATION_PARTS, Event, LedgerRecord, St
 __all__ = [
     "BUCKETS",
     "HINDSIGHT",
+    "NO_LOADER",
     "VALIDATION_PARTS",
     "AllocatorSample",
     "Arrivals",

@@ -24,6 +24,9 @@ STANDING = "standing"
 STOOD = "stood"
 """Method of a look that found the thread in one place twice."""
 
+BEFORE_MODEL = "before the model"
+"""What the loop's own thread does in a step before it calls its model, where it asks no loader."""
+
 BUCKET_OF = {
     "checkpoint-stall": "checkpoint",
     "compute-bound": STEPS,

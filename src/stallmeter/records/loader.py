@@ -51,13 +51,17 @@ class WorkerBatch:
         return max(0.0, self.wall_s - (self.run_queue_s or 0.0))
 
 
+NO_LOADER = "none"
+"""Of a loop that makes its batches itself, or takes them from a queue: how long it waits for one is not timed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderInfo:
     """How the training loader is set up, and whether its workers could be probed."""
 
     time_s: float
     kind: str
-    """Class name of the loader."""
+    """Class name of the loader; `NO_LOADER` where the loop asks none."""
     num_workers: int | None = None
     batch_size: int | None = None
     prefetch_factor: int | None = None

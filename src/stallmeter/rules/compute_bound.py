@@ -6,8 +6,9 @@ to go faster, the step itself has to become cheaper or do more at once.
 **Evidence.** `spent.step_share_pct`: copy, forward, backward, optimizer, the loop's body and the framework's own
 code, as a share of training time without validation, in percent, from the wall-clock ledger. Every other bucket takes
 less than `loss_pct`, but for a data wait that no change of the loader would shorten by `gain_pct`, by the num_workers
-model: the hand-over of a batch belongs to a step. `gpu.utilization_pct`: mean utilization of this rank's busiest GPU,
-in percent, if any. `gpu.count`: whether there are GPUs that can be measured.
+model: the hand-over of a batch belongs to a step. Where the loop asks no loader, what its steps do before they call the
+model (`code.before_model`) takes less than `loss_pct`, by looks at the stack. `gpu.utilization_pct`: mean utilization
+of this rank's busiest GPU, in percent, if any. `gpu.count`: whether there are GPUs that can be measured.
 
 **Advice.** Use mixed precision on a GPU with Tensor Cores. Raise the batch size while memory allows and the results
 stay as good. Compile the model (`torch.compile`) when steps are many and shapes fixed. Where the framework's own code
@@ -41,10 +42,12 @@ class ComputeBound:
     family: ClassVar[str] = "compute"
     needs: ClassVar[tuple[str, ...]] = ("spent.step_share_pct", "spent.largest_loss_pct", "steps.step_time_s")
     optional: ClassVar[tuple[str, ...]] = (
+        "code.before_model",
         "facts.accelerator",
         "facts.framework",
         "gpu.count",
         "gpu.utilization_pct",
+        "loader.asks_none",
         "loader.num_workers",
         "spent.data_wait_share_pct",
     )
@@ -67,6 +70,8 @@ class ComputeBound:
         if share is None or loss is None or step is None or share < self.step_pct:
             return None
         if loss >= self.loss_pct and not self._is_left(window, loss):
+            return None
+        if window.loader.asks_none and not self._is_looked_at(window):
             return None
         seen = ""
         if gpu is not None:
@@ -94,6 +99,12 @@ class ComputeBound:
             ),
             advice=(*self._fewer_threads(window), *_cheaper_steps(window)),
         )
+
+    def _is_looked_at(self, window: Window) -> bool:
+        """Whether looks at the steps of a loop without a loader found little that goes into its batches."""
+        before = window.code.before_model
+        share = None if before is None else window.ledger.training_share_pct(before.seconds)
+        return share is not None and share < self.loss_pct
 
     def _is_left(self, window: Window, loss_pct: float) -> bool:
         """Whether the largest loss is a data wait that no change of the loader would shorten enough.

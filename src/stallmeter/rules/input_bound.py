@@ -5,16 +5,19 @@ the wait could not be told from what was measured; other rules of the input fami
 
 **Evidence.** `spent.data_wait_share_pct`: data wait as a share of training time, in percent, from the wall-clock
 ledger. `steps.data_wait_s`: wait per step in seconds, median over steady steps. The first wait of each epoch counts as
-worker start-up as far as it exceeds the steady wait.
+worker start-up as far as it exceeds the steady wait. Where the loop asks no loader, nothing of this is timed:
+`code.before_model`, from looks at the loop's stack, says which part of the steps goes by before they call the model.
 
 **Advice.** Let stallmeter see the workers: then the cause has a name, and a number of workers a predicted gain. Without
 workers prepare batches beside the loop, unless the loader's work is tiny: then the hand-over between processes costs
 more than it saves. Then make the preparation of one batch cheaper. Without a measured loader no gain is predicted:
 nothing is known of what a batch costs.
 
-**When it is wrong.** On a GPU the host may wait while the device still has work queued; then a part of the wait costs
-nothing. Very short runs consist of warm-up. Where the workers were measured and no change of the loader is predicted to
-win 5 %, the wait is what handing batches over costs at least, and this is silent.
+**When it is wrong.** Without a loader anything that the loop does before it calls its model counts as its batch, but
+for an optimizer's work: what an environment answers, say. What it does behind that call does not. On a GPU the host may
+wait while the device still has work queued; then a part of the wait costs nothing. Very short runs consist of warm-up.
+Where the workers were measured and no change of the loader is predicted to win 5 %, the wait is what handing batches
+over costs at least, and this is silent.
 
 **References.** XProf calls a program moderately input-bound from 5 % and highly from 20 % of step time
 (`op_stats_to_input_pipeline_analysis.cc`). MLPerf Storage demands an accelerator utilisation of 90 % or more.
@@ -22,12 +25,15 @@ win 5 %, the wait is what handing batches over costs at least, and this is silen
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
-from ..window import Window
+from ..records import CodeSpot
+from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
+from ..window import BeforeModel, Window
 from ..workers.forecast import Outlook, forecast
+from ..workers.gains import Gain, gain_without
 from ..workers.pipeline import CHEAPER, counted_by_the_library
 from .frameworks import Setting, said
 from .rule import threshold
@@ -41,7 +47,12 @@ class InputBound:
     title: ClassVar[str] = "The training loop waits for data"
     needs: ClassVar[tuple[str, ...]] = ("spent.data_wait_share_pct", "steps.data_wait_s", "ledger.wall_s")
     optional: ClassVar[tuple[str, ...]] = (
+        "code.before_model",
+        "device.pace_s",
         "facts.framework",
+        "ledger.record",
+        "ledger.training_s",
+        "loader.asks_none",
         "loader.num_workers",
         "loader.info",
     )
@@ -51,9 +62,12 @@ class InputBound:
     quick_s: float = threshold(0.003, "s", "A batch made in less costs no more than its hand-over would")
     gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
     critical_pct: float = threshold(20.0, "%", "XProf calls a program highly input-bound from 20 %")
+    min_samples: float = threshold(20.0, "looks", "a share of all of them is then known to a fifth, one standard error")
 
     def check(self, window: Window) -> Diagnosis | None:
-        """Compare the data-wait share with the thresholds."""
+        """Compare the data-wait share with the thresholds, or what looks saw where no loader is asked."""
+        if window.loader.asks_none:
+            return self._by_looks(window, window.code.before_model)
         share, wait, wall = window.spent.data_wait_share_pct, window.steps.data_wait_s, window.ledger.wall_s
         lost = window.spent.bucket_s("data_wait")
         if share is None or wait is None or not wall or lost is None or share < self.warn_pct:
@@ -85,6 +99,83 @@ class InputBound:
             ),
             advice=_by_the_loader(window, predicted, self.gain_pct),
         )
+
+    def _by_looks(self, window: Window, found: BeforeModel | None) -> Diagnosis | None:
+        """Judge what the steps do before they call their model."""
+        record = window.ledger.record
+        if found is None or found.spot is None or record is None or window.device.pace_s is not None:
+            return None
+        share = window.ledger.training_share_pct(found.seconds)
+        each_s = found.seconds / max(1, record.steps)
+        if share is None or share < self.warn_pct or each_s < self.quick_s or found.samples < self.min_samples:
+            return None
+        error = 1.28 / math.sqrt(found.samples)  # what a share of so many looks is known to, in 8 of 10 cases
+        gain = gain_without(window, found.seconds, least=1.0 - error, most=1.0 + error)
+        spot = found.spot
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,
+            title=self.title,
+            summary=f"The loop asks no loader: before it calls its model it makes or awaits its batch, about "
+            f"{share:.0f} % of the training time ({each_s * 1e3:.1f} ms in a mean step).",
+            time_lost_s=found.seconds,
+            share_pct=window.ledger.share_pct(found.seconds) or 0.0,
+            confidence=0.6,
+            culprit=spot.function,
+            location=Location(
+                spot.file,
+                spot.line,
+                spot.function,
+                100.0 * found.spot_s / found.seconds,
+                next(iter(spot.calls), None),
+            ),
+            evidence=(
+                Evidence("before the model, share of training time", share, "%", self.warn_pct, "MLPerf Storage"),
+                Evidence("samples of the training thread's stack in it", float(found.samples), "samples"),
+            ),
+            advice=(
+                _faster_beside(gain) if _is_awaited(spot) else _beside(window, gain),
+                Advice.of(
+                    "Let the wait be timed: for batch in stallmeter.watch(what makes the batches).",
+                    expect="Each wait measured, and the threads or processes that make the batches.",
+                ),
+                CHEAPER,
+            ),
+        )
+
+
+AWAITS = frozenset(("asyncio", "concurrent", "multiprocessing", "queue", "selectors", "threading"))
+"""Packages through which a loop awaits what another thread or process makes."""
+
+
+def _is_awaited(spot: CodeSpot) -> bool:
+    return bool(spot.calls) and spot.calls[0].partition(".")[0] in AWAITS
+
+
+def _faster_beside(gain: Gain) -> Advice:
+    """What to do where somebody else makes the batches already."""
+    return Advice.of(
+        "Use more threads or processes to make the batches, or prepare more of them ahead.",
+        expect="Less waiting for data, up to all of it.",
+        limit="Threads of Python code share one CPU, and processes need free ones.",
+        gain_pct=gain.pct,
+        interval_pct=gain.interval_pct,
+    )
+
+
+def _beside(window: Window, gain: Gain) -> Advice:
+    return Advice.of(
+        said(
+            "Make batches beside the loop",
+            window.facts,
+            Setting.PREPARE_BESIDE,
+            " in DataLoader workers, a thread or a prefetch queue",
+        ),
+        expect="Nearly all of this time is saved.",
+        limit="Not where the next batch needs this step's weights, and only while CPUs are free.",
+        gain_pct=gain.pct,
+        interval_pct=gain.interval_pct,
+    )
 
 
 def _by_the_loader(window: Window, predicted: Outlook | None, least_pct: float) -> tuple[Advice, ...]:

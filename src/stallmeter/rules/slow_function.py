@@ -65,6 +65,7 @@ class SlowFunction:
         "device.pace_s",
         "host.garbage.step_s",
         "ledger.record",
+        "loader.asks_none",
         "steps.drift",
     )
 
@@ -78,7 +79,8 @@ class SlowFunction:
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the largest function that trains nothing with the thresholds."""
         beside = window.code.beside_model or ()
-        found = next((one for one in beside if self._trains_nothing(one) or self._prepares(one)), None)
+        prepares = not window.loader.asks_none  # else input-bound tells it with all that comes before the model
+        found = next((one for one in beside if self._trains_nothing(one) or (prepares and self._prepares(one))), None)
         if found is None or window.device.pace_s is not None:
             return None
         # Seconds of the garbage collector are gc-pauses' to tell, and what grows is step-time-drift's.

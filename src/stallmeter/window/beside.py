@@ -38,6 +38,47 @@ class BesideModel:
     """Of `seconds`, once a step had its gradients."""
 
 
+@dataclass(frozen=True, slots=True)
+class BeforeModel:
+    """What steps do before they call their model: who asks no loader makes its batches there, or awaits them."""
+
+    spot: CodeSpot | None
+    """The function that holds the most of it; None where there is nothing of it."""
+    spot_s: float
+    """In all steps, as far as that function holds it."""
+    seconds: float
+    """In all steps."""
+    samples: int
+    """Looks that met it, about."""
+
+
+def before_model(
+    usual: CodeLook, long: CodeLook | None, steps: StepSignals, ledger: LedgerSignals
+) -> BeforeModel | None:
+    """Return what the steps do before they call their model; None where nothing is known of the steps.
+
+    Args:
+        usual: Into steps of usual length.
+        long: Into long ones; None where nobody looked.
+        steps: Of the run.
+        ledger: Of the run.
+    """
+    seconds: dict[tuple[str, str], float] = defaultdict(float)
+    spots: dict[tuple[str, str], CodeSpot] = {}
+    samples = 0.0
+    parts = _parts(usual, long, steps, ledger)
+    for look, part_s in parts:
+        for spot in look.spots:
+            key = spot.file, spot.function
+            seconds[key] += spot.wall_s / look.wall_s * part_s
+            samples += spot.wall_s / look.wall_s * look.seen
+            spots.setdefault(key, spot)
+    largest = max(seconds, key=lambda key: (seconds[key], key), default=None)
+    if largest is None:
+        return BeforeModel(None, 0.0, 0.0, 0) if parts else None
+    return BeforeModel(spots[largest], seconds[largest], math.fsum(seconds.values()), round(samples))
+
+
 def beside_model(
     usual: CodeLook, long: CodeLook | None, steps: StepSignals, ledger: LedgerSignals
 ) -> tuple[BesideModel, ...] | None:
@@ -52,20 +93,12 @@ def beside_model(
         steps: Of the run.
         ledger: Of the run.
     """
-    record, body = ledger.record, steps.body_s
-    if record is None or body is None:
-        return None
-    work_s = math.fsum(record.buckets.get(name, 0.0) for name in WORK)
-    beyond_s = _beyond_s(steps, record.steps, body.median)
-    parts = [(usual, max(0.0, work_s - beyond_s[0])), (long, beyond_s[1])]
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     before: dict[tuple[str, str], float] = defaultdict(float)
     after: dict[tuple[str, str], float] = defaultdict(float)
     seen: dict[tuple[str, str], list[tuple[float, CodeSpot]]] = defaultdict(list)
     samples: dict[tuple[str, str], float] = defaultdict(float)
-    for look, part_s in parts:
-        if look is None or look.wall_s <= 0:
-            continue
+    for look, part_s in _parts(usual, long, steps, ledger):
         later = {(spot.file, spot.function): spot for spot in look.after}
         largest = later | {
             key: spot
@@ -80,6 +113,7 @@ def beside_model(
         for parts_s, spots in ((before, look.before), (after, look.after)):
             for spot in spots:
                 parts_s[spot.file, spot.function] += spot.wall_s / look.wall_s * part_s
+    work_s = _work_s(ledger)
     if not seconds or work_s <= 0:
         return None
     return tuple(
@@ -93,6 +127,23 @@ def beside_model(
         )
         for key in sorted(seconds, key=lambda key: (seconds[key], key), reverse=True)
     )
+
+
+def _parts(
+    usual: CodeLook, long: CodeLook | None, steps: StepSignals, ledger: LedgerSignals
+) -> list[tuple[CodeLook, float]]:
+    """Return the looks that saw something, each with the seconds of the steps' own work that it stands for."""
+    record, body = ledger.record, steps.body_s
+    if record is None or body is None:
+        return []
+    beyond_s = _beyond_s(steps, record.steps, body.median)
+    parts = [(usual, max(0.0, _work_s(ledger) - beyond_s[0])), (long, beyond_s[1])]
+    return [(look, part_s) for look, part_s in parts if look is not None and look.wall_s > 0]
+
+
+def _work_s(ledger: LedgerSignals) -> float:
+    record = ledger.record
+    return 0.0 if record is None else math.fsum(record.buckets.get(name, 0.0) for name in WORK)
 
 
 def _beyond_s(steps: StepSignals, count: int, median_s: float) -> tuple[float, float]:

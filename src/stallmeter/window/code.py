@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..records import CodeLook, Event
-from ..records.code import LONG_STEPS, STANDING, STEPS
+from ..records.code import BEFORE_MODEL, LONG_STEPS, STANDING, STEPS
 from ..records.steps import END
-from .beside import BesideModel, beside_model
+from .beside import BeforeModel, BesideModel, before_model, beside_model
 from .ledger import LedgerSignals
 from .memo import Memo
 from .steps import StepSignals
@@ -44,6 +44,14 @@ class CodeSignals:
         """Functions of the program beside the model, the most of the steps' own work first; torch on CPUs."""
         usual = self.at("loop", STEPS)
         return None if usual is None else beside_model(usual, self.at("loop", LONG_STEPS), self._steps, self._ledger)
+
+    @property
+    def before_model(self) -> BeforeModel | None:
+        """What the steps do before they call their model, where the loop asks no loader; None where nobody looked."""
+        looks = [look for look in self.looks if (look.place, look.bucket) == ("loop", BEFORE_MODEL)]
+        usual = next((look for look in looks if not look.part), None)
+        long = next((look for look in looks if look.part), None)
+        return None if usual is None else before_model(usual, long, self._steps, self._ledger)
 
     @property
     def standing(self) -> CodeLook | None:

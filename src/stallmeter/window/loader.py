@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..records import BatchContent, LibraryWait, LoaderInfo, ProducerLooks, WorkerTrial
+from ..records import NO_LOADER, BatchContent, LibraryWait, LoaderInfo, ProducerLooks, WorkerTrial
 from .memo import Memo
 from .pace import Pace
 from .producers import ProducerSignals
@@ -65,6 +65,12 @@ class LoaderSignals:
             return info
         why_not = "another of the loop's loaders makes its batches in the loop: which one sets the pace is not known"
         return replace(info, num_workers=None, probed=False, why_not=why_not)
+
+    @property
+    def asks_none(self) -> bool | None:
+        """Whether the loop asks no loader: what it does for its batches is part of its steps, and no wait is timed."""
+        info = self.info
+        return None if info is None else info.kind == NO_LOADER
 
     @property
     def content(self) -> BatchContent | None:

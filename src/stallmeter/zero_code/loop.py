@@ -3,6 +3,7 @@
 The sign of training is the step of an optimizer on the thread that iterates. An iteration that is begun before anything
 is known is remembered until there is one, and booked then. Under ``no_grad``, and without such a step until its end,
 it is validation. A run starts with the first step of an optimizer, so a program that trains nothing records nothing.
+Where optimizers step and no loader is ever asked, see `updates`.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from ..timing.turns import Turns
 from .hindsight import Past, begin_validation, book_training, book_validation
 from .iteration import Asking, Iteration, Timed, Undecided, Validating, in_this_process
 from .known import Known, Stage
+from .updates import NoLoader, Updates
 
 _log = logging.getLogger("stallmeter")
 now = time.perf_counter_ns
@@ -91,6 +93,8 @@ class Loop:
         self._probed: object = None
         """The loader whose workers are probed, before the run has started."""
         self._tries = 0
+        self._alone = Updates()
+        """Makes the steps where no loader does."""
         self._turns: Turns | None = None
         self._first_optimizer: int | None = None
         self._heard_of_updates = False
@@ -234,6 +238,8 @@ class Loop:
             return
         if self._undecided or self._validating:
             self._guard("zero-code", self._decide)
+        if self.monitor is None and self._alone.are_enough():
+            self._guard("zero-code", self._adopt_updates)
         turns, span = self._turns, self._optimizer_span
         if span is None or turns is None or not turns.has():
             return
@@ -242,6 +248,7 @@ class Loop:
             clock.ledger.exit(OPTIMIZER)  # it raised, and the program went on
         self._stepped_in = clock.index
         self.updating = True
+        self._alone.before()
         span.__enter__()
 
     def after_update(self, optimizer: object) -> None:
@@ -257,6 +264,7 @@ class Loop:
             turns.clock.optimizer_step = 0
         if id(optimizer) == self._first_optimizer:
             turns.clock.optimizer_step = (turns.clock.optimizer_step or 0) + 1
+        self._alone.after(optimizer)
 
     def after_backward(self) -> None:
         """Gradients were computed: a sign of training where no optimizer is ever heard of."""
@@ -271,6 +279,19 @@ class Loop:
                 if iteration.gradients >= ENOUGH_GRADIENTS:
                     self._guard("zero-code", self._decide)
                     return
+
+    def _adopt_updates(self) -> None:
+        """Time the loop by its updates from now on: nobody here asks a loader for batches."""
+        if self._is_not_ours():
+            return
+        if self.run is None:
+            self._assemble()
+        run, turns = self.run, self._turns
+        if run is None or turns is None or not turns.take():
+            return
+        run.loaders.ask_none()
+        self._alone.begin(run.clock, iter(self._watch_begun(NoLoader(), "train")))
+        self._start(run)
 
     def _decide(self) -> None:
         """What has been asked for batches on this thread is what is trained on."""
@@ -295,6 +316,7 @@ class Loop:
 
     def _adopt(self, found: list[Iteration]) -> None:
         """Time iterations as training from now on, and from their beginning."""
+        self._alone.end()
         late = self.run is None
         if late:
             self._assemble()

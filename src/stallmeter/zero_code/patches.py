@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .startup import CALLING, FRAMEWORKS, ITERATED, PIPELINES
+from .startup import CALLING, FRAMEWORKS, ITERATED, OPTIMIZER, PIPELINES
 
 if TYPE_CHECKING:
     from ..engine.options import Options
@@ -26,6 +26,8 @@ _hooks: list[Any] = []
 """Handles of those in torch's optimizers."""
 _backward: tuple[Any, Any] | None = None
 """torch's own, ours."""
+_listening = False
+"""Whether gradients were listened for: once is enough, until everything is taken back."""
 _loop: Loop | None = None
 _forks_seen = _end_seen = False
 
@@ -38,6 +40,8 @@ def wrap(module: ModuleType) -> None:
     for kind, _, method in (entry.partition(".") for entry in PIPELINES.get(name, ())):
         begins = functools.partial(_around, package=name.partition(".")[0])
         _replace(getattr(module, kind, None), method or "__iter__", begins)
+    if name == OPTIMIZER:
+        _replace(getattr(module, "Optimizer", None), "__init__", _heard)
     if name in FRAMEWORKS:
         from .frameworks import METHODS
 
@@ -69,13 +73,14 @@ def _exchange(owner: Any, name: str, there: Any, instead: Any) -> None:
 
 def unwrap() -> None:
     """Give each class its own method back where ours still stands there, and take back the hooks."""
-    global _loop
+    global _loop, _listening
     while _wrapped:
         owner, name, own, ours = _wrapped.pop()
         _exchange(owner, name, ours, own)
     while _hooks:
         _hooks.pop().remove()
     _unwrap_backward()
+    _listening = False
     loop, _loop = _loop, None
     if loop is not None:
         loop.close()
@@ -109,6 +114,18 @@ def _around(own: Callable[..., Iterator[Any]], package: str | None = None) -> Ca
     return __iter__
 
 
+def _heard(own: Callable[..., None]) -> Callable[..., None]:
+    """Return what has the steps of optimizers heard of from the first one on: now torch is complete."""
+
+    @functools.wraps(own)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - what tracebacks show
+        if not _is_worker():
+            _hear()
+        own(self, *args, **kwargs)
+
+    return __init__
+
+
 def _package_that_asks() -> str:
     """Return the package of the code that calls our caller."""
     import inspect  # only where such a loader is iterated: it takes milliseconds at the start of each interpreter
@@ -138,26 +155,39 @@ def loop_of_this_process() -> Loop:
     return _loop
 
 
-def _listen() -> None:
-    """Hear of every step of an optimizer, from the first iteration of a loader on, and until then of gradients."""
-    global _backward
-    if _hooks or "torch.optim.optimizer" not in sys.modules:
+def _hear() -> None:
+    """Hear of every step of an optimizer from now on."""
+    if _hooks or OPTIMIZER not in sys.modules:
         return
     from ..sources.optimizers import hear_steps, is_compiling
 
     compiling = is_compiling()
 
     def before(*_: Any) -> None:
-        if not compiling() and _loop is not None:
-            if _backward is not None:
-                _unwrap_backward()
-            _loop.before_update()
+        if compiling():
+            return
+        loop = loop_of_this_process() if _loop is None else _loop
+        if _backward is not None:
+            _unwrap_backward()
+        loop.before_update()
 
     def after(optimizer: Any, *_: Any) -> None:
         if _loop is not None and _loop.updating:  # which it is not where `before` was traced
             _loop.after_update(optimizer)
 
     _hooks.extend(hear_steps(before, after))
+
+
+def _listen() -> None:
+    """Hear of every step of an optimizer, from the first iteration of a loader on, and until then of gradients."""
+    global _backward, _listening
+    if _listening or OPTIMIZER not in sys.modules:
+        return
+    _listening = True
+    _hear()
+    from ..sources.optimizers import is_compiling
+
+    compiling = is_compiling()
 
     # torch before 2.6 or so does not call these hooks once something was compiled, and optimizers of other packages
     # have none.

@@ -52,10 +52,13 @@ FRAMEWORKS = (
 )
 """Modules of frameworks that `frameworks` knows more of."""
 
+OPTIMIZER = "torch.optim.optimizer"
+"""Module of the class that each optimizer of torch is one of: from the first one on their steps are heard of."""
+
 CALLING = ("torch.serialization", "accelerate.accelerator", "lightning.fabric.fabric", "lightning_fabric.fabric")
 """Modules with functions whose time `named` books under their names."""
 
-WRAPPED = frozenset((*ITERATED, *PIPELINES, *FRAMEWORKS, *CALLING))
+WRAPPED = frozenset((*ITERATED, *PIPELINES, *FRAMEWORKS, *CALLING, OPTIMIZER))
 
 
 def begin() -> None:

@@ -118,6 +118,26 @@ def before_model(seen: Sequence[Seen]) -> list[Seen]:
     return [one for one in beside(seen) if _is_before(one.stack, called)]
 
 
+def before_call(seen: Sequence[Seen]) -> list[Seen] | None:
+    """Return the stacks of what a loop without a loader does before it calls its model: it makes or awaits its batch.
+
+    None where no module was seen. Of the lines of a function from which the model is called the last one counts that is
+    not behind the one that has the gradients computed: those before it may evaluate. The loop's own lines count like
+    what they call.
+
+    Args:
+        seen: Of the steps.
+    """
+    gradients = {function: min(lines) for function, lines in _lines_to(_computes_gradients, seen).items()}
+    called = {
+        function: max((line for line in lines if line <= gradients.get(function, line)), default=min(lines))
+        for function, lines in _lines_to(_is_module, seen).items()
+    }
+    if not called:
+        return None
+    return [one for one in seen if _model_at(one.stack) is None and _is_before(one.stack, called)]
+
+
 def _lines_to(is_there: Callable[[Function], bool], seen: Sequence[Seen]) -> dict[Function, list[int]]:
     """Return the lines of the user's functions from which a function is got to; those that never do are left out."""
     lines: dict[Function, list[int]] = defaultdict(list)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...records import LoaderInfo, WorkerBatch
+from ...records import NO_LOADER, LoaderInfo, WorkerBatch
 from .dataloader import CANNOT_SET, describe, is_dataloader
 from .identity import SPLITS, remember, splits_itself
 from .in_flight import Company, InFlight
@@ -179,6 +179,13 @@ class LoaderProbe:
                 infos.append(self._tell(self._unless_silent(one, info) if info.probed and _workers(one) else info))
             self.in_loop = not self.has_workers and not any(_workers(other) for other in self._live())
             return next((info for info in infos if info.num_workers), infos[0])
+
+    def attach_none(self) -> LoaderInfo:
+        """Say that the loop asks no loader: what others may ask one for is no wait of its own."""
+        with self._lock:
+            self.in_loop = False
+            why_not = "the loop makes its batches itself, or takes them from a queue"
+            return self._tell(LoaderInfo(time_s=time.time(), kind=NO_LOADER, why_not=why_not))
 
     def detach(self) -> None:
         """Give every loader its own ``worker_init_fn`` back, where it still has ours. What was measured is kept."""

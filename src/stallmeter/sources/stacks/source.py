@@ -11,12 +11,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...records import BUCKETS, CodeLook
-from ...records.code import BUCKET_OF, IN_THE_LOOP, LONG_STEPS, STEPS, WARMUP
+from ...records.code import BEFORE_MODEL, BUCKET_OF, IN_THE_LOOP, LONG_STEPS, STEPS, WARMUP
 from ...records.code import DATA_WAIT as DATA_WAIT_BUCKET
 from ...timing.clock import StepClock
 from ...timing.ledger import CALLBACKS, CHECKPOINT, DATA_WAIT, LOGGING, OPTIMIZER, START, VALIDATION
 from ...window import Window
-from ..code.beside import after_gradients, before_model, beside, in_batches, in_sampler
+from ..code.beside import after_gradients, before_call, before_model, beside, in_batches, in_sampler
 from ..code.fold import Seen, fold
 from ..code.whose import Whose
 from .sampler import LONG_STEP, STEADY, WORK, Look, StackSampler, Wanted
@@ -60,7 +60,10 @@ SHORT_S = 0.2
 
 DRIFT = "step-time-drift"
 
-_RULE = {bucket: rule for rule, bucket in reversed(BUCKET_OF.items())} | {"start": "slow-start"}
+_RULE = {bucket: rule for rule, bucket in reversed(BUCKET_OF.items())} | {
+    "start": "slow-start",
+    BEFORE_MODEL: "input-bound",
+}
 
 Place = tuple[str, str, str]
 """Place, bucket and part of a look."""
@@ -268,6 +271,11 @@ class LoopLooks:
                 yield self._look((place[0], IN_THE_LOOP, place[2]), count, seen, batches)
         else:
             yield self._look(place, count, seen, seen)
+            asks_none = place[1] in (STEPS, LONG_STEPS) and self._window.loader.asks_none
+            before = before_call(seen) if asks_none else None
+            if before is not None:
+                part = "" if place[1] == STEPS else place[1]
+                yield self._look((place[0], BEFORE_MODEL, part), count, seen, before)
 
     def _look(self, place: Place, count: int, seen: Sequence[Seen], told: Sequence[Seen]) -> CodeLook:
         """Return what was seen at a place, of which only a part may be told."""

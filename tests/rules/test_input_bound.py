@@ -1,0 +1,103 @@
+"""input-bound where the loop asks no loader: looks at its stack tell what goes by before it calls its model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stallmeter.records import NO_LOADER, CodeLook, CodeSpot, LoaderInfo
+from stallmeter.records.code import BEFORE_MODEL, LONG_STEPS
+from stallmeter.records.diagnosis import Severity
+from stallmeter.rules import ALL_RULES
+from stallmeter.rules.compute_bound import ComputeBound
+from stallmeter.rules.evaluation import evaluate
+from stallmeter.rules.input_bound import InputBound
+from stallmeter.rules.slow_function import SlowFunction
+from stallmeter.window import Window
+
+from .test_slow_function import look
+from .windows import START_S, fires, ledger, silent, step, window
+
+NONE = LoaderInfo(time_s=START_S, kind=NO_LOADER)
+
+
+def before(*shares: float, call: str = "", seen: int = 200, part: str = "") -> CodeLook:
+    """A look in which functions take shares of the steps before these call their model."""
+    spots = [
+        CodeSpot(
+            file="data.py", line=10 + i, function=f"make_{i}", own=True, wall_s=share, calls=(call,) if call else ()
+        )
+        for i, share in enumerate(shares)
+    ]
+    return CodeLook(
+        time_s=START_S,
+        place="loop",
+        bucket=BEFORE_MODEL,
+        part=part,
+        rule="",
+        method="samples",
+        seen=seen,
+        wall_s=1.0,
+        spots=tuple(spots),
+    )
+
+
+def without_loader(*looks: CodeLook, info: LoaderInfo = NONE, times: list[float] | None = None) -> Window:
+    """100 s of steps that hold everything."""
+    none = {"forward_s": 0.0, "backward_s": 0.0, "optimizer_s": 0.0, "data_wait_s": 0.0}
+    times = times or [0.1] * 1000
+    steps = [step(i, total_s=s, compute_s=s, **none) for i, s in enumerate(times)]
+    buckets: dict[str, Any] = {"compute": sum(times), "data_wait": 0.0, "start": 0.0, "loop": 0.0}
+    return window(*steps, info, ledger(wall_s=sum(times), steps=len(times), **buckets), *looks)
+
+
+def test_names_the_function_that_holds_most_of_it() -> None:
+    found = fires(InputBound(), without_loader(before(0.3, 0.2)))
+    assert found.severity is Severity.CRITICAL
+    assert found.time_lost_s == pytest.approx(50.0)
+    assert found.location is not None
+    assert (found.location.function, found.location.share_pct) == ("make_0", pytest.approx(60.0))
+    assert found.advice[0].predicted_gain_pct == pytest.approx(100.0, rel=0.05)
+    assert "beside the loop" in found.advice[0].text
+    verdict = evaluate(ALL_RULES, without_loader(before(0.3, 0.2)))
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "input-bound"
+
+
+def test_what_is_awaited_is_made_by_others_already() -> None:
+    found = fires(InputBound(), without_loader(before(0.5, call="queue.Queue.get")))
+    assert "more threads or processes" in found.advice[0].text
+
+
+def test_a_small_part_of_the_steps_and_few_looks_are_nothing() -> None:
+    assert silent(InputBound(), without_loader(before(0.05)))
+    assert silent(InputBound(), without_loader(before(0.5, seen=30)))
+    assert silent(InputBound(), without_loader())
+    quick = without_loader(before(0.2), times=[0.004] * 2000)  # less than handing a batch over would cost
+    assert silent(InputBound(), quick)
+
+
+def test_long_steps_are_weighed_by_their_own_looks() -> None:
+    """One in ten steps waits for a burst: what it takes beyond three medians was looked at by itself."""
+    times = [0.01] * 9 + [0.3]
+    waits = without_loader(before(0.0), before(0.9, part=LONG_STEPS), times=times * 50)
+    assert fires(InputBound(), waits).time_lost_s == pytest.approx(0.9 * 50 * (0.3 - 0.03), rel=0.02)
+
+
+def test_the_steps_are_the_pace_only_where_looks_say_so() -> None:
+    assert silent(ComputeBound(), without_loader())
+    assert silent(ComputeBound(), without_loader(before(0.5)))
+    assert fires(ComputeBound(), without_loader(before(0.02)))
+    assert fires(ComputeBound(), without_loader(before()))
+
+
+def test_looks_of_a_loop_with_a_loader_do_not_count() -> None:
+    asked = LoaderInfo(time_s=START_S, kind="DataLoader", num_workers=2, probed=True)
+    assert silent(InputBound(), without_loader(before(0.5), info=asked))
+
+
+def test_it_alone_tells_what_is_prepared_before_the_model() -> None:
+    numpy = look(0.5, call="numpy.percentile", before=0.48)
+    assert silent(SlowFunction(), without_loader(numpy, before(0.5, call="numpy.percentile")))
+    assert fires(SlowFunction(), without_loader(look(0.5, call="numpy.histogram", after=0.5), before(0.01)))

@@ -1,0 +1,213 @@
+"""Programs that train and ask no loader: their optimizer's steps are the loop's, and looks tell what a batch takes."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+
+import pytest
+
+from stallmeter.records import NO_LOADER, LoaderInfo
+from stallmeter.timing.clock import StepClock
+from stallmeter.zero_code.updates import ENOUGH_UPDATES, LEAST_S, MOST_OTHERS, NoLoader, Updates
+
+from ..warm import NO_PICTURES, Forks
+from .programs import HEAD, TAIL
+from .test_auto import AUTO, Done, finish
+
+AT_ONCE = "from stallmeter.zero_code import updates; updates.LEAST_S = 0.0\n"
+
+BATCHES = """
+def make_batch():
+    time.sleep(0.002)
+    return torch.randn(4, 4)
+"""
+
+PROGRAMS = {
+    "calls": """
+        for _ in range(40):
+            update(make_batch())
+        """,
+    "a generator": """
+        def batches():
+            for _ in range(40):
+                yield make_batch()
+        for batch in batches():
+            update(batch)
+        """,
+    "a thread that asks the loader": """
+        import queue, threading
+        ready = queue.Queue(2)
+        def fill():
+            for _ in range(5):
+                for (batch,) in train:
+                    ready.put(batch)
+        filler = threading.Thread(target=fill)
+        filler.start()
+        for _ in range(40):
+            update(ready.get())
+        filler.join()
+        """,
+    "one batch of each iterator": """
+        for _ in range(40):
+            (batch,) = next(iter(train))
+            update(batch)
+        """,
+    "folds": """
+        for fold in range(3):
+            by = torch.optim.SGD(model.parameters(), lr=1e-3)
+            for _ in range(16):
+                update(make_batch(), by)
+            del by
+        """,
+    "then a loader": """
+        for _ in range(20):
+            update(make_batch())
+        for epoch in range(2):
+            for (batch,) in train:
+                update(batch)
+        """,
+    "validation": """
+        for index in range(40):
+            update(make_batch())
+            if index % 16 == 15:
+                with torch.no_grad():
+                    for (batch,) in validation:
+                        model(batch)
+                        time.sleep(0.01)
+        time.sleep(0.2)
+        """,
+    "two optimizers": """
+        other = torch.optim.SGD(model.parameters(), lr=1e-3)
+        for _ in range(20):
+            update(make_batch())
+            update(make_batch(), other)
+        """,
+}
+
+
+@pytest.fixture(scope="module")
+def done(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool], Done]:
+    """Each program, with and without."""
+    folder = tmp_path_factory.mktemp("programs")
+    found = {}
+    for name, text in PROGRAMS.items():
+        pair = {}
+        for measured in (False, True):
+            place = folder / f"{name} {measured}".replace(" ", "-")
+            place.mkdir()
+            before = NO_PICTURES + AUTO + AT_ONCE if measured else ""
+            pair[measured] = forks.start(before + HEAD + BATCHES + textwrap.dedent(text) + TAIL, cwd=place), place
+        for measured, (running, place) in pair.items():
+            found[name, measured] = finish(running, place)
+    return found
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_it_computes_the_same(done: dict[tuple[str, bool], Done], name: str) -> None:
+    off, on = done[name, False], done[name, True]
+    assert on.status == off.status == 0, on.stderr
+    assert "weights" in on.stdout
+    if name != "a thread that asks the loader":  # whose random numbers are drawn when it comes to it
+        assert on.stdout == off.stdout
+    assert "Traceback" not in on.stderr
+    assert "switched off" not in on.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("calls", 40 - ENOUGH_UPDATES),
+        ("a generator", 40 - ENOUGH_UPDATES),
+        ("a thread that asks the loader", 40 - ENOUGH_UPDATES),
+        ("one batch of each iterator", 40 - ENOUGH_UPDATES),
+        ("folds", 3 * 16 - ENOUGH_UPDATES),
+        ("then a loader", 20 - ENOUGH_UPDATES + 16),
+        ("validation", 40 - ENOUGH_UPDATES),
+        ("two optimizers", 20 - ENOUGH_UPDATES // 2),
+    ],
+)
+def test_its_steps(done: dict[tuple[str, bool], Done], name: str, steps: int) -> None:
+    """What follows the last update is no step, however long the program goes on."""
+    found = done[name, True]
+    assert len(found.steps) == steps
+    assert found.ledger.steps == steps
+    assert sum(found.ledger.buckets.values()) == pytest.approx(found.ledger.wall_s)
+    if name in ("calls", "a generator"):
+        assert found.ledger.buckets["data_wait"] < 0.1 * found.ledger.buckets["compute"]
+        assert found.steps[-1].total_s >= 0.002
+
+
+def test_that_no_loader_is_asked_is_said(done: dict[tuple[str, bool], Done]) -> None:
+    for name in ("calls", "a generator", "a thread that asks the loader"):
+        infos = [record for record in done[name, True].records if isinstance(record, LoaderInfo)]
+        assert infos[-1].kind == NO_LOADER, name
+
+
+def test_validation_beside_it_is_booked(done: dict[tuple[str, bool], Done]) -> None:
+    buckets = done["validation", True].ledger.buckets
+    assert buckets["validation"] > 0.05
+
+
+def test_a_loader_that_comes_later_makes_the_steps(done: dict[tuple[str, bool], Done]) -> None:
+    steps = done["then a loader", True].steps
+    assert [step.samples for step in steps[-16:]] == [4] * 16
+    assert steps[0].samples is None
+
+
+def test_a_small_fit_is_no_training() -> None:
+    now_s = [0.0]
+    counted = Updates(lambda: now_s[0])
+    assert not any(counted.are_enough() for _ in range(10 * ENOUGH_UPDATES))
+    now_s[0] = LEAST_S
+    assert counted.are_enough()
+    assert not counted.are_enough()  # it begins anew
+
+
+class Optimizer:
+    """Anything that can be referred to weakly."""
+
+
+def test_an_optimizer_that_steps_no_more_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = StepClock.__new__(StepClock)
+    clock.worked = True
+    asked: list[int] = []
+    monkeypatch.setattr(NoLoader, "__next__", lambda _: asked.append(1))
+    steps = Updates()
+    steps.begin(clock, iter(NoLoader()))
+    first, second, third = Optimizer(), Optimizer(), Optimizer()
+    steps.after(first)
+    assert (len(asked), clock.worked) == (1, False)
+    for _ in range(MOST_OTHERS - 1):
+        steps.after(second)
+    assert len(asked) == 1
+    steps.after(second)
+    assert len(asked) == 2
+    del second
+    steps.after(third)  # the one that made them is gone
+    assert len(asked) == 3
+    steps.end()
+    steps.after(third)
+    assert len(asked) == 3
+
+
+def test_what_makes_the_batches_is_named(forks: Forks, tmp_path: Path) -> None:
+    """Looks see it in the steps: nobody times a wait."""
+    text = """
+        def wait_for_batch():
+            time.sleep(0.012)
+            return torch.randn(4, 4)
+        net = torch.nn.Sequential(torch.nn.Linear(4, 4), model)
+        for _ in range(150):
+            batch = wait_for_batch()
+            optimizer.zero_grad()
+            net(batch).sum().backward()
+            optimizer.step()
+        """
+    running = forks.start(NO_PICTURES + AUTO + AT_ONCE + HEAD + textwrap.dedent(text), cwd=tmp_path)
+    found = finish(running, tmp_path)
+    assert found.status == 0, found.stderr
+    (folder,) = (tmp_path / "runs").iterdir()
+    primary = json.loads((folder / "diagnosis.json").read_text(encoding="utf-8"))["primary"]
+    assert primary["rule"] == "input-bound"
+    assert primary["location"]["function"] == "wait_for_batch"
