@@ -97,8 +97,13 @@ def test_a_loop_without_a_loader_makes_or_awaits_its_batch_before_it_calls_the_m
     assert found == [own, asleep, for_evaluation]
 
 
-def test_a_model_that_is_seen_nowhere_has_nothing_before_it():
-    assert before_call([_at((MAIN, 18)), _at((MAIN, 20), (BACK, 1), (ENGINE, 1))]) is None
+def test_before_a_model_that_no_look_has_met_only_what_is_surely_none_of_it_counts():
+    gradients, asleep = _at((MAIN, 20), (BACK, 1), (ENGINE, 1)), _at((MAIN, 18), (EMA, 4), sleeps=True)
+    awaits = _at((MAIN, 18), (Function("Queue.get", "queue.py", False, "queue.Queue.get", "queue", True), 1))
+    assert before_call([_at((MAIN, 18)), gradients]) is None
+    assert before_call([asleep, awaits, _at((MAIN, 18)), gradients]) == [asleep, awaits]
+    assert before_call([asleep, _at((MAIN, 21), (EMA, 4), sleeps=True), gradients]) == [asleep]
+    assert before_call([asleep, awaits]) == [asleep, awaits]
     assert before_call(TRAINING) == []
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -93,6 +94,9 @@ class Loop:
         self._probed: object = None
         """The loader whose workers are probed, before the run has started."""
         self._tries = 0
+        # Whoever holds it makes, starts or drops the run. Nobody waits for it: of two threads that train, the other one
+        # asks again at its next update, and what would be dropped is used.
+        self._deciding = threading.Lock()
         self._alone = Updates()
         """Makes the steps where no loader does."""
         self._turns: Turns | None = None
@@ -156,7 +160,8 @@ class Loop:
             stack = turns.clock.ledger.stack
             if len(stack) > 1 and stack[-1] in WAITS:
                 return True
-        if self.monitor is not None and turns is not None and not turns.has() and turns.clock.open:
+        elsewhere = self.monitor is not None and turns is not None and not turns.has()
+        if elsewhere and turns is not None and (turns.clock.open or self._alone.make_steps):
             return True  # beside the loop, in another thread
         return are_loops_claimed(run)
 
@@ -175,9 +180,12 @@ class Loop:
 
     def _prepare(self, loader: Any) -> None:
         """Put a run together before anything is known: workers are probed from their start or not at all."""
-        if self.run is None and self._tries < MOST_TRIES:
-            self._tries += 1
-            self._assemble()
+        if self.run is None and self._tries < MOST_TRIES and self._deciding.acquire(blocking=False):
+            try:
+                self._tries += 1
+                self._assemble()
+            finally:
+                self._deciding.release()
         run = self.run
         if run is None:
             return
@@ -282,16 +290,18 @@ class Loop:
 
     def _adopt_updates(self) -> None:
         """Time the loop by its updates from now on: nobody here asks a loader for batches."""
-        if self._is_not_ours():
+        if self._is_not_ours() or not self._deciding.acquire(blocking=False):
             return
-        if self.run is None:
-            self._assemble()
-        run, turns = self.run, self._turns
-        if run is None or turns is None or not turns.take():
-            return
-        run.loaders.ask_none()
-        self._alone.begin(run.clock, iter(self._watch_begun(NoLoader(), "train")))
-        self._start(run)
+        try:
+            if self.run is None:
+                self._assemble()
+            run, turns = self.run, self._turns
+            if self.monitor is None and run is not None and turns is not None and turns.take():
+                run.loaders.ask_none()
+                self._alone.begin(run.clock, iter(self._watch_begun(NoLoader(), "train")))
+                self._start(run)
+        finally:
+            self._deciding.release()
 
     def _decide(self) -> None:
         """What has been asked for batches on this thread is what is trained on."""
@@ -316,6 +326,13 @@ class Loop:
 
     def _adopt(self, found: list[Iteration]) -> None:
         """Time iterations as training from now on, and from their beginning."""
+        if self._deciding.acquire(blocking=False):
+            try:
+                self._time(found)
+            finally:
+                self._deciding.release()
+
+    def _time(self, found: list[Iteration]) -> None:
         self._alone.end()
         late = self.run is None
         if late:
@@ -428,8 +445,12 @@ class Loop:
             self._known.learn_validation(iteration.loader)
         if self.monitor is None:
             others = [other for other in self._alive(self._undecided) if other is not iteration]
-            if not others and run is not None:
-                self._discard(run)
+            if not others and run is not None and self._deciding.acquire(blocking=False):
+                try:
+                    if self.monitor is None:  # else another thread has begun to train meanwhile
+                        self._discard(run)
+                finally:
+                    self._deciding.release()
         elif run is not None and turns is not None and turns.has() and enough and iteration.fetches:
             untouched = run.clock.ledger.last <= iteration.began
             if untouched:

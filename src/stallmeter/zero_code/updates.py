@@ -47,6 +47,11 @@ class Updates:
         self._optimizer: Callable[[], object] = lambda: None
         self._others = 0
 
+    @property
+    def make_steps(self) -> bool:
+        """Whether the steps are made of updates now."""
+        return self._steps is not None
+
     def are_enough(self) -> bool:
         """Count one more update that goes with no loader; returns whether it is time to make steps of them."""
         if not self._count:

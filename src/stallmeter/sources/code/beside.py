@@ -121,21 +121,32 @@ def before_model(seen: Sequence[Seen]) -> list[Seen]:
 def before_call(seen: Sequence[Seen]) -> list[Seen] | None:
     """Return the stacks of what a loop without a loader does before it calls its model: it makes or awaits its batch.
 
-    None where no module was seen. Of the lines of a function from which the model is called the last one counts that is
-    not behind the one that has the gradients computed: those before it may evaluate. The loop's own lines count like
-    what they call.
+    Of the lines of a function from which the model is called the last one counts that is not behind the one that has
+    the gradients computed: those before it may evaluate. The loop's own lines count like what they call. A model that
+    no look has met is either quick or made of plain functions: then only what is asleep or in other libraries counts.
 
     Args:
         seen: Of the steps.
+
+    Returns:
+        None where there is no sign of a model, nor of such a wait.
     """
     gradients = {function: min(lines) for function, lines in _lines_to(_computes_gradients, seen).items()}
     called = {
         function: max((line for line in lines if line <= gradients.get(function, line)), default=min(lines))
         for function, lines in _lines_to(_is_module, seen).items()
     }
-    if not called:
-        return None
-    return [one for one in seen if _model_at(one.stack) is None and _is_before(one.stack, called)]
+    if called:
+        return [one for one in seen if _model_at(one.stack) is None and _is_before(one.stack, called)]
+    waits = [one for one in seen if _is_elsewhere(one.stack)]
+    return [one for one in waits if not gradients or _is_before(one.stack, gradients)] or None
+
+
+def _is_elsewhere(stack: Sequence[Frame]) -> bool:
+    """Whether what a stack does is surely no model: it sleeps, or is in a library that is none of torch's."""
+    if not stack or any(frame.function.package == "torch" for frame in stack):
+        return False
+    return stack[-1].sleeps or not stack[-1].function.own
 
 
 def _lines_to(is_there: Callable[[Function], bool], seen: Sequence[Seen]) -> dict[Function, list[int]]:
