@@ -26,6 +26,7 @@ def look(
     seen: int = 200,
     call: str = SAVES,
     before: float = 0.0,
+    apart: float = 0.0,
     after: float = 0.0,
     others: tuple[CodeSpot, ...] = (),
 ) -> CodeLook:
@@ -42,6 +43,7 @@ def look(
         wall_s=1.0,
         beside=(*others, spot) if share else (),
         before=(replace(spot, wall_s=before),) if before else (),
+        apart=(replace(spot, wall_s=apart),) if apart else (),
         after=(replace(spot, wall_s=after),) if after else (),
     )
 
@@ -97,6 +99,17 @@ def test_what_computes_with_numpy_before_the_model_belongs_to_the_batch():
     assert "prepares the batch" in found.summary
     assert "into the dataset or the collate function (meter.py:12)" in found.advice[0].text
     assert found.advice[0].predicted_gain_pct == pytest.approx(100.0, rel=0.05)
+
+
+@pytest.mark.parametrize("call", ["random.Random.choices", "re.sub"])
+def test_so_does_what_the_standard_library_is_needed_for(call):
+    assert "prepares the batch" in fires(SlowFunction(), each(look(0.5, call=call, before=0.48))).summary
+    assert silent(SlowFunction(), each(look(0.5, call="threading.Event.wait", before=0.48)))
+
+
+def test_what_comes_before_model_and_gradients_of_another_function_is_part_of_neither():
+    assert "prepares the batch" in fires(SlowFunction(), each(look(0.5, call="", before=0.5, apart=0.48))).summary
+    assert silent(SlowFunction(), each(look(0.5, call="", before=0.5, apart=0.2)))
 
 
 @pytest.mark.parametrize("call", ["", "torch.nn.functional.interpolate"])

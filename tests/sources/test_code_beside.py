@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stallmeter.sources.code.beside import after_gradients, before_call, before_model, beside, in_batches, in_sampler
+from stallmeter.sources.code.beside import (
+    after_gradients,
+    before_call,
+    before_model,
+    before_training,
+    beside,
+    in_batches,
+    in_sampler,
+)
 from stallmeter.sources.code.fold import Frame, Seen
 from stallmeter.sources.code.whose import Function
 
@@ -85,6 +93,37 @@ def test_what_is_called_from_a_line_before_the_model_prepares_the_batch():
     before, outer = _at((MAIN, 20), (STEP, 30), (EMA, 4)), _at((MAIN, 19), (EMA, 4), (NORM, 2))
     later = [_at((MAIN, 20), (STEP, 32), (EMA, 4)), _at((MAIN, 20), (STEP, 31), (EMA, 4)), _at((MAIN, 20), (STEP, 30))]
     assert before_model([*TRAINING, before, outer, *later]) == [before, outer]
+
+
+def test_what_comes_before_a_call_that_holds_model_and_gradients_is_no_part_of_them():
+    """The loop's first model call plays a game; what the step itself does before the model may be trained through."""
+    plays = _at((MAIN, 17), (UPDATE, 5), (CALL, 1), (NET, 6))
+    drawn, asleep = _at((MAIN, 19), (EMA, 4)), _at((MAIN, 19), (EMA, 5), sleeps=True)
+    within = _at((MAIN, 20), (STEP, 30), (EMA, 4))
+    assert before_training([*TRAINING, plays, drawn, asleep, within]) == [drawn]
+    assert before_model([*TRAINING, plays, drawn, asleep, within]) == [drawn, asleep, within]
+
+
+def test_a_step_that_an_optimizer_calls_prepares_its_batch_too():
+    """As Lightning's do: all of the step is a closure to the optimizer."""
+    closure = ((MAIN, 20), (HOOK, 1))
+    model, drawn = _at(*closure, (STEP, 31), (CALL, 1), (NET, 6)), _at(*closure, (STEP, 30), (EMA, 4))
+    assert before_model([model, drawn]) == [drawn]
+    assert before_model([model, _at((MAIN, 20), (HOOK, 1), (LION, 6))]) == []
+
+
+def test_where_model_and_gradients_are_two_calls_the_first_call_of_the_model_counts():
+    encodes, decodes = _at((MAIN, 20), (CALL, 1), (NET, 6)), _at((MAIN, 22), (CALL, 1), (NET, 6))
+    gradients, between = _at((MAIN, 23), (BACK, 1), (ENGINE, 1)), _at((MAIN, 21), (EMA, 4))
+    seen = [encodes, decodes, gradients, between]
+    assert before_model(seen) == before_training(seen) == before_call(seen) == []
+
+
+def test_a_model_that_is_called_without_gradients_is_not_the_one_that_is_trained():
+    no_grad = _torch("no_grad.decorate_context", "utils/_contextlib.py")
+    evaluated = _at((MAIN, 15), (no_grad, 1), (UPDATE, 5), (CALL, 1), (NET, 6))
+    model, gradients, made = _at((MAIN, 20), (CALL, 1), (NET, 6)), _at((MAIN, 21), (BACK, 1)), _at((MAIN, 18), (EMA, 4))
+    assert before_call([evaluated, model, gradients, made]) == [made]
 
 
 def test_a_loop_without_a_loader_makes_or_awaits_its_batch_before_it_calls_the_model():

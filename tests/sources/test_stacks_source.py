@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+from types import CodeType
+from typing import Any
 
 import pytest
 
-from stallmeter.records import BUCKETS, LedgerRecord, StepRecord
+from stallmeter.records import BUCKETS, NO_LOADER, LedgerRecord, LoaderInfo, StepRecord
+from stallmeter.records.code import BEFORE_MODEL
 from stallmeter.sources.code.whose import Whose
 from stallmeter.sources.stacks.sampler import LONG_STEP, STEADY, Look, StackSampler
 from stallmeter.sources.stacks.source import ENOUGH, LoopLooks
 from stallmeter.sources.stacks.tally import Reading, Tally
 from stallmeter.timing.clock import StepClock
-from stallmeter.timing.ledger import CALLBACKS, CHECKPOINT, COMPUTE, START, Ledger
+from stallmeter.timing.ledger import CALLBACKS, CHECKPOINT, COMPUTE, H2D, START, Ledger
 from stallmeter.window import Window
 
 
@@ -158,6 +161,43 @@ def test_long_steps_are_a_place_of_their_own(rig):
     assert (look.place, look.bucket, look.rule) == ("loop", "long steps", "step-outliers")
 
 
+def _of_line(function: Any, number: int) -> tuple[CodeType, int]:
+    """Return a place on a stack: a function, in one of its lines, counted from 1."""
+    code = function.__code__
+    begins = {line: at for at, _, line in code.co_lines() if line and line > code.co_firstlineno}
+    return code, begins[sorted(begins)[number - 1]]
+
+
+def test_a_hook_around_the_copy_prepares_the_batch(rig):
+    """Lightning's on_before_batch_transfer, say, which no line of the user's calls."""
+    _window_of(rig, 40, 0.01, 0.01)
+    rig.sample(0.0)
+    _see(rig, H2D, slow, times=30)
+    _see(rig, COMPUTE, quick, times=30)
+    for _ in range(10):
+        stack = ((_see.__code__, 0), _of_line(dozes, 1))
+        rig._sampler.looks.append(Look(H2D, STEADY, 10_000_000, stack))
+    (look,) = rig.sample(1.0)
+    assert look.bucket == "steps"
+    assert [spot.function for spot in look.apart] == [spot.function for spot in look.before] == ["slow"]
+
+
+def test_without_a_loader_what_comes_before_the_model_is_told(rig):
+    module = compile("def call(): pass", "/x/site-packages/torch/nn/modules/module.py", "exec")
+    model = next(code for code in module.co_consts if hasattr(code, "co_code"))
+    rig._window.append(LoaderInfo(time_s=0.0, kind=NO_LOADER))
+    _window_of(rig, 40, 0.01, 0.01)
+    rig.sample(0.0)
+    for code, line, times in ((slow.__code__, 1, 30), (model, 2, 10)):
+        for _ in range(times):
+            stack = (_of_line(dozes, line), (code, 0))
+            rig._sampler.looks.append(Look(COMPUTE, STEADY, 10_000_000, stack))
+    looks = {look.bucket: look for look in rig.sample(1.0)}
+    assert [spot.function for spot in looks[BEFORE_MODEL].spots] == ["slow"]
+    assert looks[BEFORE_MODEL].wall_s == pytest.approx(0.4)
+    assert looks[BEFORE_MODEL].rule == "input-bound"
+
+
 def test_a_slow_start_names_the_slowest_call_and_import(rig):
     _see(rig, START, slow, times=20)
     module = compile("pass", "/x/site-packages/heavy/__init__.py", "exec")
@@ -183,10 +223,7 @@ def test_under_a_framework_who_called_it_owns_nothing_of_what_it_calls(monkeypat
 
 
 def test_a_line_that_asks_to_sleep_is_known_by_its_source():
-    code = dozes.__code__
-    begins = {line: at for at, _, line in code.co_lines() if line and line > code.co_firstlineno}
-    first, second = (begins[line] for line in sorted(begins)[:2])
     tally = Tally()
-    for at in (first, second):
-        tally.add(Look(COMPUTE, STEADY, 10, ((slow.__code__, 0), (dozes.__code__, at))))
+    for line in (1, 2):
+        tally.add(Look(COMPUTE, STEADY, 10, ((slow.__code__, 0), _of_line(dozes, line))))
     assert [one.stack[-1].sleeps for one in Reading(Whose()).seen([tally])] == [True, False]

@@ -121,6 +121,9 @@ class CodeLook:
     backward pass nor a function that calls these. The largest first; bounded; empty where no module was seen."""
     before: tuple[CodeSpot, ...] = ()
     """Of `beside`, what steps do before they call the model, from an earlier line. The largest first; bounded."""
+    apart: tuple[CodeSpot, ...] = ()
+    """Of `before`, what comes before a call that holds both the model and its gradients, and does not sleep. The
+    largest first; bounded."""
     after: tuple[CodeSpot, ...] = ()
     """Functions of the user's that steps call once they have their gradients, from a later line, with what they call of
     the model. No optimizer, and no sleep. The largest first; bounded; empty where no module was seen."""

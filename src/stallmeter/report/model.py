@@ -165,7 +165,7 @@ class Report:
     step_time_s: Stats | None
     data_wait_s: Stats | None
     data_wait_share_pct: float | None
-    """Of the training time, which is the wall time without the start."""
+    """Of the training time, which is the wall time without the start; None where the loop asks no loader."""
     samples_per_s: float | None
     steps_per_s: float | None
     loader: LoaderInfo | None
@@ -344,8 +344,8 @@ def summarize(
         coverage_pct=window.ledger.coverage_pct,
         ledger=() if ledger is None else _shares(ledger),
         step_time_s=window.steps.step_time_s,
-        data_wait_s=window.steps.data_wait_s,
-        data_wait_share_pct=window.ledger.host_wait_share_pct,
+        data_wait_s=None if window.loader.asks_none else window.steps.data_wait_s,
+        data_wait_share_pct=None if window.loader.asks_none else window.ledger.host_wait_share_pct,
         samples_per_s=window.ledger.samples_per_s,
         steps_per_s=window.ledger.steps_per_s,
         loader=window.loader.info,

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TextIO
 
 from ..errors import MissingPackageError
+from ..records import NO_LOADER
 from ..records.diagnosis import Diagnosis, Evidence, Severity
 from ..records.stats import Stats
 from ..records.steps import END
@@ -361,7 +362,8 @@ def _workers(report: Report) -> Iterator[tuple[str, str]]:
         facts += [f"batch {loader.batch_size}"] if loader.batch_size is not None else []
         facts += [f"prefetch {loader.prefetch_factor}"] if loader.prefetch_factor is not None else []
         facts += [f"pin_memory {str(loader.pin_memory).lower()}"] if loader.pin_memory is not None else []
-        facts += [f"workers not probed: {loader.why_not}"] if not loader.probed and loader.why_not else []
+        why_not = loader.why_not if loader.kind == NO_LOADER else f"workers not probed: {loader.why_not}"
+        facts += [str(why_not)] if not loader.probed and loader.why_not else []
         yield "loader", ", ".join(facts)
     if cost is not None:
         parts = (("CPU", cost.cpu_s), ("blocked", cost.blocked_s), ("queued for a CPU", cost.run_queue_s))

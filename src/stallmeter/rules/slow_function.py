@@ -8,7 +8,8 @@ package that it spends it in trains nothing, or the step has its gradients by th
 training thread's stack. What lies below a module's call, in the backward pass or in a collective is the model's, and so
 are the functions that call these. A function that is called from a later line than the one that has the gradients
 computed is neither a loss nor part of a batch, whatever it spends its time in, the model included. One that is called
-from an earlier line than the model, and computes with a package that no gradient flows through, prepares the batch.
+from an earlier line than the model, and computes with a package that no gradient flows through, prepares the batch; so
+does one that is called, whatever it computes, before a function that holds both the model and its gradients.
 Looks into steps of usual length, and into what long steps take beyond three medians, are weighed by the time that the
 ledger and the steps hold of each. Rare long steps are step-outliers' to tell.
 
@@ -17,10 +18,11 @@ file, can go to a thread. What prepares a batch belongs to the dataset or the co
 beside the steps.
 
 **When it is wrong.** Between the call of the model and the gradients a function whose time is spent in code of its own,
-in torch or in NumPy is not blamed: it may be the loss. Nor is one before the model in code of its own or in torch, one
-after the gradients that sleeps, which may stand for a device, or what stands in the loop itself. Where no optimizer of
-torch was heard of, a function may be one. compute-bound names the place of all of them. Programs without modules are
-not judged, nor are those on a GPU, where the host waits for the device in whatever asks for a result.
+in torch or in NumPy is not blamed: it may be the loss. Nor is one before the model in code of its own or in torch
+where the same function has the gradients computed, one after the gradients that sleeps, which may stand for a device,
+or what stands in the loop itself. Where no optimizer of torch was heard of, a function may be one. compute-bound names
+the place of all of them. Programs without modules are not judged, nor are those on a GPU, where the host waits for the
+device in whatever asks for a result.
 
 **References.** XProf calls other host work in a step moderate from 3 % and high from 15 %
 (`op_stats_to_input_pipeline_analysis.cc`).
@@ -29,6 +31,7 @@ not judged, nor are those on a GPU, where the host waits for the device in whate
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -49,7 +52,37 @@ TRAINS_NOTHING = frozenset(
 )
 """Packages that draw, count, read, write or send: a step can do without them, now and then."""
 
-PREPARE = frozenset(("librosa", "nltk", "numpy", "scipy", "soundfile", "spacy", "tokenizers", "transformers"))
+PASSES_ON = frozenset(
+    [
+        "abc",
+        "asyncio",
+        "concurrent",
+        "contextlib",
+        "copy",
+        "enum",
+        "functools",
+        "gc",
+        "inspect",
+        "multiprocessing",
+        "queue",
+        "selectors",
+        "signal",
+        "threading",
+        "time",
+        "types",
+        "typing",
+        "warnings",
+        "weakref",
+    ]
+)
+"""Parts of the standard library that wait, or through which a program calls anything, torch included."""
+
+PREPARE = frozenset(
+    (
+        *("librosa", "nltk", "numpy", "scipy", "soundfile", "spacy", "tokenizers", "transformers"),
+        *(sys.stdlib_module_names - PASSES_ON),
+    )
+)
 """Packages through which no gradient flows, and which a batch is prepared with."""
 
 
@@ -122,6 +155,8 @@ class SlowFunction:
 
     def _prepares(self, one: BesideModel) -> bool:
         """Whether it comes before the model, and what it makes cannot be trained through: it belongs to the batch."""
+        if one.apart_s >= self.most * one.seconds:
+            return True
         package = one.spot.calls[0].partition(".")[0] if one.spot.calls else ""
         return package in PREPARE and one.before_s >= self.most * one.seconds
 

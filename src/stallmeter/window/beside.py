@@ -34,6 +34,8 @@ class BesideModel:
     """Looks that met it, about."""
     before_s: float = 0.0
     """Of `seconds`, before a step called its model."""
+    apart_s: float = 0.0
+    """Of `before_s`, before a call that holds both the model and its gradients."""
     after_s: float = 0.0
     """Of `seconds`, once a step had its gradients."""
 
@@ -95,6 +97,7 @@ def beside_model(
     """
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     before: dict[tuple[str, str], float] = defaultdict(float)
+    apart: dict[tuple[str, str], float] = defaultdict(float)
     after: dict[tuple[str, str], float] = defaultdict(float)
     seen: dict[tuple[str, str], list[tuple[float, CodeSpot]]] = defaultdict(list)
     samples: dict[tuple[str, str], float] = defaultdict(float)
@@ -110,7 +113,7 @@ def beside_model(
             seconds[key] += share * part_s
             seen[key].append((share * part_s, spot))
             samples[key] += share * look.seen
-        for parts_s, spots in ((before, look.before), (after, look.after)):
+        for parts_s, spots in ((before, look.before), (apart, look.apart), (after, look.after)):
             for spot in spots:
                 parts_s[spot.file, spot.function] += spot.wall_s / look.wall_s * part_s
     work_s = _work_s(ledger)
@@ -123,6 +126,7 @@ def beside_model(
             share_of_steps_pct=min(100.0, 100.0 * seconds[key] / work_s),
             samples=round(samples[key]),
             before_s=before[key],
+            apart_s=apart[key],
             after_s=after[key],
         )
         for key in sorted(seconds, key=lambda key: (seconds[key], key), reverse=True)

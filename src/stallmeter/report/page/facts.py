@@ -108,7 +108,7 @@ def key_figures(report: Report) -> tuple[KeyFigure, ...]:
         KeyFigure(
             "Data wait, of the training time",
             *_split(wording.percent(report.data_wait_share_pct)),
-            f"{wording.seconds(typical)} a step, p95 {wording.seconds(long)}",
+            f"{wording.seconds(typical)} a step, p95 {wording.seconds(long)}" if wait else "not timed",
         ),
         _workers(report),
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 from .fold import Frame, Seen, owner
 from .whose import Function
@@ -30,6 +31,9 @@ BACKWARD = "torch/_tensor.py"
 
 GRADIENTS, OPTIMIZERS = "torch/autograd/", "torch/optim/"
 """Folders of what computes gradients, and of what takes a step along them."""
+
+NO_GRADIENTS = "torch/utils/_contextlib.py"
+"""On the stack of what is decorated with ``no_grad``: an evaluation, or a model that is averaged."""
 
 TIMED = "stallmeter/"
 """What asks for a batch in the loop's place, and times that."""
@@ -71,16 +75,16 @@ def _asks_sampler(function: Function) -> bool:
     return function.file == LOADER and function.name.endswith(NEXT_INDEX)
 
 
-def beside(seen: Sequence[Seen]) -> list[Seen]:
+def beside(seen: Sequence[Seen], *, modules: bool = False) -> list[Seen]:
     """Return the stacks whose time is the user's own and no part of the model; none where no module was seen.
 
     A model made of plain functions cannot be told from what stands beside it.
 
     Args:
         seen: Of the steps.
+        modules: Whether it is known otherwise that none of it is such a model.
     """
     training: set[Function] = set()
-    modules = False
     for one in seen:
         at = _model_at(one.stack)
         if at is not None:
@@ -114,16 +118,27 @@ def before_model(seen: Sequence[Seen]) -> list[Seen]:
     Args:
         seen: Of the steps.
     """
-    called = {function: min(lines) for function, lines in _lines_to(_is_module, seen).items()}
+    called = _calls_of_model(seen)
     return [one for one in beside(seen) if _is_before(one.stack, called)]
+
+
+def before_training(seen: Sequence[Seen]) -> list[Seen]:
+    """Return which of these come before a call that holds both the model and its gradients: no part of either.
+
+    Those that sleep are left out: that may stand for a device.
+
+    Args:
+        seen: Of the steps.
+    """
+    whole = _calls_of_training(seen)
+    return [one for one in beside(seen) if _is_before(one.stack, whole) and not one.stack[-1].sleeps]
 
 
 def before_call(seen: Sequence[Seen]) -> list[Seen] | None:
     """Return the stacks of what a loop without a loader does before it calls its model: it makes or awaits its batch.
 
-    Of the lines of a function from which the model is called the last one counts that is not behind the one that has
-    the gradients computed: those before it may evaluate. The loop's own lines count like what they call. A model that
-    no look has met is either quick or made of plain functions: then only what is asleep or in other libraries counts.
+    The loop's own lines count like what they call. A model that no look has met is either quick or made of plain
+    functions: then only what is asleep or in other libraries counts.
 
     Args:
         seen: Of the steps.
@@ -131,15 +146,39 @@ def before_call(seen: Sequence[Seen]) -> list[Seen] | None:
     Returns:
         None where there is no sign of a model, nor of such a wait.
     """
-    gradients = {function: min(lines) for function, lines in _lines_to(_computes_gradients, seen).items()}
-    called = {
-        function: max((line for line in lines if line <= gradients.get(function, line)), default=min(lines))
-        for function, lines in _lines_to(_is_module, seen).items()
-    }
+    called = _calls_of_model(seen)
     if called:
         return [one for one in seen if _model_at(one.stack) is None and _is_before(one.stack, called)]
+    gradients = {function: min(lines) for function, lines in _lines_to(_computes_gradients, seen).items()}
     waits = [one for one in seen if _is_elsewhere(one.stack)]
     return [one for one in waits if not gradients or _is_before(one.stack, gradients)] or None
+
+
+def _calls_of_model(seen: Sequence[Seen]) -> dict[Function, int]:
+    """Return the lines from which functions of the user's call the model to train it; the first, where that is open.
+
+    A function may call it for other reasons before: to evaluate, or to play a game.
+    """
+    first = {function: min(lines) for function, lines in _lines_to(_is_module, seen).items()}
+    return first | _calls_of_training(seen)
+
+
+def _calls_of_training(seen: Sequence[Seen]) -> dict[Function, int]:
+    """Return the lines from which functions call another that has both the model called and its gradients computed."""
+    model, gradients = _calls_to(_is_module, seen), _calls_to(_computes_gradients, seen)
+    both = {function: calls & gradients.get(function, set()) for function, calls in model.items()}
+    return {function: min(line for line, _ in calls) for function, calls in both.items() if calls}
+
+
+def _calls_to(is_there: Callable[[Function], bool], seen: Sequence[Seen]) -> dict[Function, set[tuple[int, Function]]]:
+    """Return the calls of the user's functions to others of theirs through which a function is got to, by caller."""
+    calls: dict[Function, set[tuple[int, Function]]] = defaultdict(set)
+    for one in seen:
+        path = _path_to(is_there, one.stack)
+        for caller, callee in pairwise(path):
+            if caller.function.own and callee.function.own:
+                calls[caller.function].add((caller.line, callee.function))
+    return calls
 
 
 def _is_elsewhere(stack: Sequence[Frame]) -> bool:
@@ -153,11 +192,16 @@ def _lines_to(is_there: Callable[[Function], bool], seen: Sequence[Seen]) -> dic
     """Return the lines of the user's functions from which a function is got to; those that never do are left out."""
     lines: dict[Function, list[int]] = defaultdict(list)
     for one in seen:
-        at = next((i for i, frame in enumerate(one.stack) if is_there(frame.function)), 0)
-        for frame in one.stack[:at]:
+        for frame in _path_to(is_there, one.stack):
             if frame.function.own:
                 lines[frame.function].append(frame.line)
     return lines
+
+
+def _path_to(is_there: Callable[[Function], bool], stack: Sequence[Frame]) -> Sequence[Frame]:
+    """Return the frames of a stack above the first of a function; none where it is not on it, or without gradients."""
+    path = stack[: next((i for i, frame in enumerate(stack) if is_there(frame.function)), 0)]
+    return () if any(frame.function.file.startswith(NO_GRADIENTS) for frame in path) else path
 
 
 def _innermost(stack: Sequence[Frame], functions: Mapping[Function, int]) -> int | None:
@@ -168,7 +212,7 @@ def _is_before(stack: Sequence[Frame], called: Mapping[Function, int]) -> bool:
     around = _innermost(stack, called)
     if around is None or stack[around].line >= called[stack[around].function]:
         return False
-    return not _is_of_an_optimizer(stack)
+    return not _is_of_an_optimizer(stack[around:])  # a framework may have an optimizer call the whole step
 
 
 def _is_after(stack: Sequence[Frame], computed: Mapping[Function, int]) -> bool:
@@ -176,7 +220,7 @@ def _is_after(stack: Sequence[Frame], computed: Mapping[Function, int]) -> bool:
     if around is None or stack[around].line <= computed[stack[around].function] or stack[-1].sleeps:
         return False
     begun = next((frame for frame in stack[around + 1 :] if frame.function.own or _is_model(frame.function)), None)
-    if begun is None or not begun.function.own or _is_of_an_optimizer(stack):
+    if begun is None or not begun.function.own or _is_of_an_optimizer(stack[around:]):
         return False
     return not any(frame.function.file.startswith(RANKS) for frame in stack if not frame.function.own)
 

@@ -14,9 +14,17 @@ from ...records import BUCKETS, CodeLook
 from ...records.code import BEFORE_MODEL, BUCKET_OF, IN_THE_LOOP, LONG_STEPS, STEPS, WARMUP
 from ...records.code import DATA_WAIT as DATA_WAIT_BUCKET
 from ...timing.clock import StepClock
-from ...timing.ledger import CALLBACKS, CHECKPOINT, DATA_WAIT, LOGGING, OPTIMIZER, START, VALIDATION
+from ...timing.ledger import CALLBACKS, CHECKPOINT, DATA_WAIT, H2D, LOGGING, OPTIMIZER, START, VALIDATION
 from ...window import Window
-from ..code.beside import after_gradients, before_call, before_model, beside, in_batches, in_sampler
+from ..code.beside import (
+    after_gradients,
+    before_call,
+    before_model,
+    before_training,
+    beside,
+    in_batches,
+    in_sampler,
+)
 from ..code.fold import Seen, fold
 from ..code.whose import Whose
 from .sampler import LONG_STEP, STEADY, WORK, Look, StackSampler, Wanted
@@ -89,7 +97,7 @@ class LoopLooks:
         self._whose = whose
         self._reading: Reading | None = None
         self._sampler = StackSampler(clock, own_slot)
-        self._tallies: dict[tuple[Place, int], Tally] = defaultdict(Tally)
+        self._tallies: dict[tuple[Place, int], Tally] = {}
         """By place and slot of the ledger."""
         self._first: list[Look] = []
         """Into steps that may be no steady ones."""
@@ -221,7 +229,8 @@ class LoopLooks:
     def _add(self, look: Look, phase: int) -> None:
         place = self._place(look.slot, phase)
         if place is not None:
-            self._tallies[place, look.slot].add(look)
+            tally = self._tallies.setdefault((place, look.slot), Tally(self._ledger.slots[look.slot][0]))
+            tally.add(look)
 
     def _place(self, slot: int, phase: int) -> Place | None:
         bucket, name = self._ledger.slots[slot]
@@ -264,23 +273,30 @@ class LoopLooks:
         self._told[place] = count, time_s
         if self._reading is None:
             self._reading = Reading(self._whose or Whose.of_program())
-        seen = self._reading.seen(tallies)
+        copied = self._reading.seen(tally for tally in tallies if tally.bucket == H2D)
+        seen = [*copied, *self._reading.seen(tally for tally in tallies if tally.bucket != H2D)]
         if place[1] == DATA_WAIT_BUCKET:
             yield self._look(place, count, seen, in_sampler(seen))
             if batches := in_batches(seen):
                 yield self._look((place[0], IN_THE_LOOP, place[2]), count, seen, batches)
         else:
-            yield self._look(place, count, seen, seen)
+            yield self._look(place, count, seen, seen, copied)
             asks_none = place[1] in (STEPS, LONG_STEPS) and self._window.loader.asks_none
             before = before_call(seen) if asks_none else None
             if before is not None:
                 part = "" if place[1] == STEPS else place[1]
                 yield self._look((place[0], BEFORE_MODEL, part), count, seen, before)
 
-    def _look(self, place: Place, count: int, seen: Sequence[Seen], told: Sequence[Seen]) -> CodeLook:
-        """Return what was seen at a place, of which only a part may be told."""
+    def _look(
+        self, place: Place, count: int, seen: Sequence[Seen], told: Sequence[Seen], copied: Sequence[Seen] = ()
+    ) -> CodeLook:
+        """Return what was seen at a place, of which only a part may be told.
+
+        What is seen while a framework copies a batch is a hook of the user's that prepares it.
+        """
         folded = fold(told)
         own_work = seen if place[1] in (STEPS, LONG_STEPS) else []
+        hooks = [one for one in beside(copied, modules=True) if not one.stack[-1].sleeps] if own_work else []
         return CodeLook(
             time_s=time.time(),
             place=place[0],
@@ -293,6 +309,13 @@ class LoopLooks:
             spots=folded.spots,
             stacks=folded.stacks[:SHOWN_STACKS],
             beside=fold(beside(own_work)).spots,
-            before=fold(before_model(own_work)).spots,
+            before=fold(_joined(before_model(own_work), hooks)).spots,
+            apart=fold(_joined(before_training(own_work), hooks)).spots,
             after=fold(after_gradients(own_work, optimizer=self._ledger.acc[OPTIMIZER] > 0)).spots,
         )
+
+
+def _joined(one: Sequence[Seen], other: Sequence[Seen]) -> list[Seen]:
+    """Return what is in either, each once."""
+    known = {id(seen) for seen in one}
+    return [*one, *(seen for seen in other if id(seen) not in known)]

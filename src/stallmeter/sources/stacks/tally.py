@@ -28,9 +28,14 @@ _SLEEP = re.compile(r"\bsleep\(")
 
 
 class Tally:
-    """The looks at one place. For one thread."""
+    """The looks at one place. For one thread.
 
-    def __init__(self) -> None:
+    Args:
+        bucket: Of the ledger, as far as all of them are of one.
+    """
+
+    def __init__(self, bucket: int | None = None) -> None:
+        self.bucket = bucket
         self.count = 0
         """How many looks."""
         self.wall_ns = 0
