@@ -101,3 +101,12 @@ def test_it_alone_tells_what_is_prepared_before_the_model() -> None:
     numpy = look(0.5, call="numpy.percentile", before=0.48)
     assert silent(SlowFunction(), without_loader(numpy, before(0.5, call="numpy.percentile")))
     assert fires(SlowFunction(), without_loader(look(0.5, call="numpy.histogram", after=0.5), before(0.01)))
+
+
+def test_what_grows_is_told_by_step_time_drift() -> None:
+    """A replay that is sorted anew for each batch, and grows: what it took at the beginning is left."""
+    growing = without_loader(before(0.5), times=[0.02 + 0.0001 * i for i in range(1000)])
+    assert silent(InputBound(), growing)
+    verdict = evaluate(ALL_RULES, growing)
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "step-time-drift"

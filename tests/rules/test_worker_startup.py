@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stallmeter.records import Fork
+from stallmeter.records import Fork, WorkerBatch
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.worker_startup import WorkerStartup
@@ -102,3 +102,48 @@ def test_first_steps_that_do_something_else() -> None:
     assert silent(WorkerStartup(), forked(1.5, 0.0))
     assert silent(WorkerStartup(), forked(0.5, 1.0, start_method="spawn"))
     assert silent(WorkerStartup(), forked(0.5, 1.0, persistent_workers=True))
+
+
+def batches(starts: int, *, first_s: float = 1.2, others_s: float = 0.2, workers: int = 2) -> list[WorkerBatch]:
+    """Each worker makes ten batches, then another one takes its place."""
+    return [
+        WorkerBatch(
+            worker=worker,
+            time_s=float(start),
+            wall_s=others_s if index else first_s,
+            cpu_s=others_s,
+            idle_s=0.0 if index else None,
+        )
+        for start in range(starts)
+        for worker in range(workers)
+        for index in range(10)
+    ]
+
+
+def again(starts: int, count: int = 1, wait_s: float = 40.0, **options: Any) -> Window:
+    """A run of so many epochs in which workers start so often, and the loop waits in its steps."""
+    info = replace(loader(), num_workers=2, probed=True, start_method="fork")
+    made = replace(ledger(worker_startup=0.0, start=0.0, data_wait=wait_s), epochs=count)
+    return window(*(step(i, data_wait_s=0.02) for i in range(100)), info, *batches(starts, **options), made)
+
+
+def test_workers_that_start_within_an_epoch_are_waited_for_in_its_steps() -> None:
+    """A loader in an endless loop of the program's own: to the run it is one epoch."""
+    found = fires(WorkerStartup(), again(31))
+    assert found.time_lost_s == pytest.approx(30.0)
+    assert "within an epoch" in found.title
+    assert "persistent_workers=True" in found.advice[0].text
+    assert found.advice[0].predicted_gain_pct is not None
+    verdict = evaluate(ALL_RULES, again(31))
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "worker-startup"
+
+
+def test_it_is_no_more_than_what_the_loop_waited() -> None:
+    assert fires(WorkerStartup(), again(31, wait_s=12.0)).time_lost_s == pytest.approx(12.0)
+
+
+def test_one_start_an_epoch_is_none_within() -> None:
+    assert silent(WorkerStartup(), again(31, count=31))
+    assert silent(WorkerStartup(), again(3))
+    assert silent(WorkerStartup(), again(31, first_s=0.21))

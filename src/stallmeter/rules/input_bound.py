@@ -33,7 +33,7 @@ from ..records import CodeSpot
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..window import BeforeModel, Window
 from ..workers.forecast import Outlook, forecast
-from ..workers.gains import Gain, gain_without
+from ..workers.gains import Gain, gain_without, part_that_grew
 from ..workers.pipeline import CHEAPER, counted_by_the_library
 from .frameworks import Setting, said
 from .rule import threshold
@@ -54,6 +54,7 @@ class InputBound:
         "ledger.training_s",
         "loader.asks_none",
         "loader.num_workers",
+        "steps.drift",
         "loader.info",
     )
     family: ClassVar[str] = "input"
@@ -62,6 +63,7 @@ class InputBound:
     quick_s: float = threshold(0.003, "s", "A batch made in less costs no more than its hand-over would")
     gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
     critical_pct: float = threshold(20.0, "%", "XProf calls a program highly input-bound from 20 %")
+    grown: float = threshold(0.5, "1", "Most of what comes before the model: it is step-time-drift's to tell")
     min_samples: float = threshold(20.0, "looks", "a share of all of them is then known to a fifth, one standard error")
 
     def check(self, window: Window) -> Diagnosis | None:
@@ -108,6 +110,8 @@ class InputBound:
         share = window.ledger.training_share_pct(found.seconds)
         each_s = found.seconds / max(1, record.steps)
         if share is None or share < self.warn_pct or each_s < self.quick_s or found.samples < self.min_samples:
+            return None
+        if part_that_grew(window, found.seconds) >= self.grown:
             return None
         error = 1.28 / math.sqrt(found.samples)  # what a share of so many looks is known to, in 8 of 10 cases
         gain = gain_without(window, found.seconds, least=1.0 - error, most=1.0 + error)

@@ -38,7 +38,7 @@ from typing import ClassVar
 from ..records import CodeSpot
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..window import BesideModel, Window
-from ..workers.gains import Gain, gain_without
+from ..workers.gains import Gain, gain_without, part_that_grew
 from .rule import threshold
 
 TRAINS_NOTHING = frozenset(
@@ -121,7 +121,7 @@ class SlowFunction:
         share = window.ledger.training_share_pct(lost_s)
         if share is None or share < self.warn_pct or lost_s < self.min_lost_s or found.samples < self.min_samples:
             return None
-        if self._grows(window, lost_s):
+        if part_that_grew(window, lost_s) >= self.grown:
             return None
         # What a share of so many looks is known to, in 8 of 10 cases.
         error = 1.28 / math.sqrt(found.samples)
@@ -159,13 +159,6 @@ class SlowFunction:
             return True
         package = one.spot.calls[0].partition(".")[0] if one.spot.calls else ""
         return package in PREPARE and one.before_s >= self.most * one.seconds
-
-    def _grows(self, window: Window, lost_s: float) -> bool:
-        """Whether most of it was added in the course of the run."""
-        drift, record = window.steps.drift, window.ledger.record
-        if drift is None or record is None:
-            return False
-        return drift.excess_s * record.steps >= self.grown * lost_s
 
 
 def _rarer(spot: CodeSpot, gain: Gain) -> tuple[Advice, ...]:

@@ -8,7 +8,9 @@ than forked, or with a slow `worker_init_fn` this is the largest part of the wai
 exceeds the steady wait, from the ledger. `workers.fork_s`: seconds in which forks held the training thread, with what
 other packages do around a fork. `steps.epochs.copying_s`: what a fork leaves behind. It shares the program's memory
 with the workers, and what the first step writes is copied page by page; it counts where the optimizer takes longer in
-the first steps of epochs than in 95 % of the others.
+the first steps of epochs than in 95 % of the others. `workers.starts`: where a loader's workers start more often than
+there are epochs (an endless loop around it, or a shorter one of several loaders that is begun anew), their first
+batches beyond others, at most the data wait.
 
 **Advice.** Keep the workers (`persistent_workers=True`); not where the dataset's state has to be read anew each
 epoch. Then fork instead of spawn, where no thread or CUDA context forbids it; then lighten what a worker imports and
@@ -31,6 +33,17 @@ from ..window import Window
 from ..workers.gains import gain_without
 from .rule import threshold
 
+_OF_THE_WAIT = (
+    "batch-handoff",
+    "fetch-stall",
+    "input-bound",
+    "prep-stall",
+    "slow-batches",
+    "too-few-workers",
+    "too-many-workers",
+)
+"""Rules that take the first batches of workers for usual ones."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStartup:
@@ -49,30 +62,39 @@ class WorkerStartup:
     optional: ClassVar[tuple[str, ...]] = (
         "workers.forks",
         "workers.fork_s",
+        "workers.starts",
         "steps.epochs.copying_s",
     )
     rules_out: ClassVar[str] = "more workers"
 
     warn_pct: float = threshold(10.0, "%", "Our measurement, benchmarks/faults: healthy forked runs stay below 7 %")
+    min_starts: float = threshold(3.0, "starts", "our choice: beyond one in each epoch; fewer may be looks at a batch")
+    most: float = threshold(0.5, "1", "Most of the data wait: what else explains it comes after this")
     fork_wait_s: float = threshold(0.1, "s", "A fork of a large training process takes some 10 ms; 0.1 s is a wait")
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the start-up's share of training with the threshold."""
         waited, epochs = window.spent.bucket_s("worker_startup") or 0.0, window.ledger.epochs or 0
         copying = self._copying_s(window, epochs)
-        lost = waited + copying
+        again, within = self._within_epochs(window, epochs)
+        lost = waited + copying + within
         share = window.ledger.training_share_pct(lost) or 0.0
-        if not window.loader.num_workers or epochs < 2 or share < self.warn_pct:
+        if not (window.loader.num_workers or again) or epochs + again < 2 or share < self.warn_pct:
             return None
         held = self._held_by_forks(window, waited)
         once = bool(window.loader.info and window.loader.info.persistent_workers)
+        once = once and not again
         title = "Workers take long to start" if once else self.title
+        title = "Workers start again and again within an epoch" if within > 0.5 * lost else title
+        wait_s = window.spent.bucket_s("data_wait") or 0.0
+        each_s = lost if once else lost / max(1, epochs)
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING,
             title="Starting workers waits for another package's fork handler" if held else title,
             summary=f"{share:.0f} % of the training time went into starting workers, "
-            + ("once: they live on between epochs." if once else f"{lost / epochs:.2f} s an epoch.")
+            + ("once: they live on between epochs." if once else f"{each_s:.2f} s an epoch.")
+            + (f" {within:.1f} s of it in {again} starts within an epoch, while the loop waits." if again else "")
             + (f" Forks held the training thread for {window.workers.fork_s or 0.0:.1f} s of it." if held else "")
             + (
                 f" In {copying:.1f} s of it first steps copied memory that forks share."
@@ -85,14 +107,26 @@ class WorkerStartup:
             evidence=(
                 Evidence("worker start-up, share of training time", share, "%", self.warn_pct, "benchmarks/faults"),
                 Evidence(
-                    "worker start-up" if once else "worker start-up per epoch", lost / (1 if once else epochs), "s"
+                    "worker start-up" if once else "worker start-up per epoch",
+                    lost / (1 if once else max(1, epochs)),
+                    "s",
                 ),
                 Evidence("forks held the training thread", window.workers.fork_s or 0.0, "s"),
                 *((Evidence("first steps of epochs, beyond others", copying, "s"),) if copying else ()),
+                *((Evidence("starts beyond one an epoch", float(again), "starts"),) if again else ()),
             ),
-            advice=self._advice(window, lost, held=held),
+            advice=self._advice(window, waited + copying, within, held=held),
+            supersedes=_OF_THE_WAIT if within >= self.most * wait_s else (),
             culprit="a fork handler of another package" if held else None,
         )
+
+    def _within_epochs(self, window: Window, epochs: int) -> tuple[int, float]:
+        """How often workers started where no epoch began, and what the loop waited for their first batches."""
+        starts = window.workers.starts
+        again = 0 if starts is None else starts.times - max(1, epochs)
+        if starts is None or again < self.min_starts:
+            return 0, 0.0
+        return again, min(again * starts.excess_s, window.spent.bucket_s("data_wait") or 0.0)
 
     def _copying_s(self, window: Window, epochs: int) -> float:
         """Seconds that first steps of epochs took longer because memory was copied that a fork shares."""
@@ -107,7 +141,7 @@ class WorkerStartup:
         typical = statistics.median(f.wall_s for f in window.workers.forks)
         return typical >= self.fork_wait_s and (window.workers.fork_s or 0.0) >= 0.5 * lost
 
-    def _advice(self, window: Window, lost: float, *, held: bool) -> tuple[Advice, ...]:
+    def _advice(self, window: Window, lost: float, within: float, *, held: bool) -> tuple[Advice, ...]:
         loader, epochs = window.loader.info, window.ledger.epochs or 1
         advice = []
         if held:
@@ -128,15 +162,14 @@ class WorkerStartup:
                     interval_pct=gain.interval_pct,
                 )
             )
-        if loader is None or not loader.persistent_workers:
+        if loader is None or not loader.persistent_workers or within:
             # The first epoch's start stays; it may be the longest, with cold caches, or the shortest.
-            gain = gain_without(
-                window, lost * (epochs - 1) / epochs, least=0.85, most=1.05, in_steps=False, starts_workers=True
-            )
+            saved = lost * (epochs - 1) / epochs + within
+            gain = gain_without(window, saved, least=0.85, most=1.05, in_steps=False, starts_workers=True)
             advice.append(
                 Advice.of(
                     "Set persistent_workers=True in the DataLoader.",
-                    expect="Workers that start once, not each epoch.",
+                    expect="Workers that start once, not each time the loader is iterated.",
                     limit="Not for data that must be read anew each epoch.",
                     gain_pct=gain.pct,
                     interval_pct=gain.interval_pct,

@@ -31,6 +31,16 @@ IDLE_SHARE = 0.1
 """A worker with less than this share of a fair share makes hardly any."""
 
 
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """How often a loader's workers started, and what their first batch takes beyond others."""
+
+    times: int
+    """All of them together count as one."""
+    excess_s: float
+    """Mean time of a worker for its first batch, beyond the mean of its others."""
+
+
 @dataclass(slots=True)
 class OneLoader:
     """One loader's batches."""
@@ -40,6 +50,10 @@ class OneLoader:
     batches: Reservoir[WorkerBatch] = field(init=False)
     by_worker: Counter[int] = field(default_factory=Counter)
     """How many batches each worker has made, with the present number of workers."""
+    firsts: int = 0
+    """Batches that were a worker's first."""
+    firsts_s: float = 0.0
+    """What those took."""
 
     def __post_init__(self) -> None:
         self.batches = Reservoir(self.size)
@@ -67,6 +81,16 @@ class OneLoader:
         known = [(b.wall_s, max(0.0, b.idle_s - TURNAROUND_S)) for b in self.batches.items if b.idle_s is not None]
         total = sum(wall + idle for wall, idle in known)
         return sum(wall for wall, _ in known) / total if len(known) >= MIN_BATCHES and total > 0 else None
+
+    @property
+    def starts(self) -> Starts | None:
+        """How often its workers started; None where that cannot be told."""
+        others = [b.service_s for b in self.batches.items if b.idle_s is not None]
+        workers = (self.info.num_workers if self.info else None) or 0
+        if not workers or not self.firsts or len(others) < MIN_BATCHES:
+            return None
+        excess_s = self.firsts_s / self.firsts - sum(others) / len(others)
+        return Starts(self.firsts // workers, max(0.0, excess_s))
 
     @property
     def idle_workers(self) -> int | None:
@@ -105,15 +129,20 @@ class Pace:
             return
         if one.info is not None and one.info.num_workers != info.num_workers:
             one.by_worker.clear()
+            one.firsts, one.firsts_s = 0, 0.0
         one.info = info
 
     def add_batch(self, batch: WorkerBatch) -> None:
         """Take a batch of a worker."""
         self.memo.changes += 1
         one = self._one(batch.loader)
-        if one is not None:
-            one.batches.add(batch)
-            one.by_worker[batch.worker] += 1
+        if one is None:
+            return
+        one.batches.add(batch)
+        one.by_worker[batch.worker] += 1
+        if batch.idle_s is None and batch.worker >= 0:
+            one.firsts += 1
+            one.firsts_s += batch.service_s
 
     def infos(self) -> dict[int, LoaderInfo]:
         """Return the settings of all loaders by their numbers."""
@@ -134,6 +163,12 @@ class Pace:
     def leading(self) -> OneLoader:
         """What is known of the loader that sets the pace."""
         return self._loaders.get(self.number) or OneLoader(self._size)
+
+    @property
+    def starts(self) -> Starts | None:
+        """Of the loader whose workers take longest to start, all of their starts together."""
+        known = [starts for one in self._loaders.values() if (starts := one.starts) is not None]
+        return max(known, key=lambda starts: starts.times * starts.excess_s, default=None)
 
     @property
     def certain(self) -> bool:

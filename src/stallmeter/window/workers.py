@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from ..records import Fork, WorkerBatch, WorkerMemory, WorkerWaits
 from ..records.stats import Reservoir, Stats, stats
 from .memo import Memo
-from .pace import MIN_BATCHES, Pace
+from .pace import MIN_BATCHES, Pace, Starts
 from .waits import WaitSignals
 
 FORKS = 1024
@@ -93,6 +93,11 @@ class WorkerSignals:
     def idle(self) -> int | None:
         """Workers that made no batch, or hardly any, while others made many."""
         return self.memo("idle", lambda: self._pace.leading.idle_workers)
+
+    @property
+    def starts(self) -> Starts | None:
+        """How often workers started, and what their first batches take beyond others; of the loader that lost most."""
+        return self.memo("starts", lambda: self._pace.starts)
 
     @property
     def forks(self) -> Sequence[Fork]:

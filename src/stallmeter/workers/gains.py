@@ -45,6 +45,14 @@ class Gain:
 UNKNOWN = Gain()
 
 
+def part_that_grew(window: Window, seconds: float) -> float:
+    """Return which part (0 to 1) of some seconds of the steps was added in the course of the run."""
+    drift, ledger = window.steps.drift, window.ledger.record
+    if drift is None or ledger is None or seconds <= 0:
+        return 0.0
+    return min(1.0, drift.excess_s * ledger.steps / seconds)
+
+
 def gain_without(
     window: Window,
     saved_s: float | None,
