@@ -106,7 +106,8 @@ def test_what_comes_before_a_call_that_holds_model_and_gradients_is_no_part_of_t
 
 def test_a_step_that_an_optimizer_calls_prepares_its_batch_too():
     """As Lightning's do: all of the step is a closure to the optimizer."""
-    closure = ((MAIN, 20), (HOOK, 1))
+    enabled = _torch("context_decorator.<locals>.decorate_context", "utils/_contextlib.py")
+    closure = ((MAIN, 20), (HOOK, 1), (enabled, 1))
     model, drawn = _at(*closure, (STEP, 31), (CALL, 1), (NET, 6)), _at(*closure, (STEP, 30), (EMA, 4))
     assert before_model([model, drawn]) == [drawn]
     assert before_model([model, _at((MAIN, 20), (HOOK, 1), (LION, 6))]) == []
@@ -144,6 +145,17 @@ def test_before_a_model_that_no_look_has_met_only_what_is_surely_none_of_it_coun
     assert before_call([asleep, _at((MAIN, 21), (EMA, 4), sleeps=True), gradients]) == [asleep]
     assert before_call([asleep, awaits]) == [asleep, awaits]
     assert before_call(TRAINING) == []
+
+
+def test_of_two_calls_in_one_line_the_one_that_is_made_first_is_before():
+    """``self(users, self.draw(items))``, and ``loss.backward(); log(loss)``."""
+    draws, calls = Frame(STEP, 31, at=10), Frame(STEP, 31, at=20)
+    model = Seen((Frame(MAIN, 20), calls, Frame(CALL, 1), Frame(NET, 6)), 0.1)
+    drawn = Seen((Frame(MAIN, 20), draws, Frame(EMA, 4)), 0.1)
+    logged = Seen((Frame(MAIN, 20), Frame(STEP, 33, at=50), Frame(UPDATE, 4)), 0.1)
+    seen = [*TRAINING[1:], model, drawn, logged]
+    assert before_model(seen) == [drawn]
+    assert after_gradients(seen) == [logged]
 
 
 def test_of_several_backward_passes_the_last_one_counts():

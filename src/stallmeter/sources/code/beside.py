@@ -32,11 +32,15 @@ BACKWARD = "torch/_tensor.py"
 GRADIENTS, OPTIMIZERS = "torch/autograd/", "torch/optim/"
 """Folders of what computes gradients, and of what takes a step along them."""
 
-NO_GRADIENTS = "torch/utils/_contextlib.py"
-"""On the stack of what is decorated with ``no_grad``: an evaluation, or a model that is averaged."""
+SWITCHES = "torch/utils/_contextlib.py"
+"""On the stack of what is decorated with ``no_grad``: an evaluation, or a model that is averaged. Who calls that trains
+nothing there. Closures of optimizers are decorated with ``enable_grad``."""
 
 TIMED = "stallmeter/"
 """What asks for a batch in the loop's place, and times that."""
+
+Where = tuple[int, int]
+"""Line, and place in the code; `Frame.where`."""
 
 LOADER, NEXT_INDEX = "torch/utils/data/dataloader.py", "._next_index"
 """Where a loader of torch asks its sampler, and by the end of which method's name."""
@@ -154,7 +158,7 @@ def before_call(seen: Sequence[Seen]) -> list[Seen] | None:
     return [one for one in waits if not gradients or _is_before(one.stack, gradients)] or None
 
 
-def _calls_of_model(seen: Sequence[Seen]) -> dict[Function, int]:
+def _calls_of_model(seen: Sequence[Seen]) -> dict[Function, Where]:
     """Return the lines from which functions of the user's call the model to train it; the first, where that is open.
 
     A function may call it for other reasons before: to evaluate, or to play a game.
@@ -163,21 +167,23 @@ def _calls_of_model(seen: Sequence[Seen]) -> dict[Function, int]:
     return first | _calls_of_training(seen)
 
 
-def _calls_of_training(seen: Sequence[Seen]) -> dict[Function, int]:
+def _calls_of_training(seen: Sequence[Seen]) -> dict[Function, Where]:
     """Return the lines from which functions call another that has both the model called and its gradients computed."""
     model, gradients = _calls_to(_is_module, seen), _calls_to(_computes_gradients, seen)
     both = {function: calls & gradients.get(function, set()) for function, calls in model.items()}
     return {function: min(line for line, _ in calls) for function, calls in both.items() if calls}
 
 
-def _calls_to(is_there: Callable[[Function], bool], seen: Sequence[Seen]) -> dict[Function, set[tuple[int, Function]]]:
+def _calls_to(
+    is_there: Callable[[Function], bool], seen: Sequence[Seen]
+) -> dict[Function, set[tuple[Where, Function]]]:
     """Return the calls of the user's functions to others of theirs through which a function is got to, by caller."""
-    calls: dict[Function, set[tuple[int, Function]]] = defaultdict(set)
+    calls: dict[Function, set[tuple[Where, Function]]] = defaultdict(set)
     for one in seen:
         path = _path_to(is_there, one.stack)
         for caller, callee in pairwise(path):
             if caller.function.own and callee.function.own:
-                calls[caller.function].add((caller.line, callee.function))
+                calls[caller.function].add((caller.where, callee.function))
     return calls
 
 
@@ -188,36 +194,40 @@ def _is_elsewhere(stack: Sequence[Frame]) -> bool:
     return stack[-1].sleeps or not stack[-1].function.own
 
 
-def _lines_to(is_there: Callable[[Function], bool], seen: Sequence[Seen]) -> dict[Function, list[int]]:
+def _lines_to(is_there: Callable[[Function], bool], seen: Sequence[Seen]) -> dict[Function, list[Where]]:
     """Return the lines of the user's functions from which a function is got to; those that never do are left out."""
-    lines: dict[Function, list[int]] = defaultdict(list)
+    lines: dict[Function, list[Where]] = defaultdict(list)
     for one in seen:
         for frame in _path_to(is_there, one.stack):
             if frame.function.own:
-                lines[frame.function].append(frame.line)
+                lines[frame.function].append(frame.where)
     return lines
 
 
 def _path_to(is_there: Callable[[Function], bool], stack: Sequence[Frame]) -> Sequence[Frame]:
-    """Return the frames of a stack above the first of a function; none where it is not on it, or without gradients."""
+    """Return the frames of a stack above the first of a function; none where it is not on it.
+
+    Those above a call that switches gradients on or off are left out.
+    """
     path = stack[: next((i for i, frame in enumerate(stack) if is_there(frame.function)), 0)]
-    return () if any(frame.function.file.startswith(NO_GRADIENTS) for frame in path) else path
+    switched = [i for i, frame in enumerate(path) if frame.function.file.startswith(SWITCHES)]
+    return path[switched[-1] :] if switched else path
 
 
-def _innermost(stack: Sequence[Frame], functions: Mapping[Function, int]) -> int | None:
+def _innermost(stack: Sequence[Frame], functions: Mapping[Function, Where]) -> int | None:
     return next((i for i in reversed(range(len(stack))) if stack[i].function in functions), None)
 
 
-def _is_before(stack: Sequence[Frame], called: Mapping[Function, int]) -> bool:
+def _is_before(stack: Sequence[Frame], called: Mapping[Function, Where]) -> bool:
     around = _innermost(stack, called)
-    if around is None or stack[around].line >= called[stack[around].function]:
+    if around is None or stack[around].where >= called[stack[around].function]:
         return False
     return not _is_of_an_optimizer(stack[around:])  # a framework may have an optimizer call the whole step
 
 
-def _is_after(stack: Sequence[Frame], computed: Mapping[Function, int]) -> bool:
+def _is_after(stack: Sequence[Frame], computed: Mapping[Function, Where]) -> bool:
     around = _innermost(stack, computed)
-    if around is None or stack[around].line <= computed[stack[around].function] or stack[-1].sleeps:
+    if around is None or stack[around].where <= computed[stack[around].function] or stack[-1].sleeps:
         return False
     begun = next((frame for frame in stack[around + 1 :] if frame.function.own or _is_model(frame.function)), None)
     if begun is None or not begun.function.own or _is_of_an_optimizer(stack[around:]):

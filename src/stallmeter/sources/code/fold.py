@@ -46,8 +46,15 @@ class Frame:
     function: Function
     line: int = 0
     """Of the call to the next frame; of the innermost one, of what it does. 0 where that is not known."""
+    at: int = field(default=0, compare=False)
+    """Of that call, its place in the function's code: of two calls in one line the one that is made first is before."""
     sleeps: bool = field(default=False, compare=False)
     """Whether that line asks to sleep, as far as its source is at hand. Only the user's own innermost one is asked."""
+
+    @property
+    def where(self) -> tuple[int, int]:
+        """How far its function has come: by the line, and in it by the code."""
+        return self.line, self.at
 
 
 @dataclass(frozen=True, slots=True)

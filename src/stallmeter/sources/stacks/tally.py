@@ -74,7 +74,7 @@ class Reading:
         return [Seen(self._frames(stack), ns / 1e9) for tally in tallies for stack, ns in tally.items()]
 
     def _frames(self, stack: Stack) -> tuple[Frame, ...]:
-        frames = [Frame(_imported(self._whose.code(code)), self._lines.line(code, at)) for code, at in stack]
+        frames = [Frame(_imported(self._whose.code(code)), self._lines.line(code, at), at) for code, at in stack]
         if frames and frames[-1].function.own:
             frames[-1] = replace(frames[-1], sleeps=_sleeps(stack[-1][0].co_filename, frames[-1].line))
         driver = next((i for i, frame in enumerate(frames) if frame.function.file.startswith(DRIVERS)), 0)
