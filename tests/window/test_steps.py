@@ -170,3 +170,16 @@ def test_first_steps_of_epochs_are_bounded():
     made = epochs(3 * OPENERS, 0.05, num_workers=0, steps=1)
     assert made.steps.step_time_s is not None
     assert made.steps.step_time_s.count <= OPENERS
+
+
+def test_long_steps_are_counted_where_they_are_recorded():
+    """The while of a save is recorded in full, the rest one row in two: thinned alike, half of the saves were gone."""
+    steps = []
+    for i in range(400):
+        long = i % 40 == 39
+        every = 1 if i % 40 >= 32 else 2
+        if every == 1 or i // 8 % 2:
+            steps.append(step(i, total_s=1.0 if long else 0.01, forward_s=0.99 if long else 0.0, every=every))
+    found = window(*steps, ledger(wall_s=20.0, steps=400, start=0.0, data_wait=0.0)).steps.outliers(3.0)
+    assert found is not None
+    assert found.count == 10

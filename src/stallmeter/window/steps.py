@@ -198,15 +198,18 @@ class StepSignals:
         body, ledger = self.body_s, self._ledger.record
         if body is None or body.median <= 0 or ledger is None:
             return None
-        above = [b for s in self.steady if (b := own_s(s)) >= factor * body.median]
-        stride = max(self._steady.stride, ledger.steps // max(1, len(self.steady)))
+        # Of a loop that is slow for a while all steps of that while are recorded: each stands for as many as it was one
+        # of. To thin them to one rate would leave most of the rare ones out, which are the slow ones.
+        seen = self._without_long(self._steady.items) or self.steady
+        scale = max(1, ledger.steps // sum(s.every for s in seen)) if seen else 1
+        above = [(b, scale * s.every) for s in seen if (b := own_s(s)) >= factor * body.median]
         # The ledger knows exactly how much all steps took beyond their median; a sample may overstate it.
         total = sum(ledger.buckets.get(name, 0.0) for name in BODY)
         most = max(0.0, total - ledger.steps * body.median)
         return Outliers(
-            count=len(above) * stride,
-            excess_s=min(most, stride * sum(b - body.median for b in above)),
-            longest_s=max((b for b in (*above, *map(own_s, self.slowest)) if above), default=0.0),
+            count=sum(times for _, times in above),
+            excess_s=min(most, sum(times * (b - body.median) for b, times in above)),
+            longest_s=max((b for b in (*(b for b, _ in above), *map(own_s, self.slowest)) if above), default=0.0),
         )
 
     def _describe(self, name: str, of: Callable[[StepRecord], float | None]) -> Stats | None:
