@@ -79,6 +79,16 @@ PROGRAMS = {
                         time.sleep(0.01)
         time.sleep(0.2)
         """,
+    "then a framework": """
+        from contextlib import nullcontext
+        import sys
+        claim_loops = getattr(sys.modules.get("stallmeter.engine.run"), "claim_loops", nullcontext)
+        for _ in range(20):
+            update(make_batch())
+        with claim_loops():
+            for _ in range(10):
+                update(make_batch())
+        """,
     "two optimizers": """
         other = torch.optim.SGD(model.parameters(), lr=1e-3)
         for _ in range(20):
@@ -125,6 +135,7 @@ def test_it_computes_the_same(done: dict[tuple[str, bool], Done], name: str) -> 
         ("folds", 3 * 16 - ENOUGH_UPDATES),
         ("then a loader", 20 - ENOUGH_UPDATES + 16),
         ("validation", 40 - ENOUGH_UPDATES),
+        ("then a framework", 20 - ENOUGH_UPDATES),
         ("two optimizers", 20 - ENOUGH_UPDATES // 2),
     ],
 )

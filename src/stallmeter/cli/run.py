@@ -27,8 +27,8 @@ def add(commands: Any) -> None:
         "run",
         help="record a program that trains with torch, unchanged",
         description="Run a program with STALLMETER=1, which attaches stallmeter to every Lightning Trainer in it, and "
-        "to every other loop that trains on a DataLoader of torch. Arguments, stdin, signals and exit status are the "
-        "program's own. Where nothing was measured, a line says so and why when it has ended.",
+        "to every other loop that trains with an optimizer of torch. Arguments, stdin, signals and exit status are "
+        "the program's own. Where nothing was measured, a line says so and why when it has ended.",
         usage="stallmeter run [--dir DIR] -- python train.py ...",
     )
     run.add_argument("--dir", type=Path, help="where recordings go (default: ./stallmeter)")

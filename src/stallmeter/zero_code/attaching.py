@@ -43,7 +43,7 @@ class Auto:
 
 @takes_options
 def auto(**options: Unpack[OptionArguments]) -> Auto:
-    """Measure every loop that trains on a DataLoader from now on, as ``stallmeter run`` does for a whole program.
+    """Measure every loop that trains from now on, as ``stallmeter run`` does for a whole program.
 
     What trains with Lightning, the Hugging Face Trainer or Keras from now on is given their callback, with the same
     options. Call it once, before the first batch.

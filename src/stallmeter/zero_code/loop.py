@@ -272,6 +272,8 @@ class Loop:
             turns.clock.optimizer_step = 0
         if id(optimizer) == self._first_optimizer:
             turns.clock.optimizer_step = (turns.clock.optimizer_step or 0) + 1
+        if self._alone.make_steps and are_loops_claimed(self.run):
+            self._alone.end()  # a framework's own callback tells more from now on
         self._alone.after(optimizer)
 
     def after_backward(self) -> None:
