@@ -273,7 +273,8 @@ class Loop:
         if id(optimizer) == self._first_optimizer:
             turns.clock.optimizer_step = (turns.clock.optimizer_step or 0) + 1
         if self._alone.make_steps and are_loops_claimed(self.run):
-            self._alone.end()  # a framework's own callback tells more from now on
+            turns.clock.worked = False  # what has begun since the last update is the framework's
+            self._alone.end()
         self._alone.after(optimizer)
 
     def after_backward(self) -> None:
