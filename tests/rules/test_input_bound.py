@@ -78,6 +78,11 @@ def test_a_small_part_of_the_steps_and_few_looks_are_nothing() -> None:
     assert silent(InputBound(), quick)
 
 
+def test_nought_looks_are_enough_where_the_user_says_so() -> None:
+    assert fires(InputBound(min_samples=0.0), without_loader(before(0.5, seen=0)))
+    assert fires(SlowFunction(min_samples=0.0), without_loader(look(0.5, call="numpy.histogram", after=0.5, seen=0)))
+
+
 def test_long_steps_are_weighed_by_their_own_looks() -> None:
     """One in ten steps waits for a burst: what it takes beyond three medians was looked at by itself."""
     times = [0.01] * 9 + [0.3]

@@ -86,7 +86,7 @@ def test_the_function_is_named_and_the_samples_are_the_same(probe, dataset, func
     assert look.seen in (1, 2)  # a worker that is ahead has few batches left to look into
     assert spot.line == _line_of("time.sleep(0.004)", function)
     # Four items each, less what the looking is taken to have cost: on a busy machine that is several milliseconds.
-    assert look.wall_s > spot.wall_s > 0.5 * look.seen * 4 * 0.004
+    assert look.wall_s > spot.wall_s > 0.9 * look.seen * 4 * 0.004
     assert look.cpu_s is not None
     assert spot.cpu_s is not None
     assert spot.cpu_s < spot.wall_s

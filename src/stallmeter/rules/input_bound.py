@@ -25,7 +25,6 @@ over costs at least, and this is silent.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -33,7 +32,7 @@ from ..records import CodeSpot
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..window import BeforeModel, Window
 from ..workers.forecast import Outlook, forecast
-from ..workers.gains import Gain, gain_without, part_that_grew
+from ..workers.gains import Gain, gain_by_looks, part_that_grew
 from ..workers.pipeline import CHEAPER, counted_by_the_library
 from .frameworks import Setting, said
 from .rule import threshold
@@ -54,8 +53,8 @@ class InputBound:
         "ledger.training_s",
         "loader.asks_none",
         "loader.num_workers",
-        "steps.drift",
         "loader.info",
+        "steps.drift",
     )
     family: ClassVar[str] = "input"
 
@@ -113,8 +112,7 @@ class InputBound:
             return None
         if part_that_grew(window, found.seconds) >= self.grown:
             return None
-        error = 1.28 / math.sqrt(found.samples)  # what a share of so many looks is known to, in 8 of 10 cases
-        gain = gain_without(window, found.seconds, least=1.0 - error, most=1.0 + error)
+        gain = gain_by_looks(window, found.seconds, found.samples)
         spot = found.spot
         return Diagnosis(
             rule=self.id,

@@ -30,7 +30,6 @@ device in whatever asks for a result.
 
 from __future__ import annotations
 
-import math
 import sys
 from dataclasses import dataclass
 from typing import ClassVar
@@ -38,7 +37,7 @@ from typing import ClassVar
 from ..records import CodeSpot
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..window import BesideModel, Window
-from ..workers.gains import Gain, gain_without, part_that_grew
+from ..workers.gains import Gain, gain_by_looks, part_that_grew
 from .rule import threshold
 
 TRAINS_NOTHING = frozenset(
@@ -123,9 +122,7 @@ class SlowFunction:
             return None
         if part_that_grew(window, lost_s) >= self.grown:
             return None
-        # What a share of so many looks is known to, in 8 of 10 cases.
-        error = 1.28 / math.sqrt(found.samples)
-        gain = gain_without(window, lost_s, least=1.0 - error, most=1.0 + error)
+        gain = gain_by_looks(window, lost_s, found.samples)
         spot, prepares = found.spot, self._prepares(found)
         return Diagnosis(
             rule=self.id,

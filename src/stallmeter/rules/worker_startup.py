@@ -69,7 +69,7 @@ class WorkerStartup:
 
     warn_pct: float = threshold(10.0, "%", "Our measurement, benchmarks/faults: healthy forked runs stay below 7 %")
     min_starts: float = threshold(3.0, "starts", "our choice: beyond one in each epoch; fewer may be looks at a batch")
-    most: float = threshold(0.5, "1", "Most of the data wait: what else explains it comes after this")
+    most: float = threshold(0.5, "1", "Most of the loss or of the data wait: what else explains it comes after this")
     fork_wait_s: float = threshold(0.1, "s", "A fork of a large training process takes some 10 ms; 0.1 s is a wait")
 
     def check(self, window: Window) -> Diagnosis | None:
@@ -82,16 +82,19 @@ class WorkerStartup:
         if not (window.loader.num_workers or again) or epochs + again < 2 or share < self.warn_pct:
             return None
         held = self._held_by_forks(window, waited)
-        once = bool(window.loader.info and window.loader.info.persistent_workers)
-        once = once and not again
-        title = "Workers take long to start" if once else self.title
-        title = "Workers start again and again within an epoch" if within > 0.5 * lost else title
+        once = bool(window.loader.info and window.loader.info.persistent_workers) and not again
+        if held:
+            title = "Starting workers waits for another package's fork handler"
+        elif within > self.most * lost:
+            title = "Workers start again and again within an epoch"
+        else:
+            title = "Workers take long to start" if once else self.title
         wait_s = window.spent.bucket_s("data_wait") or 0.0
         each_s = lost if once else lost / max(1, epochs)
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING,
-            title="Starting workers waits for another package's fork handler" if held else title,
+            title=title,
             summary=f"{share:.0f} % of the training time went into starting workers, "
             + ("once: they live on between epochs." if once else f"{each_s:.2f} s an epoch.")
             + (f" {within:.1f} s of it in {again} starts within an epoch, while the loop waits." if again else "")
@@ -106,11 +109,7 @@ class WorkerStartup:
             confidence=0.9,
             evidence=(
                 Evidence("worker start-up, share of training time", share, "%", self.warn_pct, "benchmarks/faults"),
-                Evidence(
-                    "worker start-up" if once else "worker start-up per epoch",
-                    lost / (1 if once else max(1, epochs)),
-                    "s",
-                ),
+                Evidence("worker start-up" if once else "worker start-up per epoch", each_s, "s"),
                 Evidence("forks held the training thread", window.workers.fork_s or 0.0, "s"),
                 *((Evidence("first steps of epochs, beyond others", copying, "s"),) if copying else ()),
                 *((Evidence("starts beyond one an epoch", float(again), "starts"),) if again else ()),

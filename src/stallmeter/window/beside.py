@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..records import CodeLook, CodeSpot
@@ -54,37 +55,15 @@ class BeforeModel:
     """Looks that met it, about."""
 
 
-def before_model(
-    usual: CodeLook, long: CodeLook | None, steps: StepSignals, ledger: LedgerSignals
-) -> BeforeModel | None:
-    """Return what the steps do before they call their model; None where nothing is known of the steps.
+Parts = Sequence[tuple[CodeLook, float]]
+"""Looks into the steps that saw something, each with the seconds of the steps' own work that it stands for."""
 
-    Args:
-        usual: Into steps of usual length.
-        long: Into long ones; None where nobody looked.
-        steps: Of the run.
-        ledger: Of the run.
-    """
-    seconds: dict[tuple[str, str], float] = defaultdict(float)
-    spots: dict[tuple[str, str], CodeSpot] = {}
-    samples = 0.0
-    parts = _parts(usual, long, steps, ledger)
-    for look, part_s in parts:
-        for spot in look.spots:
-            key = spot.file, spot.function
-            seconds[key] += spot.wall_s / look.wall_s * part_s
-            samples += spot.wall_s / look.wall_s * look.seen
-            spots.setdefault(key, spot)
-    largest = max(seconds, key=lambda key: (seconds[key], key), default=None)
-    if largest is None:
-        return BeforeModel(None, 0.0, 0.0, 0) if parts else None
-    return BeforeModel(spots[largest], seconds[largest], math.fsum(seconds.values()), round(samples))
+_Function = tuple[str, str]
+"""File and name."""
 
 
-def beside_model(
-    usual: CodeLook, long: CodeLook | None, steps: StepSignals, ledger: LedgerSignals
-) -> tuple[BesideModel, ...] | None:
-    """Return the functions beside the model, what takes the most first; None where nothing was seen.
+def parts_of_steps(usual: CodeLook | None, long: CodeLook | None, steps: StepSignals, ledger: LedgerSignals) -> Parts:
+    """Part the steps' own work among two looks; nothing where nobody looked, or the steps are not known.
 
     A look stands for the time of its kind: what steps take up to three medians, and what long ones take beyond. The
     latter counts where long steps are a pattern, and no exceptions.
@@ -95,13 +74,47 @@ def beside_model(
         steps: Of the run.
         ledger: Of the run.
     """
-    seconds: dict[tuple[str, str], float] = defaultdict(float)
-    before: dict[tuple[str, str], float] = defaultdict(float)
-    apart: dict[tuple[str, str], float] = defaultdict(float)
-    after: dict[tuple[str, str], float] = defaultdict(float)
-    seen: dict[tuple[str, str], list[tuple[float, CodeSpot]]] = defaultdict(list)
-    samples: dict[tuple[str, str], float] = defaultdict(float)
-    for look, part_s in _parts(usual, long, steps, ledger):
+    record, body = ledger.record, steps.body_s
+    if usual is None or record is None or body is None:
+        return ()
+    beyond_s = _beyond_s(steps, record.steps, body.median)
+    parts = [(usual, max(0.0, _work_s(ledger) - beyond_s[0])), (long, beyond_s[1])]
+    return [(look, part_s) for look, part_s in parts if look is not None and look.wall_s > 0]
+
+
+def before_model(parts: Parts) -> BeforeModel | None:
+    """Return what the steps do before they call their model; None where nothing is known of the steps.
+
+    Args:
+        parts: The looks told of that alone.
+    """
+    seconds = _seconds(parts, lambda look: look.spots)
+    if not seconds:
+        return BeforeModel(None, 0.0, 0.0, 0) if parts else None
+    largest = max(seconds, key=lambda key: (seconds[key], key))
+    found = [(look, spot) for look, _ in parts for spot in look.spots]
+    return BeforeModel(
+        spot=next(spot for _, spot in found if (spot.file, spot.function) == largest),
+        spot_s=seconds[largest],
+        seconds=math.fsum(seconds.values()),
+        samples=round(sum(spot.wall_s / look.wall_s * look.seen for look, spot in found)),
+    )
+
+
+def beside_model(parts: Parts, ledger: LedgerSignals) -> tuple[BesideModel, ...] | None:
+    """Return the functions beside the model, what takes the most first; None where nothing was seen.
+
+    Args:
+        parts: Looks into the steps.
+        ledger: Of the run.
+    """
+    before = _seconds(parts, lambda look: look.before)
+    apart = _seconds(parts, lambda look: look.apart)
+    after = _seconds(parts, lambda look: look.after)
+    seconds: dict[_Function, float] = defaultdict(float)
+    seen: dict[_Function, list[tuple[float, CodeSpot]]] = defaultdict(list)
+    samples: dict[_Function, float] = defaultdict(float)
+    for look, part_s in parts:
         later = {(spot.file, spot.function): spot for spot in look.after}
         largest = later | {
             key: spot
@@ -113,9 +126,6 @@ def beside_model(
             seconds[key] += share * part_s
             seen[key].append((share * part_s, spot))
             samples[key] += share * look.seen
-        for parts_s, spots in ((before, look.before), (apart, look.apart), (after, look.after)):
-            for spot in spots:
-                parts_s[spot.file, spot.function] += spot.wall_s / look.wall_s * part_s
     work_s = _work_s(ledger)
     if not seconds or work_s <= 0:
         return None
@@ -125,24 +135,21 @@ def beside_model(
             seconds=seconds[key],
             share_of_steps_pct=min(100.0, 100.0 * seconds[key] / work_s),
             samples=round(samples[key]),
-            before_s=before[key],
-            apart_s=apart[key],
-            after_s=after[key],
+            before_s=before.get(key, 0.0),
+            apart_s=apart.get(key, 0.0),
+            after_s=after.get(key, 0.0),
         )
         for key in sorted(seconds, key=lambda key: (seconds[key], key), reverse=True)
     )
 
 
-def _parts(
-    usual: CodeLook, long: CodeLook | None, steps: StepSignals, ledger: LedgerSignals
-) -> list[tuple[CodeLook, float]]:
-    """Return the looks that saw something, each with the seconds of the steps' own work that it stands for."""
-    record, body = ledger.record, steps.body_s
-    if record is None or body is None:
-        return []
-    beyond_s = _beyond_s(steps, record.steps, body.median)
-    parts = [(usual, max(0.0, _work_s(ledger) - beyond_s[0])), (long, beyond_s[1])]
-    return [(look, part_s) for look, part_s in parts if look is not None and look.wall_s > 0]
+def _seconds(parts: Parts, spots: Callable[[CodeLook], Sequence[CodeSpot]]) -> dict[_Function, float]:
+    """Return the seconds of the steps' own work that functions hold, by some of the spots of looks."""
+    seconds: dict[_Function, float] = defaultdict(float)
+    for look, part_s in parts:
+        for spot in spots(look):
+            seconds[spot.file, spot.function] += spot.wall_s / look.wall_s * part_s
+    return seconds
 
 
 def _work_s(ledger: LedgerSignals) -> float:

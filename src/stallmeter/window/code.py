@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ..records import CodeLook, Event
 from ..records.code import BEFORE_MODEL, LONG_STEPS, STANDING, STEPS
 from ..records.steps import END
-from .beside import BeforeModel, BesideModel, before_model, beside_model
+from .beside import BeforeModel, BesideModel, before_model, beside_model, parts_of_steps
 from .ledger import LedgerSignals
 from .memo import Memo
 from .steps import StepSignals
@@ -42,16 +42,14 @@ class CodeSignals:
     @property
     def beside_model(self) -> tuple[BesideModel, ...] | None:
         """Functions of the program beside the model, the most of the steps' own work first; torch on CPUs."""
-        usual = self.at("loop", STEPS)
-        return None if usual is None else beside_model(usual, self.at("loop", LONG_STEPS), self._steps, self._ledger)
+        parts = parts_of_steps(self.at("loop", STEPS), self.at("loop", LONG_STEPS), self._steps, self._ledger)
+        return beside_model(parts, self._ledger)
 
     @property
     def before_model(self) -> BeforeModel | None:
         """What the steps do before they call their model, where the loop asks no loader; None where nobody looked."""
-        looks = [look for look in self.looks if (look.place, look.bucket) == ("loop", BEFORE_MODEL)]
-        usual = next((look for look in looks if not look.part), None)
-        long = next((look for look in looks if look.part), None)
-        return None if usual is None else before_model(usual, long, self._steps, self._ledger)
+        usual, long = (self._looks.get(("loop", BEFORE_MODEL, part, 0)) for part in ("", LONG_STEPS))
+        return before_model(parts_of_steps(usual, long, self._steps, self._ledger))
 
     @property
     def standing(self) -> CodeLook | None:

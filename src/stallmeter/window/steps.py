@@ -201,7 +201,7 @@ class StepSignals:
         # Of a loop that is slow for a while all steps of that while are recorded: each stands for as many as it was one
         # of. To thin them to one rate would leave most of the rare ones out, which are the slow ones.
         seen = self._without_long(self._steady.items) or self.steady
-        scale = max(1, ledger.steps // sum(s.every for s in seen)) if seen else 1
+        scale = max(1, ledger.steps // sum(s.every for s in seen))
         above = [(b, scale * s.every) for s in seen if (b := own_s(s)) >= factor * body.median]
         # The ledger knows exactly how much all steps took beyond their median; a sample may overstate it.
         total = sum(ledger.buckets.get(name, 0.0) for name in BODY)

@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from threading import get_ident
 from typing import Any
 
@@ -160,10 +161,10 @@ class Loop:
             stack = turns.clock.ledger.stack
             if len(stack) > 1 and stack[-1] in WAITS:
                 return True
-        elsewhere = self.monitor is not None and turns is not None and not turns.has()
-        if elsewhere and turns is not None and (turns.clock.open or self._alone.make_steps):
-            return True  # beside the loop, in another thread
-        return are_loops_claimed(run)
+        if self.monitor is None or turns is None or turns.has():
+            return are_loops_claimed(run)
+        # Beside the loop, in another thread?
+        return turns.clock.open or self._alone.make_steps or are_loops_claimed(run)
 
     def _expect(self, loader: Any, grad: bool) -> Stage:
         if self.monitor is None:
@@ -180,12 +181,8 @@ class Loop:
 
     def _prepare(self, loader: Any) -> None:
         """Put a run together before anything is known: workers are probed from their start or not at all."""
-        if self.run is None and self._tries < MOST_TRIES and self._deciding.acquire(blocking=False):
-            try:
-                self._tries += 1
-                self._assemble()
-            finally:
-                self._deciding.release()
+        if self.run is None and self._tries < MOST_TRIES:
+            self._if_nobody_decides(self._try_to_assemble)
         run = self.run
         if run is None:
             return
@@ -193,6 +190,10 @@ class Loop:
         if self._probed is None or asked:
             run.loaders.probe_workers(loader)
             self._probed = loader
+
+    def _try_to_assemble(self) -> None:
+        self._tries += 1
+        self._assemble()
 
     def _assemble(self) -> None:
         try:
@@ -247,7 +248,7 @@ class Loop:
         if self._undecided or self._validating:
             self._guard("zero-code", self._decide)
         if self.monitor is None and self._alone.are_enough():
-            self._guard("zero-code", self._adopt_updates)
+            self._guard("zero-code", self._if_nobody_decides, self._adopt_updates)
         turns, span = self._turns, self._optimizer_span
         if span is None or turns is None or not turns.has():
             return
@@ -272,10 +273,13 @@ class Loop:
             turns.clock.optimizer_step = 0
         if id(optimizer) == self._first_optimizer:
             turns.clock.optimizer_step = (turns.clock.optimizer_step or 0) + 1
-        if self._alone.make_steps and are_loops_claimed(self.run):
+        if not self._alone.make_steps:
+            return
+        if are_loops_claimed(self.run):
             turns.clock.worked = False  # what has begun since the last update is the framework's
             self._alone.end()
-        self._alone.after(optimizer)
+        else:
+            self._alone.after(optimizer)
 
     def after_backward(self) -> None:
         """Gradients were computed: a sign of training where no optimizer is ever heard of."""
@@ -293,18 +297,15 @@ class Loop:
 
     def _adopt_updates(self) -> None:
         """Time the loop by its updates from now on: nobody here asks a loader for batches."""
-        if self._is_not_ours() or not self._deciding.acquire(blocking=False):
+        if self._is_not_ours():
             return
-        try:
-            if self.run is None:
-                self._assemble()
-            run, turns = self.run, self._turns
-            if self.monitor is None and run is not None and turns is not None and turns.take():
-                run.loaders.ask_none()
-                self._alone.begin(run.clock, iter(self._watch_begun(NoLoader(), "train")))
-                self._start(run)
-        finally:
-            self._deciding.release()
+        if self.run is None:
+            self._assemble()
+        run, turns = self.run, self._turns
+        if self.monitor is None and run is not None and turns is not None and turns.take():
+            run.loaders.ask_none()
+            self._alone.begin(run.clock, iter(self._watch_begun(NoLoader(), "train")))
+            self._start(run)
 
     def _decide(self) -> None:
         """What has been asked for batches on this thread is what is trained on."""
@@ -325,17 +326,18 @@ class Loop:
             if iteration not in found:
                 iteration.fetches.clear()
         found.sort(key=lambda iteration: (not self._is_looked_into(iteration.loader), iteration.fetches[0].asked))
-        self._adopt(found)
+        self._if_nobody_decides(partial(self._adopt, found))
 
-    def _adopt(self, found: list[Iteration]) -> None:
-        """Time iterations as training from now on, and from their beginning."""
+    def _if_nobody_decides(self, call: Callable[[], None]) -> None:
+        """Make, start or drop the run, unless another thread is doing that: nobody waits for it."""
         if self._deciding.acquire(blocking=False):
             try:
-                self._time(found)
+                call()
             finally:
                 self._deciding.release()
 
-    def _time(self, found: list[Iteration]) -> None:
+    def _adopt(self, found: list[Iteration]) -> None:
+        """Time iterations as training from now on, and from their beginning."""
         self._alone.end()
         late = self.run is None
         if late:
@@ -399,7 +401,7 @@ class Loop:
             and iteration.loader is not training.loader
         ]
         if beside:
-            self._adopt(beside)
+            self._if_nobody_decides(partial(self._adopt, beside))
 
     def begin_validation(self, iteration: Iteration) -> None:
         """The first batch of a validation is asked for."""
@@ -448,17 +450,17 @@ class Loop:
             self._known.learn_validation(iteration.loader)
         if self.monitor is None:
             others = [other for other in self._alive(self._undecided) if other is not iteration]
-            if not others and run is not None and self._deciding.acquire(blocking=False):
-                try:
-                    if self.monitor is None:  # else another thread has begun to train meanwhile
-                        self._discard(run)
-                finally:
-                    self._deciding.release()
+            if not others and run is not None:
+                self._if_nobody_decides(partial(self._drop, run))
         elif run is not None and turns is not None and turns.has() and enough and iteration.fetches:
             untouched = run.clock.ledger.last <= iteration.began
             if untouched:
                 book_validation(run.clock, self._watch_begun, iteration, ended)
         self._undecided = [known for known in self._undecided if known() not in (None, iteration)]
+
+    def _drop(self, run: Run) -> None:
+        if self.monitor is None:  # else another thread has begun to train meanwhile
+            self._discard(run)
 
     def _discard(self, run: Run) -> None:
         run.discard()

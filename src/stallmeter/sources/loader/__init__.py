@@ -180,12 +180,12 @@ class LoaderProbe:
             self.in_loop = not self.has_workers and not any(_workers(other) for other in self._live())
             return next((info for info in infos if info.num_workers), infos[0])
 
-    def attach_none(self) -> LoaderInfo:
+    def attach_none(self) -> None:
         """Say that the loop asks no loader: what others may ask one for is no wait of its own."""
         with self._lock:
             self.in_loop = False
             why_not = "the loop makes its batches itself, or takes them from a queue"
-            return self._tell(LoaderInfo(time_s=time.time(), kind=NO_LOADER, why_not=why_not))
+            self._tell(LoaderInfo(time_s=time.time(), kind=NO_LOADER, why_not=why_not))
 
     def detach(self) -> None:
         """Give every loader its own ``worker_init_fn`` back, where it still has ours. What was measured is kept."""
