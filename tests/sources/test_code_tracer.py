@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from stallmeter.sources.code import tracer as tracers
 from stallmeter.sources.code.fold import fold
 from stallmeter.sources.code.lines import LineTimer
 from stallmeter.sources.code.tracer import CallTracer, _Costs, _Node, why_not
@@ -192,3 +193,37 @@ def test_a_function_of_many_small_calls_keeps_some_of_its_time(monkeypatch: pyte
     found = fold(_traced(lambda: [divmod(k, 7) for k in range(500)]).seen())
     assert found.wall_s > 0
     assert found.spots[0].own
+
+
+class _Stolen:
+    """Clocks of a thread that loses its CPU for a while at the n-th reading of the clock, where nobody computes."""
+
+    def __init__(self, at: int) -> None:
+        self.wall_ns = self.queued_ns = 0
+        self._left = at
+
+    def wall(self) -> int:
+        self._left -= 1
+        before = self.wall_ns
+        if self._left == 0:  # after it was read
+            self.wall_ns += 4_000_000
+            self.queued_ns += 4_000_000
+        return before
+
+
+@pytest.mark.parametrize("at", range(1, 16))
+def test_a_cpu_that_is_lost_while_the_profiler_works_is_not_taken_off_what_the_program_waits(
+    monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    clock = _Stolen(at)
+    monkeypatch.setattr(tracers, "perf_counter_ns", clock.wall)
+    monkeypatch.setattr(tracers, "thread_time_ns", lambda: 0)
+    root, frame = _Node(), sys._getframe()
+    callback, _ = tracers._callback(root, tracers._Budget(ROOM), Whose.of_program(), lambda: clock.queued_ns)
+    for _ in range(4):
+        callback(frame, "c_call", time.sleep)
+        clock.wall_ns += 5_000_000
+        callback(frame, "c_return", time.sleep)
+    [slept] = root.callees.values()
+    assert clock.queued_ns == 4_000_000
+    assert 4 * 5_000_000 <= slept.wall_ns <= 4 * 5_000_000 + 4_000_000

@@ -45,7 +45,7 @@ _NEVER = b"0 0 0"
 """What the kernel says of a thread that has not run."""
 
 _TRIES, _CALLS, _TURNS = 4, 60, 600
-"""Of the measurement of what an event costs: the quickest try counts."""
+"""Of the measurement of what an event costs: the quickest try counts. And so often is a clock read that was held up."""
 
 
 class _Node:
@@ -119,13 +119,25 @@ class _Waits:
         self._behind = perf_counter_ns() - thread_time_ns()
         """How far the CPU time is behind the wall clock: it falls behind further where one waits."""
 
+    def skip(self) -> int:
+        """Leave out what has gone by, which is booked on nobody; returns when that ends."""
+        for _ in range(_TRIES):  # a CPU that is lost between reading the clock and this would be taken off what follows
+            began = perf_counter_ns()
+            self._queued_ns = self._queued()
+            ends = perf_counter_ns()
+            if ends - began < MAY_QUEUE_NS:
+                break
+        self._behind = ends - thread_time_ns()
+        return ends
+
     def take(self, node: _Node, asked: int, took: int) -> None:
         """Book what of the time until now, part of that since the last event, was none of computing."""
         before, self._behind = self._behind, asked - thread_time_ns()
         waited = min(took, max(0, self._behind - before))
         if waited > MAY_QUEUE_NS:
             before, self._queued_ns = self._queued_ns, self._queued()
-            kept = min(waited, max(0, self._queued_ns - before))
+            beside = perf_counter_ns() - asked  # the CPU may have been lost after the clock was read
+            kept = min(waited, max(0, self._queued_ns - before - beside))
             node.wall_ns -= kept
             waited -= kept
         node.blocked_ns += waited
@@ -286,7 +298,8 @@ def _callback(
     now, last = perf_counter_ns, perf_counter_ns()
     node, nodes = root, [root]
     frames: list[FrameType | None] = [None]
-    wait = _Waits(queued).take
+    waits = _Waits(queued)
+    wait = waits.take
 
     def settle() -> None:
         asked = now()
@@ -335,6 +348,8 @@ def _callback(
             frames.clear()
             sys.setprofile(None)
         last = now()
+        if last - asked > MAY_QUEUE_NS:  # others had the CPU meanwhile
+            last = waits.skip()
 
     return callback, settle
 
