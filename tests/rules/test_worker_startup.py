@@ -104,7 +104,9 @@ def test_first_steps_that_do_something_else() -> None:
     assert silent(WorkerStartup(), forked(0.5, 1.0, persistent_workers=True))
 
 
-def batches(starts: int, *, first_s: float = 1.2, others_s: float = 0.2, workers: int = 2) -> list[WorkerBatch]:
+def batches(
+    starts: int, *, first_s: float = 1.2, others_s: float = 0.2, workers: int = 2, init_s: float | None = None
+) -> list[WorkerBatch]:
     """Each worker makes ten batches, then another one takes its place."""
     return [
         WorkerBatch(
@@ -113,6 +115,7 @@ def batches(starts: int, *, first_s: float = 1.2, others_s: float = 0.2, workers
             wall_s=others_s if index else first_s,
             cpu_s=others_s,
             idle_s=0.0 if index else None,
+            init_s=None if index else init_s,
         )
         for start in range(starts)
         for worker in range(workers)
@@ -141,6 +144,12 @@ def test_workers_that_start_within_an_epoch_are_waited_for_in_its_steps() -> Non
 
 def test_it_is_no_more_than_what_the_loop_waited() -> None:
     assert fires(WorkerStartup(), again(31, wait_s=12.0)).time_lost_s == pytest.approx(12.0)
+
+
+def test_what_the_users_own_start_takes_counts_with_it() -> None:
+    """A table is read in worker_init_fn; the first batch is like others."""
+    assert silent(WorkerStartup(), again(31, first_s=0.2, init_s=0.01))
+    assert fires(WorkerStartup(), again(31, first_s=0.2, init_s=1.0)).time_lost_s == pytest.approx(30.0)
 
 
 def test_one_start_an_epoch_is_none_within() -> None:

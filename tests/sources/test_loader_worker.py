@@ -56,6 +56,15 @@ def test_a_fetch_that_computes(probe: LoaderProbe) -> None:
         assert statistics.median((record.blocked_s or 0) / record.wall_s for record in records) < 0.5
 
 
+def test_what_the_users_own_start_takes_is_told_with_a_workers_first_batch(probe: LoaderProbe) -> None:
+    records = run(probe, data.Sleeping(8, 0.001), num_workers=2, worker_init_fn=lambda _: time.sleep(0.03))
+    first = [record for record in records if record.idle_s is None]
+    assert len(first) == 2
+    assert all((record.init_s or 0) >= 0.03 for record in first)
+    assert all(record.wall_s < 0.03 for record in first)
+    assert {record.init_s for record in records if record not in first} == {None}
+
+
 def test_a_fetch_that_waits(probe: LoaderProbe) -> None:
     records = run(probe, data.Sleeping(8, 0.015))
     assert all(record.wall_s >= 0.030 for record in records)

@@ -62,6 +62,14 @@ def _no_turns() -> None:
     _told.clear()
 
 
+CALLS: dict[str, Any] = {
+    "prepare": lambda _: None,
+    "started": lambda _: None,
+    "beside": lambda _, make: make(),
+}
+"""Of a loader that nobody looks into."""
+
+
 def turns_of(clock: StepClock) -> Turns:
     """One for each clock, as a monitor has."""
     return _turns.setdefault(id(clock), Turns(clock, lambda why: None if why in _told else _told.append(why)))
@@ -69,7 +77,13 @@ def turns_of(clock: StepClock) -> Turns:
 
 def watched(clock: StepClock, loader: Any, stage: str = "train") -> Watched[Any]:
     return Watched(
-        loader, turns_of(clock), stage=stage, prepare=lambda _: None, started=lambda _: None, size=BatchSizes()
+        loader,
+        turns_of(clock),
+        stage=stage,
+        prepare=lambda _: None,
+        started=lambda _: None,
+        beside=lambda _, make: make(),
+        size=BatchSizes(),
     )
 
 
@@ -412,7 +426,13 @@ def test_not_every_batch_of_a_stated_size_is_looked_at(step_clock: StepClock, la
 
     sizes = [4] * 50 + [last]
     loader = Watched(
-        Sized(sizes), turns_of(step_clock), stage="train", prepare=lambda _: None, started=lambda _: None, size=size
+        Sized(sizes),
+        turns_of(step_clock),
+        stage="train",
+        prepare=lambda _: None,
+        started=lambda _: None,
+        beside=lambda _, make: make(),
+        size=size,
     )
     for _ in range(2):
         for _ in loader:

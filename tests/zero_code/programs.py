@@ -185,6 +185,15 @@ PROGRAMS = {
             for (batch,) in train:
                 update(batch)
         """,
+    "workers of two": """
+        kept = iter(validation)
+        train, other = make_loader(16, num_workers=1), make_loader(16, num_workers=2)
+        for epoch in range(2):
+            for (real,), (noise,) in zip(train, other):
+                update(real + noise)
+            for (batch,) in kept if epoch else ():
+                model(batch)
+        """,
     "accelerate": """
         from accelerate import Accelerator
         accelerator = Accelerator(cpu=True)

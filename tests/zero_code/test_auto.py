@@ -99,6 +99,7 @@ def test_it_computes_the_same(done: dict[tuple[str, bool], Done], name: str) -> 
         ("compiled", [8, 8], None),
         ("workers that never end", [16], 16),
         ("workers", [16, 16], 32),
+        ("workers of two", [16, 16], 32),
         pytest.param("accelerate", [8, 8], 16, marks=ACCELERATE),
         ("fabric", [8, 8], 16),
         ("stateful", [3, 5], 8),
@@ -167,6 +168,17 @@ def test_its_workers_are_looked_into_from_the_first_epoch(done: dict[tuple[str, 
     assert {(info.num_workers, info.probed) for info in infos} == {(1, True)}
     assert sum(isinstance(record, WorkerBatch) for record in found) == 32
     assert all(step.ready is not None for step in done["workers", True].steps[1:])
+
+
+def test_the_workers_of_all_loaders_of_a_zip_are_looked_into_and_of_no_other(
+    done: dict[tuple[str, bool], Done],
+) -> None:
+    found = done["workers of two", True].records
+    infos = {info.loader: info for info in found if isinstance(info, LoaderInfo)}
+    assert sorted((info.num_workers, info.probed) for info in infos.values()) == [(1, True), (2, True)]
+    made = [record.loader for record in found if isinstance(record, WorkerBatch)]
+    assert [made.count(number) for number in infos] == [32, 32]
+    assert done["workers of two", True].stdout == done["workers of two", False].stdout
 
 
 def test_an_exception_ends_the_run(done: dict[tuple[str, bool], Done]) -> None:

@@ -25,6 +25,14 @@ class Loader:
     dataset: object = None
 
 
+CALLS: dict[str, Any] = {
+    "prepare": lambda _: None,
+    "started": lambda _: None,
+    "beside": lambda _, make: make(),
+}
+"""Of a loader that nobody looks into."""
+
+
 def watching(clock: StepClock) -> Callable[[Any, str], Watched[Any]]:
     turns = Turns(clock, lambda why: None)
 
@@ -32,7 +40,13 @@ def watching(clock: StepClock) -> Callable[[Any, str], Watched[Any]]:
         return batch.samples if type(batch) is Past else 7
 
     return lambda loader, stage: Watched(
-        loader, turns, stage=stage, prepare=lambda _: None, started=lambda _: None, size=size
+        loader,
+        turns,
+        stage=stage,
+        prepare=lambda _: None,
+        started=lambda _: None,
+        beside=lambda _, make: make(),
+        size=size,
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..records import BatchContent, LoaderInfo
 from ..timing.batches import BatchSizes
@@ -16,6 +17,9 @@ from .guard import Guard
 
 if TYPE_CHECKING:
     from ..sources.loader import LoaderProbe
+
+
+T = TypeVar("T")
 
 
 class LoaderWatch:
@@ -46,6 +50,8 @@ class LoaderWatch:
         """Of the training's batches."""
         self.content_noted = False
         """Whether it is known what a batch holds."""
+        self._iterators: list[weakref.ref[Any]] = []
+        """Those of a plain loop, the one that makes the steps first."""
         self.fetches_per_step = 1
         """How often the loop asks for a batch in one step: more than once where gradients are accumulated."""
 
@@ -54,7 +60,8 @@ class LoaderWatch:
         self._guard("batch size", self.sizes.set_loader, loader)
         self.may_resize(loader)
         self.between_epochs()
-        self.probe_workers(loader)
+        known = None if self._probe is None else self._guard("worker probe", self._probe.number_of, loader)
+        self.probe_workers(loader, number=known or 0)
 
     def prepare_begun(self, loader: object) -> None:
         """An iteration that was begun unseen is one of the training loader's: its workers are what they are."""
@@ -63,11 +70,33 @@ class LoaderWatch:
 
     def iterator_made(self, iterator: object) -> None:
         """A plain loop has begun to iterate."""
+        self._iterators = []
+        self._iterates(iterator)
+
+    def beside(self, loader: object, make: Callable[[], T]) -> T:
+        """Return the iterator of a loader that a plain loop asks beside its first one: in a zip, or inside the steps.
+
+        Args:
+            loader: The loader.
+            make: Makes the iterator, or returns one that was made unseen.
+        """
+        self.probe_beside(loader)
+        iterator = make()
+        self._iterates(iterator)
+        return iterator
+
+    def _iterates(self, iterator: object) -> None:
         try:
-            known: Callable[[], object | None] = weakref.ref(iterator)
-        except TypeError:  # built-in iterators; they have no workers that a reference would keep alive
+            # References to iterators would keep their workers alive.
+            self._iterators = [*(known for known in self._iterators if known() is not None), weakref.ref(iterator)]
+        except TypeError:  # built-in iterators have no workers
             return
-        self._guard("worker probe", self.find_iterator_by, known)
+        self._guard("worker probe", self.find_iterator_by, self._iterated)
+
+    def _iterated(self) -> object | None:
+        """Return the iterator that the loop asks, or all of them where it asks several."""
+        found = [iterator for iterator in (known() for known in self._iterators) if iterator is not None]
+        return found[0] if len(found) == 1 else tuple(found) or None
 
     def size(self, batch: object) -> int | None:
         """Return the number of items in a batch, None when it cannot be known; never raises."""
@@ -80,8 +109,8 @@ class LoaderWatch:
         """Note once what a batch of the training loader holds: what handing it over must cost."""
         self.content_noted = True
         shape = self._guard("batch content", batch_shape, batch)
-        if shape is not None and shape.tensors:
-            self._tell(BatchContent(time_s=time.time(), tensors=shape.tensors, bytes=shape.bytes))
+        if shape is not None and (shape.tensors or shape.pickled_bytes):
+            self._tell(BatchContent(time_s=time.time(), **asdict(shape)))
 
     def may_resize(self, loader: object, why_not: str | None = None) -> None:
         """Say which loader the training iterates, before its first iteration: its number of workers may change.
@@ -123,16 +152,32 @@ class LoaderWatch:
             return None
         probe.fetches_per_step = self.fetches_per_step
         info = self._guard("worker probe", lambda: probe.attach(loader, default_init=default_init, number=number))
-        if info is None:
-            return None
+        if info is not None:
+            self._listen(probe)
+        return info
+
+    def probe_beside(self, loader: object) -> None:
+        """Attach the worker probe to another loader, which the loop will iterate beside the first one."""
+        if self._probe is not None:
+            self._guard("worker probe", self._probe.attach_beside, loader)
+            self._listen(self._probe)
+
+    def release(self, loader: object) -> None:
+        """Have nothing more to do with a loader that was attached: the training does not iterate it."""
+        if self._probe is not None:
+            self._guard("worker probe", self._probe.release, loader)
+            self._listen(self._probe)
+
+    def _listen(self, probe: LoaderProbe) -> None:
         clock = self._clock
+        clock.before_beside = clock.after_beside = None
         if probe.in_loop:
             clock.before_fetch, clock.after_fetch = _untold(probe.loop_before), _untold_after(probe.loop_after)
+            clock.before_beside, clock.after_beside = probe.loop_beside, probe.loop_had_beside
         elif probe.has_workers:
             clock.before_fetch, clock.after_fetch = probe.asked, probe.answered
         else:
             clock.before_fetch = clock.after_fetch = None
-        return info
 
     def ask_none(self) -> None:
         """Say that the loop asks no loader for its batches."""

@@ -89,6 +89,7 @@ class Monitor:
             stage=stage,
             prepare=loaders.prepare,
             started=loaders.iterator_made,
+            beside=loaders.beside,
             size=loaders.size,
         )
 

@@ -33,6 +33,8 @@ class WorkerBatch:
     """Other workers that were making a batch when this one was begun."""
     in_flight: float | None = None
     """Workers that were making a batch while this one was made, itself included: mean over its time."""
+    init_s: float | None = None
+    """Of a worker's first batch: what the user's ``worker_init_fn`` took before it; no part of ``wall_s``."""
 
     @property
     def blocked_s(self) -> float | None:
@@ -194,6 +196,8 @@ class BatchContent:
     tensors: int
     bytes: int
     """Of all its tensors."""
+    pickled_bytes: int = 0
+    """Of NumPy's arrays, texts and the like: workers send them through a pipe, where tensors lie in shared memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

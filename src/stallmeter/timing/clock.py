@@ -96,8 +96,10 @@ class StepClock:
         "_previous",
         "_previous_ns",
         "_unix_ns",
+        "after_beside",
         "after_fetch",
         "at_boundary",
+        "before_beside",
         "before_fetch",
         "epoch",
         "epoch_start",
@@ -143,6 +145,10 @@ class StepClock:
         """Called when a batch is asked for; says how many were ready and whether the next one was."""
         self.after_fetch: Callable[[], bool | None] | None = None
         """Called when the batch has come; says whether it had been ready, None when that is not known."""
+        self.before_beside: Callable[[], None] | None = None
+        """Called, where the others are, when a loader beside the one that makes the steps is asked for a batch."""
+        self.after_beside: Callable[[], None] | None = None
+        """Called when that batch has come."""
         self.at_boundary: Callable[[], None] | None = None
         """Called between two steps, and once more with `open` False when the loop stops asking for batches."""
         self.open = False

@@ -48,6 +48,7 @@ class Watched(Generic[T]):
         stage: ``train``, or ``validation`` to book the whole iteration as validation.
         prepare: Called with the loader before each iteration; attaches the worker probe.
         started: Called with the loader's iterator.
+        beside: Called in place of both where another one makes the steps, with what makes the iterator; returns that.
         size: Returns the number of items in a batch; must not raise.
     """
 
@@ -59,6 +60,7 @@ class Watched(Generic[T]):
         stage: str,
         prepare: Callable[[object], None],
         started: Callable[[object], None],
+        beside: Callable[[object, Callable[[], Iterator[T]]], Iterator[T]],
         size: Callable[[object], int | None],
     ) -> None:
         self._loader = loader
@@ -66,6 +68,7 @@ class Watched(Generic[T]):
         self._stage = stage
         self._prepare = prepare
         self._started = started
+        self._beside = beside
         self._size = size
 
     def __iter__(self) -> Iterator[T]:
@@ -84,9 +87,9 @@ class Watched(Generic[T]):
             return _Validation(self._loader, make, turns)
         clock, leader = turns.clock, turns.leader
         if leader is not None and leader.loader is not self._loader:
-            # Beside another one (zip), or inside its steps: the workers of one loader are probed.
+            # Beside another one (zip), or inside its steps.
             with Span(clock.ledger, WORKER_STARTUP):
-                iterator = make()
+                iterator = self._beside(self._loader, make)
             return _Following(self._loader, iterator, turns, self._size, epoch=-1)
         clock.pause()
         clock.ledger.base(WORKER_STARTUP)
@@ -334,7 +337,12 @@ class _Following(_Training[T]):
         self._ahead = self._ahead or not clock.open
         try:
             with WorkSpan(clock.ledger, FIRST_WAIT if clock.epoch_start else DATA_WAIT):
+                told = clock.before_fetch is not None and not inside
+                if told and clock.before_beside is not None:
+                    clock.before_beside()
                 batch = next(self._iterator)
+                if told and clock.after_beside is not None:
+                    clock.after_beside()
         except StopIteration:
             if self._step != clock.index and not self._ahead:
                 self._turns.unused = clock.index

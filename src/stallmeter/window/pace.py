@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ..records import LoaderInfo, WorkerBatch
+from ..records import NO_LOADER, LoaderInfo, WorkerBatch
 from ..records.stats import Reservoir
 from .memo import Memo
 
@@ -38,7 +39,7 @@ class Starts:
     times: int
     """All of them together count as one."""
     excess_s: float
-    """Mean time of a worker for its first batch, beyond the mean of its others."""
+    """Mean time of a worker for its first batch, its ``worker_init_fn`` included, beyond the mean of its others."""
 
 
 @dataclass(slots=True)
@@ -74,6 +75,14 @@ class OneLoader:
         """Seconds that its workers took for all their batches, each of them for its part."""
         service_s, workers = self.service_s, (self.info.num_workers if self.info else None) or 1
         return None if service_s is None else service_s * len(self.batches) / workers
+
+    @property
+    def cpu_s(self) -> float | None:
+        """CPU time of its workers for all their batches; 0 where the loop makes them itself."""
+        if self.info is None or not self.usable:
+            return None
+        made = [max(b.cpu_s, b.process_cpu_s or 0.0) for b in self.batches.items if b.worker >= 0]
+        return 0.0 if not self.info.num_workers or not made else len(self.batches) * math.fsum(made) / len(made)
 
     @property
     def busy_share(self) -> float | None:
@@ -142,7 +151,7 @@ class Pace:
         one.by_worker[batch.worker] += 1
         if batch.idle_s is None and batch.worker >= 0:
             one.firsts += 1
-            one.firsts_s += batch.service_s
+            one.firsts_s += batch.service_s + (batch.init_s or 0.0)
 
     def infos(self) -> dict[int, LoaderInfo]:
         """Return the settings of all loaders by their numbers."""
@@ -169,6 +178,12 @@ class Pace:
         """Of the loader whose workers take longest to start, all of their starts together."""
         known = [starts for one in self._loaders.values() if (starts := one.starts) is not None]
         return max(known, key=lambda starts: starts.times * starts.excess_s, default=None)
+
+    @property
+    def cpu_s(self) -> float | None:
+        """CPU time of all workers for all batches; None where a loader's workers are not known."""
+        found = [one.cpu_s for one in self._loaders.values() if one.info is not None and one.info.kind != NO_LOADER]
+        return None if None in found else math.fsum(cpu_s or 0.0 for cpu_s in found)
 
     @property
     def certain(self) -> bool:

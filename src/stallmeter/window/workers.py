@@ -70,14 +70,14 @@ class WorkerSignals:
         return self._describe("cpu", _batch_cpu_s)
 
     @property
-    def cpu_wait_s(self) -> Stats | None:
-        """Time a worker was ready to run a batch but had no CPU."""
-        return self._describe("cpu wait", lambda b: b.run_queue_s)
+    def total_cpu_s(self) -> float | None:
+        """CPU time that all workers of all training loaders spent on batches, seconds; None where some are unknown."""
+        return self.memo("total", lambda: self._pace.cpu_s)
 
     @property
     def cpu_wait_share(self) -> float | None:
         """Share (0 to 1) of the workers' time spent waiting for a CPU."""
-        return _ratio(self.cpu_wait_s, self.batch_wall_s)
+        return _ratio(self._describe("cpu wait", lambda b: b.run_queue_s), self.batch_wall_s)
 
     @property
     def blocked_share(self) -> float | None:

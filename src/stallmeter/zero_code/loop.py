@@ -42,6 +42,7 @@ from ..timing.turns import Turns
 from .hindsight import Past, begin_validation, book_training, book_validation
 from .iteration import Asking, Iteration, Timed, Undecided, Validating, in_this_process
 from .known import Known, Stage
+from .probed import Probed
 from .updates import NoLoader, Updates
 
 _log = logging.getLogger("stallmeter")
@@ -92,8 +93,7 @@ class Loop:
         self._undecided: list[weakref.ref[Iteration]] = []
         self._training: list[weakref.ref[Iteration]] = []
         self._validating: list[weakref.ref[Iteration]] = []
-        self._probed: object = None
-        """The loader whose workers are probed, before the run has started."""
+        self._probed = Probed()
         self._tries = 0
         # Whoever holds it makes, starts or drops the run. Nobody waits for it: of two threads that train, the other one
         # asks again at its next update, and what would be dropped is used.
@@ -187,9 +187,7 @@ class Loop:
         if run is None:
             return
         asked = any(iteration.fetches for iteration in self._alive(self._undecided))
-        if self._probed is None or asked:
-            run.loaders.probe_workers(loader)
-            self._probed = loader
+        self._probed.prepare(run, loader, asked=asked)
 
     def _try_to_assemble(self) -> None:
         self._tries += 1
@@ -232,6 +230,7 @@ class Loop:
             stage=stage,
             prepare=loaders.prepare_begun if begun else loaders.prepare,
             started=(lambda _: None) if begun else loaders.iterator_made,
+            beside=(lambda _, make: make()) if begun else loaders.beside,
             size=size,
         )
 
@@ -325,7 +324,7 @@ class Loop:
         for iteration in here:
             if iteration not in found:
                 iteration.fetches.clear()
-        found.sort(key=lambda iteration: (not self._is_looked_into(iteration.loader), iteration.fetches[0].asked))
+        found.sort(key=lambda iteration: (not self._probed.looks_into(iteration.loader), iteration.fetches[0].asked))
         self._if_nobody_decides(partial(self._adopt, found))
 
     def _if_nobody_decides(self, call: Callable[[], None]) -> None:
@@ -356,26 +355,17 @@ class Loop:
                 iteration.began = iteration.made = run.clock.ledger.origin
                 iteration.fetches = iteration.fetches[-1:]
         book_training(run.clock, self._watch_begun, found)
-        leading = found[0]
-        if leading.loader is self._probed:
-            run.loaders.iterator_made(leading.iterator)
-        elif leading.timed is self._leader():
-            run.clock.before_fetch = run.clock.after_fetch = None
-            if not _has_workers(leading.loader):
-                run.loaders.probe_workers(leading.loader)
+        self._probed.settle(run, found, self._leader())
         self._training += [weakref.ref(iteration) for iteration in found]
         if self.monitor is None:
             self._start(run)
-
-    def _is_looked_into(self, loader: object) -> bool:
-        return loader is self._probed and _has_workers(loader)
 
     def _start(self, run: Run) -> None:
         ledger = run.clock.ledger
         with Span(ledger, ledger.slot(CALLBACKS, OWN_NAME)):
             self.monitor = Monitor.of(run, turns=self._turns)
             self._optimizer_span = WorkSpan(ledger, OPTIMIZER)
-            self._probed = None
+            self._probed.forget()
             run.start()
 
     # -- another iteration beside the training -------------------------------------------------------------------------
@@ -464,7 +454,8 @@ class Loop:
 
     def _discard(self, run: Run) -> None:
         run.discard()
-        self.run = self._turns = self._probed = None
+        self.run = self._turns = None
+        self._probed.forget()
 
     def _alive(self, known: list[weakref.ref[Iteration]]) -> list[Iteration]:
         found = [iteration for iteration in (reference() for reference in known) if iteration is not None]
@@ -487,14 +478,11 @@ class Loop:
     def close(self) -> None:
         """Time nothing any more, and end the run."""
         self.closed = True
-        run, self._probed = self.run, None
+        run = self.run
+        self._probed.forget()
         if run is None or not in_this_process(self):
             return
         if self.monitor is None:
             self._discard(run)
         else:
             self.monitor.close()
-
-
-def _has_workers(loader: object) -> bool:
-    return bool(getattr(loader, "num_workers", 0))

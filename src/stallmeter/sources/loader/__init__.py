@@ -12,19 +12,21 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from ...records import NO_LOADER, LoaderInfo, WorkerBatch
 from .dataloader import CANNOT_SET, describe, is_dataloader
+from .heard import Ear, Row, silenced
 from .identity import SPLITS, remember, splits_itself
-from .in_flight import Company, InFlight
+from .in_flight import Company
 from .loop import LoopTimer
 from .loop_look import LoopLook, answers_file, read_answers
 from .memory import MemoryLooks
 from .prefetch import IN_THE_LOOP, PrefetchQueue
-from .ring import UNKNOWN, Fetch, Making, Ring, words
+from .ring import UNKNOWN, Fetch, Making, Ring, new_ring
 from .waits import WaitLooks
-from .worker import WorkerInit
+from .worker import WorkerInit, restore, retire
 from .wrappers import iterates_here, loaders_in
 
 if TYPE_CHECKING:
@@ -37,45 +39,18 @@ SILENT_BATCHES = 8
 RATIO_FETCHES = 32
 """So many batches of a wrapper tell how many of its loader's each is made of."""
 
+FIRST_FETCHES = 4
+"""As many for the first time where the loop itself makes the batches of several loaders: they come in turn."""
+
 SAME_RATIO = 0.1
 """A ratio that differs by less from what was told, relatively, is the same."""
-
-
-class _Row:
-    """The shared memory of one loader's workers."""
-
-    __slots__ = ("in_flight", "init", "last", "loader", "number", "ring")
-
-    def __init__(self, init: WorkerInit, ring: Ring, number: int) -> None:
-        self.init = weakref.ref(init)
-        self.ring = ring
-        self.in_flight = InFlight()
-        self.number = number
-        self.last: int | None = None
-        """The worker that made the newest batch."""
-        self.loader: Callable[[], Any] = _nothing
-        """The loader that had the function last."""
-
-
-class _Ear:
-    """Whether one loader's workers were heard of."""
-
-    __slots__ = ("heard", "loader", "silent", "since")
-
-    def __init__(self, loader: Any, since: int) -> None:
-        self.loader = weakref.ref(loader)
-        self.heard = False
-        self.since: int | None = since
-        """Batches that the loop had had when workers were expected; None when there is nothing to wait for."""
-        self.silent: LoaderInfo | None = None
-        """Of a loader whose workers make none of the loop's batches: what it would be."""
 
 
 class LoaderProbe:
     """The source of `LoaderInfo`, `WorkerBatch`, `WorkerWaits` and `WorkerMemory`.
 
-    `attach` and `detach` are for the thread that makes the iterators; `asked`, `answered`, `loop_before`, `loop_after`
-    and `new_epoch` for the training thread; `sample` for the sampler thread.
+    `attach`, `attach_beside`, `release` and `detach` are for the thread that makes the iterators; `asked`, `answered`,
+    `new_epoch` and those that begin with ``loop`` for the training thread; `sample` for the sampler thread.
 
     Args:
         handed_out: Returns how many batches the loop has had: some must be from the workers of the loader.
@@ -94,12 +69,14 @@ class LoaderProbe:
         # Between the thread that makes iterators and the sampler thread. The training thread takes it between epochs
         # only; what it reads for each batch, `in_loop`, is a flag that is replaced whole.
         self._lock = threading.Lock()
-        self._rows: list[_Row] = []
+        self._rows: list[Row] = []
         self._touched: list[tuple[weakref.ref[Any], weakref.ref[WorkerInit]]] = []
         self._pending: list[Sample] = []
         self._infos: dict[int, LoaderInfo] = {}
         """What was told last of each loader."""
-        self._ears: dict[int, _Ear] = {}
+        self._ears: dict[int, Ear] = {}
+        self._attached: dict[int, weakref.ref[Any]] = {}
+        """The loaders by their numbers."""
         self._counted: dict[int, tuple[int, int]] = {}
         """Batches of a wrapper, and those taken from a loader for them, when their ratio was last looked at."""
         self._handed_out = handed_out
@@ -177,8 +154,41 @@ class LoaderProbe:
                 why_not = reasons[i] if None not in reasons or len(asked) > 1 else None
                 info = replace(describe(one), kind=kind, probed=why_not is None, why_not=why_not, loader=number + i)
                 infos.append(self._tell(self._unless_silent(one, info) if info.probed and _workers(one) else info))
-            self.in_loop = not self.has_workers and not any(_workers(other) for other in self._live())
+                self._attached[number + i] = weakref.ref(one)
+            self._find_who_makes_them()
             return next((info for info in infos if info.num_workers), infos[0])
+
+    def attach_beside(self, loader: object) -> None:
+        """Have a loader timed that the loop asks beside the one that was attached, with a number of its own.
+
+        Nothing is done where none is attached, and where that cannot be told apart: it is no loader, or iterates one
+        that is attached.
+        """
+        inside, mine = loaders_in(loader), self.number_of(loader)
+        taken = {number for number, known in self._attached.items() if known() is not None}
+        if not taken or not inside or mine == min(taken):
+            return
+        free = next(number for number in count(min(taken)) if number not in taken)
+        self.attach(loader, number=free if mine is None else mine)
+
+    def number_of(self, loader: object) -> int | None:
+        """Return the number that a loader was attached with, or the first of those in it; None where none was."""
+        inside = loaders_in(loader)
+        known = [(number, one()) for number, one in self._attached.items()]
+        return min((number for number, one in known if any(one is other for other in inside)), default=None)
+
+    def release(self, loader: object) -> None:
+        """Know nothing of a loader that was attached, and of which it turns out that the loop does not train on it."""
+        inside = loaders_in(loader)
+        with self._lock:
+            for number, known in list(self._attached.items()):
+                one = known()
+                if any(one is other for other in inside):
+                    restore(one)
+                    for kept in (self._attached, self._infos, self._ears, self._counted):
+                        kept.pop(number, None)
+                    self._pending = [r for r in self._pending if not (isinstance(r, LoaderInfo) and r.loader == number)]
+            self._find_who_makes_them()
 
     def attach_none(self) -> None:
         """Say that the loop asks no loader: what others may ask one for is no wait of its own."""
@@ -191,12 +201,12 @@ class LoaderProbe:
         """Give every loader its own ``worker_init_fn`` back, where it still has ours. What was measured is kept."""
         with self._lock:
             for loader in self._live():
-                _restore(loader)
+                restore(loader)
             for row in self._rows:
-                _retire(row.init())
+                retire(row.init())
             self._pending += self._drain()
             self._lost += sum(row.ring.lost for row in self._rows)
-            for kept in (self._rows, self._touched, self._infos, self._ears, self._counted):
+            for kept in (self._rows, self._touched, self._attached, self._infos, self._ears, self._counted):
                 kept.clear()
             self.in_loop = False
 
@@ -294,10 +304,20 @@ class LoaderProbe:
         if self.in_loop:
             self._loop.after()
 
+    def loop_beside(self) -> None:
+        """Called by the training thread just before it asks a loader beside the first one."""
+        if self.in_loop:
+            self._loop.before()
+
+    def loop_had_beside(self) -> None:
+        """Called by the training thread when that returned a batch."""
+        if self.in_loop:
+            self._loop.after(beside=True)
+
     def _probe(self, loader: Any, default_init: Callable[[int], Any] | None, number: int) -> str | None:
         own: Any = loader.worker_init_fn
         if not _workers(loader):
-            _restore(loader)
+            restore(loader)
             return None
         if isinstance(own, WorkerInit):
             row = self._row_of(own)
@@ -310,7 +330,7 @@ class LoaderProbe:
         if loader.persistent_workers and getattr(loader, "_iterator", None) is not None:
             return "its persistent workers run already"
         try:
-            ring = _new_ring(_workers(loader))
+            ring = new_ring(_workers(loader))
             init = WorkerInit(own, default_init, ring, number=number, answers=self._answers)
         except (OSError, RuntimeError) as exc:
             return f"there is no shared memory for it: {exc}"
@@ -319,15 +339,18 @@ class LoaderProbe:
         except CANNOT_SET as exc:
             return f"its worker_init_fn cannot be set: {exc}"
         assert init.ring is not None
-        self._rows.append(_Row(init, init.ring, number))
+        self._rows.append(Row(init, init.ring, number))
         self._touch(loader, init, self._rows[-1])
         return None
 
-    def _row_of(self, init: WorkerInit) -> _Row | None:
+    def _find_who_makes_them(self) -> None:
+        self.in_loop = bool(self._infos) and not self.has_workers and not any(map(_workers, self._live()))
+
+    def _row_of(self, init: WorkerInit) -> Row | None:
         rows = [row for row in self._rows if row.init() is init]
         return rows[0] if rows and init.ring is not None and init.main_pid == os.getpid() else None
 
-    def _touch(self, loader: Any, init: WorkerInit, row: _Row) -> None:
+    def _touch(self, loader: Any, init: WorkerInit, row: Row) -> None:
         row.loader = weakref.ref(loader)
         pairs = [(known(), known, by) for known, by in self._touched]
         kept = [(known, by) for other, known, by in pairs if other is not None and other is not loader]
@@ -338,10 +361,10 @@ class LoaderProbe:
         ear = self._ears.get(info.loader)
         if ear is None or ear.loader() is not loader:
             since = None if ear is None else ear.since
-            self._ears[info.loader] = _Ear(loader, self._handed_out() if since is None else since)
+            self._ears[info.loader] = Ear(loader, self._handed_out() if since is None else since)
         elif ear.silent is not None:
             ear.silent = info
-            return _silenced(info)
+            return silenced(info)
         return info
 
     def _listen(self, numbers: set[int], handed_out: int) -> None:
@@ -363,7 +386,7 @@ class LoaderProbe:
                 ear.since = None
                 if info is not None and info.probed:
                     ear.silent = info
-                    self._tell(_silenced(replace(info, time_s=time.time())))
+                    self._tell(silenced(replace(info, time_s=time.time())))
 
     def _learn(self) -> None:
         """Tell what the workers, and the loop's iterator, have shown of the loaders meanwhile."""
@@ -379,13 +402,15 @@ class LoaderProbe:
                 remember(loader, splits=False)
             self._tell(replace(info, shards_itself=splits_itself(loader), time_s=time.time()))
         self._learn_indices()
-        fetches = self._prefetch.fetches
-        for number, taken in list(self._prefetch.taken.items()):
-            before, had = self._counted.get(number, (0, 0))
+        counted = {number: (taken, self._prefetch.fetches) for number, taken in list(self._prefetch.taken.items())}
+        if self.in_loop and len(self._infos) > 1:
+            counted = {min(self._infos): (self._loop.made, self._loop.made - self._loop.beside)}
+        for number, (taken, fetches) in counted.items():
+            had, before = self._counted.get(number, (0, 0))
             info = self._infos.get(number)
-            if info is None or fetches - before < RATIO_FETCHES:
+            if info is None or fetches - before < (RATIO_FETCHES if before or not self.in_loop else FIRST_FETCHES):
                 continue
-            self._counted[number] = fetches, taken
+            self._counted[number] = taken, fetches
             ratio = (taken - had) / (fetches - before) * self.fetches_per_step
             if abs(ratio - (info.batches_per_step or 1.0)) > SAME_RATIO * (info.batches_per_step or 1.0):
                 self._tell(replace(info, batches_per_step=ratio, time_s=time.time()))
@@ -401,7 +426,7 @@ class LoaderProbe:
     def _live(self) -> list[Any]:
         """Loaders that still have our function."""
         pairs: list[tuple[Any, WorkerInit | None]] = [(loader(), init()) for loader, init in self._touched]
-        return [loader for loader, init in pairs if loader is not None and loader.worker_init_fn is init]
+        return [one for one, init in pairs if one is not None and init is not None and one.worker_init_fn is init]
 
     def _tell(self, info: LoaderInfo) -> LoaderInfo:
         last = self._infos.get(info.loader)
@@ -425,7 +450,7 @@ class LoaderProbe:
         self._rows = [row for row in self._rows if row not in gone]
         return batches
 
-    def _made(self, row: _Row) -> list[WorkerBatch]:
+    def _made(self, row: Row) -> list[WorkerBatch]:
         making = row.ring.making()  # before the others are read: a batch finished in between is known by its begin
         made = row.ring.drain()
         row.last = made[-1][0] if made else row.last
@@ -451,47 +476,15 @@ class LoaderProbe:
             read_bytes=None if fetch.read_bytes == UNKNOWN else fetch.read_bytes,
             items=None if fetch.items == UNKNOWN else fetch.items,
             idle_s=_seconds(fetch.idle_ns),
+            init_s=_seconds(fetch.init_ns),
             loader=loader,
             ahead=None if beside is None else beside.ahead,
             in_flight=None if beside is None else beside.in_flight,
         )
 
 
-def _nothing() -> None:
-    return None
-
-
-def _silenced(info: LoaderInfo) -> LoaderInfo:
-    """What is known of a loader whose workers make no batches of the loop: not how many make them."""
-    why_not = f"none of the loop's batches came from its workers: {info.kind} hands out those of another loader"
-    return replace(info, num_workers=None, probed=False, why_not=why_not)
-
-
-def _new_ring(workers: int) -> Ring:
-    import torch
-
-    # A torch tensor and no multiprocessing.RawArray: the loader must stay picklable. The device is named because the
-    # default one may be a GPU.
-    memory = torch.zeros(words(workers), dtype=torch.int64, device="cpu").share_memory_()
-    return Ring(memory, workers)
-
-
 def _workers(loader: Any) -> int:
     return int(loader.num_workers)
-
-
-def _restore(loader: Any) -> None:
-    init = loader.worker_init_fn
-    if isinstance(init, WorkerInit):
-        try:
-            loader.worker_init_fn = init.own
-        except CANNOT_SET:
-            _retire(init)
-
-
-def _retire(init: WorkerInit | None) -> None:
-    if init is not None:
-        init.ring = None
 
 
 def _seconds(ns: int) -> float | None:

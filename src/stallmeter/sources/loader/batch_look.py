@@ -42,7 +42,8 @@ PART_OF_BATCH = 0.2
 """Of the time of a slow batch, from which on an item made it slow."""
 
 BESIDE_SLOWEST = 0.1
-"""And this part of what the slowest takes: quick items are late now and then, when their CPU is taken away."""
+"""And this part of what the slowest takes, of items and of batches: quick ones are late now and then, when their CPU is
+taken away."""
 
 ITEMS = 10
 """Most slow items that are named."""
@@ -103,6 +104,7 @@ class BatchLook:
         self._deliver = deliver
         walls, cpus = [wall for wall, _ in recent], [cpu for _, cpu in recent]
         self._typical_ns = statistics.median(walls) if len(walls) >= FEW else None
+        self._slow_ns = max(SLOW * (self._typical_ns or 0), BESIDE_SLOWEST * max(walls, default=0))
         self._cpu_s = statistics.median(cpus) / 1e9 if len(cpus) >= FEW and not order.slow else None
         self._whose = Whose.of_program()
         self._tracer = CallTracer(self._whose)
@@ -155,7 +157,7 @@ class BatchLook:
         self._deliver({"order": self._order.number, "why_not": why})
 
     def _note(self, whole: bool, took_ns: int, times: ItemTimes | None) -> None:
-        slow = not self._order.slow or self._typical_ns is None or took_ns >= SLOW * self._typical_ns
+        slow = not self._order.slow or self._typical_ns is None or took_ns >= self._slow_ns
         if times is not None:
             self._item_ns += times.each_ns
             if slow:

@@ -21,7 +21,7 @@ _Raw = tuple[int, int, int, bytes, bytes]
 class LoopTimer:
     """Takes readings on the training thread; whoever drains does the arithmetic."""
 
-    __slots__ = ("_cpu", "_fd", "_pid", "_queued", "_raw", "_thread", "_wall", "lost", "recent")
+    __slots__ = ("_cpu", "_fd", "_pid", "_queued", "_raw", "_thread", "_wall", "beside", "lost", "made", "recent")
 
     def __init__(self) -> None:
         self._raw: deque[_Raw] = deque(maxlen=CAPACITY)
@@ -31,6 +31,8 @@ class LoopTimer:
         self._fd: int | None = None
         self._queued = b""
         self._cpu = self._wall = 0
+        self.made = self.beside = 0
+        """Batches that were timed, and those of them that come beside the ones that make the steps."""
         self.lost = 0
         """Batches dropped because nobody drained in time."""
 
@@ -45,8 +47,12 @@ class LoopTimer:
             self._queued = read_run_queue(self._fd)
         self._cpu = thread_time_ns()
 
-    def after(self) -> None:
-        """The loop got it. Ignored without a call of `before`, so that the end of a loader needs no care."""
+    def after(self, *, beside: bool = False) -> None:
+        """The loop got it. Ignored without a call of `before`, so that the end of a loader needs no care.
+
+        Args:
+            beside: It is no batch that makes a step, but one that comes with it.
+        """
         if not self._wall:
             return
         cpu = thread_time_ns() - self._cpu
@@ -54,6 +60,8 @@ class LoopTimer:
         end = monotonic_ns()
         # A deque is the queue between the threads: its ends are safe without a lock, and a full one drops the oldest by
         # itself. Between the two lines the other thread may take some: then one is counted as lost that was not.
+        self.made += 1
+        self.beside += beside
         raw = self._raw
         if len(raw) == CAPACITY:
             self.lost += 1

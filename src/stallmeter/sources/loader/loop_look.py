@@ -59,34 +59,46 @@ class LoopLook:
         if order is None:
             return
         if self._looks is None or self._looks[0] != order.number:
-            from .batch_look import BatchLook
-
-            self._looks = order.number, BatchLook(order, self._timer.recent, self._documents.append)
+            self._looks = order.number, self._look(order, max(1, len(_fetchers(self._iterator_of()))))
         look = self._looks[1]
         if look.done:
             self.order = None
             return
-        fetcher = _fetcher(self._iterator_of())
-        if fetcher is None or "fetch" in attributes(fetcher):
+        fetchers = [one for one in _fetchers(self._iterator_of()) if "fetch" not in attributes(one)]
+        for fetcher in fetchers:
+            self._look_into(fetcher, look)
+        if not fetchers:
             self._missed += 1
             if self._missed >= MOST_MISSED:
                 self.order = None
                 why_not = "what makes the loop's batches could not be found"
                 self._documents.append({"order": order.number, "why_not": why_not})
-            return
+
+    def _look(self, order: Order, fetchers: int) -> BatchLook:
+        from .batch_look import BatchLook
+
+        # Of several loaders as many batches each, and nobody knows what a batch of each takes when nobody looks.
+        recent = self._timer.recent if fetchers == 1 else ()
+        return BatchLook(order._replace(batches=fetchers * order.batches), recent, self._documents.append)
+
+    def _look_into(self, fetcher: Any, look: BatchLook) -> None:
         own = type(fetcher).fetch
 
         def fetch(index: Any) -> Any:
             del fetcher.fetch  # whatever comes: the next batch is prepared for again
+            if look.done:
+                return own(fetcher, index)
             self._timer.pass_over()
             return look.fetch(own, fetcher, index)
 
         fetcher.fetch = fetch
 
 
-def _fetcher(iterator: object) -> Any:
+def _fetchers(iterator: object) -> list[Any]:
+    """Return what makes the batches of the iterators without workers inside one."""
     found = iterators_in(iterator) if iterator is not None else []
-    return attributes(found[0]).get("_dataset_fetcher") if len(found) == 1 else None
+    fetchers = [attributes(one).get("_dataset_fetcher") for one in found]
+    return [] if None in fetchers else fetchers
 
 
 def answers_file() -> str:

@@ -44,6 +44,8 @@ class Fetch(NamedTuple):
     items: int
     idle_ns: int = UNKNOWN
     """Between the worker's batch before and this one: waiting for something to do."""
+    init_ns: int = UNKNOWN
+    """Of a worker's first batch: what the user's ``worker_init_fn`` took before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,16 @@ class Ring:
         self.lost += whole - first
         self._read[i] = count
         return copies[whole - oldest :]
+
+
+def new_ring(workers: int) -> Ring:
+    """Return one in memory that a loader's workers share with this process."""
+    import torch
+
+    # A torch tensor and no multiprocessing.RawArray: the loader must stay picklable. The device is named because the
+    # default one may be a GPU.
+    memory = torch.zeros(words(workers), dtype=torch.int64, device="cpu").share_memory_()
+    return Ring(memory, workers)
 
 
 class RingWriter:

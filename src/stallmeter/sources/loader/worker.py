@@ -13,6 +13,7 @@ from time import monotonic_ns, process_time_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any
 
 from ...machine.procfs import COUNTS_READS, open_run_queue, process_read_bytes, read_run_queue, run_queue_ns
+from .dataloader import CANNOT_SET
 from .identity import watch_identity
 from .ring import UNKNOWN, Ring, RingWriter
 
@@ -67,11 +68,12 @@ class WorkerInit:
             with suppress(*_CANNOT_TIME):
                 watch_identity()  # first: many a dataset is split in the user's own function
         init = self.default if self.own is None else self.own
+        began = monotonic_ns()
         result = None if init is None else init(worker_id)
         if self.ring is not None and timed:
             # A worker must live on without being timed rather than die of it.
             with suppress(*_CANNOT_TIME):
-                _time_fetches(self.ring, worker_id, self.answers)
+                _time_fetches(self.ring, worker_id, self.answers, monotonic_ns() - began)
         return result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -83,6 +85,22 @@ class WorkerInit:
         return WorkerInit, (self.own, self.default, self.ring, self.main_pid, self.number, self.answers)
 
 
+def restore(loader: Any) -> None:
+    """Give a loader its own function back, where it still has ours; where that fails, ours does nothing more."""
+    init = loader.worker_init_fn
+    if isinstance(init, WorkerInit):
+        try:
+            loader.worker_init_fn = init.own
+        except CANNOT_SET:
+            retire(init)
+
+
+def retire(init: WorkerInit | None) -> None:
+    """Have workers that are started with it timed no more."""
+    if init is not None:
+        init.ring = None
+
+
 class FetchTimer:
     """Times one fetch after the other in the thread that made it."""
 
@@ -91,6 +109,7 @@ class FetchTimer:
         "_cpu",
         "_ended",
         "_fd",
+        "_init",
         "_lane",
         "_order",
         "_process_cpu",
@@ -104,7 +123,7 @@ class FetchTimer:
         "recent",
     )
 
-    def __init__(self, dataset: object, lane: RingWriter, answers: str | None = None) -> None:
+    def __init__(self, dataset: object, lane: RingWriter, answers: str | None = None, init_ns: int = UNKNOWN) -> None:
         self.dataset = dataset
         self.look: BatchLook | None = None
         """What looks into the next batch."""
@@ -112,6 +131,7 @@ class FetchTimer:
         """Wall and CPU time of the newest batches, ns."""
         self._answers = answers
         self._order = 0
+        self._init = init_ns
         self.collate_ns = self.items = UNKNOWN
         self._lane = lane
         self._fd = open_run_queue()
@@ -169,8 +189,9 @@ class FetchTimer:
             process_read_bytes() - self._read if COUNTS_READS else UNKNOWN,
             self.items,
             self._wall - self._ended if self._ended else UNKNOWN,
+            self._init,
         )
-        self._ended = end
+        self._ended, self._init = end, UNKNOWN
         self.recent.append((end - self._wall, cpu))
 
 
@@ -195,7 +216,7 @@ class TimedCollate:
         return batch
 
 
-def _time_fetches(ring: Ring, worker_id: int, answers: str | None) -> None:
+def _time_fetches(ring: Ring, worker_id: int, answers: str | None, init_ns: int) -> None:
     fetch = sys.modules["torch.utils.data._utils.fetch"]
     info = sys.modules["torch.utils.data"].get_worker_info()
     fetchers = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
@@ -207,7 +228,7 @@ def _time_fetches(ring: Ring, worker_id: int, answers: str | None) -> None:
     if identity is not None:
         identity.tell = lane.note_asked
         lane.note_asked(identity.bits)
-    timer = FetchTimer(info.dataset, lane, answers)
+    timer = FetchTimer(info.dataset, lane, answers, init_ns)
     # torch's classes are patched in the worker's process only, which nobody shares and which ends with its iterator.
     for fetcher in fetchers:
         fetcher.fetch = _timed(fetcher.fetch, timer)
