@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stallmeter.records import BatchContent, HostSample, WorkerBatch
+from stallmeter.records import NO_LOADER, BatchContent, HostSample, LoaderInfo, WorkerBatch
 from stallmeter.records.diagnosis import Advice, Diagnosis, Severity
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.batch_handoff import BatchHandoff
@@ -28,7 +28,7 @@ from stallmeter.rules.weight import won_s
 from stallmeter.window import Window
 
 from .waiting import waiting
-from .windows import START_S, fires, missing, silent
+from .windows import START_S, fires, missing, run, silent
 
 CASES: dict[str, dict[str, Any]] = {
     "no-workers": {"workers": 0, "wait_s": 0.1, "ready": None, "head_ready": None},
@@ -382,12 +382,67 @@ def test_behind_a_wrapper_workers_that_pause_show_that_batches_lie_ready() -> No
     assert silent(BatchHandoff(), waiting(**{**hidden, "busy_share": 0.7}))
 
 
+def test_idle_workers_wait_for_nothing_but_the_hand_over() -> None:
+    """It comes in bursts: half of the waits are short, and the mean is what it costs."""
+    bursts = {**CASES["batch-handoff"], "wait_s": lambda i: 0.09 if i % 3 == 0 else 0.003}
+    made = waiting(**bursts)
+    made.append(BatchContent(time_s=1.0, tensors=0, bytes=0, pickled_bytes=12_000_000))
+    assert fires(BatchHandoff(), made).evidence[2].value == pytest.approx(0.032, rel=0.02)
+    verdict = evaluate(ALL_RULES, made)
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "batch-handoff"
+    # A worker that is late now and then is waited for, too, if workers have little time to spare.
+    assert silent(BatchHandoff(), waiting(**{**bursts, "busy_share": 0.7}))
+
+
 def test_cheaper_items_come_before_workers_that_win_much_less() -> None:
     """No CPU is left for more workers than one, which wins less than half of what items without work would."""
     scarce = waiting(workers=0, wait_s=0.1, work_s=0.01, batch_s=0.1, cpus=1.0, ready=None, head_ready=None)
     verdict = evaluate(ALL_RULES, scarce)
     assert verdict.primary is not None
     assert verdict.primary.rule == "prep-stall"
+
+
+def with_companions(
+    made: Window, *, job_cpus: float = 1.95, others_cpus: float = 0.01, waits_pct: float = 40.0
+) -> Window:
+    """The training process keeps 0.6 CPUs busy, and its thread is without one for a part of the time."""
+    for i in range(20):
+        made.append(
+            HostSample(
+                time_s=START_S + 20 + i, usable_cpus=2.0, others_cpus=others_cpus, job_cpus=job_cpus, main_cpus=0.6,
+                loop_cpu_wait_pct=waits_pct,
+            )
+        )  # fmt: skip
+    return made
+
+
+def test_processes_of_the_programs_own_that_make_no_batches_are_neighbours_too() -> None:
+    loop = run(LoaderInfo(time_s=START_S, kind=NO_LOADER))
+    found = fires(NoisyNeighbour(), with_companions(loop))
+    assert found.summary.endswith("while other processes of the program kept 1.4 of 2.0 CPUs busy.")
+    assert "os.nice" in found.advice[0].text
+    assert found.advice[0].predicted_gain_pct == pytest.approx(66, abs=2)
+    # Nor is it said of others that they are the program's: without these, whoever is left fills the CPUs.
+    assert silent(NoisyNeighbour(), with_companions(run(LoaderInfo(time_s=START_S, kind=NO_LOADER)), waits_pct=3.0))
+    assert silent(NoisyNeighbour(), with_companions(run(LoaderInfo(time_s=START_S, kind=NO_LOADER)), job_cpus=0.9))
+
+
+def test_workers_are_no_neighbours_of_their_loop() -> None:
+    """They keep 1.3 CPUs busy with batches; what is left is theirs, too, where they are not known."""
+    keeps_up: dict[str, Any] = {"workers": 2, "wait_s": 0.001, "work_s": 0.05, "batch_s": 0.065, "cpus": 2.0}
+    case = {**keeps_up, "ready": 4, "head_ready": True, "busy_share": 0.6}
+    made = waiting(**case)
+    for i in range(950):  # one for each step, as the 60 that are there
+        made.append(WorkerBatch(worker=i % 2, time_s=START_S + i, wall_s=0.065, cpu_s=0.065, run_queue_s=0.0))
+    assert silent(NoisyNeighbour(), with_companions(made))
+    unknown = waiting(**{**case, "probed": False, "ready": None, "head_ready": None})
+    assert silent(NoisyNeighbour(), with_companions(unknown))
+
+
+def test_processes_that_make_what_is_waited_for_are_none() -> None:
+    made = run(LoaderInfo(time_s=START_S, kind=NO_LOADER), data_wait=20.0)
+    assert silent(NoisyNeighbour(), with_companions(made))
 
 
 def test_a_loop_that_waits_for_a_cpu_has_neighbours_too() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from stallmeter.errors import SettingError
@@ -21,7 +22,8 @@ from stallmeter.workers import (
     limits_from,
     worker_cap,
 )
-from stallmeter.workers.costs import FORK_S
+from stallmeter.workers.costs import FORK_S, NUMBER_BYTES
+from stallmeter.workers.model import best_workers
 
 from .loaders import MEBI
 
@@ -163,6 +165,59 @@ def test_pauses_tell_whether_workers_have_time_to_spare():
     assert busy is not None
     assert busy.handover_s is None
     assert busy.ready_step_s - busy.work_s < 0.002
+
+
+def test_what_is_waited_for_beside_idle_workers_is_the_hand_over():
+    """It comes in bursts, where workers send large batches through one pipe: its mean counts, and no median."""
+    bursts = [*steps(40, wait_s=0.003, head_ready=True, ready=4), *steps(20, wait_s=0.09, head_ready=True, ready=4)]
+    idle = costs_from(batches(60, wall_s=0.01, idle_s=0.09), bursts, current=2)
+    assert idle is not None
+    assert idle.handover_s == pytest.approx((40 * 0.003 + 19 * 0.09) / 59)
+    pausing = costs_from(batches(60, wall_s=0.02, idle_s=0.015), bursts, current=2)
+    assert pausing is not None
+    assert pausing.handover_s == pytest.approx(0.003)
+
+
+def test_batches_of_two_loaders_in_turn_are_one_piece_of_work():
+    """One is quick and one is slow in each step: no step is slow, so two workers do, and not fifty."""
+    info = LoaderInfo(time_s=0.0, kind="DataLoader", num_workers=0, batches_per_step=2.0)
+    made = batches(100, workers=0, wall_s=0.01, cpu_s=0.001)
+    made = [replace(batch, wall_s=0.05 if i % 2 else 0.01) for i, batch in enumerate(made)]
+    costs = costs_from(made, steps(50, wait_s=0.06, work_s=0.04), current=0, loader=info, per_step=2.0)
+    assert costs is not None
+    assert costs.service_s == pytest.approx(0.06)
+    assert all(time_s == pytest.approx(0.06) for time_s in costs.profile)
+    assert best_workers(costs, Limits(available_cpus=8.0)).workers == 2
+    few = costs_from(made[:11], steps(50), current=0, loader=info, per_step=2.0)
+    assert few is not None
+    assert few.service_s == pytest.approx(0.06)
+
+
+def test_what_is_no_tensor_is_pickled():
+    shape = BatchShape(0, 0, 12_000_000)
+    here = costs_from(batches(60, workers=0), steps(50), current=0, batch=shape)
+    assert here is not None
+    assert (here.default_handover_s, here.shared_memory_s) == pytest.approx((0.0192, 0.006), abs=1e-9)
+    assert shape.as_one_tensor == BatchShape(1, 12_000_000)
+
+
+def test_first_batches_of_workers_that_start_again_are_part_of_their_start():
+    """Each start reads a table before the first batch: no other number of workers has that in every batch."""
+    first, later = batches(2, wall_s=1.0), batches(6, wall_s=0.04, idle_s=0.0)
+    made = [
+        replace(batch, time_s=100.0 * epoch + batch.time_s)
+        for epoch in range(6)
+        for batch in (*first, *(replace(batch, time_s=batch.time_s + 2) for batch in later))
+    ]
+    epoch = EpochStart(steps=8.0, start_s=2.0)
+    costs = costs_from(made, steps(50), current=2, epoch=epoch)
+    assert costs is not None
+    assert costs.service_s == pytest.approx(0.04)
+    assert costs.start_once_s + 2 * costs.start_each_s == pytest.approx(2.0 / 8)
+    # Recordings of old do not tell which batch was the first of a start.
+    untold = costs_from([replace(batch, idle_s=None) for batch in made], steps(50), current=2, epoch=epoch)
+    assert untold is not None
+    assert untold.service_s > 0.2
 
 
 def test_defaults_follow_the_shape_of_a_batch():
@@ -363,8 +418,10 @@ class Tensor:
 
 def test_shape_of_a_batch_counts_tensors_wherever_they_are():
     assert batch_shape(Tensor(10)) == BatchShape(1, 40)
-    assert batch_shape({"a": [Tensor(1), Tensor(2)], "b": ("text", 3, Tensor(3))}) == BatchShape(3, 24)
-    assert batch_shape("text") == BatchShape(0, 0)
+    assert batch_shape({"a": [Tensor(1), Tensor(2)], "b": ("text", None, Tensor(3))}) == BatchShape(3, 24, 4)
+    assert batch_shape("text") == BatchShape(0, 0, 4)
+    assert batch_shape([np.zeros(8), b"12", [Tensor(1)]]) == BatchShape(1, 4, 66)
+    assert batch_shape([[1, 2, 3], [0.5], 7, []]) == BatchShape(0, 0, 5 * NUMBER_BYTES)
     cycle: list[object] = []
     cycle.append(cycle)
     assert batch_shape(cycle) == BatchShape(0, 0)

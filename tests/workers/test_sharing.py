@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from stallmeter.records import HostSample, LedgerRecord, LoaderInfo, StepRecord, WorkerBatch, WorkerChange, WorkerWaits
@@ -10,7 +12,7 @@ from stallmeter.window import Window
 from stallmeter.workers import Limits, LoaderCosts
 from stallmeter.workers.forecast import Outlook, forecast, operation
 from stallmeter.workers.model import predict_step_times_s
-from stallmeter.workers.sharing import learn_from_waits
+from stallmeter.workers.sharing import AT_ONCE, learn_from_waits
 
 
 def run(*, workers: int = 4, service_s: float = 0.16, step_s: float = 0.04, in_line: bool = False) -> Window:
@@ -101,7 +103,8 @@ def test_without_evidence_more_workers_are_recommended_with_doubt() -> None:
 
     found = ask(window)
 
-    assert found.recommended > 8
+    assert found.recommended == AT_ONCE  # and then one sees
+    assert re.search(r"less is gained; if not, \d+ would be best$", found.advice.reason)
     assert "A store that all readers share" in found.limit
     assert "If the workers share the store" in found.advice.reason
     assert found.confidence < 0.7

@@ -2,7 +2,8 @@
 
 **What it means.** The batch was ready when the loop asked for it, and still the loop was waiting for data. Receiving,
 unpickling and mapping a batch from another process happens in the loop's own thread. Each tensor of a batch costs a
-handshake of its own, so many small tensors are expensive however fast the workers are. More workers cannot help.
+handshake of its own, so many small tensors are expensive however fast the workers are. What is no tensor, as NumPy's
+arrays, is pickled and sent through one pipe that all workers share. More workers cannot help.
 
 A batch that is finished is not yet there: while a worker runs Python code, the thread that sends its batches waits for
 the interpreter. So this is only said of workers that pause between two batches. Workers that never do set the pace
@@ -13,6 +14,7 @@ pause for most of the time have handed in all that they may.
 
 **Evidence.** `queue.ready_wait_share`: share of the data wait in steps whose batch was ready, 0 to 1.
 `queue.handover_s`: median wait for a batch that was ready, seconds; without it `steps.data_wait_s`.
+`queue.mean_handover_s`: its mean, which counts where workers pause for most of the time: nothing else is waited for.
 `workers.busy_share`: share of the workers' time in which they made batches. From the num_workers model: the share of
 the loss that one tensor a batch would win back.
 
@@ -54,7 +56,7 @@ class BatchHandoff:
         "steps.work_s",
     )
     instead: ClassVar[tuple[str, ...]] = INSTEAD
-    optional: ClassVar[tuple[str, ...]] = ("queue.ready_wait_share", "queue.handover_s")
+    optional: ClassVar[tuple[str, ...]] = ("queue.ready_wait_share", "queue.handover_s", "queue.mean_handover_s")
     family: ClassVar[str] = "input"
     rules_out: ClassVar[str] = "more workers"
 
@@ -96,13 +98,13 @@ class BatchHandoff:
             evidence=(
                 Evidence("data wait, share of training time", share, "%", self.warn_pct, "MLPerf Storage"),
                 Evidence("share of the wait for ready batches", ready, "1", self.ready_share, "benchmarks/faults"),
-                Evidence("wait for a ready batch, median", handover, "s", self.slow_handover_s, "our measurement"),
+                Evidence("wait for a ready batch", handover, "s", self.slow_handover_s, "our measurement"),
                 Evidence("share of the workers' time making batches", busy, "1", self.busy_share, "benchmarks/workers"),
             ),
             advice=(
                 Advice.of(
                     "Collate each batch into a few large tensors.",
-                    expect="Less data wait: each tensor of a batch costs a handshake.",
+                    expect="Less data wait: each tensor costs a handshake, and other objects are pickled.",
                     limit="More workers do not help, the batches are ready.",
                     gain_pct=predicted.of_run(gain),
                     interval_pct=predicted.interval_pct(gain),
@@ -145,7 +147,9 @@ class BatchHandoff:
 
     def _handed_over(self, window: Window, busy: float) -> tuple[float, float] | None:
         """Return the share of the wait for batches that were ready, and what handing one over takes, seconds."""
-        ready, handover, wait = window.queue.ready_wait_share, window.queue.handover_s, window.steps.data_wait_s
-        if ready is not None:
-            return None if handover is None else (ready, handover)
-        return (1.0, wait.median) if wait is not None and busy <= 1.0 - self.idle_share else None
+        queue, wait, idle = window.queue, window.steps.data_wait_s, busy <= 1.0 - self.idle_share
+        if queue.ready_wait_share is not None:
+            mean_s, handover = queue.mean_handover_s, queue.handover_s
+            handover = mean_s if idle and mean_s is not None else handover
+            return None if handover is None else (queue.ready_wait_share, handover)
+        return (1.0, wait.median) if wait is not None and idle else None

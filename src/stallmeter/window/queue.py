@@ -48,9 +48,17 @@ class QueueSignals:
 
         Choosing the items of a later batch, which the loop's thread does in the same call, is taken off.
         """
+        return self._handover_s(statistics.median)
+
+    @property
+    def mean_handover_s(self) -> float | None:
+        """Mean wait for a batch that was ready: where its worker has long been idle, all of it is the hand-over."""
+        return self._handover_s(statistics.fmean)
+
+    def _handover_s(self, middle: Callable[[list[float]], float]) -> float | None:
         waits = [s.data_wait_s for s in self._steps.steady if s.head_ready]
         indices_s = (self._loader and self._loader.indices_s) or 0.0
-        return max(0.0, statistics.median(waits) - indices_s) if len(waits) >= MIN_STEADY_STEPS else None
+        return max(0.0, middle(waits) - indices_s) if len(waits) >= MIN_STEADY_STEPS else None
 
     def _wait_share(self, of: Callable[[StepRecord], bool | None]) -> float | None:
         """Share of the wait in steps of which something is true; None when most of it is in steps that do not tell."""

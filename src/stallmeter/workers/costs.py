@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from random import Random
 
 from ..errors import SettingError
 from ..machine.budget import Budget
-from ..records import HostSample, LoaderInfo, StepRecord, WorkerBatch, WorkerMemory
+from ..records import BatchContent, HostSample, LoaderInfo, StepRecord, WorkerBatch, WorkerMemory
 from .model import HANDOVER_S, PROFILE_BATCHES, Limits, LoaderCosts
 
 HANDOVER_PER_TENSOR_S = 0.00025
@@ -25,6 +25,16 @@ SHARED_MEMORY_PER_TENSOR_S = 0.0002
 SHARED_MEMORY_PER_BYTE_S = 0.5e-9
 """A worker writes a batch into fresh shared memory, page by page; the loop thread would not (7.2 MB: 3-4 ms)."""
 
+UNPICKLING_PER_BYTE_S = 1.5e-9
+"""What is no tensor comes through a pipe: the loop's thread copies it out of there and unpickles it (an array of 12 MB:
+19 ms)."""
+
+PICKLING_PER_BYTE_S = 0.5e-9
+"""CPU time of a worker for that, in a thread beside the one that makes batches (an array of 12 MB: 6.2 ms)."""
+
+NUMBER_BYTES = 30
+"""A number of Python's in a batch takes as long as so many bytes of an array (100,000 of them: 4.2 to 4.7 ms)."""
+
 MIN_BATCHES = 8
 """Below this many batches a mean service time is a guess."""
 
@@ -32,6 +42,9 @@ MIN_STEPS = 5
 
 BUSY = 0.85
 """Workers busy for more than this share of the time may themselves be what the loop waits for."""
+
+IDLE = 0.5
+"""Workers busy for less than this share of the time wait for the loop: what it waits for in turn is the hand-over."""
 
 MEAN_OF_QUICK = 1.25
 """Mean work of a step over that of the quickest tenth where nobody is in its way: 1.18 to 1.30, loops whose workers had
@@ -50,11 +63,25 @@ class BatchShape:
 
     tensors: int
     bytes: int
+    """Of the tensors."""
+    pickled_bytes: int = 0
+    """Of all else: it goes through a pipe."""
+
+    @classmethod
+    def of(cls, content: BatchContent) -> BatchShape:
+        """Return the shape that was recorded."""
+        return cls(content.tensors, content.bytes, content.pickled_bytes)
 
     @property
     def sending_s(self) -> float:
-        """CPU time of a worker to put it into shared memory; the loop thread need not."""
-        return SHARED_MEMORY_PER_TENSOR_S * self.tensors + SHARED_MEMORY_PER_BYTE_S * self.bytes
+        """CPU time of a worker to put it into shared memory, or to pickle it; the loop thread need not."""
+        shared_s = SHARED_MEMORY_PER_TENSOR_S * self.tensors + SHARED_MEMORY_PER_BYTE_S * self.bytes
+        return shared_s + PICKLING_PER_BYTE_S * self.pickled_bytes
+
+    @property
+    def as_one_tensor(self) -> BatchShape:
+        """The same content where collate makes one tensor of it."""
+        return BatchShape(1, self.bytes + self.pickled_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,26 +97,38 @@ class EpochStart:
 
 
 def batch_shape(batch: object, depth: int = 0) -> BatchShape:
-    """Count the tensors in a batch and their bytes, without reading their values. Looks into mappings and sequences."""
-    size, width = getattr(batch, "nelement", None), getattr(batch, "element_size", None)
+    """Count the tensors in a batch and the bytes of all it holds, without reading values.
+
+    Looks into mappings and sequences; of one of numbers only the first is looked at.
+    """
+    size, width, array_bytes = (getattr(batch, name, None) for name in ("nelement", "element_size", "nbytes"))
     if callable(size) and callable(width):
         return BatchShape(1, int(size()) * int(width()))
-    if depth > 4 or isinstance(batch, (str, bytes)):
-        return BatchShape(0, 0)
-    members: Iterable[object] = ()
+    if isinstance(array_bytes, int):
+        return BatchShape(0, 0, array_bytes)
+    if isinstance(batch, (str, bytes)):
+        return BatchShape(0, 0, len(batch))
+    if isinstance(batch, (int, float)):
+        return BatchShape(0, 0, NUMBER_BYTES)
+    members: Collection[object] = ()
     if isinstance(batch, Mapping):
         members = batch.values()
     elif isinstance(batch, (list, tuple)):
         members = batch
+    if depth > 4 or not members:
+        return BatchShape(0, 0)
+    if isinstance(next(iter(members)), (int, float)):
+        return BatchShape(0, 0, len(members) * NUMBER_BYTES)
     parts = [batch_shape(member, depth + 1) for member in members]
-    return BatchShape(sum(part.tensors for part in parts), sum(part.bytes for part in parts))
+    return BatchShape(*(sum(values) for values in zip(*map(astuple, parts), strict=True)))
 
 
 def default_handover_s(batch: BatchShape | None) -> float:
     """Return what handing a batch over to the loop's thread takes as a rule, seconds."""
     if batch is None:
         return HANDOVER_S
-    return HANDOVER_S + HANDOVER_PER_TENSOR_S * max(0, batch.tensors - 1) + HANDOVER_PER_BYTE_S * batch.bytes
+    tensors_s = HANDOVER_PER_TENSOR_S * max(0, batch.tensors - 1) + HANDOVER_PER_BYTE_S * batch.bytes
+    return HANDOVER_S + tensors_s + UNPICKLING_PER_BYTE_S * batch.pickled_bytes
 
 
 def costs_from(
@@ -108,8 +147,8 @@ def costs_from(
 
     Throughput follows from means, not medians: a batch that takes ten times as long delays all that follow. So means
     are taken of all that adds up, without the slowest hundredth (a hiccup of the machine is no property of the loader)
-    and without the first batch of each worker (imports, opened files, fresh memory). The hand-over is a median: it is
-    the same work each time, and what lies above it is waiting.
+    and without the first batch of each worker (imports, opened files, fresh memory). The hand-over is a median, because
+    what lies above it is waiting, for workers that may be late; where they pause for most of the time it is a mean.
 
     Args:
         batches: Made with ``current`` workers.
@@ -139,8 +178,8 @@ def costs_from(
     # Without workers the sampler's time is part of what a batch takes.
     inside_s = 0.0 if current else indices_s
     cpu_s = per_step * _mean([max(0.0, max(b.cpu_s, b.process_cpu_s or 0.0) - inside_s) for b in made])
-    times_s = [max(0.0, b.service_s - inside_s) for b in made]
-    service_s = per_step * _mean(times_s)
+    times_s = _of_steps([max(0.0, b.service_s - inside_s) for b in made], per_step)
+    service_s = per_step / max(1, round(per_step)) * _mean(times_s)
     step_time_s = _mean([_step_s(step) for step in steady])
     busy_share = _busy_share(made, current, step_time_s / per_step)
     handover_s, default_s = _handover(steady, current, busy_share, batch, per_step * indices_s)
@@ -277,15 +316,18 @@ def available_cpus(
 
 
 def _settled(batches: Sequence[WorkerBatch], current: int) -> list[WorkerBatch]:
-    """Batches of this many workers in the order they were finished, without the first of each worker."""
+    """Batches of this many workers in the order they were finished, without the first of each worker.
+
+    Of workers that start again and again each start has such a first one, as far as that is known.
+    """
     if current < 0:
         raise SettingError(f"current is {current!r}; give 0 or more workers")
+    own = [batch for batch in sorted(batches, key=lambda b: b.time_s) if (batch.worker < 0) == (current == 0)]
+    tells = any(batch.idle_s is not None for batch in own)
     seen: set[int] = set()
     settled = []
-    for batch in sorted(batches, key=lambda b: b.time_s):
-        if (batch.worker < 0) != (current == 0):
-            continue
-        if batch.worker in seen:
+    for batch in own:
+        if batch.worker in seen and not (tells and batch.idle_s is None):
             settled.append(batch)
         seen.add(batch.worker)
     return settled
@@ -302,6 +344,13 @@ def _start(epoch: EpochStart | None, current: int, service_s: float) -> tuple[fl
         return service_s / epoch.steps, FORK_S / epoch.steps
     once_s = min(service_s, epoch.start_s) if epoch.in_turn else epoch.start_s
     return once_s / epoch.steps, (epoch.start_s - once_s) / current / epoch.steps
+
+
+def _of_steps(times_s: Sequence[float], per_step: float) -> list[float]:
+    """Return what the batches of a step take together, where it takes several: those of two loaders, say, in turn."""
+    each = max(1, round(per_step))
+    whole = [math.fsum(times_s[at : at + each]) for at in range(0, len(times_s) - each + 1, each)]
+    return whole if len(whole) >= MIN_BATCHES else [each * time_s for time_s in times_s]
 
 
 def _profile(times_s: Sequence[float]) -> tuple[float, ...]:
@@ -338,7 +387,7 @@ def _handover(
     """
     full = [max(0.0, s.data_wait_s - indices_s) for s in steps if s.head_ready and (s.ready or 0) >= max(2, current)]
     if len(full) >= MIN_STEPS and busy_share <= BUSY:
-        return statistics.median(full), HANDOVER_S
+        return statistics.median(full) if busy_share > IDLE else _mean(full), HANDOVER_S
     default_s = default_handover_s(batch)
     ready = [max(0.0, s.data_wait_s - indices_s) for s in steps if s.head_ready]
     return None, min([default_s, statistics.median(ready)] if len(ready) >= MIN_STEPS else [default_s])

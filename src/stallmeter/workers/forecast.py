@@ -25,7 +25,7 @@ from . import (
     predict_step_time_s,
     savings,
 )
-from .sharing import ASK, doubt, is_doubtful, learn_from_waits
+from .sharing import ASK, at_once, doubt, is_doubtful, learn_from_waits
 from .whatif import SHORT, LoopWaits, WhatIf, eased, what_if
 
 MODEL_ERROR = 0.06
@@ -234,11 +234,15 @@ def _forecast(window: Window, current: int) -> Outlook | None:
             return None
         previous = _previous(window)
         advice = _unless_tried(advise(costs, limits, previous=previous), window)
-        doubtful = is_doubtful(window, advice)
+        doubtful, more = is_doubtful(window, advice), None
+        most = at_once(advice) if doubtful else None
+        if most is not None:
+            more = advice.recommended
+            advice = _unless_tried(advise(costs, replace(limits, max_workers=most), previous=previous), window)
         if window.loader.which is not None:
             advice = replace(advice, reason=f"{window.loader.which} sets the pace: {advice.reason}")
         return Outlook(
-            advice=doubt(advice) if doubtful else advice,
+            advice=doubt(advice, more) if doubtful else advice,
             available_cpus=limits.available_cpus,
             without=_without(window, costs, limits),
             deeper=advise_prefetch(costs, limits, current),
@@ -279,7 +283,7 @@ def _without(window: Window, costs: LoaderCosts, limits: Limits) -> WhatIf:
         blocked_s=None if blocked is None or service is None else blocked * costs.service_s,
         usable_cpus=window.host.cpus_per_rank,
         cpu_wait_share=window.workers.cpu_wait_share,
-        batch=None if content is None else BatchShape(content.tensors, content.bytes),
+        batch=None if content is None else BatchShape.of(content),
         loop_waits=loop_waits(window, costs),
     )
 
@@ -328,7 +332,7 @@ def _find_costs(window: Window, current: int) -> LoaderCosts | None:
         current=current,
         host=window.host.samples.items,
         loader=window.loader.info,
-        batch=None if content is None else BatchShape(content.tensors, content.bytes),
+        batch=None if content is None else BatchShape.of(content),
         device_s=window.device.pace_s,
         per_step=(window.loader.info and window.loader.info.batches_per_step) or 1.0,
         epoch=epoch_start(window),

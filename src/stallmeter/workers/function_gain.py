@@ -144,7 +144,7 @@ def _crowd(window: Window, costs: LoaderCosts, limits: Limits) -> Crowd:
     waits = loop_waits(window, costs) or like_a_worker(costs, limits, cpu_wait_share)
     handover_s = 0.0
     if costs.handover_s is not None and content is not None and cpu_wait_share >= WAITS:
-        handover_s = max(0.0, costs.handover_s - default_handover_s(BatchShape(content.tensors, content.bytes)))
+        handover_s = max(0.0, costs.handover_s - default_handover_s(BatchShape.of(content)))
     return Crowd(max(0.0, waits.all_s - waits.neighbours_s), handover_s)
 
 

@@ -17,6 +17,10 @@ BLOCKED = 0.25
 NOT_SURE = 0.75
 """Factor on the confidence of a gain that is there only if the workers do not share what they wait for."""
 
+AT_ONCE = 8
+"""Workers, or twice the present number, beyond which nothing is recommended as long as it was not seen that workers do
+not share what they wait for. Our choice: a server that sends 12 readers away now and then does so more with 43."""
+
 ASK = "A store that all readers share would make the gain smaller: on_num_workers='apply' tries the number."
 
 
@@ -58,10 +62,22 @@ def is_doubtful(window: Window, advice: WorkerAdvice) -> bool:
     return window.before is None and advice.limited_by not in ("lock", "bandwidth")
 
 
-def doubt(advice: WorkerAdvice) -> WorkerAdvice:
-    """Return advice that `is_doubtful`, less sure and with its reason."""
+def at_once(advice: WorkerAdvice) -> int | None:
+    """Return the most workers to try first where advice `is_doubtful`; None where it asks for no more than that."""
+    most = max(AT_ONCE, 2 * advice.current)
+    return most if advice.recommended > most else None
+
+
+def doubt(advice: WorkerAdvice, more: int | None = None) -> WorkerAdvice:
+    """Return advice that `is_doubtful`, less sure and with its reason.
+
+    Args:
+        advice: What is recommended.
+        more: Workers that would be best if they share nothing, where that is more than is recommended `at_once`.
+    """
+    then = "" if more is None else f"; if not, {more} would be best"
     return replace(
         advice,
         confidence=round(NOT_SURE * advice.confidence, 2),
-        reason=f"{advice.reason}. If the workers share the store that they wait for, less is gained",
+        reason=f"{advice.reason}. If the workers share the store that they wait for, less is gained{then}",
     )

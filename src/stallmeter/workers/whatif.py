@@ -181,7 +181,7 @@ def _light(costs: LoaderCosts, handover_s: float, batch: BatchShape | None) -> L
     """Return the costs with batches of one tensor: the part of the hand-over goes that comes with their number."""
     if batch is None:
         return replace(costs, handover_s=min(handover_s, HANDOVER_S))
-    one = BatchShape(1, batch.bytes)
+    one = batch.as_one_tensor
     light_s = handover_s * default_handover_s(one) / default_handover_s(batch)
     # Sending and receiving each tensor is work on both sides.
     return replace(
