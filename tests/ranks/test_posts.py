@@ -25,6 +25,7 @@ from stallmeter.ranks.posts import (
     unpacked,
     view_of_steps,
 )
+from stallmeter.ranks.steps import with_starts
 from stallmeter.recording import Header
 from stallmeter.records import Arrivals, LedgerRecord, StepRecord
 from stallmeter.records.diagnosis import Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
@@ -120,7 +121,7 @@ def test_round_trip(rank: int) -> None:
         assert list(view.steps.starts) == [0, 25, 50]
         assert list(view.steps.ends_s) == pytest.approx(trained.ends_s, abs=1.1e-5)
         assert view.steps.seconds["backward"] == pytest.approx(trained.seconds["backward"], abs=1.1e-5)
-        waits = [0.0 if at % 25 == 0 else wait for at, wait in enumerate(trained.seconds["data_wait"])]
+        waits = with_starts(trained.seconds, [0, 25, 50])["data_wait"]
         assert view.steps.seconds["data_wait"] == pytest.approx(waits, abs=1.1e-5)
         assert view.facts == pytest.approx(FACTS, rel=1e-3)
         assert view.ledger is not None

@@ -43,8 +43,8 @@ def test_of_columns() -> None:
     assert list(found.index) == [4, 5, 8]
     assert list(found.ends_s) == [10.0, 11.0, 14.0]
     assert {name: list(values) for name, values in found.seconds.items()} == {
-        "data_wait": [0.0, 0.25, 0.125],
-        "worker_startup": [0.5, 0.0, 0.0],
+        "data_wait": [0.25, 0.25, 0.125],
+        "worker_startup": [0.25, 0.0, 0.0],
         "callbacks": [0.0, 1.0, 0.0],
     }
     assert found.optimizer_step == [2, None, 4]
@@ -52,11 +52,17 @@ def test_of_columns() -> None:
 
 
 def test_a_start_beside_what_was_measured_as_one() -> None:
-    seconds = {"data_wait": [1.0, 2.0], "worker_startup": [3.0, 0.0]}
+    seconds = {"data_wait": [1.0, 0.25], "worker_startup": [3.0, 0.0]}
     booked = with_starts(seconds, [0])
     assert {name: list(values) for name, values in booked.items()} == {
-        "data_wait": [0.0, 2.0],
-        "worker_startup": [4.0, 0.0],
+        "data_wait": [0.25, 0.25],
+        "worker_startup": [3.75, 0.0],
+    }
+    # A loop that makes its batches itself has no start: each is waited for.
+    here = with_starts({"data_wait": [2.0, 2.5, 2.0, 1.5]}, [0, 3])
+    assert {name: list(values) for name, values in here.items()} == {
+        "data_wait": [2.0, 2.5, 2.0, 1.5],
+        "worker_startup": [0.0, 0.0, 0.0, 0.0],
     }
     assert with_starts(seconds, []) is seconds
     assert with_starts({"compute": [1.0]}, [0]) == {"compute": [1.0]}

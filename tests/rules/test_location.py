@@ -74,6 +74,22 @@ def test_what_was_found_in_the_long_steps_need_not_be_found():
     assert placed.predicted_gain_pct == 40.0
 
 
+def test_what_a_long_step_does_with_the_model_once_it_has_its_gradients_is_why_it_is_long():
+    model = CodeSpot(file="net.py", line=3, function="Net.forward", own=True, wall_s=0.6)
+    drawn = CodeSpot(file="train.py", line=9, function="preview", own=True, wall_s=0.4)
+    window = Window()
+    window.append(replace(_loop_look("long steps"), spots=(model,), after=(drawn,)))
+    window.append(replace(_loop_look("steps"), spots=(model,), after=(drawn,)))
+    assert [
+        getattr(located(_diagnosis(rule), window).location, "function", None)
+        for rule in ("step-outliers", "compute-bound")
+    ] == ["preview", "Net.forward"]
+    window.append(replace(_loop_look("long steps"), spots=(model,), after=(replace(drawn, wall_s=0.1),)))
+    found = located(_diagnosis("step-outliers"), window).location
+    assert found is not None
+    assert found.function == "Net.forward"
+
+
 def test_where_no_function_holds_enough_there_is_no_place():
     small = CodeSpot(file="a.py", line=1, function="a", own=True, wall_s=0.1)
     assert located(_diagnosis("prep-stall"), _window(small)).location is None

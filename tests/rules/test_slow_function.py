@@ -81,6 +81,22 @@ def test_a_small_part_of_the_steps_and_few_looks_are_nothing():
     assert silent(SlowFunction(), each(look(0.0)))
 
 
+def test_a_small_part_in_one_rank_of_several_is_told_for_its_place_alone():
+    """What a rank alone may take matters where the others wait for it: its own verdict stays what it is."""
+    made = each(look(0.12, seen=400))
+    assert silent(SlowFunction(), made)
+    made.facts.update({"world_size": 2})
+    found = fires(SlowFunction(), made)
+    assert (found.severity, found.time_lost_s, found.share_pct) == (Severity.INFO, 0.0, 0.0)
+    assert found.location is not None
+    verdict = evaluate(ALL_RULES, made)
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "compute-bound"
+    made = each(look(0.04, seen=1000))
+    made.facts.update({"world_size": 2})
+    assert silent(SlowFunction(), made)
+
+
 @pytest.mark.parametrize("call", ["", "sorted", "torch.nn.functional.relu", "numpy.matmul", "time.sleep"])
 def test_what_may_be_a_loss_or_stand_for_a_device_is_not_blamed(call):
     assert silent(SlowFunction(), each(look(0.5, call=call)))
@@ -92,6 +108,36 @@ def test_what_comes_once_the_gradients_are_there_is_no_loss(call):
     assert found.location is not None
     assert found.location.function == "Meter.update"
     assert silent(SlowFunction(), each(look(0.5, call=call, after=0.3)))  # called before them as well
+
+
+def test_what_computes_in_python_itself_is_no_loss_of_tensors():
+    """It is found between two instructions: 3 % of the looks and more."""
+
+    def matcher(interpreting: float, seen: int = 200, **more: Any) -> CodeLook:
+        made = look(0.4, call="", seen=seen, **more)
+        return replace(made, beside=(replace(made.beside[-1], interpreting_s=interpreting),))
+
+    assert fires(SlowFunction(), each(matcher(0.03))).advice[0].text.startswith("Run it less often")
+    assert fires(SlowFunction(), each(matcher(0.03, before=0.4))).advice[0].text.startswith("Move it into the dataset")
+    assert silent(SlowFunction(), each(matcher(0.01)))  # of a loss now and then
+    assert silent(SlowFunction(), each(matcher(0.03, seen=60)))  # two looks may be chance
+
+
+def test_what_a_function_calls_counts_as_its_own():
+    """A score that is a fifth of the steps, in three functions that each take less."""
+    parts = [("hd95", 0.12, "scipy.ndimage.distance_transform_edt"), ("border", 0.08, "scipy.ndimage.binary_erosion")]
+    spots = tuple(
+        CodeSpot(file="scores.py", line=i, function=name, own=True, wall_s=s, calls=(call,), within="score")
+        for i, (name, s, call) in enumerate(parts, 1)
+    )
+    made = replace(look(0.12), beside=spots, after=spots)
+    found = fires(SlowFunction(), each(made))
+    assert found.time_lost_s == pytest.approx(20.0)
+    assert found.summary.startswith("score, most of it hd95, took about 20.0 s")
+    assert found.location is not None
+    assert (found.location.function, found.location.line) == ("hd95", 1)
+    apart = tuple(replace(spot, within=spot.function) for spot in spots)
+    assert silent(SlowFunction(), each(replace(made, beside=apart, after=apart)))
 
 
 def test_what_computes_with_numpy_before_the_model_belongs_to_the_batch():

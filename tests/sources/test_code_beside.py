@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from stallmeter.sources.code.beside import (
     after_gradients,
     before_call,
     before_model,
     before_training,
+    below_training_step,
     beside,
     in_batches,
+    in_collectives,
     in_sampler,
+    told_with_helpers,
 )
-from stallmeter.sources.code.fold import Frame, Seen
+from stallmeter.sources.code.fold import Frame, Seen, fold
 from stallmeter.sources.code.whose import Function
 
 
@@ -55,6 +60,59 @@ def test_what_the_code_that_trains_does_itself_is_the_training():
 
 def test_without_modules_nobody_knows_what_the_model_is():
     assert beside([_seen(MAIN, UPDATE), _seen(MAIN, ENGINE)]) == []
+
+
+def test_a_wrapper_around_the_training_step_is_not_the_model():
+    """As under Lightning with several ranks: the step itself is called as a module is."""
+    step = Function("LitNet.training_step", "lit.py", True, first_line=7)
+    wrapped = [_seen(MAIN, CALL, step, CALL, NET), _seen(MAIN, CALL, step, UPDATE), _seen(MAIN, CALL, step)]
+    assert beside(wrapped) == []
+    below = [below_training_step(one) for one in wrapped]
+    assert beside(below) == [_seen(step, UPDATE)]
+    assert [below_training_step(one) for one in MODEL] == MODEL
+
+
+def test_objects_that_are_pickled_for_other_ranks_are_no_exchange_of_gradients():
+    gather, pickled, sent = (
+        _torch(name, "distributed/distributed_c10d.py")
+        for name in ("all_gather_object", "_object_to_tensor", "all_gather")
+    )
+    own = [_seen(MAIN, UPDATE, gather, pickled), _seen(MAIN, UPDATE)]
+    assert beside([*MODEL, *own, _seen(MAIN, UPDATE, gather, sent)]) == own  # that waits for other ranks
+    assert beside([*MODEL, *own, _seen(MAIN, UPDATE, sent)]) == []  # and that may be for gradients
+
+
+def test_each_function_is_told_with_the_one_that_the_training_calls_for_it():
+    score, inner = (Function(name, "scores.py", True, first_line=i) for i, name in enumerate(("score", "inner")))
+    own = [_seen(MAIN, score, inner), _seen(MAIN, score), _seen(MAIN, UPDATE, NORM)]
+    plain = replace(own[0], stack=(*own[0].stack[:2], replace(own[0].stack[2], interprets=True)), wall_s=0.05)
+    seen = [*MODEL, *own, plain]
+    told = told_with_helpers(fold(beside(seen)).spots, seen)
+    assert {spot.function: spot.within for spot in told} == {
+        "inner": "score",
+        "score": "score",
+        "Meter.update": "Meter.update",
+    }
+    assert {spot.function: spot.interpreting_s for spot in told} == pytest.approx(
+        {"inner": 0.05, "score": 0.0, "Meter.update": 0.0}
+    )
+
+
+def test_collectives_that_the_program_calls_itself_are_told_from_those_of_the_gradients():
+    reduce, barrier, gather, pickled = (
+        _torch(name, "distributed/distributed_c10d.py")
+        for name in ("all_reduce", "barrier", "all_gather_object", "_object_to_tensor")
+    )
+    own = _seen(MAIN, UPDATE, reduce)
+    others = [
+        _seen(MAIN, BACK, ENGINE, reduce),
+        _seen(MAIN, CALL, NET, reduce),
+        _seen(MAIN, HOOK, reduce),
+        _seen(MAIN, barrier),
+        _seen(MAIN, gather, pickled),
+        _seen(CALL, reduce),
+    ]
+    assert in_collectives([*MODEL, own, *others]) == [own]
 
 
 def test_no_code_of_a_library_is_told():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dis
+import sys
 import time
 from types import CodeType
 from typing import Any
@@ -227,3 +229,25 @@ def test_a_line_that_asks_to_sleep_is_known_by_its_source():
     for line in (1, 2):
         tally.add(Look(COMPUTE, STEADY, 10, ((slow.__code__, 0), _of_line(dozes, line))))
     assert [one.stack[-1].sleeps for one in Reading(Whose()).seen([tally])] == [True, False]
+
+
+def _scores(numbers):
+    total = 0
+    for number in numbers:
+        total += number
+    return total
+
+
+def test_a_look_between_two_instructions_is_known_by_the_instruction():
+    """Where the interpreter is asked for its lock, and not where an operator or a call has given it up."""
+    code = _scores.__code__
+    found = {}
+    for instruction in dis.get_instructions(code):
+        tally = Tally()
+        tally.add(Look(COMPUTE, STEADY, 10, ((slow.__code__, 0), (code, instruction.offset))))
+        [seen] = Reading(Whose()).seen([tally])
+        found.setdefault(instruction.opname, set()).add(seen.stack[-1].interprets)
+    assert found["BINARY_OP" if sys.version_info >= (3, 11) else "INPLACE_ADD"] == {False}
+    assert found["FOR_ITER"] == {False}
+    assert {name for name, known in found.items() if True in known} <= {"RESUME", "JUMP_BACKWARD", "JUMP_ABSOLUTE"}
+    assert any(True in known for known in found.values())

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..errors import RecordingError
-from ..ranks.job import Job, RankView, assemble, facts_of, is_running, read_newest, supply_of
+from ..ranks.job import Job, RankView, assemble, calls_of, facts_of, is_running, read_newest, supply_of
 from ..ranks.posts import MOST_DDP, MOST_READINGS, PERIOD_S, PostPace, decode_post, encode_post, joined, view_of_steps
 from ..ranks.run_folder import Channel, Channels
 from ..recording import Header, ranks
@@ -268,7 +268,7 @@ class JobWatch:
     def _facts(self) -> dict[str, float]:
         gpus = [sample for samples in self._window.gpu.samples.values() for sample in samples.items[-32:]]
         supply = supply_of(self._window.workers.batches.items[-64:], self._window.loader.info)
-        return facts_of(self._window.host.samples.items[-64:], gpus) | supply
+        return facts_of(self._window.host.samples.items[-64:], gpus) | supply | calls_of(self._window.code.looks)
 
     # -- rank 0 --------------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from ..recording.ends import ProcessEnd, read_ends
 from ..recording.tail import read_tail
 from ..records import (
     Arrivals,
+    CodeLook,
     DdpTimes,
     Event,
     GpuSample,
@@ -29,6 +30,7 @@ from ..records import (
     StepRecord,
     WorkerBatch,
 )
+from ..records.code import STEPS
 from ..records.diagnosis import Verdict
 from ..records.rows import is_kept
 from ..records.steps import END
@@ -69,7 +71,13 @@ GPU_FACTS: Mapping[str, Callable[[GpuSample], float | None]] = {
 SUPPLY = "loader's time for a batch, s"
 """A fact, too: how far apart batches come from workers that are never idle."""
 
+CALLS = "collectives that it calls itself, share of a step's work, 1"
+"""A fact, too: from looks at the training thread's stack; what is waited for late ranks is part of it."""
+
 _LEAST_BATCHES = 8
+
+_LEAST_LOOKS = 50
+"""Fewer do not tell a share to a tenth."""
 """Fewer do not tell how long a batch takes."""
 
 
@@ -284,7 +292,7 @@ def read_job(folder: Path, *, verdicts: Mapping[int, Verdict] | None = None, kno
                 COLUMNS,
                 wants=wants,
                 last=_KINDS,
-                some=("host", "gpu", "event", "arrivals", "ddp", "batch"),
+                some=("host", "gpu", "event", "arrivals", "ddp", "batch", "look"),
             )
         except RecordingError:  # it was just being made, or never got its first line
             continue
@@ -363,7 +371,8 @@ def view_of(columns: Columns, verdict: Verdict | None = None) -> RankView:
         verdict=verdict or (recorded if isinstance(recorded, Verdict) else None),
         loader=loader if isinstance(loader, LoaderInfo) else None,
         facts=facts_of(columns.some.get("host", ()), columns.some.get("gpu", ()))
-        | supply_of(columns.some.get("batch", ()), loader),
+        | supply_of(columns.some.get("batch", ()), loader)
+        | calls_of(columns.some.get("look", ())),
         ended=ends[-1] if ends else None,
         arrivals=[a for a in columns.some.get("arrivals", ()) if isinstance(a, Arrivals)],
         ddp=[t for t in columns.some.get("ddp", ()) if isinstance(t, DdpTimes)],
@@ -386,6 +395,18 @@ def supply_of(batches: Iterable[object], loader: object) -> dict[str, float]:
         return {}
     each_s = statistics.fmean(batch.service_s for batch in made) * (loader.batches_per_step or 1.0)
     return {SUPPLY: each_s / loader.num_workers}
+
+
+def calls_of(looks: Iterable[object]) -> dict[str, float]:
+    """Return which part of its steps' own work a rank is in collectives of its own calls; nothing where nobody looked.
+
+    Args:
+        looks: Of the rank, oldest first.
+    """
+    found = [look for look in looks if isinstance(look, CodeLook) and look.place == "loop" and look.bucket == STEPS]
+    if not found or found[-1].seen < _LEAST_LOOKS or found[-1].wall_s <= 0:
+        return {}
+    return {CALLS: found[-1].collectives_s / found[-1].wall_s}
 
 
 def facts_of(host: Iterable[object], gpu: Iterable[object]) -> dict[str, float]:

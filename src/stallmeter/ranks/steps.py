@@ -60,7 +60,7 @@ def rank_steps(rank: int, columns: Mapping[str, array[float]], host: str = "") -
     """Make them of columns as `stallmeter.recording.columns` reads them.
 
     What was kept beside the even sample because it took long is left out: it would count for more than what was not.
-    The first step of an epoch waits for workers that start: its wait for data is told as that.
+    The first step of an epoch waits for workers that start: see `with_starts`.
 
     Args:
         rank: Whose.
@@ -90,7 +90,9 @@ def _updates(column: array[float]) -> Sequence[int | None]:
 
 
 def with_starts(seconds: Mapping[str, Sequence[float]], first: Sequence[int]) -> Mapping[str, Sequence[float]]:
-    """Book the wait for data in the first step of an epoch as what it mostly is: the wait for workers that start.
+    """Book what the first step of an epoch waits for data beyond others as what it is: the wait for workers that start.
+
+    Where the loop makes its batches itself a first one takes as long as others.
 
     Args:
         seconds: By bucket.
@@ -100,9 +102,12 @@ def with_starts(seconds: Mapping[str, Sequence[float]], first: Sequence[int]) ->
         return seconds
     waits = array("d", seconds["data_wait"])
     starts = array("d", seconds.get("worker_startup", [0.0] * len(waits)))
+    begins = frozenset(first)
+    later = sorted(wait for at, wait in enumerate(waits) if at not in begins)
+    usual = later[len(later) // 2] if later else 0.0
     for at in first:
-        starts[at] += waits[at]
-        waits[at] = 0.0
+        starts[at] += max(0.0, waits[at] - usual)
+        waits[at] = min(waits[at], usual)
     return {**seconds, "data_wait": waits, "worker_startup": starts}
 
 

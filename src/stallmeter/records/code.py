@@ -64,6 +64,11 @@ class CodeSpot:
     """CPU time of its thread; None where that was not measured."""
     calls: tuple[str, ...] = ()
     """Library calls beneath it that took the most, the largest first: ``PIL.Image.Image.resize``."""
+    interpreting_s: float = 0.0
+    """Of ``wall_s``, as far as looks found it between two instructions: some hundredths of what pure Python takes, and
+    hardly anything of code that computes with tensors."""
+    within: str = ""
+    """Function beside the model through which it is called, itself or one around it; empty where that is not told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,5 +132,7 @@ class CodeLook:
     after: tuple[CodeSpot, ...] = ()
     """Functions of the user's that steps call once they have their gradients, from a later line, with what they call of
     the model. No optimizer, and no sleep. The largest first; bounded; empty where no module was seen."""
+    collectives_s: float = 0.0
+    """Of steps, of ``wall_s`` in collectives that the program calls itself: not the gradients', nor within a module."""
     stacks: tuple[CodeStack, ...] = ()
     """The largest first; bounded."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..records import CodeLook
+from ..records import CodeLook, CodeSpot
 from ..records.code import BUCKET_OF, IN_THE_LOOP, IN_WORKERS, WARMUP
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location
 from ..window import Window
@@ -35,7 +35,7 @@ def located(diagnosis: Diagnosis, window: Window) -> Diagnosis:
     look = _look(diagnosis, window)
     if look is None or not look.spots or not look.wall_s:
         return diagnosis
-    spot = look.spots[0]
+    spot = _spot(diagnosis, look)
     share_pct = 100.0 * spot.wall_s / look.wall_s
     if share_pct < LEAST_PCT or (look.method == SAMPLES and look.seen < LEAST_SAMPLES):
         return diagnosis
@@ -44,6 +44,17 @@ def located(diagnosis: Diagnosis, window: Window) -> Diagnosis:
         diagnosis = replace(diagnosis, evidence=(*diagnosis.evidence, *_slow_items(look)))
     place = Location(file=spot.file, line=spot.line, function=spot.function, share_pct=share_pct, call=call)
     return replace(diagnosis, location=place, evidence=(*diagnosis.evidence, *_evidence(look)))
+
+
+def _spot(diagnosis: Diagnosis, look: CodeLook) -> CodeSpot:
+    """Return the function that holds most of what was seen.
+
+    What a long step does once it has its gradients, to draw what the model makes say, is why it is long: not the model
+    that this calls, which all steps call.
+    """
+    if diagnosis.rule == "step-outliers" and look.after and 100.0 * look.after[0].wall_s >= LEAST_PCT * look.wall_s:
+        return look.after[0]
+    return look.spots[0]
 
 
 def _evidence(look: CodeLook) -> tuple[Evidence, ...]:

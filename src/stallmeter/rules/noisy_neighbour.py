@@ -1,17 +1,19 @@
 """Other processes on the host take the CPUs that the loader or the loop needs.
 
 **What it means.** Making a batch waits for a CPU, or the training thread itself does. The job's own workers are not to
-blame: processes outside the job use the CPUs that it may use.
+blame: processes outside the job use the CPUs that it may use. Or processes do that the program has started beside its
+workers, an encoder say, while the loop does not wait for data that they may make.
 
 **Evidence.** `workers.cpu_wait_share`: share of a worker's time spent waiting for a CPU, 0 to 1. `host.others_cpus`:
 CPUs that processes outside the job keep busy, its other ranks not among them, median. `host.usable_cpus`: CPUs after
 affinity and quota. `host.loop.neighbour_wait_pct`: share of the time in which the training thread could have run and
-had no CPU, as far as others are the reason, percent. From the num_workers model: what is won when the neighbours go,
-of the loader's time and of the loop's at once. Where another number of workers would win more, or cheaper items far
-more, the loader is the cause, and its own rule says what the neighbours add.
+had no CPU, as far as others are the reason, percent. `host.loop.beside_cpus`: CPUs of the job's processes beside the
+one that trains, median; `workers.total_cpu_s` of that is for batches, seconds. From the num_workers model: what is won
+when the neighbours go, of the loader's time and of the loop's at once. Where another number of workers would win more,
+or cheaper items far more, the loader is the cause, and its own rule says what the neighbours add.
 
 **Advice.** Reserve CPUs: an exclusive node or cpuset, a higher CPU request in Kubernetes, another host. The number of
-workers is not the cause.
+workers is not the cause. Processes of the program's own: a lower priority (`os.nice`), other CPUs, another time.
 
 **When it is wrong.** Other ranks of the same job are no neighbours, however busy they are. With several ranks on the
 node this rule is silent unless all of them were found (each records into the same folder). Another training of your
@@ -31,6 +33,9 @@ from ..workers.forecast import Outlook, forecast
 from ..workers.gains import Gain
 from .rule import threshold
 
+AS_MUCH_AGAIN = 1.5
+"""CPU time of workers over what they were seen to spend on batches: they send these, and start. Our choice."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisyNeighbour:
@@ -48,7 +53,8 @@ class NoisyNeighbour:
         "steps.work_s",
         "ledger.training_s",
     )
-    optional: ClassVar[tuple[str, ...]] = ("host.loop.neighbour_wait_pct",)
+    instead: ClassVar[tuple[str, ...]] = ("host.loop.wait_pct", "host.loop.beside_cpus", "ledger.training_s")
+    optional: ClassVar[tuple[str, ...]] = ("host.loop.neighbour_wait_pct", "workers.total_cpu_s", "loader.info")
     family: ClassVar[str] = "input"
     rules_out: ClassVar[str] = "more workers"
 
@@ -60,6 +66,52 @@ class NoisyNeighbour:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Ask what is won without the neighbours, and whether another change of the loader would win more."""
+        return self._of_others(window) or self._of_companions(window)
+
+    def _of_companions(self, window: Window) -> Diagnosis | None:
+        """Processes that the program has started, and that make none of its batches."""
+        loop, training_s, usable = window.host.loop, window.ledger.training_s, window.host.cpus_per_rank
+        for_batches_s, waited_pct = window.workers.total_cpu_s, window.spent.data_wait_share_pct or 0.0
+        if loop.beside_cpus is None or not usable or not training_s or for_batches_s is None:
+            return None
+        workers = AS_MUCH_AGAIN * for_batches_s / training_s
+        cpus = loop.beside_cpus - workers
+        # What the loop waits for may be made by them; then they are no neighbours.
+        made_elsewhere = waited_pct >= self.warn_pct or window.loader.producers.processes
+        if made_elsewhere or cpus < self.others_share * usable:
+            return None
+        waits_pct = loop.wait_without_pct(cpus, workers + (window.host.others_cpus or 0.0)) or 0.0
+        gain = _gain_of_the_loop(waits_pct)
+        if waits_pct < self.loop_pct or gain.pct is None:
+            return None
+        lost = training_s * gain.pct / (100.0 + gain.pct)
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.WARNING,
+            title="Processes that the program started take the CPUs that its training needs",
+            summary=f"The training thread could have run and had no CPU during {waits_pct:.0f} % of the time, while "
+            f"other processes of the program kept {cpus:.1f} of {usable:.1f} CPUs busy.",
+            time_lost_s=lost,
+            share_pct=window.ledger.share_pct(lost) or 0.0,
+            confidence=0.8,
+            evidence=(
+                Evidence("training thread waits for a CPU they hold", waits_pct, "%", self.loop_pct, "our choice"),
+                Evidence("CPUs of what makes no batches", cpus, "CPUs", self.others_share * usable, "our choice"),
+                Evidence("CPUs this job may use", usable, "CPUs"),
+            ),
+            advice=(
+                Advice.of(
+                    "Give these processes a lower priority: os.nice(19), or `nice` in front of their command.",
+                    expect="A loop that waits less for a CPU; they take what it leaves.",
+                    limit="Not where the training waits for what they make.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
+                ),
+                Advice.of("Run them on other CPUs, on another host, or after the training."),
+            ),
+        )
+
+    def _of_others(self, window: Window) -> Diagnosis | None:
         share, queue = window.spent.data_wait_share_pct or 0.0, window.workers.cpu_wait_share or 0.0
         others, usable = window.host.others_cpus, window.host.usable_cpus
         waits_pct, training_s = window.host.loop.neighbour_wait_pct or 0.0, window.ledger.training_s

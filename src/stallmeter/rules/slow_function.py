@@ -4,25 +4,28 @@
 another package. While it does, nothing is trained. This function takes more of the time than a helper should, and the
 package that it spends it in trains nothing, or the step has its gradients by then.
 
-**Evidence.** `code.beside_model`: seconds of functions of the program in the steps' own work, from looks at the
-training thread's stack. What lies below a module's call, in the backward pass or in a collective is the model's, and so
-are the functions that call these. A function that is called from a later line than the one that has the gradients
-computed is neither a loss nor part of a batch, whatever it spends its time in, the model included. One that is called
-from an earlier line than the model, and computes with a package that no gradient flows through, prepares the batch; so
-does one that is called, whatever it computes, before a function that holds both the model and its gradients.
+**Evidence.** `code.beside_model`: seconds of functions of the program in the steps' own work, each with all that it
+calls, from looks at the training thread's stack. What lies below a module's call, in the backward pass or in a
+collective is the model's, and so are the functions that call these. A function that is called from a later line than
+the one that has the gradients computed is neither a loss nor part of a batch, whatever it spends its time in, the model
+included. One that is called from an earlier line than the model, and computes with a package that no gradient flows
+through, prepares the batch; so does one that is called, whatever it computes, before a function that holds both the
+model and its gradients. One that is found between two instructions of Python's again and again computes with numbers of
+Python's, through which no gradient flows: code that computes with tensors is found in its operators and calls.
 Looks into steps of usual length, and into what long steps take beyond three medians, are weighed by the time that the
-ledger and the steps hold of each. Rare long steps are step-outliers' to tell.
+ledger and the steps hold of each. Rare long steps are step-outliers' to tell. Of one rank of several a smaller share
+is told as information: the others may have to wait for it.
 
 **Advice.** Do it every N steps, or once an epoch. Work that needs no current weights, such as drawing or writing a
 file, can go to a thread. What prepares a batch belongs to the dataset or the collate function, where workers do it
 beside the steps.
 
-**When it is wrong.** Between the call of the model and the gradients a function whose time is spent in code of its own,
-in torch or in NumPy is not blamed: it may be the loss. Nor is one before the model in code of its own or in torch
-where the same function has the gradients computed, one after the gradients that sleeps, which may stand for a device,
-or what stands in the loop itself. Where no optimizer of torch was heard of, a function may be one. compute-bound names
-the place of all of them. Programs without modules are not judged, nor are those on a GPU, where the host waits for the
-device in whatever asks for a result.
+**When it is wrong.** Between the call of the model and the gradients a function whose time is spent in operators of its
+own, in torch or in NumPy is not blamed: it may be the loss. Nor is one before the model in operators of its own or in
+torch where the same function has the gradients computed, one after the gradients that sleeps, which may stand for a
+device, or what stands in the loop itself. Where no optimizer of torch was heard of, a function may be one.
+compute-bound names the place of all of them. Programs without modules are not judged, nor are those on a GPU, where the
+host waits for the device in whatever asks for a result.
 
 **References.** XProf calls other host work in a step moderate from 3 % and high from 15 %
 (`op_stats_to_input_pipeline_analysis.cc`).
@@ -50,6 +53,9 @@ TRAINS_NOTHING = frozenset(
     )
 )
 """Packages that draw, count, read, write or send: a step can do without them, now and then."""
+
+SENDS_OBJECTS = ("_object", "_object_list")
+"""Ends of the names of torch's collectives for objects; what they take beside the exchange is pickling."""
 
 PASSES_ON = frozenset(
     [
@@ -95,17 +101,23 @@ class SlowFunction:
     optional: ClassVar[tuple[str, ...]] = (
         "code.beside_model",
         "device.pace_s",
+        "facts.has_other_ranks",
         "host.garbage.step_s",
         "ledger.record",
         "loader.asks_none",
         "steps.drift",
     )
 
+    info_pct: float = threshold(
+        5.0, "%", "our choice: in one rank of several, where the others may have to wait for it"
+    )
     warn_pct: float = threshold(20.0, "%", "our choice: a loss that is written by hand may cost as much")
     critical_pct: float = threshold(40.0, "%", "our choice: twice the share from which it is reported")
     min_lost_s: float = threshold(0.5, "s", "our choice: less is not worth a change of the program")
     min_samples: float = threshold(20.0, "looks", "a share of all of them is then known to a fifth, one standard error")
     grown: float = threshold(0.5, "1", "Most of the time; our choice")
+    interpreting: float = threshold(0.03, "1", "Our measurement: 0 of 2,300 looks at losses, 6 to 16 % at pure Python")
+    min_interpreting: float = threshold(3.0, "looks", "our choice: one or two may be chance")
     most: float = threshold(0.9, "1", "Of a function's time; our choice: a look may fall between two lines")
 
     def check(self, window: Window) -> Diagnosis | None:
@@ -118,7 +130,9 @@ class SlowFunction:
         # Seconds of the garbage collector are gc-pauses' to tell, and what grows is step-time-drift's.
         lost_s = max(0.0, found.seconds - (window.host.garbage.step_s or 0.0))
         share = window.ledger.training_share_pct(lost_s)
-        if share is None or share < self.warn_pct or lost_s < self.min_lost_s or found.samples < self.min_samples:
+        warns = share is not None and share >= self.warn_pct
+        least_pct = self.info_pct if window.facts.has_other_ranks else self.warn_pct
+        if share is None or share < least_pct or lost_s < self.min_lost_s or found.samples < self.min_samples:
             return None
         if part_that_grew(window, lost_s) >= self.grown:
             return None
@@ -126,12 +140,12 @@ class SlowFunction:
         spot, prepares = found.spot, self._prepares(found)
         return Diagnosis(
             rule=self.id,
-            severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,
+            severity=_severity(share, self.warn_pct, self.critical_pct),
             title=f"{spot.function} holds up the steps",
-            summary=f"{spot.function} took about {lost_s:.1f} s, {share:.0f} % of the training time, "
+            summary=f"{_named(spot)} took about {lost_s:.1f} s, {share:.0f} % of the training time, "
             + ("and prepares the batch between the steps." if prepares else "and is no part of the model."),
-            time_lost_s=lost_s,
-            share_pct=window.ledger.share_pct(lost_s) or 0.0,
+            time_lost_s=lost_s if warns else 0.0,
+            share_pct=(window.ledger.share_pct(lost_s) or 0.0) if warns else 0.0,
             confidence=0.8,
             culprit=spot.function,
             location=Location(
@@ -146,16 +160,33 @@ class SlowFunction:
 
     def _trains_nothing(self, one: BesideModel) -> bool:
         """Whether it spends its time in a package that trains nothing, or comes when the gradients are there."""
-        if one.spot.calls and one.spot.calls[0].partition(".")[0] in TRAINS_NOTHING:
+        call = one.spot.calls[0] if one.spot.calls else ""
+        if call.partition(".")[0] in TRAINS_NOTHING or call.endswith(SENDS_OBJECTS):
             return True
-        return one.after_s >= self.most * one.seconds
+        return one.after_s >= self.most * one.seconds or self._is_python(one)
+
+    def _is_python(self, one: BesideModel) -> bool:
+        """Whether it computes in Python itself: nothing is trained through numbers of Python's."""
+        met = one.samples * one.interpreting_s / one.seconds if one.seconds else 0.0
+        return met >= self.min_interpreting and one.interpreting_s >= self.interpreting * one.seconds
 
     def _prepares(self, one: BesideModel) -> bool:
         """Whether it comes before the model, and what it makes cannot be trained through: it belongs to the batch."""
         if one.apart_s >= self.most * one.seconds:
             return True
         package = one.spot.calls[0].partition(".")[0] if one.spot.calls else ""
-        return package in PREPARE and one.before_s >= self.most * one.seconds
+        return (package in PREPARE or self._is_python(one)) and one.before_s >= self.most * one.seconds
+
+
+def _named(spot: CodeSpot) -> str:
+    """Return the function that the training calls, and which one in it takes the most."""
+    return spot.function if spot.within in ("", spot.function) else f"{spot.within}, most of it {spot.function},"
+
+
+def _severity(share_pct: float, warn_pct: float, critical_pct: float) -> Severity:
+    if share_pct < warn_pct:
+        return Severity.INFO
+    return Severity.CRITICAL if share_pct >= critical_pct else Severity.WARNING
 
 
 def _rarer(spot: CodeSpot, gain: Gain) -> tuple[Advice, ...]:

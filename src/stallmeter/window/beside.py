@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..records import CodeLook, CodeSpot
@@ -23,10 +23,10 @@ WORK = ("h2d", "forward", "backward", "optimizer", "loop", "compute", "warmup")
 
 @dataclass(frozen=True, slots=True)
 class BesideModel:
-    """A function of the user's that is no part of the model."""
+    """A function of the user's that is no part of the model, with all that it calls."""
 
     spot: CodeSpot
-    """Of the look that saw the most of it."""
+    """What holds the most of it, of the look that saw the most of that: the function, or one that it calls."""
     seconds: float
     """In all steps."""
     share_of_steps_pct: float
@@ -39,6 +39,8 @@ class BesideModel:
     """Of `before_s`, before a call that holds both the model and its gradients."""
     after_s: float = 0.0
     """Of `seconds`, once a step had its gradients."""
+    interpreting_s: float = 0.0
+    """Of `seconds`, as far as looks found it between two instructions of Python's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,7 @@ def beside_model(parts: Parts, ledger: LedgerSignals) -> tuple[BesideModel, ...]
     seconds: dict[_Function, float] = defaultdict(float)
     seen: dict[_Function, list[tuple[float, CodeSpot]]] = defaultdict(list)
     samples: dict[_Function, float] = defaultdict(float)
+    interpreting: dict[_Function, float] = defaultdict(float)
     for look, part_s in parts:
         later = {(spot.file, spot.function): spot for spot in look.after}
         largest = later | {
@@ -124,23 +127,35 @@ def beside_model(parts: Parts, ledger: LedgerSignals) -> tuple[BesideModel, ...]
         for key, spot in largest.items():
             share = spot.wall_s / look.wall_s
             seconds[key] += share * part_s
+            interpreting[key] += spot.interpreting_s / look.wall_s * part_s
             seen[key].append((share * part_s, spot))
             samples[key] += share * look.seen
     work_s = _work_s(ledger)
     if not seconds or work_s <= 0:
         return None
-    return tuple(
+    largest_first = sorted(seconds, key=lambda key: (seconds[key], key), reverse=True)
+    spots = {key: max(seen[key], key=lambda one: one[0])[1] for key in largest_first}
+    groups: dict[tuple[str, ...], list[_Function]] = defaultdict(list)
+    for key, spot in spots.items():
+        groups[(spot.within,) if spot.within else key].append(key)
+
+    def total(of: Mapping[_Function, float], keys: Sequence[_Function]) -> float:
+        return math.fsum(of.get(key, 0.0) for key in keys)
+
+    found = [
         BesideModel(
-            spot=max(seen[key], key=lambda one: one[0])[1],
-            seconds=seconds[key],
-            share_of_steps_pct=min(100.0, 100.0 * seconds[key] / work_s),
-            samples=round(samples[key]),
-            before_s=before.get(key, 0.0),
-            apart_s=apart.get(key, 0.0),
-            after_s=after.get(key, 0.0),
+            spot=spots[keys[0]],
+            seconds=total(seconds, keys),
+            share_of_steps_pct=min(100.0, 100.0 * total(seconds, keys) / work_s),
+            samples=round(total(samples, keys)),
+            before_s=total(before, keys),
+            apart_s=total(apart, keys),
+            after_s=total(after, keys),
+            interpreting_s=total(interpreting, keys),
         )
-        for key in sorted(seconds, key=lambda key: (seconds[key], key), reverse=True)
-    )
+        for keys in groups.values()
+    ]
+    return tuple(sorted(found, key=lambda one: -one.seconds))
 
 
 def _seconds(parts: Parts, spots: Callable[[CodeLook], Sequence[CodeSpot]]) -> dict[_Function, float]:

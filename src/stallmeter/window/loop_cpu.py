@@ -41,15 +41,27 @@ class LoopCpuSignals:
         What runs beside the thread is taken to come and go independently, so that its number at a moment is Poisson's.
         A job that leaves CPUs free hardly makes its own thread wait; one that fills them does, whoever else is there.
         """
-        waits_pct, job, usable = self.wait_pct, self._host.job_cpus, self._host.cpus_per_rank
-        others, main = self._host.others_cpus, self._host.median(lambda s: s.main_cpus)
-        if waits_pct is None or job is None or others is None or main is None or not usable:
+        own, others = self.beside_cpus, self._host.others_cpus
+        return None if own is None or others is None else self.wait_without_pct(others, own)
+
+    @property
+    def beside_cpus(self) -> float | None:
+        """CPUs that the job's processes keep busy beside the one that trains: workers, and what else it has started."""
+        job, main = self._host.job_cpus, self._host.median(lambda s: s.main_cpus)
+        return None if job is None or main is None else max(0.0, job - main)
+
+    def wait_without_pct(self, cpus: float, rest: float) -> float | None:
+        """Return how much less of the time the training thread would wait for a CPU, percent, if some were free.
+
+        Args:
+            cpus: That would be free.
+            rest: That others would keep busy all the same.
+        """
+        waits_pct, usable = self.wait_pct, self._host.cpus_per_rank
+        if waits_pct is None or not usable:
             return None
-        own = max(0.0, job - main)
-        taken = chance_of_at_least(max(1, round(usable)), own + others)
-        if taken <= 0.0:
-            return 0.0
-        return waits_pct * (1.0 - chance_of_at_least(max(1, round(usable)), own) / taken)
+        taken = chance_of_at_least(max(1, round(usable)), cpus + rest)
+        return 0.0 if taken <= 0.0 else waits_pct * (1.0 - chance_of_at_least(max(1, round(usable)), rest) / taken)
 
 
 def chance_of_at_least(count: int, mean: float) -> float:

@@ -7,8 +7,11 @@ from dataclasses import replace
 import pytest
 
 from stallmeter.ranks.arrivals import Exchanges
+from stallmeter.ranks.job import CALLS, Job
 from stallmeter.records.diagnosis import Severity
 from stallmeter.rules.job.communication_bound import CommunicationBound
+from stallmeter.rules.job.losses import Loss
+from stallmeter.window.beside import WORK
 
 from ..windows import check_fix
 from .jobs import job
@@ -76,3 +79,52 @@ def test_without_collectives_it_abstains():
     assert RULE.lacks(job()) == ("collectives that all ranks recorded",)
     assert RULE.lacks(with_exchange(None)) == ("collectives that all ranks recorded",)
     assert RULE.lacks(with_exchange(0.1)) == ()
+
+
+def with_own_calls(*shares: float, noted: float | None = None) -> Job:
+    """Ranks that are in collectives of their own calls for these shares of their steps."""
+    made = with_exchange(noted, ranks=len(shares))
+    views = tuple(
+        replace(view, facts={**view.facts, CALLS: share}) for view, share in zip(made.ranks, shares, strict=True)
+    )
+    return replace(made, ranks=views)
+
+
+def late(made: Job, share: float, *ranks: int) -> Loss:
+    """Others wait for these ranks during a share of the steps."""
+    assert made.merged is not None
+    per_step_s = share * made.merged.total_s / made.merged.steps
+    return Loss(
+        bucket="compute", ranks=ranks, lost_s=share * made.training_s, share=share, per_step_s=per_step_s, steps=10,
+        of_steps=10, parts={}, from_collectives=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("noted", [None, 0.14])
+def test_what_the_program_exchanges_by_calls_of_its_own(noted):
+    """A blocking call for each tensor, after each step; nobody is late."""
+    made = with_own_calls(0.5, 0.52, 0.51, 0.51, noted=noted)
+    (said,) = RULE.check(made, [late(made, 0.12)])  # what they wait for each other in turn goes with the calls
+    ledger = made.ranks[0].ledger
+    assert ledger is not None
+    assert made.merged is not None
+    work_s = sum(ledger.buckets.get(name, 0.0) for name in WORK) / ledger.steps
+    step_s = made.merged.total_s / made.merged.steps
+    assert said.evidence[0].value == pytest.approx(100 * 0.51 * work_s / step_s)
+    assert said.summary.startswith("Collectives that the program calls itself took")
+    assert said.advice[0].text.startswith("Call these collectives less often")
+    assert said.advice[0].predicted_gain_pct == pytest.approx(100 * (1 / (1 - said.time_lost_s / made.training_s) - 1))
+    assert said.confidence == 0.6
+
+
+@pytest.mark.parametrize("ranks", [(), (1,)])
+def test_what_is_waited_for_late_ranks_in_them_is_no_exchange(ranks):
+    made = with_own_calls(0.5, 0.5)
+    assert RULE.check(made, [late(made, 0.2, *ranks)]) == []
+
+
+def test_where_more_was_noted_or_a_rank_was_not_looked_at_looks_say_nothing():
+    (said,) = RULE.check(with_own_calls(0.5, 0.5, noted=0.6), [])
+    assert said.summary.startswith("After the last rank's arrival")
+    made = with_own_calls(0.6, 0.6)
+    assert RULE.check(replace(made, ranks=(made.ranks[0], replace(made.ranks[1], facts={}))), []) == []

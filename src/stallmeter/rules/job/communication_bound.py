@@ -6,7 +6,9 @@ until the exchange has ended. Neither data nor computing is the limit.
 **Evidence.** From the collectives that PyTorch's flight recorder noted on all ranks: time from the last arrival to
 the end of the exchange, bytes and collectives in a step, and the bandwidth of the algorithm that follows from them.
 Where it does not note their end (gloo), or notes nothing, the time is DDP's own: it times one exchange in a hundred.
-What overlaps with the backward pass is not counted.
+What the program calls itself may take more: the share of a step in which looks at the training thread's stack find it
+in such a collective, without waits for late ranks that other rules tell of. What overlaps with the backward pass is not
+counted.
 
 **Advice.** Exchange less often (accumulate gradients), less (bf16 compression), or in larger pieces (bucket size);
 check that the fast network is used.
@@ -20,15 +22,20 @@ two ranks of one host the "network" is its memory and its CPUs: with few CPUs th
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...ranks.job import Job
+from ...ranks.job import CALLS, Job
 from ...records.diagnosis import Advice, Diagnosis, Evidence, Severity
+from ...window.beside import WORK
 from ..rule import threshold
 from .gain import job_gain
 from .losses import Loss
+from .rank_imbalance import RankImbalance
+from .straggler import Straggler
 from .words import time
 
 
@@ -47,9 +54,9 @@ class CommunicationBound:
     )
     critical_pct: float = threshold(50.0, "%", "our choice: most of the step")
 
-    def check(self, job: Job, _: Sequence[Loss]) -> list[Diagnosis]:
+    def check(self, job: Job, losses: Sequence[Loss]) -> list[Diagnosis]:
         """Compare the time of the exchange itself with that of the steps."""
-        found = _exchange_of(job)
+        found = _exchange_of(job, losses)
         if found is None or found.per_step_s <= 0:
             return []
         limit, source = (self.warn_pct, "XProf") if found.is_measured else (self.unsure_pct, "our measurement")
@@ -68,7 +75,7 @@ class CommunicationBound:
                 rule=self.id,
                 severity=Severity.CRITICAL if 100.0 * share >= self.critical_pct else Severity.WARNING,
                 title=self.title,
-                summary=f"After the last rank's arrival the exchange took {time(per_step_s)} in a mean step, "
+                summary=f"{_of_what(found)} took {time(per_step_s)} in a mean step, "
                 f"{100.0 * share:.0f} % of the time, for {found.bytes_per_step / 1e6:.3g} MB of each rank.",
                 time_lost_s=lost_s,
                 share_pct=100.0 * lost_s / job.wall_s if job.wall_s else 0.0,
@@ -81,6 +88,7 @@ class CommunicationBound:
                     Evidence("bandwidth of the algorithm", bandwidth, "bytes/s"),
                 ),
                 advice=(
+                    *((_called_less(job, lost_s),) if found.in_own_calls else ()),
                     Advice.of(
                         "Exchange half as often: accumulate_grad_batches=2, in a plain loop model.no_sync().",
                         expect="Half the exchanges for the same samples.",
@@ -99,7 +107,25 @@ class CommunicationBound:
 
     def lacks(self, job: Job) -> tuple[str, ...]:
         """Without the collectives of all ranks, or DDP's own times, it is not known what the exchange takes."""
-        return () if _exchange_of(job) is not None else ("collectives that all ranks recorded",)
+        return () if _exchange_of(job, ()) is not None else ("collectives that all ranks recorded",)
+
+
+def _of_what(found: _Exchange) -> str:
+    if found.in_own_calls:
+        return "Collectives that the program calls itself"
+    return "After the last rank's arrival the exchange"
+
+
+def _called_less(job: Job, saved_s: float) -> Advice:
+    # Fewer calls, or larger ones, win all of it or a part; that is not known.
+    gain_pct, interval_pct = job_gain(job, saved_s, least_s=saved_s / 2.0)
+    return Advice.of(
+        "Call these collectives less often, or join their tensors into one.",
+        expect="Steps without them: in each call all ranks meet.",
+        limit="Where each step needs what they bring.",
+        gain_pct=gain_pct,
+        interval_pct=interval_pct,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +142,50 @@ class _Exchange:
     """Whether its end was noted."""
     measured: str
     """What the share is, in words."""
+    in_own_calls: bool = False
+    """Whether it is what the program's own calls take, and no exchange of gradients."""
 
 
-def _exchange_of(job: Job) -> _Exchange | None:
+def _exchange_of(job: Job, losses: Sequence[Loss]) -> _Exchange | None:
+    """Return what is known of the exchange: what was noted of it, or what the program's own calls take if that is more.
+
+    These are called again and again in a step, and each of them meets all ranks.
+    """
+    noted, calls_s, merged = _noted_exchange_of(job), _in_own_calls_s(job, losses), job.merged
+    if calls_s is None or merged is None or not merged.total_s or job.exchanges is None:
+        return noted
+    if noted is not None and noted.per_step_s >= calls_s:
+        return noted
+    return _Exchange(
+        calls_s * merged.steps / merged.total_s,
+        calls_s,
+        job.exchanges.bytes_per_step,
+        job.exchanges.per_step,
+        False,
+        "exchange by the program's own calls, from looks at its stack, share of the steps",
+        in_own_calls=True,
+    )
+
+
+def _in_own_calls_s(job: Job, losses: Sequence[Loss]) -> float | None:
+    """Return what collectives of the program's own calls take in a step, waits that other rules tell of left out.
+
+    None where that is not known: without the arrivals of all ranks, or looks at each.
+    """
+    if job.exchanges is None or not job.exchanges.steps:
+        return None
+    found = []
+    for view in job.ranks:
+        share, ledger = view.facts.get(CALLS), view.ledger
+        if share is None or ledger is None or not ledger.steps:
+            return None
+        found.append(share * math.fsum(ledger.buckets.get(name, 0.0) for name in WORK) / ledger.steps)
+    limits = {True: Straggler().warn_pct, False: RankImbalance().warn_pct}
+    told = [one for one in losses if 100.0 * one.share >= limits[bool(one.ranks)]]
+    return max(0.0, statistics.median(found) - math.fsum(one.per_step_s for one in told)) if found else None
+
+
+def _noted_exchange_of(job: Job) -> _Exchange | None:
     """Return what is known of the exchange: as noted where its end was, else by DDP's own times."""
     exchanges, ddp, merged = job.exchanges, job.ddp, job.merged
     is_measured = exchanges is not None and exchanges.is_measured

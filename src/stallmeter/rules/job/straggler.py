@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...ranks.job import SUPPLY, Job, RankView
+from ...ranks.job import CALLS, SUPPLY, Job, RankView
 from ...records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ...records.stats import median
 from ..rule import threshold
@@ -151,7 +151,7 @@ def _facts(job: Job, ranks: tuple[int, ...]) -> tuple[list[Evidence], bool]:
     late = [view for view in job.ranks if view.rank in ranks]
     others = [view for view in job.ranks if view.rank not in ranks]
     told, explained = [], False
-    for name in sorted({name for view in late for name in view.facts} - {SUPPLY}):
+    for name in sorted({name for view in late for name in view.facts} - {SUPPLY, CALLS}):
         theirs, usual = _typical(late, name), _typical(others, name)
         if theirs is None or usual is None:
             continue

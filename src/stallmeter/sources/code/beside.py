@@ -10,10 +10,12 @@ there are.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
+from ...records import CodeSpot
 from .fold import Frame, Seen, owner
 from .whose import Function
 
@@ -25,6 +27,18 @@ MODEL = (MODULE, "torch/autograd/", "torch/_dynamo/", "torch/_functorch/", "torc
 
 RANKS = "torch/distributed/"
 """Folder of what waits for other ranks."""
+
+SENDS_OBJECTS = ("_object", "_object_list")
+"""Ends of the names of collectives for objects: no gradient is exchanged by them."""
+
+PICKLES = frozenset({"_object_to_tensor", "_tensor_to_object"})
+"""What turns objects into bytes for that, and back; the rest of such a collective waits for other ranks."""
+
+TRAINING_STEP = ".training_step"
+"""End of the name of what Lightning calls for a step; with several ranks as it calls a module."""
+
+BARRIER = "barrier"
+"""What exchanges nothing, and waits for the last rank."""
 
 BACKWARD = "torch/_tensor.py"
 """Holds `Tensor.backward`, beside methods that anybody may call."""
@@ -60,6 +74,15 @@ def in_sampler(seen: Sequence[Seen]) -> list[Seen]:
     return found
 
 
+def below_training_step(one: Seen) -> Seen:
+    """Return what a stack holds from the step on that a framework asks of the user's module.
+
+    The call of a wrapper that leads to it is not yet one of the model.
+    """
+    names = [i for i, f in enumerate(one.stack) if f.function.own and f.function.name.endswith(TRAINING_STEP)]
+    return Seen(one.stack[names[0] :], one.wall_s, one.cpu_s) if names else one
+
+
 def in_batches(seen: Sequence[Seen]) -> list[Seen]:
     """Return the stacks in which code of the user's makes a batch on the thread that waits for it, sampler left out.
 
@@ -88,13 +111,64 @@ def beside(seen: Sequence[Seen], *, modules: bool = False) -> list[Seen]:
         seen: Of the steps.
         modules: Whether it is known otherwise that none of it is such a model.
     """
-    training: set[Function] = set()
+    training = _training(seen)
+    modules = modules or any(_is_module(frame.function) for one in seen for frame in one.stack)
+    return [one for one in seen if _is_beside(one.stack, training)] if modules else []
+
+
+def told_with_helpers(spots: Sequence[CodeSpot], seen: Sequence[Seen]) -> tuple[CodeSpot, ...]:
+    """Return functions beside the model, each with the one that the training calls for it: what it calls is one piece.
+
+    Args:
+        spots: The functions.
+        seen: Of the steps.
+    """
+    training, times = _training(seen), defaultdict[tuple[str, str], Counter[str]](Counter)
+    interpreting_s: dict[tuple[str, str], float] = defaultdict(float)
+    for one in seen:
+        at = owner(one.stack)
+        begun = max((i for i, frame in enumerate(one.stack) if frame.function in training), default=-1)
+        helper = next((f.function for f in one.stack[begun + 1 :] if f.function.own), None)
+        if at is not None and helper is not None:
+            function = one.stack[at].function
+            times[function.file, function.name][helper.name] += round(1e9 * one.wall_s)
+            interpreting_s[function.file, function.name] += one.wall_s if one.stack[-1].interprets else 0.0
+    helpers = {key: counted.most_common(1)[0][0] for key, counted in times.items()}
+    return tuple(
+        replace(
+            spot,
+            within=helpers.get((spot.file, spot.function), ""),
+            interpreting_s=min(spot.wall_s, interpreting_s[spot.file, spot.function]),
+        )
+        for spot in spots
+    )
+
+
+def _training(seen: Sequence[Seen]) -> set[Function]:
+    """Return the user's functions that call the model, have its gradients computed, or meet other ranks."""
+    found: set[Function] = set()
     for one in seen:
         at = _model_at(one.stack)
         if at is not None:
-            training.update(frame.function for frame in one.stack[:at] if frame.function.own)
-            modules = modules or any(_is_module(frame.function) for frame in one.stack)
-    return [one for one in seen if _is_beside(one.stack, training)] if modules else []
+            found.update(frame.function for frame in one.stack[:at] if frame.function.own)
+    return found
+
+
+def in_collectives(seen: Sequence[Seen]) -> list[Seen]:
+    """Return the stacks in which the program meets other ranks by its own call, barriers left out.
+
+    Args:
+        seen: Of the steps.
+    """
+    return [one for one in seen if _meets_others(one.stack)]
+
+
+def _meets_others(stack: Sequence[Frame]) -> bool:
+    at = next((i for i, frame in enumerate(stack) if frame.function.file.startswith(RANKS)), None)
+    if at is None or not any(frame.function.own for frame in stack[:at]):
+        return False
+    of_training = any(_is_model(frame.function) or frame.function.file.startswith(OPTIMIZERS) for frame in stack[:at])
+    return not of_training and not any(frame.function.name in (*PICKLES, BARRIER) for frame in stack[at:])
 
 
 def after_gradients(seen: Sequence[Seen], *, optimizer: bool = False) -> list[Seen]:
@@ -246,7 +320,13 @@ def _is_of_an_optimizer(stack: Sequence[Frame]) -> bool:
 
 def _model_at(stack: Sequence[Frame]) -> int | None:
     """Return the frame of a stack in which the model begins; None without one."""
+    if _sends_objects(stack):
+        return None
     return next((i for i, frame in enumerate(stack) if _is_model(frame.function)), None)
+
+
+def _sends_objects(stack: Sequence[Frame]) -> bool:
+    return any(f.function.file.startswith(RANKS) and f.function.name.endswith(SENDS_OBJECTS) for f in stack)
 
 
 def _is_model(function: Function) -> bool:
@@ -268,5 +348,7 @@ def _computes_gradients(function: Function) -> bool:
 def _is_beside(stack: Sequence[Frame], training: set[Function]) -> bool:
     at = owner(stack)
     if at is None or _model_at(stack) is not None:
+        return False
+    if _sends_objects(stack) and not any(frame.function.name in PICKLES for frame in stack):
         return False
     return stack[at].function not in training

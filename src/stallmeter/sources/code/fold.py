@@ -50,6 +50,8 @@ class Frame:
     """Of that call, its place in the function's code: of two calls in one line the one that is made first is before."""
     sleeps: bool = field(default=False, compare=False)
     """Whether that line asks to sleep, as far as its source is at hand. Only the user's own innermost one is asked."""
+    interprets: bool = field(default=False, compare=False)
+    """Whether it was found between two instructions of Python's, and in no call or operator. Asked of the same one."""
 
     @property
     def where(self) -> tuple[int, int]:

@@ -21,9 +21,12 @@ from ..code.beside import (
     before_call,
     before_model,
     before_training,
+    below_training_step,
     beside,
     in_batches,
+    in_collectives,
     in_sampler,
+    told_with_helpers,
 )
 from ..code.fold import Seen, fold
 from ..code.whose import Whose
@@ -295,7 +298,7 @@ class LoopLooks:
         What is seen while a framework copies a batch is a hook of the user's that prepares it.
         """
         folded = fold(told)
-        own_work = seen if place[1] in (STEPS, LONG_STEPS) else []
+        own_work = [below_training_step(one) for one in seen] if place[1] in (STEPS, LONG_STEPS) else []
         hooks = [one for one in beside(copied, modules=True) if not one.stack[-1].sleeps] if own_work else []
         return CodeLook(
             time_s=time.time(),
@@ -308,10 +311,13 @@ class LoopLooks:
             wall_s=sum(one.wall_s for one in seen),
             spots=folded.spots,
             stacks=folded.stacks[:SHOWN_STACKS],
-            beside=fold(beside(own_work)).spots,
+            collectives_s=sum(one.wall_s for one in in_collectives(own_work)),
+            beside=told_with_helpers(fold(beside(own_work)).spots, own_work),
             before=fold(_joined(before_model(own_work), hooks)).spots,
             apart=fold(_joined(before_training(own_work), hooks)).spots,
-            after=fold(after_gradients(own_work, optimizer=self._ledger.acc[OPTIMIZER] > 0)).spots,
+            after=told_with_helpers(
+                fold(after_gradients(own_work, optimizer=self._ledger.acc[OPTIMIZER] > 0)).spots, own_work
+            ),
         )
 
 
