@@ -16,6 +16,9 @@ from stallmeter.sources.loader.worker import WorkerInit
 
 from . import loader_datasets as data
 
+LOOKED_INTO = 3
+"""So many batches may leave no record, where the verdict asks for a look while they are made."""
+
 
 def loader(count: int = 24, *, workers: int = 1, **options: Any) -> DataLoader:
     return DataLoader(data.Sleeping(count, 0.002), batch_size=1, num_workers=workers, **options)
@@ -113,7 +116,7 @@ def test_the_workers_of_both_are_heard_of(tmp_path: Any) -> None:
     records = recorded(tmp_path, loader(), loader(workers=2))
     assert {n: (i.num_workers, i.probed) for n, i in infos(records).items()} == {0: (1, True), 1: (2, True)}
     made = [record.loader for record in records if isinstance(record, WorkerBatch)]
-    assert made.count(0) == made.count(1) == 24
+    assert all(24 - LOOKED_INTO <= made.count(number) <= 24 for number in (0, 1))
     steps = [record for record in records if isinstance(record, StepRecord)]
     assert len(steps) == 24
     # What is ready is known once it was seen that a step takes one batch of each.
@@ -124,7 +127,7 @@ def test_batches_that_the_loop_makes_are_those_of_all(tmp_path: Any) -> None:
     records = recorded(tmp_path, loader(workers=0), loader(workers=0))
     assert {n: (i.num_workers, i.probed) for n, i in infos(records).items()} == {0: (0, True), 1: (0, True)}
     made = [record for record in records if isinstance(record, WorkerBatch)]
-    assert 48 - 2 * 3 <= len(made) <= 48  # less those that were looked into
+    assert 48 - 2 * LOOKED_INTO <= len(made) <= 48
     assert [i.batches_per_step for i in records if isinstance(i, LoaderInfo)][-1] == pytest.approx(2.0, abs=0.25)
 
 
@@ -138,7 +141,7 @@ def test_one_that_begins_again_within_the_epoch(tmp_path: Any) -> None:
     records = recorded(tmp_path, loader(), loader(8), again=True)
     assert {n: i.probed for n, i in infos(records).items()} == {0: True, 1: True}
     made = [record.loader for record in records if isinstance(record, WorkerBatch)]
-    assert made.count(0) == made.count(1) == 24
+    assert all(24 - LOOKED_INTO <= made.count(number) <= 24 for number in (0, 1))
 
 
 def test_the_ratio_is_told_soon_and_counts_what_comes_beside(probe: LoaderProbe) -> None:
