@@ -144,6 +144,20 @@ def test_one_that_begins_again_within_the_epoch(tmp_path: Any) -> None:
     assert all(24 - LOOKED_INTO <= made.count(number) <= 24 for number in (0, 1))
 
 
+def test_beside_a_loader_that_is_not_looked_into_none_is(tmp_path: Any) -> None:
+    """Else the loop would be timed as the maker of batches that workers of another loader make."""
+    first, second = loader(workers=0), loader(workers=0)
+    monitor = Monitor(directory=tmp_path, trackers=None, console=False)
+    loaders = monitor.run.loaders
+    loaders.prepare(first)
+    loaders.iterator_made(iter(first))
+    loaders.led_unseen()
+    made = iter(second)
+    assert loaders.beside(second, lambda: made) is made
+    assert monitor.run.clock.before_fetch is None
+    monitor.close()
+
+
 def test_the_ratio_is_told_soon_and_counts_what_comes_beside(probe: LoaderProbe) -> None:
     both = loader(workers=0), loader(workers=0)
     probe.attach(both[0])

@@ -52,6 +52,8 @@ class LoaderWatch:
         """Whether it is known what a batch holds."""
         self._iterators: list[weakref.ref[Any]] = []
         """Those of a plain loop, the one that makes the steps first."""
+        self._is_seen = False
+        """Whether the loader that makes its steps is looked into."""
         self.fetches_per_step = 1
         """How often the loop asks for a batch in one step: more than once where gradients are accumulated."""
 
@@ -70,8 +72,13 @@ class LoaderWatch:
 
     def iterator_made(self, iterator: object) -> None:
         """A plain loop has begun to iterate."""
-        self._iterators = []
+        self._iterators, self._is_seen = [], True
         self._iterates(iterator)
+
+    def led_unseen(self) -> None:
+        """Batches come from an iterator whose loader was not prepared: what is known of others tells nothing of it."""
+        self._iterators, self._is_seen = [], False
+        self._clock.before_fetch = self._clock.after_fetch = None
 
     def beside(self, loader: object, make: Callable[[], T]) -> T:
         """Return the iterator of a loader that a plain loop asks beside its first one: in a zip, or inside the steps.
@@ -80,6 +87,8 @@ class LoaderWatch:
             loader: The loader.
             make: Makes the iterator, or returns one that was made unseen.
         """
+        if not self._is_seen:
+            return make()
         self.probe_beside(loader)
         iterator = make()
         self._iterates(iterator)

@@ -59,9 +59,10 @@ class Probed:
         if self._has(leading.loader):
             run.loaders.iterator_made(leading.iterator)
             return
-        run.clock.before_fetch = run.clock.after_fetch = None
+        run.loaders.led_unseen()
         if not _has_workers(leading.loader):
             run.loaders.probe_workers(leading.loader)
+            run.loaders.iterator_made(leading.iterator)
 
     def _has(self, loader: object) -> bool:
         return any(loader is other for other in self._loaders)
