@@ -87,7 +87,7 @@ def test_each_function_is_told_with_the_one_that_the_training_calls_for_it():
     own = [_seen(MAIN, score, inner), _seen(MAIN, score), _seen(MAIN, UPDATE, NORM)]
     plain = replace(own[0], stack=(*own[0].stack[:2], replace(own[0].stack[2], interprets=True)), wall_s=0.05)
     seen = [*MODEL, *own, plain]
-    told = told_with_helpers(fold(beside(seen)).spots, seen)
+    [told] = told_with_helpers(seen, fold(beside(seen)).spots)
     assert {spot.function: spot.within for spot in told} == {
         "inner": "score",
         "score": "score",

@@ -75,10 +75,10 @@ CALLS = "collectives that it calls itself, share of a step's work, 1"
 """A fact, too: from looks at the training thread's stack; what is waited for late ranks is part of it."""
 
 _LEAST_BATCHES = 8
+"""Fewer do not tell how long a batch takes."""
 
 _LEAST_LOOKS = 50
 """Fewer do not tell a share to a tenth."""
-"""Fewer do not tell how long a batch takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -401,12 +401,13 @@ def calls_of(looks: Iterable[object]) -> dict[str, float]:
     """Return which part of its steps' own work a rank is in collectives of its own calls; nothing where nobody looked.
 
     Args:
-        looks: Of the rank, oldest first.
+        looks: Of the rank, in any order.
     """
     found = [look for look in looks if isinstance(look, CodeLook) and look.place == "loop" and look.bucket == STEPS]
-    if not found or found[-1].seen < _LEAST_LOOKS or found[-1].wall_s <= 0:
+    newest = max(found, key=lambda look: look.time_s, default=None)
+    if newest is None or newest.seen < _LEAST_LOOKS or newest.wall_s <= 0:
         return {}
-    return {CALLS: found[-1].collectives_s / found[-1].wall_s}
+    return {CALLS: newest.collectives_s / newest.wall_s}
 
 
 def facts_of(host: Iterable[object], gpu: Iterable[object]) -> dict[str, float]:

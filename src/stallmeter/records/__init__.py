@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .code import CodeItem, CodeLook, CodeSpot, CodeStack
+from .code import SENDS_OBJECTS, CodeItem, CodeLook, CodeSpot, CodeStack
 from .compiler import CompilerSample
 from .device import AllocatorSample, DeepProfile, DeviceStep, Operator, SyncCalls
 from .exchange import Arrivals, DdpTimes
@@ -26,6 +26,7 @@ __all__ = [
     "BUCKETS",
     "HINDSIGHT",
     "NO_LOADER",
+    "SENDS_OBJECTS",
     "VALIDATION_PARTS",
     "AllocatorSample",
     "Arrivals",

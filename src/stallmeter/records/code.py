@@ -44,6 +44,11 @@ BUCKET_OF = {
 """Rules whose seconds are those of one bucket of the loop's thread, or of its steps."""
 
 
+SENDS_OBJECTS = ("_object", "_object_list")
+"""Ends of the names of torch's collectives for objects: no gradient is exchanged by them, and beside the exchange they
+pickle."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeSpot:
     """One function in which time was spent, library calls beneath it included.

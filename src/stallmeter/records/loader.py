@@ -37,6 +37,11 @@ class WorkerBatch:
     """Of a worker's first batch: what the user's ``worker_init_fn`` took before it; no part of ``wall_s``."""
 
     @property
+    def computed_s(self) -> float:
+        """CPU time, threads of decoders in a worker included; the loop's process has others to do than batches."""
+        return self.cpu_s if self.worker < 0 else max(self.cpu_s, self.process_cpu_s or 0.0)
+
+    @property
     def blocked_s(self) -> float | None:
         """Time neither computing nor queued for a CPU: waiting for storage, network or a lock.
 
@@ -44,8 +49,7 @@ class WorkerBatch:
         """
         if self.run_queue_s is None:
             return None
-        computed_s = self.cpu_s if self.worker < 0 else max(self.cpu_s, self.process_cpu_s or 0.0)
-        return max(0.0, self.wall_s - computed_s - self.run_queue_s)
+        return max(0.0, self.wall_s - self.computed_s - self.run_queue_s)
 
     @property
     def service_s(self) -> float:

@@ -37,7 +37,7 @@ import sys
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..records import CodeSpot
+from ..records import SENDS_OBJECTS, CodeSpot
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..window import BesideModel, Window
 from ..workers.gains import Gain, gain_by_looks, part_that_grew
@@ -53,9 +53,6 @@ TRAINS_NOTHING = frozenset(
     )
 )
 """Packages that draw, count, read, write or send: a step can do without them, now and then."""
-
-SENDS_OBJECTS = ("_object", "_object_list")
-"""Ends of the names of torch's collectives for objects; what they take beside the exchange is pickling."""
 
 PASSES_ON = frozenset(
     [

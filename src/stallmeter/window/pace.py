@@ -81,7 +81,7 @@ class OneLoader:
         """CPU time of its workers for all their batches; 0 where the loop makes them itself."""
         if self.info is None or not self.usable:
             return None
-        made = [max(b.cpu_s, b.process_cpu_s or 0.0) for b in self.batches.items if b.worker >= 0]
+        made = [b.computed_s for b in self.batches.items if b.worker >= 0]
         return 0.0 if not self.info.num_workers or not made else len(self.batches) * math.fsum(made) / len(made)
 
     @property

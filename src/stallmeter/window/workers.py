@@ -67,7 +67,7 @@ class WorkerSignals:
     @property
     def batch_cpu_s(self) -> Stats | None:
         """CPU time of a batch, threads of decoders included."""
-        return self._describe("cpu", _batch_cpu_s)
+        return self._describe("cpu", lambda b: b.computed_s)
 
     @property
     def total_cpu_s(self) -> float | None:
@@ -118,10 +118,3 @@ def _ratio(part: Stats | None, whole: Stats | None) -> float | None:
     if part is None or whole is None or whole.trimmed_mean <= 0:
         return None
     return min(1.0, part.trimmed_mean / whole.trimmed_mean)
-
-
-def _batch_cpu_s(batch: WorkerBatch) -> float:
-    """In a worker the process makes nothing but batches; in the loop thread only the thread's own time counts."""
-    if batch.worker < 0 or batch.process_cpu_s is None:
-        return batch.cpu_s
-    return max(batch.cpu_s, batch.process_cpu_s)

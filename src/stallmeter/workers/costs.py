@@ -177,7 +177,7 @@ def costs_from(
     indices_s = (loader and loader.indices_s) or 0.0
     # Without workers the sampler's time is part of what a batch takes.
     inside_s = 0.0 if current else indices_s
-    cpu_s = per_step * _mean([max(0.0, max(b.cpu_s, b.process_cpu_s or 0.0) - inside_s) for b in made])
+    cpu_s = per_step * _mean([max(0.0, b.computed_s - inside_s) for b in made])
     times_s = _of_steps([max(0.0, b.service_s - inside_s) for b in made], per_step)
     service_s = per_step / max(1, round(per_step)) * _mean(times_s)
     step_time_s = _mean([_step_s(step) for step in steady])

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from ...records import CodeSpot
+from ...records import SENDS_OBJECTS, CodeSpot
 from .fold import Frame, Seen, owner
 from .whose import Function
 
@@ -28,11 +28,8 @@ MODEL = (MODULE, "torch/autograd/", "torch/_dynamo/", "torch/_functorch/", "torc
 RANKS = "torch/distributed/"
 """Folder of what waits for other ranks."""
 
-SENDS_OBJECTS = ("_object", "_object_list")
-"""Ends of the names of collectives for objects: no gradient is exchanged by them."""
-
 PICKLES = frozenset({"_object_to_tensor", "_tensor_to_object"})
-"""What turns objects into bytes for that, and back; the rest of such a collective waits for other ranks."""
+"""What turns objects into bytes for other ranks, and back; the rest of such a collective waits for them."""
 
 TRAINING_STEP = ".training_step"
 """End of the name of what Lightning calls for a step; with several ranks as it calls a module."""
@@ -116,12 +113,12 @@ def beside(seen: Sequence[Seen], *, modules: bool = False) -> list[Seen]:
     return [one for one in seen if _is_beside(one.stack, training)] if modules else []
 
 
-def told_with_helpers(spots: Sequence[CodeSpot], seen: Sequence[Seen]) -> tuple[CodeSpot, ...]:
+def told_with_helpers(seen: Sequence[Seen], *told: Sequence[CodeSpot]) -> list[tuple[CodeSpot, ...]]:
     """Return functions beside the model, each with the one that the training calls for it: what it calls is one piece.
 
     Args:
-        spots: The functions.
         seen: Of the steps.
+        *told: The functions, in as many groups as are wanted.
     """
     training, times = _training(seen), defaultdict[tuple[str, str], Counter[str]](Counter)
     interpreting_s: dict[tuple[str, str], float] = defaultdict(float)
@@ -134,14 +131,12 @@ def told_with_helpers(spots: Sequence[CodeSpot], seen: Sequence[Seen]) -> tuple[
             times[function.file, function.name][helper.name] += round(1e9 * one.wall_s)
             interpreting_s[function.file, function.name] += one.wall_s if one.stack[-1].interprets else 0.0
     helpers = {key: counted.most_common(1)[0][0] for key, counted in times.items()}
-    return tuple(
-        replace(
-            spot,
-            within=helpers.get((spot.file, spot.function), ""),
-            interpreting_s=min(spot.wall_s, interpreting_s[spot.file, spot.function]),
-        )
-        for spot in spots
-    )
+
+    def with_helper(spot: CodeSpot) -> CodeSpot:
+        key = spot.file, spot.function
+        return replace(spot, within=helpers.get(key, ""), interpreting_s=min(spot.wall_s, interpreting_s[key]))
+
+    return [tuple(map(with_helper, spots)) for spots in told]
 
 
 def _training(seen: Sequence[Seen]) -> set[Function]:

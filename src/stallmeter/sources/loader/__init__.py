@@ -164,7 +164,8 @@ class LoaderProbe:
         Nothing is done where none is attached, and where that cannot be told apart: it is no loader, or iterates one
         that is attached.
         """
-        inside, mine = loaders_in(loader), self.number_of(loader)
+        inside = loaders_in(loader)
+        mine = self._number_among(inside)
         taken = {number for number, known in self._attached.items() if known() is not None}
         if not taken or not inside or mine == min(taken):
             return
@@ -173,7 +174,9 @@ class LoaderProbe:
 
     def number_of(self, loader: object) -> int | None:
         """Return the number that a loader was attached with, or the first of those in it; None where none was."""
-        inside = loaders_in(loader)
+        return self._number_among(loaders_in(loader))
+
+    def _number_among(self, inside: list[Any]) -> int | None:
         known = [(number, one()) for number, one in self._attached.items()]
         return min((number for number, one in known if any(one is other for other in inside)), default=None)
 

@@ -300,6 +300,8 @@ class LoopLooks:
         folded = fold(told)
         own_work = [below_training_step(one) for one in seen] if place[1] in (STEPS, LONG_STEPS) else []
         hooks = [one for one in beside(copied, modules=True) if not one.stack[-1].sleeps] if own_work else []
+        after = after_gradients(own_work, optimizer=self._ledger.acc[OPTIMIZER] > 0)
+        beside_model, after_model = told_with_helpers(own_work, fold(beside(own_work)).spots, fold(after).spots)
         return CodeLook(
             time_s=time.time(),
             place=place[0],
@@ -312,12 +314,10 @@ class LoopLooks:
             spots=folded.spots,
             stacks=folded.stacks[:SHOWN_STACKS],
             collectives_s=sum(one.wall_s for one in in_collectives(own_work)),
-            beside=told_with_helpers(fold(beside(own_work)).spots, own_work),
+            beside=beside_model,
             before=fold(_joined(before_model(own_work), hooks)).spots,
             apart=fold(_joined(before_training(own_work), hooks)).spots,
-            after=told_with_helpers(
-                fold(after_gradients(own_work, optimizer=self._ledger.acc[OPTIMIZER] > 0)).spots, own_work
-            ),
+            after=after_model,
         )
 
 
