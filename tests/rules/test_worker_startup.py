@@ -156,3 +156,27 @@ def test_one_start_an_epoch_is_none_within() -> None:
     assert silent(WorkerStartup(), again(31, count=31))
     assert silent(WorkerStartup(), again(3))
     assert silent(WorkerStartup(), again(31, first_s=0.21))
+
+
+def anew(starts: int, **buckets: float) -> Window:
+    """A run of 100 steps of 0.1 s of their own, and of one epoch, in which workers start so often."""
+    made = replace(ledger(**{"worker_startup": 10.0, "start": 0.0, "data_wait": 30.0, **buckets}), epochs=1, steps=100)
+    info = replace(loader(), num_workers=2, probed=True, start_method="fork")
+    first = [b for b in batches(starts, first_s=0.3) if b.idle_s is None]
+    return window(*(step(i, data_wait_s=0.3, total_s=0.4) for i in range(100)), info, *first, made)
+
+
+def test_a_new_iterator_for_each_batch() -> None:
+    """Workers that go on would make 0.15 s of work for each step beside 0.1 s of its own."""
+    found = fires(WorkerStartup(), anew(100))
+    assert found.time_lost_s == pytest.approx(40.0 - 100 * (0.15 - 0.1))
+    assert "for each batch" in found.title
+    assert "next()" in found.advice[0].text
+    assert found.advice[0].predicted_gain_pct is not None
+    verdict = evaluate(ALL_RULES, anew(100))
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "worker-startup"
+
+
+def test_a_loader_that_is_begun_anew_now_and_then_has_no_new_iterator_for_each_batch() -> None:
+    assert "for each batch" not in fires(WorkerStartup(), anew(40)).title

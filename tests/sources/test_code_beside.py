@@ -80,6 +80,10 @@ def test_objects_that_are_pickled_for_other_ranks_are_no_exchange_of_gradients()
     own = [_seen(MAIN, UPDATE, gather, pickled), _seen(MAIN, UPDATE)]
     assert beside([*MODEL, *own, _seen(MAIN, UPDATE, gather, sent)]) == own  # that waits for other ranks
     assert beside([*MODEL, *own, _seen(MAIN, UPDATE, sent)]) == []  # and that may be for gradients
+    wrapper = _torch("_exception_logger.<locals>.wrapper", "distributed/c10d_logger.py")
+    outside = _seen(MAIN, UPDATE, wrapper)  # of which it is: that does not say
+    wrapped = [_seen(MAIN, UPDATE, wrapper, gather, pickled), outside]
+    assert beside([*MODEL, *wrapped, _seen(MAIN, UPDATE, wrapper, gather, wrapper, sent)]) == wrapped
 
 
 def test_each_function_is_told_with_the_one_that_the_training_calls_for_it():

@@ -21,7 +21,8 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from stallmeter.records import LoaderInfo, WorkerBatch
 from stallmeter.records.interfaces import Source
-from stallmeter.sources.loader import SILENT_BATCHES, LoaderProbe
+from stallmeter.sources.loader import LoaderProbe
+from stallmeter.sources.loader.heard import SILENT_BATCHES
 
 from ..warm import Forks
 from . import loader_datasets as data

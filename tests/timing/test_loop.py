@@ -106,6 +106,54 @@ def test_leaving_early_closes_the_step(step_clock: StepClock, fake_time: FakeTim
     assert step_clock.ledger.acc[OTHER] == 50e9
 
 
+def test_a_new_iterator_for_each_batch(step_clock: StepClock, fake_time: FakeTime) -> None:
+    """From the third on the step goes on with its batch; before, they may be looks at the loader."""
+    loader = watched(step_clock, Slow(fake_time))
+    for _ in range(6):
+        next(iter(loader))
+        fake_time.sleep(2)
+    step_clock.pause()
+    assert [s.total_s for s in step_clock.drain().steps] == [1, 1, 3, 3, 3, 3]
+    assert step_clock.ledger.acc[WORKER_STARTUP] == 60e9
+
+
+def test_loops_that_are_left_after_one_batch_close_their_steps(step_clock: StepClock, fake_time: FakeTime) -> None:
+    for _ in range(6):
+        for _ in watched(step_clock, Slow(fake_time)):
+            fake_time.sleep(2)
+            break
+        fake_time.sleep(5)
+    step_clock.pause()
+    assert [s.total_s for s in step_clock.drain().steps] == [3] * 6
+
+
+def test_workers_of_a_loader_beside_take_a_while_to_end(step_clock: StepClock, fake_time: FakeTime) -> None:
+    class Ending:
+        def __init__(self) -> None:
+            self.batches = iter(((1,), (2,)))
+
+        def __iter__(self) -> Ending:
+            return self
+
+        def __next__(self) -> tuple[int, ...]:
+            fake_time.sleep(1)
+            return next(self.batches)
+
+        def __del__(self) -> None:
+            fake_time.sleep(4)
+
+    class Loader:
+        def __iter__(self) -> Ending:
+            return Ending()
+
+    beside = watched(step_clock, Loader())
+    for _ in watched(step_clock, Slow(fake_time)):
+        next(iter(beside))
+        fake_time.sleep(2)
+    steps = step_clock.drain().steps
+    assert [(s.data_wait_s, s.worker_startup_s, s.compute_s) for s in steps] == [(2, 4, 2)] * 3
+
+
 def test_an_exception_in_the_loop_closes_the_step(step_clock: StepClock, fake_time: FakeTime) -> None:
     with pytest.raises(KeyError):
         for _ in watched(step_clock, Slow(fake_time)):

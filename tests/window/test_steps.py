@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stallmeter.records.rows import is_kept
@@ -55,6 +57,10 @@ def test_one_late_look_at_the_clock_does_not_cost_the_others_their_detail():
     assert len(made.steps.steady) > 1000
 
 
+def test_steps_that_claim_to_stand_for_none_are_no_error():
+    assert window(*(step(i, every=0) for i in range(20)), ledger()).steps.outliers(3.0) is not None
+
+
 def test_validation_is_no_part_of_a_step():
     """A step in which validation ran took as long as the others."""
     made = window(*(step(i) for i in range(20)), step(20, total_s=5.1, validation_s=5.0))
@@ -62,11 +68,13 @@ def test_validation_is_no_part_of_a_step():
     assert made.steps.step_time_s.max == pytest.approx(0.1)
 
 
-def epochs(count: int, first_wait_s: float, *, num_workers: int | None = 2, steps: int = 20) -> Window:
+def epochs(
+    count: int, first_wait_s: float, *, num_workers: int | None = 2, steps: int = 20, persistent: bool = False
+) -> Window:
     """Epochs whose first wait is long and whose other waits are 2 ms."""
     made = Window()
     if num_workers is not None:
-        made.append(loader(num_workers))
+        made.append(replace(loader(num_workers), persistent_workers=persistent))
     for epoch in range(count):
         for i in range(steps):
             wait = first_wait_s if i == 0 else 0.002
@@ -88,6 +96,15 @@ def test_start_up_is_not_known_before_a_steady_wait_is():
 def test_without_workers_nothing_starts_up():
     """The first wait in the loop's own thread is an ordinary one."""
     assert epochs(3, 0.5, num_workers=0).steps.startup_excess_s == 0.0
+
+
+def test_workers_that_live_on_start_once():
+    """At the end of an epoch they have run out of batches: the first wait of the next one is a wait for a batch."""
+    made = epochs(3, 0.5, persistent=True)
+    assert made.steps.startup_excess_s == pytest.approx(0.498)
+    made.append(replace(loader(4), persistent_workers=True))
+    made.append(step(60, epoch=3, epoch_start=True, data_wait_s=0.5))
+    assert made.steps.startup_excess_s == pytest.approx(2 * 0.498)
 
 
 def test_a_short_first_wait_is_no_negative_start_up():

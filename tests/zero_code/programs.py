@@ -194,6 +194,16 @@ PROGRAMS = {
             for (batch,) in kept if epoch else ():
                 model(batch)
         """,
+    "a new iterator for each step": """
+        class Late(TensorDataset):
+            def __getitem__(self, index):
+                time.sleep(0.002)
+                return super().__getitem__(index)
+        other = DataLoader(Late(torch.randn(64, 4)), batch_size=4, num_workers=1)
+        for epoch in range(2):
+            for (batch,) in train:
+                update(batch + next(iter(other))[0])
+        """,
     "accelerate": """
         from accelerate import Accelerator
         accelerator = Accelerator(cpu=True)

@@ -100,6 +100,7 @@ def test_it_computes_the_same(done: dict[tuple[str, bool], Done], name: str) -> 
         ("workers that never end", [16], 16),
         ("workers", [16, 16], 32),
         ("workers of two", [16, 16], 32),
+        ("a new iterator for each step", [8, 8], 16),
         pytest.param("accelerate", [8, 8], 16, marks=ACCELERATE),
         ("fabric", [8, 8], 16),
         ("stateful", [3, 5], 8),
@@ -179,6 +180,20 @@ def test_the_workers_of_all_loaders_of_a_zip_are_looked_into_and_of_no_other(
     made = [record.loader for record in found if isinstance(record, WorkerBatch)]
     assert [made.count(number) for number in infos] == [32, 32]
     assert done["workers of two", True].stdout == done["workers of two", False].stdout
+
+
+def test_workers_that_start_for_one_batch_are_waited_for(done: dict[tuple[str, bool], Done]) -> None:
+    """From the third batch on: a look or two at a loader are none."""
+    on = done["a new iterator for each step", True]
+    starting = [step.worker_startup_s or 0.0 for step in on.steps]
+    assert not any(starting[1:2])
+    waits = [step.data_wait_s + s for step, s in zip(on.steps, starting, strict=True)]
+    assert min(waits[3:8]) > 0.008  # four items of 2 ms
+    infos = {info.loader: info for info in on.records if isinstance(info, LoaderInfo)}
+    assert sorted(info.num_workers for info in infos.values()) == [0, 1]
+    first = [record for record in on.records if isinstance(record, WorkerBatch) and record.idle_s is None]
+    assert len([record for record in first if record.worker >= 0]) >= 12
+    assert on.ledger.buckets["worker_startup"] > 0.01
 
 
 def test_an_exception_ends_the_run(done: dict[tuple[str, bool], Done]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stallmeter.records import NO_LOADER, LoaderInfo
+from stallmeter.records import NO_LOADER, LoaderInfo, WorkerBatch
 from stallmeter.timing.clock import StepClock
 from stallmeter.zero_code.updates import ENOUGH_UPDATES, LEAST_S, MOST_OTHERS, NoLoader, Updates
 
@@ -53,6 +53,12 @@ PROGRAMS = {
     "one batch of each iterator": """
         for _ in range(40):
             (batch,) = next(iter(train))
+            update(batch)
+        """,
+    "workers that start for one batch": """
+        late = DataLoader(train.dataset, batch_size=4, num_workers=1)
+        for _ in range(30):
+            (batch,) = next(iter(late))
             update(batch)
         """,
     "folds": """
@@ -132,6 +138,7 @@ def test_it_computes_the_same(done: dict[tuple[str, bool], Done], name: str) -> 
         ("calls", 40 - ENOUGH_UPDATES),
         ("a generator", 40 - ENOUGH_UPDATES),
         ("one batch of each iterator", 40 - ENOUGH_UPDATES),
+        ("workers that start for one batch", 30 - ENOUGH_UPDATES),
         ("folds", 3 * 16 - ENOUGH_UPDATES),
         ("then a loader", 20 - ENOUGH_UPDATES + 16),
         ("validation", 40 - ENOUGH_UPDATES),
@@ -160,6 +167,15 @@ def test_that_no_loader_is_asked_is_said(done: dict[tuple[str, bool], Done]) -> 
     for name in ("calls", "a generator", "a thread that asks the loader"):
         infos = [record for record in done[name, True].records if isinstance(record, LoaderInfo)]
         assert infos[-1].kind == NO_LOADER, name
+
+
+def test_workers_that_start_for_one_batch_are_waited_for_inside_the_steps(done: dict[tuple[str, bool], Done]) -> None:
+    on = done["workers that start for one batch", True]
+    infos = [record for record in on.records if isinstance(record, LoaderInfo)]
+    assert (infos[-1].num_workers, infos[-1].probed) == (1, True)
+    assert sum(isinstance(record, WorkerBatch) for record in on.records) >= 15
+    assert sum(step.data_wait_s > 0 for step in on.steps) >= 18
+    assert on.ledger.buckets["worker_startup"] > 0.01
 
 
 def test_validation_beside_it_is_booked(done: dict[tuple[str, bool], Done]) -> None:

@@ -6,6 +6,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..records import BatchContent, LoaderInfo
@@ -165,11 +166,21 @@ class LoaderWatch:
             self._listen(probe)
         return info
 
-    def probe_beside(self, loader: object) -> None:
-        """Attach the worker probe to another loader, which the loop will iterate beside the first one."""
+    def probe_beside(self, loader: object, *, sure: bool = False) -> None:
+        """Attach the worker probe to another loader, which the loop will iterate beside the first one.
+
+        Args:
+            loader: The loader.
+            sure: Whether the loop was seen to take batches of it, from iterators that nobody looks at.
+        """
         if self._probe is not None:
-            self._guard("worker probe", self._probe.attach_beside, loader)
+            self._guard("worker probe", partial(self._probe.attach_beside, loader, sure=sure))
             self._listen(self._probe)
+
+    def probe_within(self, loader: object) -> None:
+        """Attach the worker probe to a loader that is asked inside of steps that no loader makes."""
+        self.probe_workers(loader)
+        self.led_unseen()
 
     def release(self, loader: object) -> None:
         """Have nothing more to do with a loader that was attached: the training does not iterate it."""

@@ -5,16 +5,18 @@ the dataset and make their first batch while the loop waits. With short epochs, 
 than forked, or with a slow `worker_init_fn` this is the largest part of the wait.
 
 **Evidence.** `worker_startup`: seconds of wall time in making iterators, and the part of each epoch's first wait that
-exceeds the steady wait, from the ledger. `workers.fork_s`: seconds in which forks held the training thread, with what
-other packages do around a fork. `steps.epochs.copying_s`: what a fork leaves behind. It shares the program's memory
-with the workers, and what the first step writes is copied page by page; it counts where the optimizer takes longer in
-the first steps of epochs than in 95 % of the others. `workers.starts`: where a loader's workers start more often than
+exceeds the steady wait, from the ledger; of workers that live on, in the first epoch alone. `workers.fork_s`: seconds
+in which forks held the training thread, with what other packages do around a fork. `steps.epochs.copying_s`: what a
+fork leaves behind. It shares the program's memory with the workers, and what the first step writes is copied page by
+page; it counts where the optimizer takes longer in the first steps of epochs than in 95 % of the others.
+`workers.starts`: where a loader's workers start more often than
 there are epochs (an endless loop around it, or a shorter one of several loaders that is begun anew), their first
-batches beyond others, at most the data wait.
+batches beyond others, at most the data wait. Where they start for every other step or more the program makes a new
+iterator for each batch, ``next(iter(loader))``; then all of the wait counts that workers would not need that go on.
 
-**Advice.** Keep the workers (`persistent_workers=True`); not where the dataset's state has to be read anew each
-epoch. Then fork instead of spawn, where no thread or CUDA context forbids it; then lighten what a worker imports and
-what `worker_init_fn` does. More workers make it worse.
+**Advice.** Make a loader's iterator once and ask that. Else keep the workers (`persistent_workers=True`); not where the
+dataset's state has to be read anew each epoch. Then fork instead of spawn, where no thread or CUDA context forbids it;
+then lighten what a worker imports and what `worker_init_fn` does. More workers make it worse.
 
 **When it is wrong.** A single epoch starts its workers once: that is a start-up cost and is not reported. A first
 batch that is slow for a reason of its own (a cold cache) looks the same in the first epoch, not in later ones.
@@ -63,6 +65,10 @@ class WorkerStartup:
         "workers.forks",
         "workers.fork_s",
         "workers.starts",
+        "workers.service_s",
+        "ledger.record",
+        "steps.step_time_s",
+        "steps.data_wait_s",
         "steps.epochs.copying_s",
     )
     rules_out: ClassVar[str] = "more workers"
@@ -70,6 +76,8 @@ class WorkerStartup:
     warn_pct: float = threshold(10.0, "%", "Our measurement, benchmarks/faults: healthy forked runs stay below 7 %")
     min_starts: float = threshold(3.0, "starts", "our choice: beyond one in each epoch; fewer may be looks at a batch")
     most: float = threshold(0.5, "1", "Most of the loss or of the data wait: what else explains it comes after this")
+    each_step: float = threshold(0.5, "starts/step", "our choice: half, as two workers may start for one batch")
+    least_steps: float = threshold(10.0, "steps", "our choice: fewer are a first try of a loader")
     fork_wait_s: float = threshold(0.1, "s", "A fork of a large training process takes some 10 ms; 0.1 s is a wait")
 
     def check(self, window: Window) -> Diagnosis | None:
@@ -77,11 +85,14 @@ class WorkerStartup:
         waited, epochs = window.spent.bucket_s("worker_startup") or 0.0, window.ledger.epochs or 0
         copying = self._copying_s(window, epochs)
         again, within = self._within_epochs(window, epochs)
-        lost = waited + copying + within
+        anew_s = self._each_step_s(window, waited, epochs)
+        lost = waited + copying + within if anew_s is None else anew_s
         share = window.ledger.training_share_pct(lost) or 0.0
         if not (window.loader.num_workers or again) or epochs + again < 2 or share < self.warn_pct:
             return None
         held = self._held_by_forks(window, waited)
+        if anew_s is not None and not held:
+            return self._of_each_step(window, lost, share)
         once = bool(window.loader.info and window.loader.info.persistent_workers) and not again
         if held:
             title = "Starting workers waits for another package's fork handler"
@@ -117,6 +128,46 @@ class WorkerStartup:
             advice=self._advice(window, waited + copying, within, held=held),
             supersedes=_OF_THE_WAIT if within >= self.most * wait_s else (),
             culprit="a fork handler of another package" if held else None,
+        )
+
+    def _each_step_s(self, window: Window, waited: float, epochs: int) -> float | None:
+        """What workers that start for each batch cost beyond those that go on; None where they do not."""
+        ledger, step, wait = window.ledger.record, window.steps.step_time_s, window.steps.data_wait_s
+        loader = window.loader.info
+        starts = max(epochs, window.workers.starts.times if window.workers.starts else 0)
+        if ledger is None or ledger.steps < self.least_steps or starts < self.each_step * ledger.steps:
+            return None
+        made, workers = window.workers.service_s, (loader.num_workers if loader else None) or 1
+        # Those that go on make their batches while the loop computes.
+        late_s = 0.0
+        if made is not None and step is not None and wait is not None:
+            late_s = max(0.0, made.mean / workers - (step.median - wait.median))
+        return max(0.0, waited + (window.spent.bucket_s("data_wait") or 0.0) - ledger.steps * late_s)
+
+    def _of_each_step(self, window: Window, lost: float, share: float) -> Diagnosis:
+        gain = gain_without(window, lost, least=0.8, most=1.1, in_steps=False, starts_workers=True)
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.WARNING,
+            title="Workers start again for each batch",
+            summary=f"{share:.0f} % of the training time went into workers that start for a batch or two: "
+            "the steps take theirs from a new iterator each time, as next(iter(loader)) does.",
+            time_lost_s=lost,
+            share_pct=window.ledger.share_pct(lost) or 0.0,
+            confidence=0.9,
+            evidence=(
+                Evidence("workers that start again, share of training time", share, "%", self.warn_pct, "our choice"),
+            ),
+            advice=(
+                Advice.of(
+                    "Make the loader's iterator once, before the loop, and ask it with next().",
+                    expect="Workers that go on, and have batches ready.",
+                    limit="Make a new one only where it has come to its end.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
+                ),
+            ),
+            supersedes=_OF_THE_WAIT,
         )
 
     def _within_epochs(self, window: Window, epochs: int) -> tuple[int, float]:

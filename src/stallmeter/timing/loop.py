@@ -30,6 +30,12 @@ T = TypeVar("T")
 PATIENCE = 100
 """An iteration that hands out so many batches in one step of another one makes the steps from then on."""
 
+LOOKS = 2
+"""So many iterations in a row that were left after one batch are looks at it: at a shape, at some pictures."""
+
+AT_ONCE_NS = 1_000_000
+"""An iterator that is left so soon after its only batch is left with it: what is done with the batch comes after."""
+
 SURE_BATCHES = 16
 
 LOOK_EVERY = 8
@@ -304,6 +310,25 @@ class _Training(Generic[T]):
             clock.new_epoch(clock.epochs)
             self._epoch = clock.epochs
 
+    def _drop(self) -> None:
+        """Nobody has it any more.
+
+        Where the loop makes an iterator for each batch, ``next(iter(loader))``, the step goes on with that batch.
+        """
+        clock, turns = self._clock, self._turns
+        if not turns.has() or self._epoch != clock.epochs or not clock.open:
+            self._leave()
+            return
+        ledger = self._ledger
+        at_once = clock.worked and clock.index == self._first_step and ledger.now() - ledger.last < AT_ONCE_NS
+        turns.single = turns.single + 1 if at_once else 0
+        if turns.single <= LOOKS:
+            self._leave()
+            return
+        turns.finished(self)
+        with Span(ledger, WORKER_STARTUP):  # workers take a while to end
+            self._iterator = iter(())
+
     def _leave(self) -> None:
         clock, turns = self._clock, self._turns
         in_progress = self._epoch == clock.epochs and clock.open
@@ -316,7 +341,7 @@ class _Training(Generic[T]):
             clock.pause()
 
     def __del__(self) -> None:
-        self._leave()
+        self._drop()
 
 
 class _Following(_Training[T]):
@@ -352,7 +377,10 @@ class _Following(_Training[T]):
         return batch
 
     def __del__(self) -> None:
-        """Leave the step in progress to the iteration that makes it."""
+        """Leave the step in progress to the iteration that makes it. Workers take a while to end."""
+        if self._turns.has() and self._clock.open:
+            with Span(self._ledger, WORKER_STARTUP):
+                self._iterator = iter(())
 
 
 class _Validation(Generic[T]):

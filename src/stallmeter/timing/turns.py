@@ -72,6 +72,8 @@ class Turns:
         self._owed: deque[Callable[[], None]] = deque()
         self.unused = -1
         """Step whose batch is not used: another loader, of a zip, had none to go with it."""
+        self.single = 0
+        """Iterations, one after the other, that made the steps and were left after one batch."""
         _all.add(self)
 
     @property

@@ -39,7 +39,10 @@ class Starts:
     times: int
     """All of them together count as one."""
     excess_s: float
-    """Mean time of a worker for its first batch, its ``worker_init_fn`` included, beyond the mean of its others."""
+    """Mean time of a worker for its first batch, its ``worker_init_fn`` included, beyond the mean of its others.
+
+    0 where there are too few others.
+    """
 
 
 @dataclass(slots=True)
@@ -96,9 +99,10 @@ class OneLoader:
         """How often its workers started; None where that cannot be told."""
         others = [b.service_s for b in self.batches.items if b.idle_s is not None]
         workers = (self.info.num_workers if self.info else None) or 0
-        if not workers or not self.firsts or len(others) < MIN_BATCHES:
+        if not workers or self.firsts + len(others) < MIN_BATCHES or not self.firsts:
             return None
-        excess_s = self.firsts_s / self.firsts - sum(others) / len(others)
+        known = len(others) >= MIN_BATCHES
+        excess_s = self.firsts_s / self.firsts - sum(others) / len(others) if known else 0.0
         return Starts(self.firsts // workers, max(0.0, excess_s))
 
     @property

@@ -77,6 +77,8 @@ class StepSignals:
         self._openers: Reservoir[StepRecord] = Reservoir(OPENERS)
         self._slowest: list[tuple[float, int, int, StepRecord]] = []
         self._first_waits = FirstWaits()
+        self._persistent: int | None = None
+        """Workers that had started by the last epoch, if they live on."""
         self._first_steps = FirstSteps()
         self.epochs = EpochSignals(self, workers or WorkerSignals(), self._openers)
 
@@ -85,7 +87,8 @@ class StepSignals:
         self.memo.changes += 1
         self._first_steps.add(step)
         if step.epoch_start:
-            self._first_waits.add(step.data_wait_s)
+            if self._have_started():
+                self._first_waits.add(step.data_wait_s)
             self._first_waits.settle(self._steady_wait_s())
             if step.index >= WARMUP_STEPS and not step.outlier:
                 self._openers.add(step)
@@ -97,6 +100,12 @@ class StepSignals:
                 if len(self._steady) == SETTLED_STEPS:
                     self._first_waits.settle(self._steady_wait_s())
             self._keep_slowest(step)
+
+    def _have_started(self) -> bool:
+        """Whether workers have started with the epoch that begins: those that live on have only run out of batches."""
+        info = self._loader.info
+        before, self._persistent = self._persistent, info.num_workers if info and info.persistent_workers else None
+        return self._persistent is None or self._persistent != before
 
     def _keep_slowest(self, step: StepRecord) -> None:
         item = (step.step_time_s, -step.index, id(step), step)  # records themselves have no order
@@ -183,7 +192,7 @@ class StepSignals:
     def startup_excess_s(self) -> float:
         """Seconds by which the first waits of epochs exceeded the steady wait: workers that had to start.
 
-        0 without workers, where the first wait is an ordinary one.
+        0 without workers, where the first wait is an ordinary one, as it is where workers live on after an epoch.
         """
         if self._loader.num_workers == 0:
             return 0.0
@@ -201,7 +210,7 @@ class StepSignals:
         # Of a loop that is slow for a while all steps of that while are recorded: each stands for as many as it was one
         # of. To thin them to one rate would leave most of the rare ones out, which are the slow ones.
         seen = self._without_long(self._steady.items) or self.steady
-        scale = max(1, ledger.steps // sum(s.every for s in seen))
+        scale = max(1, ledger.steps // max(1, sum(s.every for s in seen)))
         above = [(b, scale * s.every) for s in seen if (b := own_s(s)) >= factor * body.median]
         # The ledger knows exactly how much all steps took beyond their median; a sample may overstate it.
         total = sum(ledger.buckets.get(name, 0.0) for name in BODY)

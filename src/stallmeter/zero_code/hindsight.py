@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..timing.clock import StepClock
+from ..timing.ledger import DATA_WAIT, WORKER_STARTUP, Span
 from ..timing.loop import Watched
 from .iteration import Fetch, Iteration, Timed
 
@@ -110,6 +111,28 @@ def book_validation(clock: StepClock, watch: Watch, iteration: Iteration, ended:
             next(timed)
         moment.be(ended)
         del timed
+
+
+def book_batches(clock: StepClock, iteration: Iteration, *, workers: bool) -> None:
+    """Book an iteration that is over as waits of the steps it fell into, and end it: workers take a while to end.
+
+    Args:
+        clock: Of the run.
+        iteration: Nobody asks it for anything any more.
+        workers: Whether it has any: making it starts them.
+    """
+    ledger = clock.ledger
+    made = Span(ledger, WORKER_STARTUP if workers else DATA_WAIT)
+    with _then(clock, device=False) as moment:
+        moment.be(iteration.began)
+        with made:
+            moment.be(iteration.made)
+        for fetch in iteration.fetches:
+            moment.be(fetch.asked)
+            with Span(ledger, DATA_WAIT):
+                moment.be(fetch.got)
+    with made:
+        iteration.timed = iteration.iterator = iter(())
 
 
 def begin_validation(clock: StepClock, watch: Watch, iteration: Iteration) -> None:

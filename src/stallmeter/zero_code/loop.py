@@ -43,6 +43,7 @@ from .hindsight import Past, begin_validation, book_training, book_validation
 from .iteration import Asking, Iteration, Timed, Undecided, Validating, in_this_process
 from .known import Known, Stage
 from .probed import Probed
+from .renewed import Renewed
 from .updates import NoLoader, Updates
 
 _log = logging.getLogger("stallmeter")
@@ -94,6 +95,7 @@ class Loop:
         self._training: list[weakref.ref[Iteration]] = []
         self._validating: list[weakref.ref[Iteration]] = []
         self._probed = Probed()
+        self._renewed = Renewed()
         self._tries = 0
         # Whoever holds it makes, starts or drops the run. Nobody waits for it: of two threads that train, the other one
         # asks again at its next update, and what would be dropped is used.
@@ -124,6 +126,8 @@ class Loop:
             return self._train(loader, make)
         if stage is None:
             return make()
+        if self.monitor is not None and stage is Stage.UNKNOWN:
+            self._guard("zero-code", self._expect_one_batch, loader)
         began = now()
         iterator = self._unseen(make)
         kind = Validating if stage is Stage.VALIDATION else Undecided
@@ -179,15 +183,17 @@ class Loop:
             return stage if grad or stage is Stage.MIXED else Stage.VALIDATION
         return Stage.UNKNOWN if grad and stage is Stage.UNKNOWN else Stage.VALIDATION
 
+    def _expect_one_batch(self, loader: Any) -> None:
+        leader = self._leader()
+        if self.run is not None and leader is not None:
+            self._renewed.begin(self.run, loader, leader.loader, by_updates=self._alone.make_steps)
+
     def _prepare(self, loader: Any) -> None:
         """Put a run together before anything is known: workers are probed from their start or not at all."""
         if self.run is None and self._tries < MOST_TRIES:
             self._if_nobody_decides(self._try_to_assemble)
-        run = self.run
-        if run is None:
-            return
-        asked = any(iteration.fetches for iteration in self._alive(self._undecided))
-        self._probed.prepare(run, loader, asked=asked)
+        if self.run is not None:
+            self._probed.prepare(self.run, loader)
 
     def _try_to_assemble(self) -> None:
         self._tries += 1
@@ -442,10 +448,13 @@ class Loop:
             others = [other for other in self._alive(self._undecided) if other is not iteration]
             if not others and run is not None:
                 self._if_nobody_decides(partial(self._drop, run))
-        elif run is not None and turns is not None and turns.has() and enough and iteration.fetches:
-            untouched = run.clock.ledger.last <= iteration.began
-            if untouched:
+        elif run is not None and turns is not None and turns.has() and iteration.fetches:
+            if run.clock.ledger.last > iteration.began:
+                pass  # something else was timed meanwhile
+            elif enough:
                 book_validation(run.clock, self._watch_begun, iteration, ended)
+            elif iteration.thread == get_ident() and iteration.fetches[-1].grad:
+                self._renewed.left(run, iteration, by_updates=self._alone.make_steps)
         self._undecided = [known for known in self._undecided if known() not in (None, iteration)]
 
     def _drop(self, run: Run) -> None:

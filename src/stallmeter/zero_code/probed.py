@@ -14,18 +14,16 @@ class Probed:
     def __init__(self) -> None:
         self._loaders: list[object] = []
 
-    def prepare(self, run: Run, loader: object, *, asked: bool) -> None:
-        """Probe a loader that is about to be iterated.
+    def prepare(self, run: Run, loader: object) -> None:
+        """Probe a loader that is about to be iterated: alone, with others as those of a zip are, or inside their steps.
 
         Args:
             run: That is put together, and has not started.
             loader: The loader.
-            asked: Whether another one, begun before, has been asked for a batch. If not both are begun together, as
-                those of a zip are.
         """
-        if not self._loaders or asked:
+        if not self._loaders:
             run.loaders.probe_workers(loader)
-            self._loaders = [loader]
+            self._loaders.append(loader)
         elif not self._has(loader):
             run.loaders.probe_beside(loader)
             self._loaders.append(loader)

@@ -28,6 +28,9 @@ MODEL = (MODULE, "torch/autograd/", "torch/_dynamo/", "torch/_functorch/", "torc
 RANKS = "torch/distributed/"
 """Folder of what waits for other ranks."""
 
+WRAPS = "torch/distributed/c10d_logger.py"
+"""Around each call of a collective: which one it is, the next frame tells."""
+
 PICKLES = frozenset({"_object_to_tensor", "_tensor_to_object"})
 """What turns objects into bytes for other ranks, and back; the rest of such a collective waits for them."""
 
@@ -325,7 +328,7 @@ def _sends_objects(stack: Sequence[Frame]) -> bool:
 
 
 def _is_model(function: Function) -> bool:
-    if function.own:
+    if function.own or function.file == WRAPS:
         return False
     return function.file.startswith(MODEL) or _computes_gradients(function)
 

@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from ...records import Sample
     from .batch_look import Order
 
-SILENT_BATCHES = 8
-"""When the loop has had so many batches and none came from the workers, they are another loader's."""
-
 RATIO_FETCHES = 32
 """So many batches of a wrapper tell how many of its loader's each is made of."""
 
@@ -158,11 +155,15 @@ class LoaderProbe:
             self._find_who_makes_them()
             return next((info for info in infos if info.num_workers), infos[0])
 
-    def attach_beside(self, loader: object) -> None:
+    def attach_beside(self, loader: object, *, sure: bool = False) -> None:
         """Have a loader timed that the loop asks beside the one that was attached, with a number of its own.
 
         Nothing is done where none is attached, and where that cannot be told apart: it is no loader, or iterates one
         that is attached.
+
+        Args:
+            loader: The loader.
+            sure: Whether the loop was seen to take batches of it, from iterators that nobody looks at.
         """
         inside = loaders_in(loader)
         mine = self._number_among(inside)
@@ -170,7 +171,11 @@ class LoaderProbe:
         if not taken or not inside or mine == min(taken):
             return
         free = next(number for number in count(min(taken)) if number not in taken)
-        self.attach(loader, number=free if mine is None else mine)
+        number = free if mine is None else mine
+        self.attach(loader, number=number)
+        with self._lock:
+            if sure and number in self._ears:
+                self._ears[number].sure = True
 
     def number_of(self, loader: object) -> int | None:
         """Return the number that a loader was attached with, or the first of those in it; None where none was."""
@@ -371,25 +376,10 @@ class LoaderProbe:
         return info
 
     def _listen(self, numbers: set[int], handed_out: int) -> None:
-        """Workers were heard of, or were not: then it may be another loader's that make the batches.
-
-        Where the loop's iterator can be looked into, it tells whose they are: workers of a validation loader in the
-        same wrapper are heard of, too.
-        """
-        feeding = self._prefetch.feeding
         for number, ear in self._ears.items():
-            info = self._infos.get(number)
-            if feeding and ear.heard and number not in feeding:
-                ear.heard, ear.since = False, ear.since or 0
-            if number in feeding or (not feeding and number in numbers):
-                known, ear.silent, ear.since, ear.heard = ear.silent, None, None, True
-                if known is not None:
-                    self._tell(replace(known, time_s=time.time()))
-            elif ear.since is not None and handed_out - ear.since >= SILENT_BATCHES:
-                ear.since = None
-                if info is not None and info.probed:
-                    ear.silent = info
-                    self._tell(silenced(replace(info, time_s=time.time())))
+            info = ear.listen(self._infos.get(number), number, numbers, self._prefetch.feeding, handed_out)
+            if info is not None:
+                self._tell(replace(info, time_s=time.time()))
 
     def _learn(self) -> None:
         """Tell what the workers, and the loop's iterator, have shown of the loaders meanwhile."""

@@ -190,8 +190,12 @@ class RingWriter:
             self._words[self._at + _BEGAN] = began_ns
 
     def order(self) -> int:
-        """Return what `Ring.order` left for this worker; 0 where there is nothing."""
+        """Return what `Ring.order` left for this worker; 0 where there is nothing, negative once it is claimed."""
         return self._words[self._row + _ORDER]
+
+    def claim(self) -> None:
+        """Keep an order from the processes that will take this one's place: one of them carries it out."""
+        self._words[self._row + _ORDER] = -abs(self.order())
 
     def write(self, *record: int) -> None:
         """Append a record: the fields of `Fetch`. It is dropped when more iterators are alive than there are lanes."""

@@ -141,7 +141,9 @@ class FetchTimer:
     def start(self) -> None:
         """A fetch begins."""
         self.collate_ns = self.items = UNKNOWN
-        if self._lane.order() != self._order:
+        # Not with its first batch, which may hold what the dataset puts off until then: that would take several times
+        # as long, in each worker that is started anew.
+        if self._ended and self._lane.order() != self._order:
             self._take_order()
         if COUNTS_READS:
             self._read = process_read_bytes()
@@ -165,12 +167,14 @@ class FetchTimer:
             self.look = None
 
     def _take_order(self) -> None:
-        self._order, self.look = self._lane.order(), None
-        if self._order and self._answers is not None:
+        word, self.look = self._lane.order(), None
+        if word > 0 and self._answers is not None:
+            self._lane.claim()
             with suppress(*_CANNOT_TIME, ImportError):
                 from .batch_look import BatchLook, Order, write_to
 
-                self.look = BatchLook(Order.read(self._order), self.recent, write_to(self._answers))
+                self.look = BatchLook(Order.read(word), self.recent, write_to(self._answers))
+        self._order = self._lane.order()
 
     def stop(self) -> None:
         """The fetch returned a batch."""

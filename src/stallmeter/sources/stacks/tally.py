@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from dis import opmap
+from itertools import takewhile
 from types import CodeType
 
 from ..code.fold import Frame, Seen
@@ -25,6 +26,9 @@ DRIVERS = (
 )
 """Files, or folders, of what drives a loop for its user, whose call of it owns nothing of what it calls in turn."""
 
+
+COLLECTS = "stallmeter/sources/garbage.py"
+"""Is called when garbage was collected, where the interpreter's lock changes hands: looks at such a pass find it."""
 
 ASKED = frozenset(opmap[name] for name in ("RESUME", "JUMP_BACKWARD", "JUMP_ABSOLUTE") if name in opmap)
 """Instructions at which the interpreter looks whether another thread asks for its lock."""
@@ -80,8 +84,10 @@ class Reading:
 
     def _frames(self, stack: Stack) -> tuple[Frame, ...]:
         frames = [Frame(_imported(self._whose.code(code)), self._lines.line(code, at), at) for code, at in stack]
+        # A pass is part of whatever it began in.
+        frames = list(takewhile(lambda frame: frame.function.file != COLLECTS, frames))
         if frames and frames[-1].function.own:
-            code, at = stack[-1]
+            code, at = stack[len(frames) - 1]
             frames[-1] = replace(
                 frames[-1], sleeps=_sleeps(code.co_filename, frames[-1].line), interprets=_interprets(code, at)
             )
