@@ -106,10 +106,10 @@ test-upstream: $(UPSTREAM)/.installed
 
 # What needs no torch, on every Python of PYTHONS that this machine has; `make test` runs all of it on one.
 PYTHONS := 3.10 3.11 3.12 3.13 3.14
-NEEDS_TORCH := lightning probing ecosystem ui gpu upstream zero_code/test_pipelines.py cli/test_demo.py ranks/test_run_folder.py timing/test_batches.py \
-    timing/test_loop.py workers/test_apply.py test_bench_faults.py test_ranks_howto.py test_leaks.py test_plain.py test_platforms.py test_safety.py \
-    sources/test_loader.py sources/test_loader_queue.py sources/test_loader_resize.py sources/test_loader_ring.py \
-    sources/test_loader_worker.py sources/test_optimizers.py delivery/trackers/test_neptune_end_to_end.py
+NEEDS_TORCH := lightning probing ecosystem ui gpu upstream zero_code/test_pipelines.py cli/test_demo.py ranks/test_jobs.py \
+    ranks/test_run_folder.py test_ranks_howto.py test_leaks.py test_plain.py test_platforms.py test_safety.py \
+    delivery/trackers/test_neptune_end_to_end.py
+IMPORTS_TORCH = $(shell cd tests && grep -lrE '^(import|from) (torch|benchmarks)\b' --include='test_*.py')
 # This looks at the layers, which are the same on each.
 SAME := test_architecture.py
 
@@ -123,7 +123,7 @@ test-python-%:
 	    .venv-python-$*/bin/python -m pip install --quiet --editable '.[report]' pytest pytest-timeout \
 	        pytest-xdist hypothesis && \
 	    .venv-python-$*/bin/python -m pytest $(TEST) -m '$(UNIT)' \
-	        $(foreach path,$(NEEDS_TORCH) $(SAME),--ignore tests/$(path)); fi
+	        $(foreach path,$(NEEDS_TORCH) $(IMPORTS_TORCH) $(SAME),--ignore tests/$(path)); fi
 
 bench-overhead: $(STAMP)
 	$(BIN)/python benchmarks/overhead/lightning_loop.py

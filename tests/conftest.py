@@ -197,6 +197,7 @@ def quick_collections() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def forks() -> Iterator[Forks]:
     """Starts programs that import torch."""
+    pytest.importorskip("torch")
     made = Forks()
     yield made
     made.close()

@@ -68,6 +68,24 @@ def test_a_start_beside_what_was_measured_as_one() -> None:
     assert with_starts({"compute": [1.0]}, [0]) == {"compute": [1.0]}
 
 
+def test_workers_that_live_on_start_with_the_first_epoch_alone() -> None:
+    read = columns(
+        index=[0, 1, 2, 3, 4],
+        time_s=[1.0, 2.0, 3.0, 4.0, 5.0],
+        data_wait_s=[0.75, 0.25, 0.25, 0.75, 0.25],
+        forward_s=[0.0] * 5,
+        callbacks_s=[NAN] * 5,
+        logging_s=[NAN] * 5,
+        optimizer_step=[NAN] * 5,
+        epoch_start=[1.0, 0.0, 0.0, 1.0, 0.0],
+        outlier=[0.0] * 5,
+    )
+    for live_on, starts in ((False, [0.5, 0.0, 0.0, 0.5, 0.0]), (True, [0.5, 0.0, 0.0, 0.0, 0.0])):
+        found = rank_steps(0, read, live_on=live_on)
+        assert list(found.seconds["worker_startup"]) == starts
+        assert list(found.starts) == [0, 3]
+
+
 def test_steps_that_all_have() -> None:
     first, second, third = ranked(0, [0, 1, 2, 3, 4]), ranked(1, [0, 2, 4, 6]), ranked(2, [2, 3, 4])
     found = common([first, second, third])

@@ -272,6 +272,22 @@ def test_cpus_that_workers_take_from_the_loops_own_work_are_missed_without_a_wai
     assert (found.advice[0].predicted_gain_pct or 0) > 10
 
 
+def test_while_some_cpus_are_idle_more_workers_help_though_full_speed_needs_more_cpus() -> None:
+    """One worker keeps one of two CPUs busy: a second one doubles the speed, cheaper batches do more."""
+    verdict = evaluate(ALL_RULES, waiting(workers=1, wait_s=0.18, work_s=0.02, batch_s=0.2, cpus=2.0))
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "prep-stall"
+    assert verdict.num_workers is not None
+    assert verdict.num_workers.recommended > 1
+    assert (verdict.num_workers.predicted_gain_pct or 0.0) > 50.0
+    assert any(a.text.startswith(f"Set num_workers={verdict.num_workers.recommended}") for a in verdict.primary.advice)
+    # Two keep both busy.
+    full = evaluate(ALL_RULES, waiting(workers=2, wait_s=0.08, work_s=0.02, batch_s=0.2, cpus=2.0))
+    assert full.num_workers is not None
+    assert full.num_workers.recommended == 2
+    assert not any("num_workers" in a.text for d in full.diagnoses for a in d.advice)
+
+
 def test_that_cpus_are_missing_is_said_only_where_they_are() -> None:
     """The loop's own work needs CPUs, too: without it they seem to be enough."""
     busy = waiting(**CASES["prep-stall"])

@@ -110,6 +110,35 @@ def test_what_comes_once_the_gradients_are_there_is_no_loss(call):
     assert silent(SlowFunction(), each(look(0.5, call=call, after=0.3)))  # called before them as well
 
 
+def loss(share: float, model: float, gradients: float = 0.5, between: float = 1.0, seen: int = 200) -> Window:
+    """A function that stands between the model and its gradients, for the most part of its time or less."""
+    one = look(share, call="", seen=seen)
+    spot = replace(one.beside[0], wall_s=between * share)
+    return each(replace(one, between=(spot,), model_s=model, gradients_s=gradients))
+
+
+def test_a_loss_that_takes_longer_than_the_model_is_told_with_its_part_of_the_gradients():
+    found = fires(SlowFunction(), loss(0.2, 0.2))
+    assert found.title == "Meter.update takes longer than the model"
+    assert found.time_lost_s == pytest.approx(20.0 + 25.0)
+    assert found.severity is Severity.CRITICAL
+    assert "45 %" in found.summary
+    assert found.location is not None
+    low, high = found.advice[0].gain_interval_pct or (0.0, 0.0)
+    assert low < (found.advice[0].predicted_gain_pct or 0.0) < high == pytest.approx(100 * 45 / 55, rel=0.03)
+    verdict = evaluate(ALL_RULES, loss(0.2, 0.2))
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "slow-function"
+
+
+def test_a_loss_that_takes_less_than_the_model_is_not_blamed():
+    assert silent(SlowFunction(), loss(0.2, 0.21))
+    assert silent(SlowFunction(), loss(0.2, 0.0))  # no look has met a model
+    assert silent(SlowFunction(), loss(0.2, 0.2, between=0.8))  # nor all of it what stands between
+    assert silent(SlowFunction(), loss(0.05, 0.05, gradients=0.2))
+    assert silent(SlowFunction(), loss(0.2, 0.2, seen=90))
+
+
 def test_what_computes_in_python_itself_is_no_loss_of_tensors():
     """It is found between two instructions: 3 % of the looks and more."""
 

@@ -13,9 +13,11 @@ from stallmeter.sources.code.beside import (
     before_training,
     below_training_step,
     beside,
+    between,
     in_batches,
     in_collectives,
     in_sampler,
+    model_and_gradients_s,
     told_with_helpers,
 )
 from stallmeter.sources.code.fold import Frame, Seen, fold
@@ -84,6 +86,23 @@ def test_objects_that_are_pickled_for_other_ranks_are_no_exchange_of_gradients()
     outside = _seen(MAIN, UPDATE, wrapper)  # of which it is: that does not say
     wrapped = [_seen(MAIN, UPDATE, wrapper, gather, pickled), outside]
     assert beside([*MODEL, *wrapped, _seen(MAIN, UPDATE, wrapper, gather, wrapper, sent)]) == wrapped
+
+
+def test_a_loss_comes_between_the_model_and_its_gradients():
+    loss, batch, plot = (Function(name, "train.py", True, first_line=1) for name in ("loss", "batch", "plot"))
+
+    def at(line: int, *stack: Function) -> Seen:
+        return Seen((Frame(MAIN, line), *(Frame(function, 1) for function in stack)), 0.1)
+
+    model = [at(20, CALL, NET), at(20, CALL), at(30, BACK, ENGINE)]
+    update = at(40, HOOK, LION)
+    seen = [*model, at(10, batch), at(21, loss), at(21, loss, NORM), at(41, plot), update, at(22)]
+    assert between(seen) == [at(21, loss), at(21, loss, NORM)]
+    assert between(seen[:-2]) == []  # any of it may be an optimizer
+    assert between(seen[:-2], optimizer=True) == [at(21, loss), at(21, loss, NORM)]
+    sleeping = replace(at(21, loss), stack=(Frame(MAIN, 21), Frame(loss, 1, sleeps=True)))
+    assert between([*model, update, sleeping]) == []  # it may stand for a device
+    assert model_and_gradients_s(seen) == pytest.approx((0.2, 0.1))
 
 
 def test_each_function_is_told_with_the_one_that_the_training_calls_for_it():

@@ -9,6 +9,8 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from stallmeter.records import CompilerSample
 from stallmeter.sources.compiler import CompilerSource
 
@@ -86,6 +88,7 @@ def test_one_of_the_two_is_missing() -> None:
 
 def test_a_real_compiler() -> None:
     """Five sizes of batch, each compiled for: four times again. In a process of its own: dynamo stays imported."""
+    pytest.importorskip("torch")
     program = """
         import sys
         from stallmeter.sources.compiler import CompilerSource

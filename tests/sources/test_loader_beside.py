@@ -11,6 +11,7 @@ from stallmeter.engine.monitor import Monitor
 from stallmeter.recording import Reader
 from stallmeter.records import CodeLook, LoaderInfo, StepRecord, WorkerBatch
 from stallmeter.sources.loader import FIRST_FETCHES, LoaderProbe
+from stallmeter.sources.loader.heard import SILENT_BATCHES
 from stallmeter.sources.loader.look import MIN_STEPS, WorkerLook
 from stallmeter.sources.loader.worker import WorkerInit
 
@@ -57,6 +58,19 @@ def test_one_that_takes_the_place_of_another_has_its_number(probe: LoaderProbe) 
     third = loader()
     probe.attach_beside(third)
     assert (probe.number_of(third), probe.number_of(loader())) == (1, None)
+
+
+def test_one_whose_batches_were_seen_to_be_taken_is_listened_to_whoever_feeds_the_loop() -> None:
+    """Its iterators are gone as soon as they have given a batch: nobody can look at them."""
+    handed_out = [0]
+    probe = LoaderProbe(lambda: handed_out[0])
+    first, second, third = loader(), loader(workers=2), loader(workers=3)
+    probe.attach(first)
+    probe.attach_beside(second, sure=True)
+    probe.attach_beside(third)
+    handed_out[0] = SILENT_BATCHES
+    assert {n: i.num_workers for n, i in infos(list(probe.sample(0.0))).items()} == {0: None, 1: 2, 2: None}
+    probe.close()
 
 
 def test_what_cannot_be_told_apart_is_left_alone(probe: LoaderProbe) -> None:

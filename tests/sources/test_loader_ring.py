@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stallmeter.sources.loader import ring as ring_module
+from stallmeter.sources.loader.batch_look import Order
 from stallmeter.sources.loader.ring import CAPACITY, LANES, Fetch, Ring, words
+from stallmeter.sources.loader.worker import FetchTimer
 
 
 def make(workers: int = 1) -> Ring:
@@ -141,3 +144,38 @@ def test_more_iterators_than_lanes(as_pid: Callable[[int], None]) -> None:
     # Some are not heard any more, but nothing wrong is.
     assert all(fetch in [record(number) for number in range(2 * LANES)] for fetch in got)
     assert len(got) >= 20 * LANES - LANES
+
+
+def test_an_order_is_one_processs(as_pid: Callable[[int], None]) -> None:
+    """Those that take its place find that it is claimed, until another one is given."""
+    ring = make()
+    order = Order(1, 3, False)
+    ring.order(0, order.word)
+    as_pid(101)
+    lane = ring.writer(0)
+    assert lane.order() == order.word
+    lane.claim()
+    as_pid(102)
+    later = ring.writer(0)
+    assert later.order() < 0
+    later.claim()
+    assert later.order() == -order.word
+    ring.order(0, 0)
+    assert (lane.order(), ring.writer(1).order()) == (0, 0)
+
+
+def test_a_worker_looks_into_no_first_batch_and_no_others_order(as_pid: Callable[[int], None], tmp_path: Path) -> None:
+    ring = make()
+    ring.order(0, Order(1, 3, False).word)
+    looking = []
+    for pid in (101, 102):
+        as_pid(pid)
+        timer = FetchTimer([], ring.writer(0), str(tmp_path / "answers"))
+        for _ in range(3):
+            timer.start()
+            looking.append(timer.look is not None)
+            if timer.look is None:
+                timer.stop()
+            else:
+                timer.pass_over()
+    assert looking == [False, True, True, False, False, False]

@@ -199,7 +199,7 @@ PROGRAMS = {
             def __getitem__(self, index):
                 time.sleep(0.002)
                 return super().__getitem__(index)
-        other = DataLoader(Late(torch.randn(64, 4)), batch_size=4, num_workers=1)
+        train, other = make_loader(num_workers=1), DataLoader(Late(torch.randn(64, 4)), batch_size=4, num_workers=1)
         for epoch in range(2):
             for (batch,) in train:
                 update(batch + next(iter(other))[0])

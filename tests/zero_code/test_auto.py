@@ -190,9 +190,11 @@ def test_workers_that_start_for_one_batch_are_waited_for(done: dict[tuple[str, b
     waits = [step.data_wait_s + s for step, s in zip(on.steps, starting, strict=True)]
     assert min(waits[3:8]) > 0.008  # four items of 2 ms
     infos = {info.loader: info for info in on.records if isinstance(info, LoaderInfo)}
-    assert sorted(info.num_workers for info in infos.values()) == [0, 1]
-    first = [record for record in on.records if isinstance(record, WorkerBatch) and record.idle_s is None]
-    assert len([record for record in first if record.worker >= 0]) >= 12
+    assert [(info.num_workers, info.probed) for info in infos.values()] == [(1, True)] * 2
+    leading, other = infos
+    batches = [record for record in on.records if isinstance(record, WorkerBatch)]
+    assert sum(record.loader == leading for record in batches) == 16
+    assert sum(record.loader == other and record.idle_s is None for record in batches) >= 12
     assert on.ledger.buckets["worker_startup"] > 0.01
 
 

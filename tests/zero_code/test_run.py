@@ -8,6 +8,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from stallmeter.recording import Reader
 from stallmeter.records import StepRecord
 
@@ -16,6 +18,7 @@ from .programs import program
 
 def test_a_module_is_measured_and_its_child_says_nothing(tmp_path: Path) -> None:
     """``python -m``, with two processes and a package whose folder is not on the path of the first."""
+    pytest.importorskip("torch")
     package = tmp_path / "mine"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -30,6 +33,7 @@ def test_a_module_is_measured_and_its_child_says_nothing(tmp_path: Path) -> None
 
 
 def test_a_program_that_trains_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     (tmp_path / "train.py").write_text(
         textwrap.dedent(
             """

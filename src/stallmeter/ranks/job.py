@@ -363,10 +363,11 @@ def view_of(columns: Columns, verdict: Verdict | None = None) -> RankView:
     ledger, recorded, loader = (columns.last.get(kind) for kind in _KINDS)
     ends = [e.detail for e in columns.some.get("event", ()) if isinstance(e, Event) and e.name == END]
     rank = columns.header.rank
+    live_on = isinstance(loader, LoaderInfo) and bool(loader.persistent_workers)
     return RankView(
         rank=rank,
         header=columns.header,
-        steps=rank_steps(rank, columns.steps, columns.header.host),
+        steps=rank_steps(rank, columns.steps, columns.header.host, live_on=live_on),
         ledger=ledger if isinstance(ledger, LedgerRecord) else None,
         verdict=verdict or (recorded if isinstance(recorded, Verdict) else None),
         loader=loader if isinstance(loader, LoaderInfo) else None,

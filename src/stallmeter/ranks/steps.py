@@ -56,7 +56,7 @@ class RankSteps:
         return len(self.index)
 
 
-def rank_steps(rank: int, columns: Mapping[str, array[float]], host: str = "") -> RankSteps:
+def rank_steps(rank: int, columns: Mapping[str, array[float]], host: str = "", *, live_on: bool = False) -> RankSteps:
     """Make them of columns as `stallmeter.recording.columns` reads them.
 
     What was kept beside the even sample because it took long is left out: it would count for more than what was not.
@@ -66,6 +66,7 @@ def rank_steps(rank: int, columns: Mapping[str, array[float]], host: str = "") -
         rank: Whose.
         columns: By the names in `COLUMNS`.
         host: Where it ran.
+        live_on: Whether its workers are known to live on from epoch to epoch: then they start with the first alone.
     """
     even = bytes(is_outlier != 1.0 for is_outlier in columns["outlier"])
     found: dict[str, array[float]] = {}
@@ -77,7 +78,8 @@ def rank_steps(rank: int, columns: Mapping[str, array[float]], host: str = "") -
     index = array("q", map(int, compress(columns["index"], even)))
     ends_s = array("d", compress(columns["time_s"], even))
     updates = _updates(array("d", compress(columns["optimizer_step"], even)))
-    return RankSteps(rank, index, ends_s, with_starts(found, first), updates, host, [index[at] for at in first])
+    starting = [at for at in first if not live_on or not index[at]]
+    return RankSteps(rank, index, ends_s, with_starts(found, starting), updates, host, [index[at] for at in first])
 
 
 def _updates(column: array[float]) -> Sequence[int | None]:

@@ -137,6 +137,13 @@ class CodeLook:
     after: tuple[CodeSpot, ...] = ()
     """Functions of the user's that steps call once they have their gradients, from a later line, with what they call of
     the model. No optimizer, and no sleep. The largest first; bounded; empty where no module was seen."""
+    between: tuple[CodeSpot, ...] = ()
+    """Of `beside`, what steps do from the call of their model until they have their gradients, and does not sleep: a
+    loss above all. The largest first; bounded; empty where no optimizer was heard of."""
+    model_s: float = 0.0
+    """Of steps, of ``wall_s`` below a module's call, the backward pass left out."""
+    gradients_s: float = 0.0
+    """Of steps, of ``wall_s`` in the backward pass."""
     collectives_s: float = 0.0
     """Of steps, of ``wall_s`` in collectives that the program calls itself: not the gradients', nor within a module."""
     stacks: tuple[CodeStack, ...] = ()

@@ -160,7 +160,8 @@ def _accord(outlook: Outlook, cures: set[str], ruled_out: set[str], diagnoses: S
     advice = outlook.advice
     change = advice.recommended - advice.current
     kinds = {"more workers" if change > 0 else "fewer workers"}
-    if change > 0 and advice.current:  # beside a loop that makes its batches itself the first one is no more of them
+    # Beside a loop that makes its batches itself the first one is no more of them, and while CPUs are idle each helps.
+    if change > 0 and advice.current and outlook.are_cpus_short:
         kinds.add("more of its workers")
     if change == 0 or kinds & cures or (outlook.gain_pct >= WORTH_PCT and not kinds & ruled_out):
         return advice

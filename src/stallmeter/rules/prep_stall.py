@@ -206,15 +206,22 @@ def _short_of(needed: float, left: float) -> str:
 
 
 def _workers_beside(predicted: Outlook, least_pct: float) -> tuple[Advice, ...]:
-    """Where the loop makes its batches itself a first worker is no more of them: it wins what runs side by side."""
+    """Where the loop makes its batches itself a first worker is no more of them: it wins what runs side by side.
+
+    More of them do help while some of the CPUs are idle.
+    """
     advice = predicted.advice
-    if advice.current == 0 < advice.recommended and predicted.gain_pct >= least_pct:
+    if advice.recommended <= advice.current or predicted.gain_pct < least_pct:
+        return predicted.fewer_threads
+    if not advice.current:
         return predicted.fixes(" and persistent_workers=True")
-    return predicted.fewer_threads
+    return predicted.fewer_threads if predicted.are_cpus_short else predicted.fixes()
 
 
 def _more_cpus(needed: float, predicted: Outlook) -> tuple[Advice, ...]:
     if needed <= predicted.available_cpus:
         return ()
-    limit = "More workers on the same CPUs do not help." if predicted.advice.current else ""
+    limit = (
+        "More workers on the same CPUs do not help." if predicted.advice.current and predicted.are_cpus_short else ""
+    )
     return (Advice.of(f"Give the job more CPUs: {math.ceil(needed)} for full speed.", limit=limit),)

@@ -12,18 +12,20 @@ included. One that is called from an earlier line than the model, and computes w
 through, prepares the batch; so does one that is called, whatever it computes, before a function that holds both the
 model and its gradients. One that is found between two instructions of Python's again and again computes with numbers of
 Python's, through which no gradient flows: code that computes with tensors is found in its operators and calls.
-Looks into steps of usual length, and into what long steps take beyond three medians, are weighed by the time that the
-ledger and the steps hold of each. Rare long steps are step-outliers' to tell. Of one rank of several a smaller share
-is told as information: the others may have to wait for it.
+A loss that takes longer than the whole model is written in many small operations, most often in a loop: it is told with
+the part of the backward pass that falls to it. Looks into steps of usual length, and into what long steps take beyond
+three medians, are weighed by the time that the ledger and the steps hold of each. Rare long steps are step-outliers' to
+tell. Of one rank of several a smaller share is told as information: the others may have to wait for it.
 
 **Advice.** Do it every N steps, or once an epoch. Work that needs no current weights, such as drawing or writing a
 file, can go to a thread. What prepares a batch belongs to the dataset or the collate function, where workers do it
-beside the steps.
+beside the steps. A loss is computed with fewer and larger operations.
 
 **When it is wrong.** Between the call of the model and the gradients a function whose time is spent in operators of its
-own, in torch or in NumPy is not blamed: it may be the loss. Nor is one before the model in operators of its own or in
-torch where the same function has the gradients computed, one after the gradients that sleeps, which may stand for a
-device, or what stands in the loop itself. Where no optimizer of torch was heard of, a function may be one.
+own, in torch or in NumPy is not blamed while it takes less than the model: it may be the loss. One that takes more may
+be as cheap as it can be; a loss that is a module is part of the model. Nor is one before the model in operators of its
+own or in torch where the same function has the gradients computed, one after the gradients that sleeps, which may stand
+for a device, or what stands in the loop itself. Where no optimizer of torch was heard of, a function may be one.
 compute-bound names the place of all of them. Programs without modules are not judged, nor are those on a GPU, where the
 host waits for the device in whatever asks for a result.
 
@@ -40,7 +42,7 @@ from typing import ClassVar
 from ..records import SENDS_OBJECTS, CodeSpot
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..window import BesideModel, Window
-from ..workers.gains import Gain, gain_by_looks, part_that_grew
+from ..workers.gains import Gain, gain_by_looks, gain_without, part_that_grew
 from .rule import threshold
 
 TRAINS_NOTHING = frozenset(
@@ -115,6 +117,7 @@ class SlowFunction:
     grown: float = threshold(0.5, "1", "Most of the time; our choice")
     interpreting: float = threshold(0.03, "1", "Our measurement: 0 of 2,300 looks at losses, 6 to 16 % at pure Python")
     min_interpreting: float = threshold(3.0, "looks", "our choice: one or two may be chance")
+    saves: float = threshold(0.3, "1", "Least part of a loss that fewer operations save; our choice, not measured")
     most: float = threshold(0.9, "1", "Of a function's time; our choice: a look may fall between two lines")
 
     def check(self, window: Window) -> Diagnosis | None:
@@ -122,10 +125,14 @@ class SlowFunction:
         beside = window.code.beside_model or ()
         prepares = not window.loader.asks_none  # else input-bound tells it with all that comes before the model
         found = next((one for one in beside if self._trains_nothing(one) or (prepares and self._prepares(one))), None)
+        loss = found is None
+        if found is None:
+            found = next((one for one in beside if self._outweighs(one)), None)
         if found is None or window.device.pace_s is not None:
             return None
+        taken_s = found.seconds + (_gradients_s(found) if loss else 0.0)
         # Seconds of the garbage collector are gc-pauses' to tell, and what grows is step-time-drift's.
-        lost_s = max(0.0, found.seconds - (window.host.garbage.step_s or 0.0))
+        lost_s = max(0.0, taken_s - (window.host.garbage.step_s or 0.0))
         share = window.ledger.training_share_pct(lost_s)
         warns = share is not None and share >= self.warn_pct
         least_pct = self.info_pct if window.facts.has_other_ranks else self.warn_pct
@@ -133,6 +140,8 @@ class SlowFunction:
             return None
         if part_that_grew(window, lost_s) >= self.grown:
             return None
+        if loss:
+            return self._of_a_loss(window, found, lost_s, share)
         gain = gain_by_looks(window, lost_s, found.samples)
         spot, prepares = found.spot, self._prepares(found)
         return Diagnosis(
@@ -155,6 +164,47 @@ class SlowFunction:
             advice=_earlier(spot, gain) if prepares else _rarer(spot, gain),
         )
 
+    def _of_a_loss(self, window: Window, found: BesideModel, lost_s: float, share: float) -> Diagnosis | None:
+        if share < self.warn_pct:
+            return None
+        spot, own = found.spot, window.ledger.training_share_pct(found.seconds) or 0.0
+        # Something is still to be computed: as if a third of it were, give or take another third.
+        saved_s = (1.0 + self.saves) / 2.0 * lost_s
+        gain = gain_without(window, saved_s, least=2.0 * self.saves / (1.0 + self.saves), most=2.0 / (1.0 + self.saves))
+        return Diagnosis(
+            rule=self.id,
+            severity=_severity(share, self.warn_pct, self.critical_pct),
+            title=f"{spot.within or spot.function} takes longer than the model",
+            summary=f"{_named(spot)} took about {found.seconds:.1f} s between the model and its gradients, {own:.0f} % "
+            f"of the training time and more than the model; with its part of the gradients it is about {share:.0f} %.",
+            time_lost_s=lost_s,
+            share_pct=window.ledger.share_pct(lost_s) or 0.0,
+            confidence=0.7,
+            culprit=spot.within or spot.function,
+            location=Location(
+                spot.file, spot.line, spot.function, found.share_of_steps_pct, next(iter(spot.calls), None)
+            ),
+            evidence=(
+                Evidence("function and its gradients, share of training time", share, "%", self.warn_pct, "our choice"),
+                Evidence("function", found.seconds, "s"),
+                Evidence("model, without the backward pass", found.model_s, "s"),
+                Evidence("samples of the training thread's stack in it", float(found.samples), "samples"),
+            ),
+            advice=(
+                Advice.of(
+                    f"Write it with fewer and larger operations ({spot.file}:{spot.line}).",
+                    expect="Both it and its gradients get cheaper.",
+                    limit="The gain assumes that a third of the work remains.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
+                ),
+            ),
+        )
+
+    def _outweighs(self, one: BesideModel) -> bool:
+        """Whether it stands between the model and its gradients, as a loss does, and takes longer than the model."""
+        return one.between_s >= self.most * one.seconds and 0.0 < one.model_s <= one.seconds
+
     def _trains_nothing(self, one: BesideModel) -> bool:
         """Whether it spends its time in a package that trains nothing, or comes when the gradients are there."""
         call = one.spot.calls[0] if one.spot.calls else ""
@@ -173,6 +223,11 @@ class SlowFunction:
             return True
         package = one.spot.calls[0].partition(".")[0] if one.spot.calls else ""
         return (package in PREPARE or self._is_python(one)) and one.before_s >= self.most * one.seconds
+
+
+def _gradients_s(one: BesideModel) -> float:
+    """Return what the gradients of a loss take, shared out as what they are computed of: of small operations, each."""
+    return one.gradients_s * one.seconds / (one.seconds + one.model_s)
 
 
 def _named(spot: CodeSpot) -> str:

@@ -39,6 +39,12 @@ class BesideModel:
     """Of `before_s`, before a call that holds both the model and its gradients."""
     after_s: float = 0.0
     """Of `seconds`, once a step had its gradients."""
+    between_s: float = 0.0
+    """Of `seconds`, from the call of a step's model until it had its gradients."""
+    model_s: float = 0.0
+    """Of the model in all steps, the backward pass left out."""
+    gradients_s: float = 0.0
+    """Of the backward pass in all steps."""
     interpreting_s: float = 0.0
     """Of `seconds`, as far as looks found it between two instructions of Python's."""
 
@@ -113,6 +119,9 @@ def beside_model(parts: Parts, ledger: LedgerSignals) -> tuple[BesideModel, ...]
     before = _seconds(parts, lambda look: look.before)
     apart = _seconds(parts, lambda look: look.apart)
     after = _seconds(parts, lambda look: look.after)
+    between = _seconds(parts, lambda look: look.between)
+    model_s = math.fsum(look.model_s / look.wall_s * part_s for look, part_s in parts)
+    gradients_s = math.fsum(look.gradients_s / look.wall_s * part_s for look, part_s in parts)
     seconds: dict[_Function, float] = defaultdict(float)
     seen: dict[_Function, list[tuple[float, CodeSpot]]] = defaultdict(list)
     samples: dict[_Function, float] = defaultdict(float)
@@ -151,6 +160,9 @@ def beside_model(parts: Parts, ledger: LedgerSignals) -> tuple[BesideModel, ...]
             before_s=total(before, keys),
             apart_s=total(apart, keys),
             after_s=total(after, keys),
+            between_s=total(between, keys),
+            model_s=model_s,
+            gradients_s=gradients_s,
             interpreting_s=total(interpreting, keys),
         )
         for keys in groups.values()

@@ -91,17 +91,23 @@ class Outlook:
         return 0.0 if self.asked is None else self.asked[0].cpus_for_full_speed or 0.0
 
     @property
+    def are_cpus_short(self) -> bool:
+        """Whether loop and workers keep nearly all CPUs busy that they may; False where that is not known."""
+        if self.asked is None or not self.available_cpus:
+            return False
+        costs = self.asked[0]
+        return (costs.cpu_s + costs.loop_cpu_s) / self.available_cpus >= SHORT * self.without.observed_s
+
+    @property
     def crowding_gain_pct(self) -> float | None:
         """What steps gain, percent, if workers took no CPU from a loop that computes; None where that is not known.
 
         Only where loop and workers need nearly all CPUs, and at most what the workers compute in a step.
         """
-        if self.asked is None or not self.asked[0].current or not self.available_cpus:
+        if self.asked is None or not self.asked[0].current or not self.are_cpus_short:
             return None
         costs, without = self.asked[0], self.without
         step_s = without.observed_s
-        if (costs.cpu_s + costs.loop_cpu_s) / self.available_cpus < SHORT * step_s:
-            return None
         gain = without.gain_pct(without.no_cpu_s)
         most = 100.0 * costs.cpu_s / (step_s - costs.cpu_s) if step_s > costs.cpu_s else math.inf
         return None if gain is None else min(gain, most)

@@ -188,6 +188,34 @@ def after_gradients(seen: Sequence[Seen], *, optimizer: bool = False) -> list[Se
     return [_without_model(one) for one in seen if modules and _is_after(one.stack, computed)]
 
 
+def between(seen: Sequence[Seen], *, optimizer: bool = False) -> list[Seen]:
+    """Return which stacks beside the model are of what a step does from the call of its model until it has gradients.
+
+    Those that sleep are left out: that may stand for a device.
+
+    Args:
+        seen: Of the steps.
+        optimizer: As in `after_gradients`; without any, it may be what these stacks are of.
+    """
+    if not optimizer and not any(_is_of_an_optimizer(one.stack) for one in seen):
+        return []
+    called, later = _calls_of_model(seen), set(map(id, after_gradients(seen, optimizer=optimizer)))
+    found = [one for one in beside(seen) if id(one) not in later and not one.stack[-1].sleeps]
+    return [one for one in found if _is_from(one.stack, called)]
+
+
+def model_and_gradients_s(seen: Sequence[Seen]) -> tuple[float, float]:
+    """Return the seconds below a module's call, and those in which gradients are computed: these are in no module's.
+
+    Args:
+        seen: Of the steps.
+    """
+    gradients = [one for one in seen if any(_computes_gradients(frame.function) for frame in one.stack)]
+    known = set(map(id, gradients))
+    model = [one for one in seen if id(one) not in known and any(_is_module(frame.function) for frame in one.stack)]
+    return sum(one.wall_s for one in model), sum(one.wall_s for one in gradients)
+
+
 def before_model(seen: Sequence[Seen]) -> list[Seen]:
     """Return which stacks beside the model are of what a step does before it calls the model, by the lines as well.
 
@@ -295,6 +323,13 @@ def _is_before(stack: Sequence[Frame], called: Mapping[Function, Where]) -> bool
     if around is None or stack[around].where >= called[stack[around].function]:
         return False
     return not _is_of_an_optimizer(stack[around:])  # a framework may have an optimizer call the whole step
+
+
+def _is_from(stack: Sequence[Frame], called: Mapping[Function, Where]) -> bool:
+    around = _innermost(stack, called)
+    if around is None or stack[around].where < called[stack[around].function]:
+        return False
+    return not _is_of_an_optimizer(stack[around:])
 
 
 def _is_after(stack: Sequence[Frame], computed: Mapping[Function, Where]) -> bool:

@@ -23,9 +23,11 @@ from ..code.beside import (
     before_training,
     below_training_step,
     beside,
+    between,
     in_batches,
     in_collectives,
     in_sampler,
+    model_and_gradients_s,
     told_with_helpers,
 )
 from ..code.fold import Seen, fold
@@ -300,7 +302,9 @@ class LoopLooks:
         folded = fold(told)
         own_work = [below_training_step(one) for one in seen] if place[1] in (STEPS, LONG_STEPS) else []
         hooks = [one for one in beside(copied, modules=True) if not one.stack[-1].sleeps] if own_work else []
-        after = after_gradients(own_work, optimizer=self._ledger.acc[OPTIMIZER] > 0)
+        updates = self._ledger.acc[OPTIMIZER] > 0
+        after = after_gradients(own_work, optimizer=updates)
+        model_s, gradients_s = model_and_gradients_s(own_work)
         beside_model, after_model = told_with_helpers(own_work, fold(beside(own_work)).spots, fold(after).spots)
         return CodeLook(
             time_s=time.time(),
@@ -313,6 +317,9 @@ class LoopLooks:
             wall_s=sum(one.wall_s for one in seen),
             spots=folded.spots,
             stacks=folded.stacks[:SHOWN_STACKS],
+            between=fold(between(own_work, optimizer=updates)).spots,
+            model_s=model_s,
+            gradients_s=gradients_s,
             collectives_s=sum(one.wall_s for one in in_collectives(own_work)),
             beside=beside_model,
             before=fold(_joined(before_model(own_work), hooks)).spots,
