@@ -145,7 +145,8 @@ class WorkerStartup:
         return max(0.0, waited + (window.spent.bucket_s("data_wait") or 0.0) - ledger.steps * late_s)
 
     def _of_each_step(self, window: Window, lost: float, share: float) -> Diagnosis:
-        gain = gain_without(window, lost, least=0.8, most=1.1, in_steps=False, starts_workers=True)
+        # Starting them is a part of each step here.
+        gain = gain_without(window, lost, least=0.8, most=1.1, starts_workers=True)
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING,
