@@ -225,7 +225,8 @@ def test_the_info_says_how_the_loader_is_set_up(probe: LoaderProbe) -> None:
 def test_asking_for_the_start_method_does_not_settle_it(forks: Forks, tmp_path: Path) -> None:
     code = (
         "import torch.multiprocessing as m; from torch.utils.data import DataLoader;"
-        "from stallmeter.sources.loader import SILENT_BATCHES, LoaderProbe;"
+        "from stallmeter.sources.loader import LoaderProbe;"
+        "from stallmeter.sources.loader.heard import SILENT_BATCHES;"
         "info = LoaderProbe().attach(DataLoader([1, 2], num_workers=1));"
         "assert m.get_start_method(allow_none=True) is None, 'settled';"
         "assert info.start_method == m.get_all_start_methods()[0], info"

@@ -10,7 +10,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from stallmeter.records import LoaderInfo, WorkerBatch
-from stallmeter.sources.loader import RATIO_FETCHES, SILENT_BATCHES, LoaderProbe
+from stallmeter.sources.loader import RATIO_FETCHES, LoaderProbe
+from stallmeter.sources.loader.heard import SILENT_BATCHES
 from stallmeter.sources.loader.wrappers import MOST_OBJECTS, iterators_in, loaders_in
 
 from . import loader_datasets as data
