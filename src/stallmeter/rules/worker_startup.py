@@ -11,9 +11,9 @@ fork leaves behind. It shares the program's memory with the workers, and what th
 page; it counts where the optimizer takes longer in the first steps of epochs than in 95 % of the others.
 `workers.starts`: where a loader's workers start more often than
 there are epochs (an endless loop around it, or a shorter one of several loaders that is begun anew), their first
-batches beyond others, at most the data wait. Where they start for every other step or more, and epochs are longer, the
-program makes a new iterator for each batch, ``next(iter(loader))``; then all of the wait counts that workers would not
-need that go on.
+batches beyond others, at most the data wait. Where they start for every other step or more, and make more
+batches than there are steps, the program makes a new iterator for each, ``next(iter(loader))``; then all of the wait
+counts that workers would not need that go on.
 
 **Advice.** Make a loader's iterator once and ask that. Else keep the workers (`persistent_workers=True`); not where the
 dataset's state has to be read anew each epoch. Then fork instead of spawn, where no thread or CUDA context forbids it;
@@ -78,6 +78,7 @@ class WorkerStartup:
     min_starts: float = threshold(3.0, "starts", "our choice: beyond one in each epoch; fewer may be looks at a batch")
     most: float = threshold(0.5, "1", "Most of the loss or of the data wait: what else explains it comes after this")
     each_step: float = threshold(0.5, "starts/step", "our choice: half, as two workers may start for one batch")
+    unused: float = threshold(1.5, "batches/step", "our choice: of what is made ahead at least every third is not used")
     least_steps: float = threshold(10.0, "steps", "our choice: fewer are a first try of a loader")
     fork_wait_s: float = threshold(0.1, "s", "A fork of a large training process takes some 10 ms; 0.1 s is a wait")
 
@@ -86,7 +87,7 @@ class WorkerStartup:
         waited, epochs = window.spent.bucket_s("worker_startup") or 0.0, window.ledger.epochs or 0
         copying = self._copying_s(window, epochs)
         again, within = self._within_epochs(window, epochs)
-        anew_s = self._each_step_s(window, waited, again)
+        anew_s = self._each_step_s(window, waited, epochs + again)
         lost = waited + copying + within if anew_s is None else anew_s
         share = window.ledger.training_share_pct(lost) or 0.0
         if not (window.loader.num_workers or again) or epochs + again < 2 or share < self.warn_pct:
@@ -131,12 +132,15 @@ class WorkerStartup:
             culprit="a fork handler of another package" if held else None,
         )
 
-    def _each_step_s(self, window: Window, waited: float, again: int) -> float | None:
+    def _each_step_s(self, window: Window, waited: float, starts: int) -> float | None:
         """What workers that start for each batch cost beyond those that go on; None where they do not."""
         ledger, step, wait = window.ledger.record, window.steps.step_time_s, window.steps.data_wait_s
         loader = window.loader.info
-        # Epochs of a single batch are another matter: there is nothing to be made ahead.
-        if ledger is None or ledger.steps < self.least_steps or again < self.each_step * ledger.steps:
+        if ledger is None or ledger.steps < self.least_steps or starts < self.each_step * ledger.steps:
+            return None
+        # Epochs of a single batch are another matter: nothing can be made ahead, and nothing is lost.
+        known = window.workers.starts
+        if known is None or known.batches < self.unused * ledger.steps:
             return None
         made, workers = window.workers.service_s, (loader.num_workers if loader else None) or 1
         # Those that go on make their batches while the loop computes.

@@ -43,6 +43,8 @@ class Starts:
 
     0 where there are too few others.
     """
+    batches: int = 0
+    """That its workers have made."""
 
 
 @dataclass(slots=True)
@@ -103,7 +105,7 @@ class OneLoader:
             return None
         known = len(others) >= MIN_BATCHES
         excess_s = self.firsts_s / self.firsts - sum(others) / len(others) if known else 0.0
-        return Starts(self.firsts // workers, max(0.0, excess_s))
+        return Starts(self.firsts // workers, max(0.0, excess_s), len(self.batches))
 
     @property
     def idle_workers(self) -> int | None:
