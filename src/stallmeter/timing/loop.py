@@ -326,7 +326,11 @@ class _Training(Generic[T]):
             self._leave()
             return
         turns.finished(self)
-        with Span(ledger, WORKER_STARTUP):  # workers take a while to end
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Part with the loader's iterator: its workers take a while to end."""
+        with Span(self._ledger, WORKER_STARTUP):
             self._iterator = iter(())
 
     def _leave(self) -> None:
@@ -377,10 +381,9 @@ class _Following(_Training[T]):
         return batch
 
     def __del__(self) -> None:
-        """Leave the step in progress to the iteration that makes it. Workers take a while to end."""
+        """Leave the step in progress to the iteration that makes it."""
         if self._turns.has() and self._clock.open:
-            with Span(self._ledger, WORKER_STARTUP):
-                self._iterator = iter(())
+            self._let_go()
 
 
 class _Validation(Generic[T]):

@@ -30,7 +30,7 @@ class Probed:
 
     def looks_into(self, loader: object) -> bool:
         """Whether a loader has workers that are probed."""
-        return self._has(loader) and _has_workers(loader)
+        return self._has(loader) and has_workers(loader)
 
     def settle(self, run: Run, found: list[Iteration], leader: Any) -> None:
         """Tell the probe which loaders are trained on.
@@ -58,7 +58,7 @@ class Probed:
             run.loaders.iterator_made(leading.iterator)
             return
         run.loaders.led_unseen()
-        if not _has_workers(leading.loader):
+        if not has_workers(leading.loader):
             run.loaders.probe_workers(leading.loader)
             run.loaders.iterator_made(leading.iterator)
 
@@ -66,5 +66,6 @@ class Probed:
         return any(loader is other for other in self._loaders)
 
 
-def _has_workers(loader: object) -> bool:
+def has_workers(loader: object) -> bool:
+    """Whether a loader starts processes to make its batches."""
     return bool(getattr(loader, "num_workers", 0))

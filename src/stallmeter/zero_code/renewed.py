@@ -12,6 +12,7 @@ from ..engine.run import Run
 from ..timing.loop import LOOKS
 from .hindsight import book_batches
 from .iteration import Iteration
+from .probed import has_workers
 
 
 class Renewed:
@@ -29,7 +30,7 @@ class Renewed:
             leading: The loader that makes the steps.
             by_updates: Whether no loader does, but the updates of an optimizer.
         """
-        if loader is leading or not getattr(loader, "num_workers", 0) or self._times(loader) <= LOOKS:
+        if loader is leading or not has_workers(loader) or self._times(loader) <= LOOKS:
             return
         if by_updates:
             run.loaders.probe_within(loader)
@@ -44,7 +45,7 @@ class Renewed:
             iteration: Nobody has it any more, and nothing was booked since it began.
             by_updates: As in `begin`. What the loop makes itself is then told by looks.
         """
-        workers = bool(getattr(iteration.loader, "num_workers", 0))
+        workers = has_workers(iteration.loader)
         if self._count(iteration.loader) > LOOKS and (workers or not by_updates):
             book_batches(run.clock, iteration, workers=workers)
 
