@@ -16,6 +16,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from benchmarks.ranks import rivals, scale
 from benchmarks.ranks.__main__ import Judged, names_it, right_by_fault, table
 from benchmarks.ranks.draws import FAULTS, LAUNCHERS, Draw, draw
+from benchmarks.ranks.killed import naming
 from benchmarks.ranks.simulated import LATE_S, SimulatedJob, write_job
 
 from stallmeter.recording import ranks
@@ -198,3 +199,18 @@ class TestSimulated:
         assert 64e6 < peak_bytes < 1e9 + before
         with pytest.raises(SystemExit, match="exit code 3"):
             scale.measured([sys.executable, "-c", "raise SystemExit(3)"])
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("Rank 1 died, while others went on. Last known step: 60.", True),
+        ("- Rank 1 was ended by SIGKILL, and the others could not go on without it. Last known step: 3.", True),
+        ("Ranks 0 and 1 were ended by SIGKILL, rank 1 0.99 s before the next. Last known steps: 38, 35.", True),
+        ("Ranks 0 and 1 were ended by SIGKILL, rank 0 0.99 s before the next. Last known steps: 38, 35.", False),
+        ("Ranks 0 and 1 were ended by SIGKILL. Last known steps: 38, 35.", False),
+        ("Rank 1 waits for rank 0, late with its data.", False),
+    ],
+)
+def test_a_line_that_names_the_dead_rank(line: str, names: bool) -> None:
+    assert bool(naming(["2 ranks: no loss was found.", line])) is names

@@ -87,14 +87,19 @@ def run(each: Draw, folder: Path) -> bool:
     return True
 
 
-def launch(each: Draw, request: Path, log: Path) -> None:
-    """Start both ranks and wait for them."""
+def command_of(each: Draw, request: Path) -> tuple[list[str], dict[str, str]]:
+    """Return the command that starts both ranks, and its environment."""
     python = [sys.executable, "-W", "ignore"]
     command = [*python, str(PROGRAM), str(request)]
     if each.launcher == "plain":
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
         command = [*python, *torchrun, str(PROGRAM), str(request)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return command, {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def launch(each: Draw, request: Path, log: Path) -> None:
+    """Start both ranks and wait for them."""
+    command, environment = command_of(each, request)
     with log.open("w") as out:
         process = subprocess.Popen(
             command, stdout=out, stderr=out, env=environment, cwd=log.parent, start_new_session=True

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from contextlib import nullcontext
@@ -96,6 +97,13 @@ def planted(request: dict[str, Any], rank: int, step: int = 0) -> float:
     return float(request["extra_s"])
 
 
+def killed_here(request: dict[str, Any], rank: int, step: int) -> None:
+    """Die at once, where rank 1 is to die in this step, and leave behind when that was."""
+    if rank == 1 and step == request.get("killed_at"):
+        Path(f"{request['result']}.killed").write_text(str(time.time()))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def skips_exchange(request: dict[str, Any]) -> bool:
     """Whether the exchange itself is what is removed."""
     return request["fault"] == "communication" and not request["planted"]
@@ -132,6 +140,7 @@ def plain(request: dict[str, Any]) -> float:
         batches = monitor.watch(loader)
     started = time.perf_counter()
     for step, batch in enumerate(batches):
+        killed_here(request, RANK, step)
         with traced():
             model(batch).square().mean().backward()
             optimizer.step()
@@ -181,6 +190,7 @@ def in_lightning(request: dict[str, Any]) -> float:
 
     class Hook(L.Callback):
         def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
+            killed_here(request, trainer.global_rank, index)
             extra_s = planted(request, trainer.global_rank, index)
             if extra_s and request["fault"] == "hook":
                 spend(extra_s, request["spins"])

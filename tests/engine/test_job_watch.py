@@ -576,6 +576,19 @@ def test_a_rank_that_posts_its_last_words_and_is_gone_has_not_died(box: Box, clo
     assert not first.events
 
 
+def test_a_rank_that_dies_in_the_middle_is_named_once_its_last_word_had_time_to_come(box: Box, clock: Clock) -> None:
+    here = {"host": socket.gethostname(), "process_space": process_space(), "pid": gone_process()}
+    first, second = pair(box, clock, **here)
+    clock.s = 10.0
+    second.turn(SLOW_DATA)
+    said = []
+    for _ in range(2):
+        clock.s += PERIOD_S
+        first.turn()
+        said.append(first.silent)
+    assert said == ["", "Rank 1 died, while others went on. Last known step: 200."]
+
+
 def test_a_process_of_another_container_is_not_asked_for(box: Box, clock: Clock, tmp_path: Path) -> None:
     about = {"host": socket.gethostname(), "process_space": "another", "pid": gone_process(), "folder": tmp_path}
     first, second = pair(box, clock, **about)

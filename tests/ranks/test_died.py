@@ -111,6 +111,9 @@ STATUS_3 = ProcessEnd(time_s=50.0, status=3)
         ([TERM, STATUS_3], None, [1]),
         ([TERM, TERM], None, []),  # the job was stopped
         ([KILL, KILL], None, []),
+        ([KILL, replace(KILL, time_s=49.5)], None, []),  # all at once, and one had more memory to give back
+        ([KILL, replace(KILL, time_s=47.3)], None, [1]),  # by a launcher that looks every few seconds, and kills
+        ([replace(KILL, time_s=47.3), KILL], None, [0]),
         ([SEGV, replace(KILL, time_s=49.5)], None, [1]),  # the other's watchdog
         ([replace(SEGV, time_s=49.5), KILL], None, [0]),
         ([TERM, KILL], "exception: RuntimeError", [1]),
@@ -125,6 +128,27 @@ def test_how_each_ended_tells_who_was_first(
     write(tmp_path, 1, gone)
     write_ends(tmp_path, dict(enumerate(ends)))
     assert died(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("earlier_s", "first"),
+    [(0.5, ", rank 1 0.5 s before the next"), (0.0, ""), (-0.25, ", rank 0 0.25 s before the next")],
+)
+def test_of_ranks_that_were_killed_together_the_first_is_told(
+    tmp_path: Path, gone: int, earlier_s: float, first: str
+) -> None:
+    for rank in (0, 1):
+        write(tmp_path, rank, gone)
+    write_ends(tmp_path, {0: KILL, 1: replace(KILL, time_s=50.0 - earlier_s)})
+    how = "SIGKILL (the kernel sends it where memory runs out)"
+    expected = f"Ranks 0 and 1 were ended by {how}{first}. Last known steps: 70, 71."
+    assert list(silent_lines(read_job(tmp_path))) == [expected]
+
+
+def test_a_rank_that_is_gone_while_another_goes_on_has_died(tmp_path: Path, gone: int) -> None:
+    write(tmp_path, 0, os.getpid(), ago_s=0.1)
+    write(tmp_path, 1, gone, ago_s=0.5)
+    assert list(silent_lines(read_job(tmp_path))) == ["Rank 1 died, while others went on. Last known step: 71."]
 
 
 def test_a_third_rank_that_was_ended_with_the_others_has_not_died(tmp_path: Path, gone: int) -> None:

@@ -135,6 +135,8 @@ class JobWatch:
         """Of other ranks' recordings when they were last looked into."""
         self._heard_s: dict[int, float] = {}
         self._news = False
+        self._gone: set[int] = set()
+        """Ranks whose process was not there at the last look."""
         self._unreached = ""
         self._most_steps = max(64, MERGED_STEPS // world_size)
         self._report: JobReport | None = None
@@ -404,4 +406,9 @@ class JobWatch:
             return view
         heard_s = self._heard_s.get(view.rank)
         silent_s = None if heard_s is None else self._clock() - heard_s
-        return replace(view, running=is_running(view.header), silent_s=silent_s)
+        running = is_running(view.header)
+        if running is False and self._turn is not None and self._turn.ended is None and view.rank not in self._gone:
+            # It may have ended as it should since its posts were read: the next turn reads its last word.
+            self._gone.add(view.rank)
+            running = None
+        return replace(view, running=running, silent_s=silent_s)

@@ -150,7 +150,7 @@ class Job:
         """Ranks whose process is gone without a word, while another went on or fell with them.
 
         Where all end at the same moment nobody can tell who went first, unless somebody saw how each of them ended: a
-        launcher stops the others with another signal than the one that ended the first.
+        launcher stops the others with another signal than the one that ended the first, or a while later.
         """
         gone = [view for view in self.ranks if view.ended is None and view.ledger is not None and view.running is False]
         if not gone:
@@ -159,8 +159,15 @@ class Job:
         if first:
             return tuple(view for view in gone if view.rank in first)
         newest_s = max(view.last_s for view in self.ranks)
+        goes_on = any(view.ended is None and view.running for view in self.ranks)
         fell = any(_fell(view.ended) for view in self.ranks)
-        return tuple(view for view in gone if fell or newest_s - view.last_s > APART_S)
+        return tuple(view for view in gone if goes_on or fell or newest_s - view.last_s > APART_S)
+
+    @property
+    def killed_together(self) -> tuple[RankView, ...]:
+        """Ranks that a signal ended, by the time of their ends, where nobody can tell whom the others lost."""
+        killed = [view for view in self.ranks if view.ended is None and view.gone is not None and view.gone.signal]
+        return () if self.died else tuple(sorted(killed, key=_gone_s))
 
     @property
     def left_first(self) -> RankView | None:
@@ -198,6 +205,11 @@ recording holds something of each quarter of a minute."""
 BEFORE_S = 0.01
 """Who ends by so much before the others has ended first: they learn of it from its process, which goes after that."""
 
+KILLED_APART_S = 1.0
+"""Who kills a whole job at once sends all signals within a moment, and the memory of a large process is freed within
+this. Whoever was killed so long before the others was killed alone, and its launcher found out (Lightning's looks every
+five seconds, and kills too)."""
+
 LOST_S = 120.0
 """A recording of a host that cannot be asked, which has no end and has not grown for so long, grows no more."""
 
@@ -211,16 +223,24 @@ _STOPS = (signal.SIGTERM, signal.SIGINT, *([signal.SIGHUP] if hasattr(signal, "S
 
 
 def _first_to_go(views: Sequence[RankView]) -> Iterator[int]:
-    """Yield the ranks that ended first, of themselves or killed, where the others ended in another way."""
+    """Yield the ranks that ended first, of themselves or killed, where the others ended in another way or later."""
     hows = {view.rank: _how_gone(view) for view in views}
-    # A SIGKILL for all is a stop, too.
     candidates = [view for view in views if view.ended is None and view.gone and view.gone.signal not in _STOPS]
-    if not candidates or len(set(hows.values())) < 2:
+    if not candidates:
         return
-    first = min((view.gone.time_s for view in candidates if view.gone), default=0.0)
+    until_s = min(map(_gone_s, candidates)) + BEFORE_S
+    if len(set(hows.values())) < 2:  # a SIGKILL for all is a stop, too
+        others = [_gone_s(view) for view in candidates if _gone_s(view) > until_s]
+        if not others or min(others) - until_s < KILLED_APART_S:
+            return
     for view in candidates:
-        if view.gone and view.gone.time_s - first <= BEFORE_S:
+        if _gone_s(view) <= until_s:
             yield view.rank
+
+
+def _gone_s(view: RankView) -> float:
+    """Return when its process ended; 0 where nobody saw it."""
+    return 0.0 if view.gone is None else view.gone.time_s
 
 
 def _how_gone(view: RankView) -> tuple[str | None, int | None, int | None]:
@@ -305,9 +325,10 @@ def read_job(folder: Path, *, verdicts: Mapping[int, Verdict] | None = None, kno
 
 def _asked(folder: Path, view: RankView, now_s: float) -> RankView:
     """Return a rank that did not end as it should with where it stood, and what became of its process."""
-    tail = read_tail(folder, view.rank)
+    is_there = False if view.gone is not None else is_running(view.header)
+    tail = read_tail(folder, view.rank)  # afterwards: a process that is gone has written all that it will
     ended = view.ended or tail.ended  # of many events only some are read
-    running = None if ended is not None else False if view.gone is not None else is_running(view.header)
+    running = None if ended is not None else is_there
     if running is None and now_s - view.last_s > LOST_S:
         running = False
     return replace(view, running=running, ended=ended, standing=tail.standing)

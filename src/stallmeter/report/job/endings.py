@@ -6,7 +6,7 @@ import re
 import signal
 from collections.abc import Iterator, Sequence
 
-from ...ranks.job import Job, RankView
+from ...ranks.job import BEFORE_S, Job, RankView
 from ...rules.job.words import SHOWN, of_ranks, waits_for_ranks
 
 MOST_PLACES = 4
@@ -39,6 +39,7 @@ def silent_lines(job: Job) -> Iterator[str]:
     for what, found in told.items():
         if found:
             yield f"{_named(found)} {what}. {_last_steps(found)}."
+    yield from _killed(job.killed_together)
     yield from _standing(views)
     if job.missing:
         yield f"Nothing is known of {of_ranks(job.missing)}."
@@ -78,14 +79,30 @@ def _deaths(died: Sequence[RankView]) -> dict[str, list[RankView]]:
 def _death(view: RankView) -> str:
     gone = view.gone
     if gone is not None and gone.signal is not None:
-        name = signal.Signals(gone.signal).name if gone.signal in _SIGNALS else f"signal {gone.signal}"
-        return f"was ended by {name}{_SENT_BY.get(name, '')}, and the others could not go on without it"
+        return f"was ended by {_signal(gone.signal)}, and the others could not go on without it"
     if gone is not None and gone.status is not None:
         return f"left the program with status {gone.status} and no exception, and the others could not go on without it"
     return "died, while others went on"
 
 
 _SIGNALS = frozenset(map(int, signal.Signals))
+
+
+def _killed(views: Sequence[RankView]) -> Iterator[str]:
+    """Yield by which signals ranks were ended that nobody can tell apart, and who was the first."""
+    if len(views) < 2:
+        return
+    gone = [view.gone for view in views if view.gone is not None]
+    signals = sorted({_signal(end.signal) for end in gone if end.signal is not None})
+    apart_s = gone[1].time_s - gone[0].time_s
+    first = f", {of_ranks([views[0].rank])} {apart_s:.2g} s before the next" if apart_s > BEFORE_S else ""
+    in_order = sorted(views, key=lambda view: view.rank)
+    yield f"{_named(in_order)} were ended by {' and '.join(signals)}{first}. {_last_steps(in_order)}."
+
+
+def _signal(number: int) -> str:
+    name = signal.Signals(number).name if number in _SIGNALS else f"signal {number}"
+    return f"{name}{_SENT_BY.get(name, '')}"
 
 
 def _how(first: RankView | None) -> str:
