@@ -204,3 +204,14 @@ def test_a_comprehension_beside_all_functions_is_part_of_the_module():
     module = compile("found = (i for i in ())", "/program/main.py", "exec")
     inner = next(const for const in module.co_consts if hasattr(const, "co_code"))
     assert Whose(["/program"]).code(inner).name == "<module>"
+
+
+def test_two_lambdas_of_one_function_are_two(tmp_path):
+    source = "def recipe():\n    return [lambda x: x,\n            lambda x: [y for y in x], lambda x: x]\n"
+    made = {}
+    exec(compile(source, str(tmp_path / "timetable.py"), "exec"), made)
+    whose = Whose([tmp_path])
+    first, second, third = (whose.code(function.__code__) for function in made["recipe"]())
+    assert first.name == second.name == third.name == "recipe.<locals>.<lambda>"
+    assert first != second
+    assert second == third  # no name and no line tells them apart

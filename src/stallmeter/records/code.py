@@ -75,6 +75,12 @@ class CodeSpot:
     within: str = ""
     """Function beside the model through which it is called, itself or one around it; empty where that is not told."""
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What tells it from other functions; lambdas of one function are told by their lines alone."""
+        line = (str(self.line),) if self.function.endswith("<lambda>") else ()
+        return (self.file, self.function, *line)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeStack:

@@ -66,8 +66,8 @@ class BeforeModel:
 Parts = Sequence[tuple[CodeLook, float]]
 """Looks into the steps that saw something, each with the seconds of the steps' own work that it stands for."""
 
-_Function = tuple[str, str]
-"""File and name."""
+_Function = tuple[str, ...]
+"""What tells a function from others: `CodeSpot.key`."""
 
 
 def parts_of_steps(usual: CodeLook | None, long: CodeLook | None, steps: StepSignals, ledger: LedgerSignals) -> Parts:
@@ -102,7 +102,7 @@ def before_model(parts: Parts) -> BeforeModel | None:
     largest = max(seconds, key=lambda key: (seconds[key], key))
     found = [(look, spot) for look, _ in parts for spot in look.spots]
     return BeforeModel(
-        spot=next(spot for _, spot in found if (spot.file, spot.function) == largest),
+        spot=next(spot for _, spot in found if spot.key == largest),
         spot_s=seconds[largest],
         seconds=math.fsum(seconds.values()),
         samples=round(sum(spot.wall_s / look.wall_s * look.seen for look, spot in found)),
@@ -127,11 +127,9 @@ def beside_model(parts: Parts, ledger: LedgerSignals) -> tuple[BesideModel, ...]
     samples: dict[_Function, float] = defaultdict(float)
     interpreting: dict[_Function, float] = defaultdict(float)
     for look, part_s in parts:
-        later = {(spot.file, spot.function): spot for spot in look.after}
+        later = {spot.key: spot for spot in look.after}
         largest = later | {
-            key: spot
-            for spot in look.beside
-            if (key := (spot.file, spot.function)) not in later or later[key].wall_s < spot.wall_s
+            spot.key: spot for spot in look.beside if spot.key not in later or later[spot.key].wall_s < spot.wall_s
         }
         for key, spot in largest.items():
             share = spot.wall_s / look.wall_s
@@ -175,7 +173,7 @@ def _seconds(parts: Parts, spots: Callable[[CodeLook], Sequence[CodeSpot]]) -> d
     seconds: dict[_Function, float] = defaultdict(float)
     for look, part_s in parts:
         for spot in spots(look):
-            seconds[spot.file, spot.function] += spot.wall_s / look.wall_s * part_s
+            seconds[spot.key] += spot.wall_s / look.wall_s * part_s
     return seconds
 
 

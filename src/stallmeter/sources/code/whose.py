@@ -13,7 +13,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -51,6 +51,8 @@ class Function:
     """Whether something wrote it at run time: a dataclass, a decorator. It belongs to who called it."""
     first_line: int = field(default=0, compare=False)
     """Where it is defined; 0 where it has no lines."""
+    lambda_line: int = 0
+    """Where it is defined if it has no name, so that the next lambda in the same function is another one."""
 
     @property
     def is_public(self) -> bool:
@@ -88,7 +90,10 @@ class Whose:
         """
         known = self._known.get(id(code))
         if known is None:
-            known = self._known[id(code)] = code, self._name(code, module)
+            function = self._name(code, module)
+            if function.name.endswith("<lambda>"):
+                function = replace(function, lambda_line=function.first_line)
+            known = self._known[id(code)] = code, function
         return known[1]
 
     def builtin(self, function: object) -> Function:
