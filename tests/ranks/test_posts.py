@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stallmeter.ranks import posts
+from stallmeter.ranks.code import Place
 from stallmeter.ranks.job import RankView, assemble
 from stallmeter.ranks.posts import (
     BYTES_PER_MIN,
@@ -196,6 +197,17 @@ def test_where_a_rank_stands() -> None:
     found = decode_post(encode_post(HEADER, LEDGER, None, [], facts={}, standing=where)).standing
     assert found == where[:160]
     assert view_of_steps(HEADER, LEDGER, None, [], facts={}, standing="here").standing == "here"
+
+
+def test_where_in_the_code_a_rank_works() -> None:
+    places = [Place("train.py", "Net.forward", 12, 0.71234), Place("watch.py", "look", 3, 0.2, "torch.svd")]
+    text = encode_post(HEADER, LEDGER, None, some_steps(20), facts={}, places=places)
+    found = decode_post(text)
+    assert list(found.places) == [replace(places[0], share=0.712), places[1]]
+    assert list(view_of_steps(HEADER, LEDGER, None, [], facts={}, places=places).places) == places
+    assert joined(found, posted(20, 20), 1000).places == found.places
+    long = [replace(places[0], function="f" * 5000)] * 8
+    assert len(encode_post(HEADER, LEDGER, None, some_steps(20), facts={}, places=long, most=1500)) <= 1500
 
 
 def posted(first: int, count: int, rank: int = 1, **changes: Any) -> RankView:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Protocol
 
 from ..errors import RecordingError
-from ..ranks.job import Job, RankView, assemble, calls_of, facts_of, is_running, read_newest, supply_of
+from ..ranks.code import calls_of, places_of
+from ..ranks.job import Job, RankView, assemble, facts_of, is_running, read_newest, supply_of
 from ..ranks.posts import MOST_DDP, MOST_READINGS, PERIOD_S, PostPace, decode_post, encode_post, joined, view_of_steps
 from ..ranks.run_folder import Channel, Channels
 from ..recording import Header, ranks
@@ -256,6 +257,7 @@ class JobWatch:
             turn.own,
             list(self._sent),
             facts=self._facts(),
+            places=places_of(self._window.code.looks),
             arrivals=self._arrivals,
             ddp=list(self._ddp),
             ended=turn.ended,
@@ -281,6 +283,7 @@ class JobWatch:
             turn.own,
             list(self._new),
             facts=self._facts(),
+            places=places_of(self._window.code.looks),
             arrivals=tuple(self._arrivals),
             ddp=tuple(self._ddp),
             ended=turn.ended,

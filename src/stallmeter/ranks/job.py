@@ -20,7 +20,6 @@ from ..recording.ends import ProcessEnd, read_ends
 from ..recording.tail import read_tail
 from ..records import (
     Arrivals,
-    CodeLook,
     DdpTimes,
     Event,
     GpuSample,
@@ -30,12 +29,12 @@ from ..records import (
     StepRecord,
     WorkerBatch,
 )
-from ..records.code import STEPS
 from ..records.diagnosis import Verdict
 from ..records.rows import is_kept
 from ..records.steps import END
 from .arrivals import Exchanges, late_in_exchanges, steps_apart
 from .between import shares_between, tail_s
+from .code import Place, calls_of, places_of
 from .ddp import DdpExchange, ddp_exchange
 from .merge import Merged, merge
 from .steps import COLUMNS, RankSteps, rank_steps
@@ -71,14 +70,8 @@ GPU_FACTS: Mapping[str, Callable[[GpuSample], float | None]] = {
 SUPPLY = "loader's time for a batch, s"
 """A fact, too: how far apart batches come from workers that are never idle."""
 
-CALLS = "collectives that it calls itself, share of a step's work, 1"
-"""A fact, too: from looks at the training thread's stack; what is waited for late ranks is part of it."""
-
 _LEAST_BATCHES = 8
 """Fewer do not tell how long a batch takes."""
-
-_LEAST_LOOKS = 50
-"""Fewer do not tell a share to a tenth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +87,8 @@ class RankView:
     loader: LoaderInfo | None = None
     facts: Mapping[str, float] = field(default_factory=dict)
     """Medians of what was sampled beside the loop, by words that name value and unit."""
+    places: Sequence[Place] = ()
+    """Functions in which its steps do their own work, the largest first; none where nobody looked."""
     ended: str | None = None
     """Why its run ended; None when it goes on or was killed."""
     arrivals: Sequence[Arrivals] = ()
@@ -395,6 +390,7 @@ def view_of(columns: Columns, verdict: Verdict | None = None) -> RankView:
         facts=facts_of(columns.some.get("host", ()), columns.some.get("gpu", ()))
         | supply_of(columns.some.get("batch", ()), loader)
         | calls_of(columns.some.get("look", ())),
+        places=places_of(columns.some.get("look", ())),
         ended=ends[-1] if ends else None,
         arrivals=[a for a in columns.some.get("arrivals", ()) if isinstance(a, Arrivals)],
         ddp=[t for t in columns.some.get("ddp", ()) if isinstance(t, DdpTimes)],
@@ -417,19 +413,6 @@ def supply_of(batches: Iterable[object], loader: object) -> dict[str, float]:
         return {}
     each_s = statistics.fmean(batch.service_s for batch in made) * (loader.batches_per_step or 1.0)
     return {SUPPLY: each_s / loader.num_workers}
-
-
-def calls_of(looks: Iterable[object]) -> dict[str, float]:
-    """Return which part of its steps' own work a rank is in collectives of its own calls; nothing where nobody looked.
-
-    Args:
-        looks: Of the rank, in any order.
-    """
-    found = [look for look in looks if isinstance(look, CodeLook) and look.place == "loop" and look.bucket == STEPS]
-    newest = max(found, key=lambda look: look.time_s, default=None)
-    if newest is None or newest.seen < _LEAST_LOOKS or newest.wall_s <= 0:
-        return {}
-    return {CALLS: newest.collectives_s / newest.wall_s}
 
 
 def facts_of(host: Iterable[object], gpu: Iterable[object]) -> dict[str, float]:

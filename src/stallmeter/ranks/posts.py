@@ -20,6 +20,7 @@ from ..records import Arrivals, DdpTimes, LedgerRecord, StepRecord
 from ..records.diagnosis import Advice, Diagnosis, Severity, Verdict, WorkerAdvice
 from ..records.rows import ROW, is_kept
 from ..records.steps import BUCKETS
+from .code import Place
 from .job import GPU_FACTS, HOST_FACTS, SUPPLY, RankView
 from .steps import PHASES, RankSteps, with_starts
 
@@ -127,6 +128,7 @@ def encode_post(
     steps: Sequence[StepRecord],
     *,
     facts: Mapping[str, float],
+    places: Sequence[Place] = (),
     arrivals: Sequence[Arrivals] = (),
     ddp: Sequence[DdpTimes] = (),
     ended: str | None = None,
@@ -141,6 +143,7 @@ def encode_post(
         verdict: Its own.
         steps: Those since the last post.
         facts: About its machine.
+        places: In the code, where its steps do their own work.
         arrivals: Its newest collectives.
         ddp: What DDP timed since the last post.
         ended: Why its run ended; None while it goes on.
@@ -154,10 +157,11 @@ def encode_post(
         "facts": {name: float(f"{value:.4g}") for name, value in facts.items()},
         "ended": ended,
         **({} if standing is None else {"standing": standing[:_TEXT]}),
+        **({"places": list(map(_place, places))} if places else {}),
     }
     short = None if verdict is None else _wordless(verdict)
     supply = {name: value for name, value in whole["facts"].items() if name == SUPPLY}
-    bare = {**whole, "verdict": None if short is None else encode(short), "facts": supply}
+    bare = {**whole, "verdict": None if short is None else encode(short), "facts": supply, "places": []}
     least = bare if short is None else {**bare, "verdict": encode(replace(short, num_workers=None))}
     even = [step for step in steps if not step.outlier]
     for form, enough in ((whole, min(_ENOUGH, len(even))), (bare, min(1, len(even))), (least, min(1, len(even)))):
@@ -203,6 +207,7 @@ def decode_post(text: bytes) -> RankView:
             ledger=ledger,
             verdict=verdict if isinstance(verdict, Verdict) else None,
             facts={str(name): float(value) for name, value in whole.get("facts", {}).items()},
+            places=[Place(*place) for place in whole.get("places", ())],
             ended=whole.get("ended"),
             standing=whole.get("standing"),
             arrivals=arrivals,
@@ -246,6 +251,7 @@ def joined(before: RankView | None, new: RankView, most: int) -> RankView:
         new,
         verdict=new.verdict or before.verdict,
         facts={**before.facts, **new.facts},
+        places=new.places or before.places,
         steps=_newest_rows(whole, most),
         arrivals=list({(a.group, a.time_s): a for a in (*before.arrivals, *new.arrivals)}.values())[-MOST_READINGS:],
         ddp=[*before.ddp, *(times for times in new.ddp if times not in before.ddp)][-MOST_DDP:],
@@ -280,6 +286,7 @@ def view_of_steps(
     steps: Sequence[StepRecord],
     *,
     facts: Mapping[str, float],
+    places: Sequence[Place] = (),
     arrivals: Sequence[Arrivals] = (),
     ddp: Sequence[DdpTimes] = (),
     ended: str | None = None,
@@ -294,6 +301,7 @@ def view_of_steps(
         ledger=ledger,
         verdict=verdict,
         facts=facts,
+        places=places,
         ended=ended,
         standing=standing,
         arrivals=arrivals,
@@ -313,6 +321,12 @@ def unpacked(text: bytes) -> Any:
     if not unpack.eof:
         raise ValueError("a post that is cut off, or too long")
     return whole
+
+
+def _place(place: Place) -> tuple[str | float | None, ...]:
+    names = (name and name[-_TEXT:] for name in (place.file, place.function, place.call))
+    file, function, call = names
+    return file, function, place.line, float(f"{place.share:.3g}"), call
 
 
 def _packed(whole: Mapping[str, Any]) -> bytes:

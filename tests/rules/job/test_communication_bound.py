@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from stallmeter.ranks.arrivals import Exchanges
-from stallmeter.ranks.job import CALLS, Job
+from stallmeter.ranks.code import CALLS
+from stallmeter.ranks.job import Job
 from stallmeter.records.diagnosis import Severity
 from stallmeter.rules.job.communication_bound import CommunicationBound
 from stallmeter.rules.job.losses import Loss

@@ -28,14 +28,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...ranks.job import CALLS, Job
+from ...ranks.code import CALLS
+from ...ranks.job import Job
 from ...records.diagnosis import Advice, Diagnosis, Evidence, Severity
-from ...window.beside import WORK
 from ..rule import threshold
 from .gain import job_gain
 from .losses import Loss
 from .rank_imbalance import RankImbalance
-from .straggler import Straggler
+from .straggler import Straggler, own_work_s
 from .words import time
 
 
@@ -176,10 +176,10 @@ def _in_own_calls_s(job: Job, losses: Sequence[Loss]) -> float | None:
         return None
     found = []
     for view in job.ranks:
-        share, ledger = view.facts.get(CALLS), view.ledger
-        if share is None or ledger is None or not ledger.steps:
+        share = view.facts.get(CALLS)
+        if share is None or not own_work_s(view):
             return None
-        found.append(share * math.fsum(ledger.buckets.get(name, 0.0) for name in WORK) / ledger.steps)
+        found.append(share * own_work_s(view))
     limits = {True: Straggler().warn_pct, False: RankImbalance().warn_pct}
     told = [one for one in losses if 100.0 * one.share >= limits[bool(one.ranks)]]
     return max(0.0, statistics.median(found) - math.fsum(one.per_step_s for one in told)) if found else None

@@ -9,7 +9,8 @@ rule is told with the rank's number instead of this one.
 others began to wait for it. No clock is needed for that. A slow backward pass, or slow work in the body of a plain
 loop, shows in no ledger, because all ranks wait in it alike; there the arrivals at the collectives tell, from PyTorch's
 flight recorder, or else DDP's own times of its exchange. Beside it what differs between its machine and the others':
-clocks, throttling, temperature, power, CPU time stolen by the hypervisor, other processes on its CPUs or its GPU.
+clocks, throttling, temperature, power, CPU time stolen by the hypervisor, other processes on its CPUs or its GPU. The
+place is the function that takes longer there than on the other ranks, by looks at the stacks of all of them.
 
 **Advice.** Compare the machine with the others. Move the rank, or leave the machine out. Where the machines are alike,
 look for work that only this rank does: a longer batch, a hook, a print, a debug flag.
@@ -23,13 +24,17 @@ slowdown is the step's time over that of ranks that are alike.
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...ranks.job import CALLS, SUPPLY, Job, RankView
+from ...ranks.code import CALLS
+from ...ranks.job import SUPPLY, Job, RankView
 from ...records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ...records.stats import median
+from ...window.beside import WORK
 from ..rule import threshold
 from .gain import job_gain, shared_out_s
 from .losses import COMPUTE, Loss, why_not_judged
@@ -53,6 +58,9 @@ DIFFERS = 0.1
 
 OWN_WORK = ("slow-function", "compute-bound")
 """What a rank says of itself whose time goes into its steps, the first of which says where."""
+
+TELLS = 1.0 / 3.0
+"""A function that takes this part of the loss beyond what others spend in it is where the rank is late; our choice."""
 
 _NAMED = 2
 """Of more late ranks an advice does not name each."""
@@ -138,12 +146,43 @@ def _where(job: Job, ranks: tuple[int, ...]) -> str:
 
 
 def _place(job: Job, loss: Loss) -> Location | None:
-    """Return where in the code the late rank spends its own work, as it found out itself."""
+    """Return where in the code the late rank does more than the others; where that is not known, where it works."""
     late = next((view for view in job.ranks if view.rank in loss.ranks), None)
-    if loss.bucket != COMPUTE or late is None or late.verdict is None:
+    if loss.bucket != COMPUTE or late is None:
         return None
-    said = {d.rule: d.location for d in reversed(late.verdict.diagnoses) if d.location is not None}
+    others = [view for view in job.ranks if view.rank not in loss.ranks and view.places and own_work_s(view)]
+    if late.places and others and own_work_s(late):
+        return _beyond_others(late, others, loss.per_step_s)
+    said = {d.rule: d.location for d in reversed(late.verdict.diagnoses) if d.location} if late.verdict else {}
     return next((said[rule] for rule in OWN_WORK if rule in said), None)
+
+
+def _beyond_others(late: RankView, others: Sequence[RankView], lost_s: float) -> Location | None:
+    """Return the function that takes longest beyond what the other ranks spend in it; None where none tells the loss.
+
+    What all ranks do alike makes none of them late, however long it takes.
+    """
+    beyond_s = {
+        key: own_work_s(late) * _share(late, key) - statistics.median(own_work_s(o) * _share(o, key) for o in others)
+        for key in {place.key for place in late.places}
+    }
+    key = max(beyond_s, key=lambda key: (beyond_s[key], key))
+    if beyond_s[key] < TELLS * lost_s:
+        return None
+    place = next(place for place in late.places if place.key == key)
+    return Location(place.file, place.line, place.function, 100.0 * _share(late, key), place.call)
+
+
+def _share(view: RankView, key: tuple[str, str]) -> float:
+    return math.fsum(place.share for place in view.places if place.key == key)
+
+
+def own_work_s(view: RankView) -> float:
+    """Return what a mean step of a rank spends in its own work, seconds, waits for others within it included."""
+    ledger = view.ledger
+    if ledger is None or not ledger.steps:
+        return 0.0
+    return math.fsum(ledger.buckets.get(name, 0.0) for name in WORK) / ledger.steps
 
 
 def _facts(job: Job, ranks: tuple[int, ...]) -> tuple[list[Evidence], bool]:

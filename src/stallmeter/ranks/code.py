@@ -1,0 +1,68 @@
+"""Where in the code a rank's steps do their own work, from looks at its training thread's stack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..records import CodeLook
+from ..records.code import STEPS
+
+CALLS = "collectives that it calls itself, share of a step's work, 1"
+"""A fact about a rank; what is waited for late ranks is part of it."""
+
+MOST_PLACES = 8
+"""Functions of a rank that are known to the others, the largest."""
+
+_LEAST_LOOKS = 50
+"""Fewer do not tell a share to a tenth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A function in which a rank's steps do a part of their own work."""
+
+    file: str
+    function: str
+    line: int
+    """Where it spends the most."""
+    share: float
+    """Of the steps' own work, 0 to 1."""
+    call: str | None = None
+    """The library call beneath it that took the most; None where it is the function itself."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What is the same on all ranks; lines may differ."""
+        return self.file, self.function
+
+
+def places_of(looks: Iterable[object]) -> tuple[Place, ...]:
+    """Return in which functions a rank's steps do their own work, the largest first; none where nobody looked.
+
+    Args:
+        looks: Of the rank, in any order.
+    """
+    newest = _newest(looks)
+    if newest is None:
+        return ()
+    return tuple(
+        Place(s.file, s.function, s.line, s.wall_s / newest.wall_s, next(iter(s.calls), None))
+        for s in newest.spots[:MOST_PLACES]
+    )
+
+
+def calls_of(looks: Iterable[object]) -> dict[str, float]:
+    """Return which part of its steps' own work a rank is in collectives of its own calls; nothing where nobody looked.
+
+    Args:
+        looks: Of the rank, in any order.
+    """
+    newest = _newest(looks)
+    return {} if newest is None else {CALLS: newest.collectives_s / newest.wall_s}
+
+
+def _newest(looks: Iterable[object]) -> CodeLook | None:
+    found = [look for look in looks if isinstance(look, CodeLook) and look.place == "loop" and look.bucket == STEPS]
+    newest = max(found, key=lambda look: look.time_s, default=None)
+    return None if newest is None or newest.seen < _LEAST_LOOKS or newest.wall_s <= 0 else newest
