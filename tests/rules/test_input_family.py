@@ -117,6 +117,26 @@ def test_each_case_has_one_cause(truth: str) -> None:
     assert family == [truth]
 
 
+ONE_LATE: dict[str, Any] = {
+    "workers": 1,
+    "wait_s": lambda i: 0.6 if i % 16 == 0 else 0.001,
+    "batch_s": lambda i: 0.7 if i % 16 == 0 else 0.005,
+    "work_s": 0.08,
+    "cpus": 8.0,
+}
+
+
+def test_late_batches_of_one_worker_that_is_fast_enough_else() -> None:
+    """It has 0.08 s for a batch and takes 0.05 on average: more workers would only hide what is wrong."""
+    verdict = evaluate(ALL_RULES, waiting(**ONE_LATE))
+    assert verdict.primary is not None
+    assert (verdict.primary.rule, verdict.primary.title) == ("slow-batches", "A few slow batches hold up the loop")
+    too_slow = {**ONE_LATE, "batch_s": lambda i: 0.7 if i % 16 == 0 else 0.06}
+    other = evaluate(ALL_RULES, waiting(**too_slow)).primary
+    assert other is not None
+    assert other.rule != "slow-batches"
+
+
 @pytest.mark.parametrize("truth", CASES)
 def test_each_rule_fires_alone_and_keeps_its_form(truth: str) -> None:
     made = waiting(**CASES[truth])

@@ -1,18 +1,20 @@
 """A few slow batches hold up those that are ready.
 
 **What it means.** Batches are handed out in order. When one takes much longer than the others, the loop waits for it
-although later ones are ready. Once the prefetch queue is full the other workers stop as well.
+although later ones are ready. Once the prefetch queue is full the other workers stop as well. A single worker leaves
+the loop without data in the same way, though it is fast enough on average.
 
 **Evidence.** `queue.blocked_wait_share`: share of the data wait in steps whose batch was late while others were ready,
 0 to 1. `queue.top_wait_share`: share of the wait in the tenth of the steps that waited longest. `workers.service_s`:
-time a worker needs for a batch, seconds, median and maximum. From the num_workers model: the share of the loss that
+time a worker needs for a batch, seconds, median and maximum; of a single worker the mean, against `steps.work_s`, the
+steps' own work in seconds. From the num_workers model: the share of the loss that
 comes back when each slow batch takes as long as a typical one.
 
 **Advice.** Find out what makes these batches slow: large files, retries, a rebuilt cache. Let the queue bridge the
 gap with a larger `prefetch_factor`; how large comes from playing the loader through with the measured batches. Where
 the order of samples does not matter, `in_order=False` (torch 2.6 and later).
 
-**When it is wrong.** Needs several workers and an order to keep. With very few steps one hiccup looks like a habit.
+**When it is wrong.** Several workers need an order to keep. With very few steps one hiccup looks like a habit.
 
 **References.** PyTorch issue 105203 and pull request 141833 on head-of-line blocking.
 """
@@ -20,7 +22,7 @@ the order of samples does not matter, `in_order=False` (torch 2.6 and later).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
@@ -57,13 +59,12 @@ class SlowBatches:
     def check(self, window: Window) -> Diagnosis | None:
         """Compare where the wait is with the thresholds."""
         share, service = window.spent.data_wait_share_pct or 0.0, window.workers.service_s
-        blocked, top = window.queue.blocked_wait_share or 0.0, window.queue.top_wait_share or 0.0
-        lost = (window.spent.bucket_s("data_wait") or 0.0) * blocked
-        if service is None or (window.loader.num_workers or 0) < 2 or share < self.warn_pct:
+        held_up, top = self._held_up(window), window.queue.top_wait_share or 0.0
+        if service is None or held_up is None or share < self.warn_pct:
             return None
         tail = service.max / service.median if service.median > 0 else 0.0
         predicted = forecast(window)
-        if predicted is None or blocked < self.blocked_share or top < self.top_share or tail < self.tail_factor:
+        if predicted is None or top < self.top_share or tail < self.tail_factor:
             return None
         without = predicted.without
         part = without.recovers(without.even_s)
@@ -72,20 +73,19 @@ class SlowBatches:
         # Of the ledger and not of the model's step: that leaves the slowest hundredth out, and here it decides.
         training_s, wait_s = window.ledger.training_s, window.spent.bucket_s("data_wait") or 0.0
         gain = 100.0 * (training_s / (training_s - part * wait_s) - 1.0) if training_s else None
+        lost = wait_s * held_up.share
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING,
-            title=self.title,
-            summary=f"{100 * blocked:.0f} % of the data wait was for a late batch while others were ready; the slowest "
-            f"took {service.max * 1e3:.0f} ms, a typical one {service.median * 1e3:.0f} ms.",
+            title=held_up.title,
+            summary=f"{held_up.summary}; the slowest took {service.max * 1e3:.0f} ms, a typical one "
+            f"{service.median * 1e3:.0f} ms.",
             time_lost_s=lost,
             share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=0.85,
             evidence=(
                 Evidence("data wait, share of training time", share, "%", self.warn_pct, "MLPerf Storage"),
-                Evidence(
-                    "share of the wait behind a late batch", blocked, "1", self.blocked_share, "benchmarks/faults"
-                ),
+                held_up.evidence,
                 Evidence("share of the wait in a tenth of the steps", top, "1", self.top_share, "benchmarks/faults"),
                 Evidence("slowest batch over the median", tail, "1", self.tail_factor, "benchmarks/faults"),
             ),
@@ -103,6 +103,43 @@ class SlowBatches:
                 ),
             ),
         )
+
+    def _held_up(self, window: Window) -> _HeldUp | None:
+        """Return what late batches hold up: those behind them, or a loop whose one worker is fast enough else."""
+        workers, service, work = window.loader.num_workers or 0, window.workers.service_s, window.steps.work_s
+        if workers > 1:
+            blocked = window.queue.blocked_wait_share or 0.0
+            return (
+                None
+                if blocked < self.blocked_share
+                else _HeldUp(
+                    blocked,
+                    self.title,
+                    f"{100 * blocked:.0f} % of the data wait was for a late batch while others were ready",
+                    Evidence(
+                        "share of the wait behind a late batch", blocked, "1", self.blocked_share, "benchmarks/faults"
+                    ),
+                )
+            )
+        if not workers or service is None or work is None or service.mean >= work.mean:
+            return None
+        top = window.queue.top_wait_share or 0.0
+        return _HeldUp(
+            top,
+            "A few slow batches hold up the loop",
+            f"{100 * top:.0f} % of the data wait was in a tenth of the steps, and on average the worker is fast enough",
+            Evidence("a worker's time for a batch, mean", service.mean, "s", work.mean, "the steps' own work"),
+        )
+
+
+class _HeldUp(NamedTuple):
+    """What late batches hold up, in words."""
+
+    share: float
+    """Of the data wait, 0 to 1."""
+    title: str
+    summary: str
+    evidence: Evidence
 
 
 def _deeper_queue(predicted: Outlook) -> Advice:
