@@ -32,14 +32,20 @@ def steps_of(rank: int, count: int = 1000, updates_every: int | None = 1) -> Ran
 
 
 def times(
-    exposed_s: Callable[[int], float], count: int = 8, *, backward_s: float = 0.002, size: int = 4000, first: int = 100
+    exposed_s: Callable[[int], float],
+    count: int = 8,
+    *,
+    backward_s: float = 0.002,
+    size: int = 4000,
+    first: int = 100,
+    batches: int = 1,
 ) -> list[DdpTimes]:
-    """Iterations of one rank; each has a millisecond of the exchange under its backward pass."""
+    """Iterations of one rank, of so many batches; each has a millisecond of the exchange under its backward pass."""
     return [
         DdpTimes(
             time_s=float(i),
             iteration=first + 100 * i,
-            step=first + 100 * i + 30,
+            step=batches * (first + 100 * i) + 30,
             backward_s=backward_s,
             exchange_s=exposed_s(i) + 0.001,
             overlap_s=0.001,
@@ -122,9 +128,16 @@ def test_too_little_is_known(ranks: list[list[DdpTimes]]) -> None:
 
 
 def test_accumulated_gradients() -> None:
-    by_updates = job(times(lambda _: 0.03), times(lambda _: 0.001), updates_every=4)
+    by_updates = job(times(lambda _: 0.03, batches=4), times(lambda _: 0.001, batches=4), updates_every=4)
     assert by_updates is not None
     assert by_updates.per_step == pytest.approx(0.25, rel=0.01)
+
+
+def test_gradients_that_are_exchanged_with_each_of_the_batches_of_an_update() -> None:
+    """The loop counts a quarter of the updates, and DDP as many exchanges as there are steps."""
+    in_vain = job(times(lambda _: 0.03), times(lambda _: 0.001), updates_every=4)
+    assert in_vain is not None
+    assert in_vain.per_step == 1.0
 
 
 @pytest.mark.parametrize(("batches", "per_step"), [(1, 1.0), (2, 0.5), (4, 0.25), (8, 0.125)])

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..records import DdpTimes
-from .steps import RankSteps
+from .steps import RankSteps, updates_per_step
 from .together import LEAST_S
 
 MIN_TIMES = 3
@@ -23,6 +23,9 @@ FIRST = 10
 
 ENOUGH = 8
 """So many later iterations of each rank do without the first ones."""
+
+EACH = 0.6
+"""Exchanges in a step from which on there is one in each."""
 
 LASTS = 0.75
 """Share of the iterations of either rank that must lie on its own side of the middle between the two."""
@@ -96,9 +99,9 @@ def _late(exposed: Mapping[int, Sequence[float]]) -> tuple[int | None, float]:
 
 def _per_step(steps: RankSteps, times: Sequence[DdpTimes]) -> float:
     """Return exchanges in a step: by the weight updates where the loop counts them, else by DDP's own count."""
-    known = [(index, u) for index, u in zip(steps.index, steps.optimizer_step, strict=False) if u is not None]
-    if len(known) > 1 and known[-1][0] > known[0][0] and known[-1][1] > known[0][1]:
-        return (known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0])
-    # DDP's count is of the last hundred: the largest quotient is the least wrong.
+    # DDP's count is of the last hundred: the largest quotient is the least wrong, and no larger than the truth.
     ratio = max((t.iteration / t.step for t in times if t.step), default=1.0)
-    return float(max(1, round(ratio))) if ratio > 0.6 else 1.0 / max(1, round(1.0 / ratio))
+    updates = updates_per_step(steps)
+    if updates is not None and ratio < EACH:
+        return updates
+    return float(max(1, round(ratio))) if ratio > EACH else 1.0 / max(1, round(1.0 / ratio))

@@ -56,6 +56,14 @@ class RankSteps:
         return len(self.index)
 
 
+def updates_per_step(steps: RankSteps) -> float | None:
+    """Return updates of the weights in a step, less than one where they accumulate; None where nobody counts."""
+    known = [(index, u) for index, u in zip(steps.index, steps.optimizer_step, strict=False) if u is not None]
+    if len(known) < 2 or known[-1][0] <= known[0][0] or known[-1][1] <= known[0][1]:
+        return None
+    return (known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0])
+
+
 def rank_steps(rank: int, columns: Mapping[str, array[float]], host: str = "", *, live_on: bool = False) -> RankSteps:
     """Make them of columns as `stallmeter.recording.columns` reads them.
 

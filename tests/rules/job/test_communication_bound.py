@@ -8,6 +8,7 @@ import pytest
 
 from stallmeter.ranks.arrivals import Exchanges
 from stallmeter.ranks.code import CALLS
+from stallmeter.ranks.ddp import DdpExchange
 from stallmeter.ranks.job import Job
 from stallmeter.records.diagnosis import Severity
 from stallmeter.rules.job.communication_bound import CommunicationBound
@@ -129,3 +130,26 @@ def test_where_more_was_noted_or_a_rank_was_not_looked_at_looks_say_nothing():
     assert said.summary.startswith("After the last rank's arrival")
     made = with_own_calls(0.6, 0.6)
     assert RULE.check(replace(made, ranks=(made.ranks[0], replace(made.ranks[1], facts={}))), []) == []
+
+
+@pytest.mark.parametrize(("every", "told"), [(1, False), (8, True), (None, False)])
+def test_gradients_that_are_exchanged_with_each_micro_batch(every, told):
+    """Of eight exchanges for one update seven are in vain."""
+    made = with_exchange(0.4)
+    updates = [None if every is None else index // every for index in range(200)]
+    views = tuple(replace(view, steps=replace(view.steps, optimizer_step=updates)) for view in made.ranks)
+    ddp = DdpExchange(
+        late=None, loss_s=0.0, backward_s={}, exposed_s=0.01, per_step=1.0, sent_bytes=40_000_000, buckets=2, times=8
+    )
+    (said,) = RULE.check(replace(made, ranks=views, ddp=ddp), [])
+    first = said.advice[0]
+    assert ("model.no_sync()" in first.text and "micro-batches" in first.text) is told
+    assert any(one.name == "exchanges for one update" for one in said.evidence) is told
+    if told:
+        assert first.predicted_gain_pct == pytest.approx(100 * (1 / (1 - 0.4 * 7 / 8) - 1), rel=0.02)
+        assert "instead of 8" in first.text
+    assert ("Exchange half as often" in " ".join(advice.text for advice in said.advice)) is not told
+    for advice in said.advice:
+        check_fix(advice.fix)
+    elsewhere = replace(made, ranks=views, ddp=replace(ddp, sent_bytes=400_000_000))  # what is sent is no gradients
+    assert "micro-batches" not in RULE.check(elsewhere, [])[0].advice[0].text

@@ -33,12 +33,12 @@ def view(rank: int, mean_s: Mapping[str, float], ddp: Sequence[DdpTimes] = (), s
     return RankView(rank=rank, header=header, steps=steps, ledger=ledger, ended="end", ddp=ddp)
 
 
-def times(backward_s: float, exposed_s: float) -> list[DdpTimes]:
+def times(backward_s: float, exposed_s: float, batches: int = 1) -> list[DdpTimes]:
     return [
         DdpTimes(
             time_s=float(i),
             iteration=100 * i,
-            step=100 * i + 10,
+            step=batches * 100 * i + 10,
             backward_s=backward_s,
             exchange_s=exposed_s,
             overlap_s=0.0,
@@ -124,7 +124,7 @@ def test_accumulated_gradients_are_exchanged_more_rarely() -> None:
     ]
     views = [
         RankView(rank=s.rank, header=view(s.rank, BACKWARD).header, steps=s, ledger=view(s.rank, BACKWARD).ledger,
-                 ended="end", ddp=times(0.010, 0.030))
+                 ended="end", ddp=times(0.010, 0.030, batches=4))
         for s in steps
     ]  # fmt: skip
     (found,) = CommunicationBound(warn_pct=10.0).check(assemble(views), ())

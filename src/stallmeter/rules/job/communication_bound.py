@@ -8,7 +8,7 @@ the end of the exchange, bytes and collectives in a step, and the bandwidth of t
 Where it does not note their end (gloo), or notes nothing, the time is DDP's own: it times one exchange in a hundred.
 What the program calls itself may take more: the share of a step in which looks at the training thread's stack find it
 in such a collective, without waits for late ranks that other rules tell of. What overlaps with the backward pass is not
-counted.
+counted. Where DDP counts an exchange in each of the micro-batches that an update is made of, all but one are in vain.
 
 **Advice.** Exchange less often (accumulate gradients), less (bf16 compression), or in larger pieces (bucket size);
 check that the fast network is used.
@@ -30,6 +30,7 @@ from typing import ClassVar
 
 from ...ranks.code import CALLS
 from ...ranks.job import Job
+from ...ranks.steps import updates_per_step
 from ...records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..rule import threshold
 from .gain import job_gain
@@ -37,6 +38,12 @@ from .losses import Loss
 from .rank_imbalance import RankImbalance
 from .straggler import Straggler, own_work_s
 from .words import time
+
+IN_VAIN = 1.5
+"""Exchanges for one update from which on some are in vain; our choice, between one and two."""
+
+ACCUMULATES = 0.75
+"""Updates in a step up to which gradients are accumulated; our choice, between one in two steps and one in each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +75,7 @@ class CommunicationBound:
         # What lies between epochs, or before and after the steps, has no exchange.
         lost_s = share * job.training_s if merged is None else per_step_s * merged.steps * merged.scale
         lost_s = min(lost_s, share * job.training_s)
-        # Half of it is what exchanging half as often, or half as much, can win.
-        gain_pct, interval_pct = job_gain(job, lost_s / 2.0)
+        in_vain = None if found.in_own_calls else _exchanges_per_update(job)
         return [
             Diagnosis(
                 rule=self.id,
@@ -86,16 +92,11 @@ class CommunicationBound:
                     Evidence("exchanged by a rank in a step", found.bytes_per_step, "bytes"),
                     Evidence("collectives in a step", found.per_step, "collectives"),
                     Evidence("bandwidth of the algorithm", bandwidth, "bytes/s"),
+                    *(() if in_vain is None else (Evidence("exchanges for one update", in_vain, "exchanges"),)),
                 ),
                 advice=(
                     *((_called_less(job, lost_s),) if found.in_own_calls else ()),
-                    Advice.of(
-                        "Exchange half as often: accumulate_grad_batches=2, in a plain loop model.no_sync().",
-                        expect="Half the exchanges for the same samples.",
-                        limit="The effective batch doubles: the learning rate may need a change.",
-                        gain_pct=gain_pct,
-                        interval_pct=interval_pct,
-                    ),
+                    _half_as_often(job, lost_s) if in_vain is None else _once_an_update(job, lost_s, in_vain),
                     Advice.of(
                         "Halve the bytes: register DDP's bf16_compress_hook.",
                         limit="Gradients are rounded to bfloat16 on the way.",
@@ -114,6 +115,44 @@ def _of_what(found: _Exchange) -> str:
     if found.in_own_calls:
         return "Collectives that the program calls itself"
     return "After the last rank's arrival the exchange"
+
+
+def _exchanges_per_update(job: Job) -> float | None:
+    """Return how often DDP exchanges all gradients for one update of the weights; None where once, or not known.
+
+    Both DDP and the flight recorder must say so: a model that is called twice in a step counts two of DDP's iterations,
+    and a second model has bytes of its own.
+    """
+    updates = next((found for view in job.ranks if (found := updates_per_step(view.steps))), None)
+    if job.ddp is None or job.exchanges is None or not job.ddp.sent_bytes or updates is None or updates > ACCUMULATES:
+        return None
+    per_step = min(job.ddp.per_step, job.exchanges.bytes_per_step / job.ddp.sent_bytes)
+    return per_step / updates if per_step / updates >= IN_VAIN else None
+
+
+def _half_as_often(job: Job, lost_s: float) -> Advice:
+    # Half of it is what exchanging half as often, or half as much, can win.
+    gain_pct, interval_pct = job_gain(job, lost_s / 2.0)
+    return Advice.of(
+        "Exchange half as often: accumulate_grad_batches=2, in a plain loop model.no_sync().",
+        expect="Half the exchanges for the same samples.",
+        limit="The effective batch doubles: the learning rate may need a change.",
+        gain_pct=gain_pct,
+        interval_pct=interval_pct,
+    )
+
+
+def _once_an_update(job: Job, lost_s: float, exchanges: float) -> Advice:
+    saved_s = lost_s * (1.0 - 1.0 / exchanges)
+    # Copies, CPUs and waits for each other that go with each exchange are not in its time.
+    gain_pct, interval_pct = job_gain(job, saved_s, most_s=2.0 * saved_s)
+    return Advice.of(
+        "Run forward and backward of all micro-batches but the last in model.no_sync().",
+        expect=f"One exchange for an update instead of {exchanges:.0f}, and the same weights.",
+        limit="The forward pass must be inside, too: DDP decides there whether it exchanges.",
+        gain_pct=gain_pct,
+        interval_pct=interval_pct,
+    )
 
 
 def _called_less(job: Job, saved_s: float) -> Advice:
