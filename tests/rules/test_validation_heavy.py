@@ -35,9 +35,13 @@ def test_critical():
 
 
 def test_threshold():
-    """It fires at the threshold and is silent just below it."""
-    assert fires(ValidationHeavy(), part(25.0))
-    assert silent(ValidationHeavy(), part(24.9))
+    """It warns from a quarter on, and informs as long as what is beyond a tenth is worth 5 %."""
+    assert fires(ValidationHeavy(), part(25.0)).severity is Severity.WARNING
+    told = fires(ValidationHeavy(), part(24.9))
+    assert told.severity is Severity.INFO
+    assert told.time_lost_s == pytest.approx(14.9)
+    assert fires(ValidationHeavy(), part(15.0)).severity is Severity.INFO
+    assert silent(ValidationHeavy(), part(14.9))
 
 
 def test_short_runs():
@@ -54,7 +58,8 @@ def test_abstains():
 
 def test_user_thresholds():
     """The user's thresholds count, and can never lead to a negative loss."""
-    assert silent(ValidationHeavy(warn_pct=31.0), part(30.0))
+    assert fires(ValidationHeavy(warn_pct=31.0), part(30.0)).severity is Severity.INFO
+    assert silent(ValidationHeavy(warn_pct=32.0, info_pct=31.0), part(30.0))
     assert fires(ValidationHeavy(usual_pct=0.0), part(30.0)).time_lost_s == 30.0
     assert fires(ValidationHeavy(warn_pct=5.0, usual_pct=50.0, min_lost_s=0.0), run(validation=20.0)).time_lost_s == 0.0
 

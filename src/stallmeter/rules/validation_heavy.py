@@ -34,7 +34,7 @@ from .rule import threshold
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationHeavy:
-    """Fires when validation takes much more of the training time than it usually needs."""
+    """Fires when validation takes much more of the training time than it usually needs; below a quarter it informs."""
 
     id: ClassVar[str] = "validation-heavy"
     title: ClassVar[str] = "Validation takes a large part of the run"
@@ -42,6 +42,7 @@ class ValidationHeavy:
     needs: ClassVar[tuple[str, ...]] = ("ledger.training_s", "ledger.wall_s")
     optional: ClassVar[tuple[str, ...]] = ("facts.framework", "spent.validation_parts_s")
 
+    info_pct: float = threshold(15.0, "%", "benchmarks/faults: what it takes beyond a usual tenth is worth 5 %")
     warn_pct: float = threshold(25.0, "%", "our choice: a quarter of the time teaches the model nothing")
     critical_pct: float = threshold(50.0, "%", "our choice: more time goes into validation than into training")
     usual_pct: float = threshold(10.0, "%", "our choice: what a validation set of a tenth of the data costs")
@@ -52,7 +53,7 @@ class ValidationHeavy:
         """Compare the share of validation with the thresholds."""
         spent_s = window.spent.bucket_s("validation")
         share = None if spent_s is None else window.ledger.training_share_pct(spent_s)
-        if spent_s is None or not share or share < self.warn_pct:
+        if spent_s is None or not share or share < min(self.info_pct, self.warn_pct):
             return None
         lost_s = spent_s * max(0.0, 1.0 - self.usual_pct / share)
         if lost_s < self.min_lost_s:
@@ -64,7 +65,7 @@ class ValidationHeavy:
         loads = start_s + wait_s >= self.loader_pct / 100.0 * spent_s
         return Diagnosis(
             rule=self.id,
-            severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,
+            severity=self._severity(share),
             title=self.title,
             summary=f"Validation took {spent_s:.1f} s, {share:.0f} % of the training time"
             + (f", {_said(start_s, wait_s)}" if loads else "")
@@ -104,6 +105,11 @@ class ValidationHeavy:
                 Advice.of("Double the batch size of validation.", limit="It fits mostly: no gradients are kept."),
             ),
         )
+
+    def _severity(self, share_pct: float) -> Severity:
+        if share_pct < self.warn_pct:
+            return Severity.INFO
+        return Severity.CRITICAL if share_pct >= self.critical_pct else Severity.WARNING
 
 
 _START, _WAIT = "starting its workers", "waiting for its data"

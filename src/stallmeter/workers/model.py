@@ -21,9 +21,9 @@ measurements behind it, `benchmarks/workers` compares it with exhaustive sweeps.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from itertools import count, islice, takewhile
+from itertools import count, islice
 
 from ..errors import SettingError
 
@@ -45,6 +45,9 @@ NOISE = 0.03
 
 NEAR_BEST = 0.02
 """The smallest number of workers this close to the best prediction is taken: each worker costs memory and start-up."""
+
+FIRST_REACH = 4
+"""So many workers are compared with none, with one and with two."""
 
 HEADROOM = 0.1
 """Workers are counted as if they took this much longer: being one short costs time, one too many costs memory."""
@@ -222,7 +225,7 @@ def predict_step_times_s(costs: LoaderCosts, limits: Limits, most: int) -> list[
 
 
 def best_workers(costs: LoaderCosts, limits: Limits) -> Forecast:
-    """Return the smallest number of workers within 2 % of the best prediction, inside the memory caps.
+    """Return the smallest number of workers within 2 % of the best prediction of twice as many, inside the memory caps.
 
     Says what is best for the loader as a machine; `advise` also asks whether it may and should be changed.
     """
@@ -234,13 +237,26 @@ def best_workers(costs: LoaderCosts, limits: Limits) -> Forecast:
         free_s = max(costs.ready_step_s, _floor_s(costs, limits, workers, 1 + HEADROOM)) + start_s(costs, workers)
         if workers and step_s <= free_s:
             break
-    best = min(times)
-    chosen = len(list(takewhile(lambda s: s > best * (1 + NEAR_BEST), times)))
+    chosen = _nearest(times)
     return Forecast(
         workers=chosen,
         step_time_s=predict_step_time_s(costs, limits, chosen),
         limited_by=binding(costs, limits, chosen, by if chosen == cap else ""),
     )
+
+
+def _nearest(times: Sequence[float]) -> int:
+    """Return the number of workers from which on twice as many are no more than 2 % faster, from their step times.
+
+    Far more workers win a little more in the model, whose queue they fill before the first step; none of that was seen.
+    """
+    chosen = 0
+    while True:
+        ahead = times[chosen : max(FIRST_REACH, 2 * chosen) + 1]
+        limit_s = min(ahead) * (1 + NEAR_BEST)
+        if times[chosen] <= limit_s:
+            return chosen
+        chosen += next(more for more, step_s in enumerate(ahead) if step_s <= limit_s)
 
 
 def advise_prefetch(costs: LoaderCosts, limits: Limits, workers: int) -> PrefetchAdvice | None:
