@@ -324,8 +324,7 @@ def unpacked(text: bytes) -> Any:
 
 
 def _place(place: Place) -> tuple[str | float | None, ...]:
-    names = (name and name[-_TEXT:] for name in (place.file, place.function, place.call))
-    file, function, call = names
+    file, function, call = (name and name[-_TEXT:] for name in (place.file, place.function, place.call))
     return file, function, place.line, float(f"{place.share:.3g}"), call
 
 

@@ -44,7 +44,7 @@ class SlowBatches:
         "loader.num_workers",
         "steps.work_s",
     )
-    optional: ClassVar[tuple[str, ...]] = ("ledger.training_s",)
+    optional: ClassVar[tuple[str, ...]] = ("ledger.training_s", "loader.info")
     family: ClassVar[str] = "input"
     cure: ClassVar[str] = "more workers"
 
@@ -97,10 +97,7 @@ class SlowBatches:
                     interval_pct=predicted.interval_pct(gain, eased=True, whole=True),
                 ),
                 _deeper_queue(predicted),
-                Advice.of(
-                    "Set in_order=False in the DataLoader (torch 2.6 and later).",
-                    limit="Only where the order of samples does not matter.",
-                ),
+                *((_IN_ANY_ORDER,) if (window.loader.num_workers or 0) > 1 else ()),
             ),
         )
 
@@ -108,28 +105,35 @@ class SlowBatches:
         """Return what late batches hold up: those behind them, or a loop whose one worker is fast enough else."""
         workers, service, work = window.loader.num_workers or 0, window.workers.service_s, window.steps.work_s
         if workers > 1:
-            blocked = window.queue.blocked_wait_share or 0.0
-            return (
-                None
-                if blocked < self.blocked_share
-                else _HeldUp(
-                    blocked,
-                    self.title,
-                    f"{100 * blocked:.0f} % of the data wait was for a late batch while others were ready",
-                    Evidence(
-                        "share of the wait behind a late batch", blocked, "1", self.blocked_share, "benchmarks/faults"
-                    ),
-                )
-            )
-        if not workers or service is None or work is None or service.mean >= work.mean:
+            return self._behind(window.queue.blocked_wait_share or 0.0)
+        if not workers or service is None or work is None:
             return None
-        top = window.queue.top_wait_share or 0.0
+        info, top = window.loader.info, window.queue.top_wait_share or 0.0
+        each_s = service.mean * ((info and info.batches_per_step) or 1.0)
+        if each_s >= work.mean:
+            return None
         return _HeldUp(
             top,
             "A few slow batches hold up the loop",
             f"{100 * top:.0f} % of the data wait was in a tenth of the steps, and on average the worker is fast enough",
-            Evidence("a worker's time for a batch, mean", service.mean, "s", work.mean, "the steps' own work"),
+            Evidence("a worker's time for a step's batches, mean", each_s, "s", work.mean, "the steps' own work"),
         )
+
+    def _behind(self, blocked: float) -> _HeldUp | None:
+        if blocked < self.blocked_share:
+            return None
+        return _HeldUp(
+            blocked,
+            self.title,
+            f"{100 * blocked:.0f} % of the data wait was for a late batch while others were ready",
+            Evidence("share of the wait behind a late batch", blocked, "1", self.blocked_share, "benchmarks/faults"),
+        )
+
+
+_IN_ANY_ORDER = Advice.of(
+    "Set in_order=False in the DataLoader (torch 2.6 and later).",
+    limit="Only where the order of samples does not matter.",
+)
 
 
 class _HeldUp(NamedTuple):
