@@ -163,6 +163,7 @@ bench-lines: $(STAMP)
 bench-ranks: $(STAMP)
 	$(BIN)/python -m benchmarks.ranks $(ARGS)
 	$(BIN)/python -m benchmarks.ranks.scale
+	$(BIN)/python -m benchmarks.ranks.killed
 
 # The same faults in the loops of six frameworks and in Lightning; a folder keeps what was run (ARGS='--loops keras').
 bench-loops: $(ECOSYSTEM)/.installed

@@ -18,8 +18,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -68,16 +68,9 @@ def run(each: Draw, folder: Path) -> bool:
     folder.mkdir(parents=True)
     times = {}
     for name in ("planted", "removed"):
-        request = {
-            **asdict(each),
-            "planted": name == "planted",
-            "recording": str(folder / name),
-            "scratch": str(folder / "scratch"),
-            "result": str(folder / f"{name}.json"),
-        }
-        path = folder / f"{name}.request.json"
-        path.write_text(json.dumps(request))
-        launch(each, path, folder / f"{name}.log")
+        request = write_request(each, folder, name, planted=name == "planted")
+        with started(each, request, folder / f"{name}.log"):
+            pass
         ends = [json.loads(p.read_text())["loop_s"] for p in sorted(folder.glob(f"{name}.json.*"))]
         if len(ends) != 2:
             return False
@@ -87,28 +80,41 @@ def run(each: Draw, folder: Path) -> bool:
     return True
 
 
-def command_of(each: Draw, request: Path) -> tuple[list[str], dict[str, str]]:
-    """Return the command that starts both ranks, and its environment."""
+def write_request(each: Draw, folder: Path, name: str, **more: object) -> Path:
+    """Write what a training is to do: its recording is the folder of that name, and its result lies beside it."""
+    request = {
+        **asdict(each),
+        "recording": str(folder / name),
+        "scratch": str(folder / "scratch"),
+        "result": str(folder / f"{name}.json"),
+        **more,
+    }
+    path = folder / f"{name}.request.json"
+    path.write_text(json.dumps(request))
+    return path
+
+
+@contextmanager
+def started(each: Draw, request: Path, log: Path) -> Iterator[None]:
+    """Both ranks train inside, and are waited for at the end."""
     python = [sys.executable, "-W", "ignore"]
     command = [*python, str(PROGRAM), str(request)]
     if each.launcher == "plain":
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
         command = [*python, *torchrun, str(PROGRAM), str(request)]
-    return command, {**os.environ, "OMP_NUM_THREADS": "1"}
-
-
-def launch(each: Draw, request: Path, log: Path) -> None:
-    """Start both ranks and wait for them."""
-    command, environment = command_of(each, request)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with log.open("w") as out:
         process = subprocess.Popen(
             command, stdout=out, stderr=out, env=environment, cwd=log.parent, start_new_session=True
         )
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(PATIENCE_S)
-        with suppress(ProcessLookupError):  # a rank that hangs, or is left behind
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        try:
+            yield
+        finally:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(PATIENCE_S)
+            with suppress(ProcessLookupError):  # a rank that hangs, or is left behind
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 @dataclass(frozen=True, slots=True)

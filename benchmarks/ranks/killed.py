@@ -10,20 +10,18 @@ outlives rank 0 where its launcher kills that, too.
 from __future__ import annotations
 
 import argparse
-import json
 import re
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 from stallmeter.ranks.job import read_job
 from stallmeter.report.job.endings import silent_lines
 
-from .__main__ import command_of
+from .__main__ import started, write_request
 from .draws import LAUNCHERS, Draw, draw
 
 PATIENCE_S = 60.0
@@ -66,37 +64,23 @@ class Death:
 def run(each: Draw, folder: Path) -> Death:
     """Train, kill, and look until both are known."""
     folder.mkdir(parents=True)
-    request = {
-        **asdict(each),
-        "planted": False,
-        "recording": str(folder / "recording"),
-        "scratch": str(folder / "scratch"),
-        "result": str(folder / "result.json"),
-        "killed_at": each.steps // 2,
-    }
-    path = folder / "request.json"
-    path.write_text(json.dumps(request))
-    command, environment = command_of(each, path)
-    with (folder / "log").open("w") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, cwd=folder, start_new_session=True)
+    request = write_request(each, folder, "recording", planted=False, killed_at=each.steps // 2)
+    recordings, killed = folder / "recording", folder / "recording.json.killed"
     asked_s: float | None = None
     written_s: float | None = None
     said = ""
-    try:
+    with started(each, request, folder / "log"):
         until_s = time.monotonic() + PATIENCE_S
         while time.monotonic() < until_s and None in (asked_s, written_s):
             time.sleep(0.02)
-            killed = folder / "result.json.killed"
             if not killed.exists() or not killed.read_text():
                 continue
             killed_s = float(killed.read_text())
-            if asked_s is None and _asked(folder / "recording"):
+            if asked_s is None and _asked(recordings):
                 asked_s = round(time.time() - killed_s, 2)
-            for report in (folder / "recording").glob("*/report.md") if written_s is None else ():
+            for report in recordings.glob("*/report.md") if written_s is None else ():
                 said = naming(report.read_text().splitlines())
                 written_s = round(report.stat().st_mtime - killed_s, 2) if said else None
-    finally:
-        process.wait(PATIENCE_S)
     return Death(asked_s=asked_s, written_s=written_s, said=said)
 
 

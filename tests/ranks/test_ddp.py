@@ -6,6 +6,7 @@ import os
 import random
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,14 @@ def test_gradients_that_are_exchanged_with_each_of_the_batches_of_an_update() ->
     in_vain = job(times(lambda _: 0.03), times(lambda _: 0.001), updates_every=4)
     assert in_vain is not None
     assert in_vain.per_step == 1.0
+
+
+def test_a_model_that_is_called_twice_for_one_update_exchanges_once() -> None:
+    """DDP counts each call of the model."""
+    twice = [replace(one, iteration=2 * one.iteration) for one in times(lambda _: 0.03)]
+    found = job(twice, twice)
+    assert found is not None
+    assert found.per_step == 1.0
 
 
 @pytest.mark.parametrize(("batches", "per_step"), [(1, 1.0), (2, 0.5), (4, 0.25), (8, 0.125)])

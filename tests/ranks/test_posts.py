@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stallmeter.ranks import posts
-from stallmeter.ranks.code import Place
 from stallmeter.ranks.job import RankView, assemble
 from stallmeter.ranks.posts import (
     BYTES_PER_MIN,
@@ -29,7 +28,7 @@ from stallmeter.ranks.posts import (
 from stallmeter.ranks.steps import with_starts
 from stallmeter.recording import Header
 from stallmeter.records import Arrivals, LedgerRecord, StepRecord
-from stallmeter.records.diagnosis import Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
+from stallmeter.records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity, Verdict, WorkerAdvice
 from stallmeter.records.rows import ROW
 
 from .synthetic import Program, always, late, records, train
@@ -200,10 +199,10 @@ def test_where_a_rank_stands() -> None:
 
 
 def test_where_in_the_code_a_rank_works() -> None:
-    places = [Place("train.py", "Net.forward", 12, 0.71234), Place("watch.py", "look", 3, 0.2, "torch.svd")]
+    places = [Location("train.py", 12, "Net.forward", 71.234), Location("watch.py", 3, "look", 20.0, "torch.svd")]
     text = encode_post(HEADER, LEDGER, None, some_steps(20), facts={}, places=places)
     found = decode_post(text)
-    assert list(found.places) == [replace(places[0], share=0.712), places[1]]
+    assert list(found.places) == [replace(places[0], share_pct=71.2), places[1]]
     assert list(view_of_steps(HEADER, LEDGER, None, [], facts={}, places=places).places) == places
     assert joined(found, posted(20, 20), 1000).places == found.places
     long = [replace(places[0], function="f" * 5000)] * 8

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from ..records import CodeLook
 from ..records.code import STEPS
+from ..records.diagnosis import Location
 
 CALLS = "collectives that it calls itself, share of a step's work, 1"
 """A fact about a rank; what is waited for late ranks is part of it."""
@@ -18,26 +18,7 @@ _LEAST_LOOKS = 50
 """Fewer do not tell a share to a tenth."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A function in which a rank's steps do a part of their own work."""
-
-    file: str
-    function: str
-    line: int
-    """Where it spends the most."""
-    share: float
-    """Of the steps' own work, 0 to 1."""
-    call: str | None = None
-    """The library call beneath it that took the most; None where it is the function itself."""
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """What is the same on all ranks; lines may differ."""
-        return self.file, self.function
-
-
-def places_of(looks: Iterable[object]) -> tuple[Place, ...]:
+def places_of(looks: Iterable[object]) -> tuple[Location, ...]:
     """Return in which functions a rank's steps do their own work, the largest first; none where nobody looked.
 
     Args:
@@ -46,10 +27,7 @@ def places_of(looks: Iterable[object]) -> tuple[Place, ...]:
     newest = _newest(looks)
     if newest is None:
         return ()
-    return tuple(
-        Place(s.file, s.function, s.line, s.wall_s / newest.wall_s, next(iter(s.calls), None))
-        for s in newest.spots[:MOST_PLACES]
-    )
+    return tuple(Location.of(spot, 100.0 * spot.wall_s / newest.wall_s) for spot in newest.spots[:MOST_PLACES])
 
 
 def calls_of(looks: Iterable[object]) -> dict[str, float]:

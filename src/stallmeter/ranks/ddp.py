@@ -98,10 +98,13 @@ def _late(exposed: Mapping[int, Sequence[float]]) -> tuple[int | None, float]:
 
 
 def _per_step(steps: RankSteps, times: Sequence[DdpTimes]) -> float:
-    """Return exchanges in a step: by the weight updates where the loop counts them, else by DDP's own count."""
+    """Return exchanges in a step: by the weight updates where the loop counts them, else by DDP's own count.
+
+    Where DDP counts one in each step, gradients are not accumulated, however rare the updates are.
+    """
     # DDP's count is of the last hundred: the largest quotient is the least wrong, and no larger than the truth.
     ratio = max((t.iteration / t.step for t in times if t.step), default=1.0)
     updates = updates_per_step(steps)
-    if updates is not None and ratio < EACH:
-        return updates
+    if updates is not None:
+        return max(1.0, updates) if ratio > EACH else updates
     return float(max(1, round(ratio))) if ratio > EACH else 1.0 / max(1, round(1.0 / ratio))

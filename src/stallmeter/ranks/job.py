@@ -29,12 +29,12 @@ from ..records import (
     StepRecord,
     WorkerBatch,
 )
-from ..records.diagnosis import Verdict
+from ..records.diagnosis import Location, Verdict
 from ..records.rows import is_kept
 from ..records.steps import END
 from .arrivals import Exchanges, late_in_exchanges, steps_apart
 from .between import shares_between, tail_s
-from .code import Place, calls_of, places_of
+from .code import calls_of, places_of
 from .ddp import DdpExchange, ddp_exchange
 from .merge import Merged, merge
 from .steps import COLUMNS, RankSteps, rank_steps
@@ -87,7 +87,7 @@ class RankView:
     loader: LoaderInfo | None = None
     facts: Mapping[str, float] = field(default_factory=dict)
     """Medians of what was sampled beside the loop, by words that name value and unit."""
-    places: Sequence[Place] = ()
+    places: Sequence[Location] = ()
     """Functions in which its steps do their own work, the largest first; none where nobody looked."""
     ended: str | None = None
     """Why its run ended; None when it goes on or was killed."""

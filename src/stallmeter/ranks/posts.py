@@ -17,10 +17,9 @@ from typing import Any, TypeVar
 
 from ..recording import Header, decode, encode
 from ..records import Arrivals, DdpTimes, LedgerRecord, StepRecord
-from ..records.diagnosis import Advice, Diagnosis, Severity, Verdict, WorkerAdvice
+from ..records.diagnosis import Advice, Diagnosis, Location, Severity, Verdict, WorkerAdvice
 from ..records.rows import ROW, is_kept
 from ..records.steps import BUCKETS
-from .code import Place
 from .job import GPU_FACTS, HOST_FACTS, SUPPLY, RankView
 from .steps import PHASES, RankSteps, with_starts
 
@@ -128,7 +127,7 @@ def encode_post(
     steps: Sequence[StepRecord],
     *,
     facts: Mapping[str, float],
-    places: Sequence[Place] = (),
+    places: Sequence[Location] = (),
     arrivals: Sequence[Arrivals] = (),
     ddp: Sequence[DdpTimes] = (),
     ended: str | None = None,
@@ -207,7 +206,7 @@ def decode_post(text: bytes) -> RankView:
             ledger=ledger,
             verdict=verdict if isinstance(verdict, Verdict) else None,
             facts={str(name): float(value) for name, value in whole.get("facts", {}).items()},
-            places=[Place(*place) for place in whole.get("places", ())],
+            places=[Location(*place) for place in whole.get("places", ())],
             ended=whole.get("ended"),
             standing=whole.get("standing"),
             arrivals=arrivals,
@@ -286,7 +285,7 @@ def view_of_steps(
     steps: Sequence[StepRecord],
     *,
     facts: Mapping[str, float],
-    places: Sequence[Place] = (),
+    places: Sequence[Location] = (),
     arrivals: Sequence[Arrivals] = (),
     ddp: Sequence[DdpTimes] = (),
     ended: str | None = None,
@@ -323,9 +322,9 @@ def unpacked(text: bytes) -> Any:
     return whole
 
 
-def _place(place: Place) -> tuple[str | float | None, ...]:
+def _place(place: Location) -> tuple[str | float | None, ...]:
     file, function, call = (name and name[-_TEXT:] for name in (place.file, place.function, place.call))
-    return file, function, place.line, float(f"{place.share:.3g}"), call
+    return file, place.line, function, float(f"{place.share_pct:.3g}"), call
 
 
 def _packed(whole: Mapping[str, Any]) -> bytes:

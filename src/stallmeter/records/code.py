@@ -49,6 +49,15 @@ SENDS_OBJECTS = ("_object", "_object_list")
 pickle."""
 
 
+LAMBDA = "<lambda>"
+"""End of the name of a function without one."""
+
+
+def function_key(file: str, function: str, line: int) -> tuple[str, ...]:
+    """Return what tells a function from others: file and name, and of one without a name its line."""
+    return (file, function, str(line)) if function.endswith(LAMBDA) else (file, function)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeSpot:
     """One function in which time was spent, library calls beneath it included.
@@ -77,9 +86,8 @@ class CodeSpot:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What tells it from other functions; lambdas of one function are told by their lines alone."""
-        line = (str(self.line),) if self.function.endswith("<lambda>") else ()
-        return (self.file, self.function, *line)
+        """What tells it from other functions."""
+        return function_key(self.file, self.function, self.line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from .code import CodeSpot, function_key
+
 SURE = 0.6
 """A primary cause with less confidence than this is shown as probable, with the runner-up beside it."""
 
@@ -106,6 +108,16 @@ class Location:
     """Of the time that was looked at."""
     call: str | None = None
     """The library call beneath it that took the most; None where it is the function itself."""
+
+    @classmethod
+    def of(cls, spot: CodeSpot, share_pct: float) -> Location:
+        """Return the place of a function that a look saw, with its share of what was looked at, in percent."""
+        return cls(spot.file, spot.line, spot.function, share_pct, next(iter(spot.calls), None))
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What tells its function from others, on all ranks alike."""
+        return function_key(self.file, self.function, self.line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,11 +39,9 @@ def located(diagnosis: Diagnosis, window: Window) -> Diagnosis:
     share_pct = 100.0 * spot.wall_s / look.wall_s
     if share_pct < LEAST_PCT or (look.method == SAMPLES and look.seen < LEAST_SAMPLES):
         return diagnosis
-    call = spot.calls[0] if spot.calls else None
     if diagnosis.rule == "slow-batches":
         diagnosis = replace(diagnosis, evidence=(*diagnosis.evidence, *_slow_items(look)))
-    place = Location(file=spot.file, line=spot.line, function=spot.function, share_pct=share_pct, call=call)
-    return replace(diagnosis, location=place, evidence=(*diagnosis.evidence, *_evidence(look)))
+    return replace(diagnosis, location=Location.of(spot, share_pct), evidence=(*diagnosis.evidence, *_evidence(look)))
 
 
 def _spot(diagnosis: Diagnosis, look: CodeLook) -> CodeSpot:

@@ -154,7 +154,7 @@ class SlowFunction:
             share_pct=(window.ledger.share_pct(lost_s) or 0.0) if warns else 0.0,
             confidence=0.8,
             culprit=spot.function,
-            location=_location(found),
+            location=Location.of(spot, found.share_of_steps_pct),
             evidence=(
                 Evidence("function beside the model, share of training time", share, "%", self.warn_pct, "our choice"),
                 Evidence("samples of the training thread's stack in it", float(found.samples), "samples"),
@@ -179,7 +179,7 @@ class SlowFunction:
             share_pct=window.ledger.share_pct(lost_s) or 0.0,
             confidence=0.7,
             culprit=spot.within or spot.function,
-            location=_location(found),
+            location=Location.of(spot, found.share_of_steps_pct),
             evidence=(
                 Evidence("function and its gradients, share of training time", share, "%", self.warn_pct, "our choice"),
                 Evidence("function", found.seconds, "s"),
@@ -224,11 +224,6 @@ class SlowFunction:
 def _gradients_s(one: BesideModel) -> float:
     """Return what the gradients of a loss take, shared out as what they are computed of: of small operations, each."""
     return one.gradients_s * one.seconds / (one.seconds + one.model_s)
-
-
-def _location(found: BesideModel) -> Location:
-    spot = found.spot
-    return Location(spot.file, spot.line, spot.function, found.share_of_steps_pct, next(iter(spot.calls), None))
 
 
 def _named(spot: CodeSpot) -> str:

@@ -231,18 +231,23 @@ def best_workers(costs: LoaderCosts, limits: Limits) -> Forecast:
     """
     cap, by = worker_cap(costs, limits)
     times: list[float] = []
+    chosen = 0
     for step_s in islice(_step_times_s(costs, limits, 1 + HEADROOM), cap + 1):
         times.append(step_s)
         workers = len(times) - 1
         free_s = max(costs.ready_step_s, _floor_s(costs, limits, workers, 1 + HEADROOM)) + start_s(costs, workers)
-        if workers and step_s <= free_s:
+        chosen = _nearest(times)
+        if (workers and step_s <= free_s) or workers >= _reach(chosen):  # what follows would change nothing
             break
-    chosen = _nearest(times)
     return Forecast(
         workers=chosen,
         step_time_s=predict_step_time_s(costs, limits, chosen),
         limited_by=binding(costs, limits, chosen, by if chosen == cap else ""),
     )
+
+
+def _reach(workers: int) -> int:
+    return max(FIRST_REACH, 2 * workers)
 
 
 def _nearest(times: Sequence[float]) -> int:
@@ -252,7 +257,7 @@ def _nearest(times: Sequence[float]) -> int:
     """
     chosen = 0
     while True:
-        ahead = times[chosen : max(FIRST_REACH, 2 * chosen) + 1]
+        ahead = times[chosen : _reach(chosen) + 1]
         limit_s = min(ahead) * (1 + NEAR_BEST)
         if times[chosen] <= limit_s:
             return chosen

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from stallmeter.ranks.code import Place
 from stallmeter.records.diagnosis import Location, Severity, Verdict
 from stallmeter.rules.job.losses import losses
 from stallmeter.rules.job.straggler import Straggler
@@ -149,11 +148,11 @@ def test_the_late_rank_says_itself_where_in_the_code_its_work_is():
     assert unplaced.location is None
 
 
-WATCH = Place("watch.py", "Watch.look", 23, 0.4, "torch.linalg.svdvals")
-MODEL = Place("net.py", "Net.forward", 45, 0.5)
+WATCH = Location("watch.py", 23, "Watch.look", 40.0, "torch.linalg.svdvals")
+MODEL = Location("net.py", 45, "Net.forward", 50.0)
 
 
-def looked_at(*places: tuple[Place, ...]):
+def looked_at(*places: tuple[Location, ...]):
     """A rank 1 that is late by 20 ms of its 35, and what looks have seen of each rank."""
     made = job(late(1, "forward", 0.02), ranks=len(places))
     return replace(made, ranks=tuple(replace(v, places=p) for v, p in zip(made.ranks, places, strict=True)))
@@ -161,18 +160,18 @@ def looked_at(*places: tuple[Place, ...]):
 
 def test_the_place_is_what_the_late_rank_does_beyond_the_others():
     """Most of its time is in the model, and so is theirs."""
-    others = (replace(MODEL, share=0.6),)
+    others = (replace(MODEL, share_pct=60.0),)
     (said,) = found(looked_at(others, (MODEL, WATCH), others))
-    assert said.location == Location("watch.py", 23, "Watch.look", 40.0, "torch.linalg.svdvals")
+    assert said.location == WATCH
 
 
 def test_a_rank_that_is_slower_everywhere_is_slow_where_most_is_done():
-    (said,) = found(looked_at((replace(MODEL, share=0.4),), (replace(MODEL, share=0.9),)))
+    (said,) = found(looked_at((replace(MODEL, share_pct=40.0),), (replace(MODEL, share_pct=90.0),)))
     assert said.location is not None
     assert said.location.function == "Net.forward"
 
 
 def test_what_all_ranks_do_alike_is_no_place():
-    alike = (replace(MODEL, share=0.9),)
+    alike = (replace(MODEL, share_pct=90.0),)
     (said,) = found(looked_at(alike, alike))
     assert said.location is None

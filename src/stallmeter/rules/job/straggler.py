@@ -25,7 +25,6 @@ slowdown is the step's time over that of ranks that are alike.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -162,19 +161,19 @@ def _beyond_others(late: RankView, others: Sequence[RankView], lost_s: float) ->
 
     What all ranks do alike makes none of them late, however long it takes.
     """
+    usual = [_spent_s(view) for view in others]
     beyond_s = {
-        key: own_work_s(late) * _share(late, key) - statistics.median(own_work_s(o) * _share(o, key) for o in others)
-        for key in {place.key for place in late.places}
+        key: spent_s - (median(theirs.get(key, 0.0) for theirs in usual) or 0.0)
+        for key, spent_s in _spent_s(late).items()
     }
     key = max(beyond_s, key=lambda key: (beyond_s[key], key))
-    if beyond_s[key] < TELLS * lost_s:
-        return None
-    place = next(place for place in late.places if place.key == key)
-    return Location(place.file, place.line, place.function, 100.0 * _share(late, key), place.call)
+    return next(place for place in late.places if place.key == key) if beyond_s[key] >= TELLS * lost_s else None
 
 
-def _share(view: RankView, key: tuple[str, str]) -> float:
-    return math.fsum(place.share for place in view.places if place.key == key)
+def _spent_s(view: RankView) -> Mapping[tuple[str, ...], float]:
+    """Return what a mean step of a rank spends in functions, seconds."""
+    own_s = own_work_s(view)
+    return {place.key: own_s * place.share_pct / 100.0 for place in view.places}
 
 
 def own_work_s(view: RankView) -> float:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...records import CodeSpot, CodeStack
+from ...records.code import LAMBDA
 from .whose import Function
 
 SPOTS = 12
@@ -32,7 +33,7 @@ LEAST_CALL = 0.1
 MACHINERY = ("torch/utils/data/_utils/fetch.py", "torch/utils/data/dataloader.py", "stallmeter/")
 """Files, or folders, of what asks the dataset for its items."""
 
-LAMBDA = ".<locals>.<lambda>"
+_INNER_LAMBDA = f".<locals>.{LAMBDA}"
 """End of the name of a function without one, which stands in another."""
 
 MOST = 0.5
@@ -125,9 +126,9 @@ def owner(stack: Sequence[Frame]) -> int | None:
     as two functions.
     """
     at = next((i for i in reversed(range(len(stack))) if stack[i].function.own), None)
-    while at is not None and stack[at].function.name.endswith(LAMBDA):
+    while at is not None and stack[at].function.name.endswith(_INNER_LAMBDA):
         function = stack[at].function
-        around = function.name.removesuffix(LAMBDA)
+        around = function.name.removesuffix(_INNER_LAMBDA)
         inside = (
             i
             for i in reversed(range(at))

@@ -18,6 +18,8 @@ from pathlib import Path, PurePath
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from ...records.code import LAMBDA
+
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 """Folders of libraries, by name: several environments may be on one path."""
 
@@ -91,7 +93,7 @@ class Whose:
         known = self._known.get(id(code))
         if known is None:
             function = self._name(code, module)
-            if function.name.endswith("<lambda>"):
+            if function.name.endswith(LAMBDA):
                 function = replace(function, lambda_line=function.first_line)
             known = self._known[id(code)] = code, function
         return known[1]
