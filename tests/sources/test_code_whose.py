@@ -208,6 +208,7 @@ def test_a_comprehension_beside_all_functions_is_part_of_the_module():
 
 def test_two_lambdas_of_one_function_are_two(tmp_path):
     source = "def recipe():\n    return [lambda x: x,\n            lambda x: [y for y in x], lambda x: x]\n"
+    (tmp_path / "timetable.py").write_text(source)  # Python 3.10 looks it up
     made = {}
     exec(compile(source, str(tmp_path / "timetable.py"), "exec"), made)
     whose = Whose([tmp_path])

@@ -5,13 +5,12 @@ Files and names are looked at; nothing is imported, and no code of the program's
 
 from __future__ import annotations
 
-import ast
 import linecache
 import os
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
@@ -19,6 +18,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ...records.code import LAMBDA
+from . import outline
 
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 """Folders of libraries, by name: several environments may be on one path."""
@@ -76,7 +76,7 @@ class Whose:
         self._standard = _standard_folders()
         # By identity: equal code in two places is two functions. The code is kept, so that no id comes again.
         self._known: dict[int, tuple[CodeType, Function]] = {}
-        self._outlines: dict[str, dict[tuple[int, str], str]] = {}
+        self._texts: dict[str, list[str]] = {}
 
     @classmethod
     def of_program(cls) -> Whose:
@@ -160,10 +160,13 @@ class Whose:
         found = getattr(code, "co_qualname", None)  # from Python 3.11 on
         if found is not None:
             return str(found)
-        outline = self._outlines.get(code.co_filename)
-        if outline is None:
-            outline = self._outlines[code.co_filename] = _outline(code.co_filename)
-        return outline.get((code.co_firstlineno, code.co_name), code.co_name)
+        text = self._texts.get(code.co_filename)
+        if text is None:
+            text = []
+            with suppress(ValueError):  # no name of a file
+                text = outline.blanked(linecache.getlines(code.co_filename))
+            self._texts[code.co_filename] = text
+        return outline.qualified(text, code.co_firstlineno, code.co_name)
 
 
 def _program_folders() -> list[Path]:
@@ -257,37 +260,3 @@ def _builtin_names(function: object) -> tuple[str, str]:
 def _module_name(kind: Any) -> str:
     found = getattr(kind, "__module__", "")
     return found if isinstance(found, str) else ""
-
-
-def _outline(path: str) -> dict[tuple[int, str], str]:
-    """Return the qualified names of a file's functions, by the line of their code and their name: Python 3.10."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(path)))
-    except (SyntaxError, ValueError, RecursionError):
-        return {}
-    return {(line, name): qualified for line, name, qualified in _functions(tree, "")}
-
-
-def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[int, str, str]]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.ClassDef):
-            yield from _functions(child, f"{prefix}{child.name}.")
-        elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            name = "<lambda>" if isinstance(child, ast.Lambda) else child.name
-            marks = [] if isinstance(child, ast.Lambda) else child.decorator_list
-            line = min([child.lineno, *(mark.lineno for mark in marks)])
-            yield line, name, f"{prefix}{name}"
-            yield from _functions(child, f"{prefix}{name}.<locals>.")
-        else:
-            inner = _COMPREHENSIONS.get(type(child))
-            if inner is not None:
-                yield child.lineno, inner, f"{prefix}{inner}"  # type: ignore[attr-defined]
-            yield from _functions(child, prefix)
-
-
-_COMPREHENSIONS = {
-    ast.ListComp: "<listcomp>",
-    ast.SetComp: "<setcomp>",
-    ast.DictComp: "<dictcomp>",
-    ast.GeneratorExp: "<genexpr>",
-}
