@@ -19,6 +19,7 @@ from ..ranks.code import calls_of, places_of
 from ..ranks.job import Job, RankView, assemble, facts_of, is_running, read_newest, supply_of
 from ..ranks.posts import MOST_DDP, MOST_READINGS, PERIOD_S, PostPace, decode_post, encode_post, joined, view_of_steps
 from ..ranks.run_folder import Channel, Channels
+from ..ranks.steps import lives_on
 from ..recording import Header, ranks
 from ..recording.tail import stands_in
 from ..records import Arrivals, DdpTimes, Event, LedgerRecord, StepRecord
@@ -260,6 +261,7 @@ class JobWatch:
             places=places_of(self._window.code.looks),
             arrivals=self._arrivals,
             ddp=list(self._ddp),
+            live_on=lives_on(self._window.loader.info),
             ended=turn.ended,
             standing=self._where_it_stands(),
             most=self._pace.most,
@@ -286,6 +288,7 @@ class JobWatch:
             places=places_of(self._window.code.looks),
             arrivals=tuple(self._arrivals),
             ddp=tuple(self._ddp),
+            live_on=lives_on(self._window.loader.info),
             ended=turn.ended,
             standing=self._where_it_stands(),
         )
@@ -371,7 +374,7 @@ class JobWatch:
                 size = sum(path.stat().st_size for path in folder.glob(f"rank{rank}.*.jsonl"))
                 if size == self._sizes.get(rank) and not last:
                     continue
-                view, settled = read_newest(folder, rank)
+                view, settled = read_newest(folder, rank, live_on=lives_on(self._window.loader.info))
             except (RecordingError, OSError):  # it is just being made
                 continue
             if is_abandoned():

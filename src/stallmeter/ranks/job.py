@@ -37,7 +37,7 @@ from .between import shares_between, tail_s
 from .code import calls_of, places_of
 from .ddp import DdpExchange, ddp_exchange
 from .merge import Merged, merge
-from .steps import COLUMNS, RankSteps, rank_steps
+from .steps import COLUMNS, RankSteps, lives_on, rank_steps
 
 MOST_STEPS = 1_500_000
 """Steps of all ranks together that are merged; of more, rows are taken evenly over the run."""
@@ -329,8 +329,14 @@ def _asked(folder: Path, view: RankView, now_s: float) -> RankView:
     return replace(view, running=running, ended=ended, standing=tail.standing)
 
 
-def read_newest(folder: Path, rank: int) -> tuple[RankView, bool]:
+def read_newest(folder: Path, rank: int, *, live_on: bool = False) -> tuple[RankView, bool]:
     """Read what a rank's recording ends with, and whether it is complete: bounded, however long it is.
+
+    Args:
+        folder: Of the run.
+        rank: Whose.
+        live_on: Whether workers live on from epoch to epoch on the rank that asks: what is told of a loader at the
+            beginning of a long recording is not read, and the ranks of a job have loaders alike.
 
     Raises:
         RecordingError: There is no recording of this rank.
@@ -339,11 +345,13 @@ def read_newest(folder: Path, rank: int) -> tuple[RankView, bool]:
     tail = read_tail(folder, rank)
     newest = tail.records[::-1]
     steps = [record for record in tail.records if isinstance(record, StepRecord) and not record.outlier]
+    loader = next((record for record in newest if isinstance(record, LoaderInfo)), None)
+    lives = live_on if loader is None else lives_on(loader)
     columns = {name: array("d", (_number(getattr(step, name)) for step in steps)) for name in COLUMNS}
     view = RankView(
         rank=rank,
         header=tail.header,
-        steps=rank_steps(rank, columns, tail.header.host),
+        steps=rank_steps(rank, columns, tail.header.host, live_on=lives),
         ledger=next((record for record in newest if isinstance(record, LedgerRecord)), None),
         verdict=next((record for record in newest if isinstance(record, Verdict)), None),
         facts=facts_of(tail.records, tail.records),
@@ -379,11 +387,10 @@ def view_of(columns: Columns, verdict: Verdict | None = None) -> RankView:
     ledger, recorded, loader = (columns.last.get(kind) for kind in _KINDS)
     ends = [e.detail for e in columns.some.get("event", ()) if isinstance(e, Event) and e.name == END]
     rank = columns.header.rank
-    live_on = isinstance(loader, LoaderInfo) and bool(loader.persistent_workers)
     return RankView(
         rank=rank,
         header=columns.header,
-        steps=rank_steps(rank, columns.steps, columns.header.host, live_on=live_on),
+        steps=rank_steps(rank, columns.steps, columns.header.host, live_on=lives_on(loader)),
         ledger=ledger if isinstance(ledger, LedgerRecord) else None,
         verdict=verdict or (recorded if isinstance(recorded, Verdict) else None),
         loader=loader if isinstance(loader, LoaderInfo) else None,

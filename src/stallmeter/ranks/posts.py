@@ -21,7 +21,7 @@ from ..records.diagnosis import Advice, Diagnosis, Location, Severity, Verdict, 
 from ..records.rows import ROW, is_kept
 from ..records.steps import BUCKETS
 from .job import GPU_FACTS, HOST_FACTS, SUPPLY, RankView
-from .steps import PHASES, RankSteps, with_starts
+from .steps import PHASES, RankSteps, starting_steps, with_starts
 
 T = TypeVar("T")
 
@@ -130,6 +130,7 @@ def encode_post(
     places: Sequence[Location] = (),
     arrivals: Sequence[Arrivals] = (),
     ddp: Sequence[DdpTimes] = (),
+    live_on: bool = False,
     ended: str | None = None,
     standing: str | None = None,
     most: int = LARGEST,
@@ -145,6 +146,7 @@ def encode_post(
         places: In the code, where its steps do their own work.
         arrivals: Its newest collectives.
         ddp: What DDP timed since the last post.
+        live_on: Whether its workers are known to live on from epoch to epoch.
         ended: Why its run ended; None while it goes on.
         standing: Where its training thread stands; None while steps end.
         most: Bytes. Steps are left out, and then words, until it fits.
@@ -171,7 +173,7 @@ def encode_post(
             text = _packed(
                 {
                     **form,
-                    "steps": _columns(chosen),
+                    "steps": _columns(chosen, live_on=live_on),
                     "arrivals": _newest(arrivals, 512 // every),
                     "ddp": [encode(times) for times in ddp[-max(1, most // _DDP_PART // every) :]],
                 }
@@ -288,6 +290,7 @@ def view_of_steps(
     places: Sequence[Location] = (),
     arrivals: Sequence[Arrivals] = (),
     ddp: Sequence[DdpTimes] = (),
+    live_on: bool = False,
     ended: str | None = None,
     standing: str | None = None,
 ) -> RankView:
@@ -296,7 +299,7 @@ def view_of_steps(
     return RankView(
         rank=header.rank,
         header=header,
-        steps=_steps(header, _columns(chosen)),
+        steps=_steps(header, _columns(chosen, live_on=live_on)),
         ledger=ledger,
         verdict=verdict,
         facts=facts,
@@ -347,7 +350,7 @@ def _header(header: Header) -> dict[str, Any]:
     }
 
 
-def _columns(steps: Sequence[StepRecord]) -> dict[str, Any]:
+def _columns(steps: Sequence[StepRecord], *, live_on: bool) -> dict[str, Any]:
     if not steps:
         return {}
     base_s = steps[0].time_s
@@ -357,6 +360,7 @@ def _columns(steps: Sequence[StepRecord]) -> dict[str, Any]:
         "end": [round((step.time_s - base_s) / _TICK_S) for step in steps],
         "update": [step.optimizer_step for step in steps],
         "first": [at for at, step in enumerate(steps) if step.epoch_start],
+        **({"live_on": True} if live_on else {}),
     }
     for name in PHASES:
         values = [round((getattr(step, f"{name}_s") or 0.0) / _TICK_S) for step in steps]
@@ -378,7 +382,7 @@ def _steps(header: Header, columns: Mapping[str, Any]) -> RankSteps:
         header.rank,
         index,
         [columns["base_s"] + tick * _TICK_S for tick in columns["end"]],
-        with_starts(seconds, first),
+        with_starts(seconds, starting_steps(first, index, live_on=bool(columns.get("live_on")))),
         list(columns["update"]),
         header.host,
         [index[at] for at in first],

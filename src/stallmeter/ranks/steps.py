@@ -8,6 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 
+from ..records import LoaderInfo
+
 PHASES = (
     "data_wait",
     "worker_startup",
@@ -74,7 +76,7 @@ def rank_steps(rank: int, columns: Mapping[str, array[float]], host: str = "", *
         rank: Whose.
         columns: By the names in `COLUMNS`.
         host: Where it ran.
-        live_on: Whether its workers are known to live on from epoch to epoch: then they start with the first alone.
+        live_on: See `starting_steps`.
     """
     even = bytes(is_outlier != 1.0 for is_outlier in columns["outlier"])
     found: dict[str, array[float]] = {}
@@ -86,8 +88,24 @@ def rank_steps(rank: int, columns: Mapping[str, array[float]], host: str = "", *
     index = array("q", map(int, compress(columns["index"], even)))
     ends_s = array("d", compress(columns["time_s"], even))
     updates = _updates(array("d", compress(columns["optimizer_step"], even)))
-    starting = [at for at in first if not live_on or not index[at]]
+    starting = starting_steps(first, index, live_on=live_on)
     return RankSteps(rank, index, ends_s, with_starts(found, starting), updates, host, [index[at] for at in first])
+
+
+def lives_on(loader: object) -> bool:
+    """Return whether a loader's workers are known to live on from epoch to epoch."""
+    return isinstance(loader, LoaderInfo) and bool(loader.persistent_workers)
+
+
+def starting_steps(first: Sequence[int], index: Sequence[int], *, live_on: bool) -> list[int]:
+    """Return the positions of the steps that wait for workers to start.
+
+    Args:
+        first: Positions of the first steps of epochs.
+        index: Of all steps.
+        live_on: Whether the workers are known to live on: then they start with the first epoch alone.
+    """
+    return [at for at in first if not live_on or not index[at]]
 
 
 def _updates(column: array[float]) -> Sequence[int | None]:

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from ..ranks.job import RankView, assemble, facts_of
 from ..ranks.posts import joined, view_of_steps
+from ..ranks.steps import lives_on
 from ..recording import Header, Reader, ranks
 from ..recording.pending import is_written
 from ..records import Arrivals, Event, StepRecord
@@ -134,6 +135,7 @@ class FollowedRank:
             list(self._new)[-most:],
             facts=facts_of(self.window.host.samples.items[-64:], gpus),
             arrivals=tuple(self._arrivals),
+            live_on=lives_on(self.window.loader.info),
             ended=self.ended,
         )
         self._view = joined(self._view, new, most)
