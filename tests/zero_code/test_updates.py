@@ -163,6 +163,47 @@ def test_a_thread_that_asks_a_loader_makes_no_steps(done: dict[tuple[str, bool],
     assert 200 <= found.ledger.steps <= 400 - ENOUGH_UPDATES
 
 
+WITHOUT = """
+def descend(batch):
+    model(batch).sum().backward()
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights -= 1e-3 * weights.grad
+            weights.grad = None
+"""
+
+
+BY = "by = torch.optim.SGD(model.parameters(), lr=1e-3)\n"
+LATER = f"for _ in range(20): descend(make_batch())\n{BY}for _ in range(20): update(make_batch(), by)"
+MANY = f"""{BY}
+for _ in range(20):
+    for _ in range(2 * {ENOUGH_UPDATES}): model(make_batch()).sum().backward()
+    by.step()"""
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        ("for _ in range(40): descend(make_batch())", 40 - ENOUGH_UPDATES),
+        ("for (batch,) in make_loader(12): descend(batch)", 12),
+        (LATER, 40 - ENOUGH_UPDATES + 1),  # the first one's gradients ended a step
+        (MANY, 20 - ENOUGH_UPDATES),
+    ],
+    ids=["no loader", "a loader", "later an optimizer", "many gradients before its first step"],
+)
+def test_without_an_optimizer_gradients_make_the_steps(forks: Forks, tmp_path: Path, text: str, steps: int) -> None:
+    """Some programs change the weights themselves."""
+    head = HEAD.replace("optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)", "optimizer = None")
+    assert head != HEAD
+    program = tmp_path / "train.py"
+    program.write_text(NO_PICTURES + AUTO + AT_ONCE + head + BATCHES + WITHOUT + text + TAIL)
+    found = finish(forks.start(program, cwd=tmp_path), tmp_path)
+    assert found.status == 0, found.stderr
+    assert "switched off" not in found.stderr
+    assert len(found.steps) == found.ledger.steps == steps
+    assert sum(found.ledger.buckets.values()) == pytest.approx(found.ledger.wall_s)
+
+
 def test_that_no_loader_is_asked_is_said(done: dict[tuple[str, bool], Done]) -> None:
     for name in ("calls", "a generator", "a thread that asks the loader"):
         infos = [record for record in done[name, True].records if isinstance(record, LoaderInfo)]

@@ -35,7 +35,10 @@ def nothing(why: str) -> str:
     return f"stallmeter: nothing was recorded on this machine: {why}; {fix}\n"
 
 
-NOTHING = nothing("no DataLoader was iterated, no optimizer of torch made more than some steps, no Trainer was fitted")
+NOTHING = nothing(
+    "no DataLoader was iterated, gradients were computed and optimizers of torch made steps a few times at most, "
+    "no Trainer was fitted"
+)
 _measured = False
 """Whether a monitor has started in this process, or in the one that it was forked from."""
 

@@ -19,6 +19,9 @@ now = time.perf_counter_ns
 MOST_BATCHES = 4096
 """So many batches are remembered while it is not known what they are for."""
 
+ENOUGH_GRADIENTS = 3
+"""After so many batches with gradients and no step of an optimizer none is waited for."""
+
 
 class Fetch(NamedTuple):
     """A batch that was asked for before it was known whether it is one of the training's."""
@@ -158,6 +161,15 @@ class Undecided(Iteration):
             got = now()
             self.fetches.append(Fetch(asked, got, batch_size(batch, given_size(self.loader)), grad))
         return batch
+
+
+def has_enough_gradients(iteration: Iteration) -> bool:
+    """Note that gradients were computed on this thread; returns whether that makes an iteration a training."""
+    # A function, for an iteration has the attributes of what it stands for.
+    if iteration.thread != get_ident() or iteration.gradients >= len(iteration.fetches):
+        return False
+    iteration.gradients += 1
+    return iteration.gradients >= ENOUGH_GRADIENTS
 
 
 def in_this_process(loop: Loop) -> bool:

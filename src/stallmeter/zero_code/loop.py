@@ -3,7 +3,8 @@
 The sign of training is the step of an optimizer on the thread that iterates. An iteration that is begun before anything
 is known is remembered until there is one, and booked then. Under ``no_grad``, and without such a step until its end,
 it is validation. A run starts with the first step of an optimizer, so a program that trains nothing records nothing.
-Where optimizers step and no loader is ever asked, see `updates`.
+Where optimizers step and no loader is ever asked, see `updates`. A program without any optimizer trains where it
+computes gradients.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from ..timing.ledger import (
 from ..timing.loop import Watched
 from ..timing.turns import Turns
 from .hindsight import Past, begin_validation, book_training, book_validation
-from .iteration import Asking, Iteration, Timed, Undecided, Validating, in_this_process
+from .iteration import Asking, Iteration, Timed, Undecided, Validating, has_enough_gradients, in_this_process
 from .known import Known, Stage
 from .probed import Probed
 from .renewed import Renewed
@@ -54,9 +55,6 @@ WAITS = frozenset({DATA_WAIT, FIRST_WAIT, VALIDATION_START, VALIDATION_WAIT, WOR
 
 MOST_TRIES = 8
 """So often a run is put together for a loop that proves to be none: it takes some hundredths of a second."""
-
-ENOUGH_GRADIENTS = 3
-"""After so many batches with gradients and no step of an optimizer none is waited for."""
 
 FEW_BATCHES = 2
 """Fewer are a look at a batch, from which nothing is learnt."""
@@ -247,7 +245,9 @@ class Loop:
 
     def before_update(self) -> None:
         """An optimizer is about to step."""
-        self._heard_of_updates = True
+        if not self._heard_of_updates:
+            self._heard_of_updates = True
+            self._alone.forget()
         if self.closed:
             return
         if self._undecided or self._validating:
@@ -278,27 +278,25 @@ class Loop:
             turns.clock.optimizer_step = 0
         if id(optimizer) == self._first_optimizer:
             turns.clock.optimizer_step = (turns.clock.optimizer_step or 0) + 1
-        if not self._alone.make_steps:
-            return
-        if are_loops_claimed(self.run):
-            turns.clock.worked = False  # what has begun since the last update is the framework's
-            self._alone.end()
-        else:
-            self._alone.after(optimizer)
+        self._alone.after(optimizer, self.run)
 
-    def after_backward(self) -> None:
-        """Gradients were computed: a sign of training where no optimizer is ever heard of."""
+    def after_backward(self, *, optimizers: bool) -> None:
+        """Gradients were computed: a sign of training where no optimizer is ever heard of.
+
+        Args:
+            optimizers: Whether there are any: of these a step will be heard.
+        """
         if self.closed or self._heard_of_updates:
             return
-        if self.monitor is not None:
-            turns = self._turns
-            self.updates += turns is not None and turns.has()
-        for iteration in self._alive(self._undecided):
-            if iteration.thread == get_ident() and iteration.gradients < len(iteration.fetches):
-                iteration.gradients += 1
-                if iteration.gradients >= ENOUGH_GRADIENTS:
-                    self._guard("zero-code", self._decide)
-                    return
+        if any(has_enough_gradients(iteration) for iteration in self._alive(self._undecided)):
+            self._guard("zero-code", self._decide)
+        elif self.monitor is None and not optimizers and self._alone.are_enough():
+            self._guard("zero-code", self._if_nobody_decides, self._adopt_updates)
+        turns = self._turns
+        if self.monitor is not None and turns is not None and turns.has():
+            self.updates += 1
+            self._alone.before()
+            self._alone.after(self, self.run)
 
     def _adopt_updates(self) -> None:
         """Time the loop by its updates from now on: nobody here asks a loader for batches."""

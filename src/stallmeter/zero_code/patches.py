@@ -28,6 +28,8 @@ _backward: tuple[Any, Any] | None = None
 """torch's own, ours."""
 _listening = False
 """Whether gradients were listened for: once is enough, until everything is taken back."""
+_optimizers = False
+"""Whether the program has made any."""
 _loop: Loop | None = None
 _forks_seen = _end_seen = False
 
@@ -42,6 +44,7 @@ def wrap(module: ModuleType) -> None:
         _replace(getattr(module, kind, None), method or "__iter__", begins)
     if name == OPTIMIZER:
         _replace(getattr(module, "Optimizer", None), "__init__", _heard)
+        _wrap_backward()
     if name in FRAMEWORKS:
         from .frameworks import METHODS
 
@@ -73,14 +76,14 @@ def _exchange(owner: Any, name: str, there: Any, instead: Any) -> None:
 
 def unwrap() -> None:
     """Give each class its own method back where ours still stands there, and take back the hooks."""
-    global _loop, _listening
+    global _loop, _listening, _optimizers
     while _wrapped:
         owner, name, own, ours = _wrapped.pop()
         _exchange(owner, name, ours, own)
     while _hooks:
         _hooks.pop().remove()
     _unwrap_backward()
-    _listening = False
+    _listening = _optimizers = False
     loop, _loop = _loop, None
     if loop is not None:
         loop.close()
@@ -119,7 +122,9 @@ def _heard(own: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(own)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - what tracebacks show
+        global _optimizers
         if not _is_worker():
+            _optimizers = True
             _hear()
         own(self, *args, **kwargs)
 
@@ -180,28 +185,38 @@ def _hear() -> None:
 
 def _listen() -> None:
     """Hear of every step of an optimizer, from the first iteration of a loader on, and until then of gradients."""
-    global _backward, _listening
+    global _listening
     if _listening or OPTIMIZER not in sys.modules:
         return
     _listening = True
     _hear()
+    _wrap_backward()
+
+
+def _wrap_backward() -> None:
+    """Hear of gradients until an optimizer steps: some programs have none, and change the weights themselves.
+
+    Others have one that is not heard: torch before 2.6 or so does not call its hooks once something was compiled, and
+    optimizers of other packages have none.
+    """
+    global _backward
+    autograd = sys.modules.get("torch.autograd")
+    own = getattr(autograd, "backward", None)
+    if _backward is not None or own is None:
+        return
     from ..sources.optimizers import is_compiling
-
-    compiling = is_compiling()
-
-    # torch before 2.6 or so does not call these hooks once something was compiled, and optimizers of other packages
-    # have none.
-    autograd = sys.modules["torch.autograd"]
-    own = autograd.backward
 
     @functools.wraps(own)
     def backward(*args: Any, **kwargs: Any) -> Any:
         found = own(*args, **kwargs)
-        if not compiling() and _loop is not None:
-            _loop.after_backward()
+        if is_compiling()():  # asked each time: torch may not have been complete before
+            return found
+        loop = loop_of_this_process() if _loop is None and not _optimizers and not _is_worker() else _loop
+        if loop is not None:
+            loop.after_backward(optimizers=_optimizers)
         return found
 
-    autograd.backward = backward  # type: ignore[attr-defined]
+    autograd.backward = backward  # type: ignore[union-attr]
     _backward = (own, backward)
 
 

@@ -1,5 +1,7 @@
 """A training that asks no loader for its batches: its steps end with those of its optimizer.
 
+Where it has no optimizer, and changes the weights itself, they end when gradients have been computed.
+
 What it does for a batch, or waits, is then part of a step: looks at its stack tell how much.
 """
 
@@ -10,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..engine.run import Run, are_loops_claimed
 from ..timing.clock import StepClock
 from .hindsight import Past
 
@@ -75,22 +78,35 @@ class Updates:
         """Make no more steps: a loader makes them. What was begun since the last update is none."""
         self._steps = self._clock = None
 
+    def forget(self) -> None:
+        """Whatever is updated next makes the steps: gradients did, before an optimizer was heard of."""
+        self._optimizer = lambda: None
+
     def before(self) -> None:
         """An update is about to be made: what goes on is a step, and no evaluation behind the last one."""
         if self._clock is not None and self._clock.open:
             self._clock.worked = True
 
-    def after(self, optimizer: object) -> None:
-        """An update was made."""
+    def after(self, by: object, run: Run | None = None) -> None:
+        """An update was made.
+
+        Args:
+            by: The optimizer, or what stands for all gradients.
+            run: Of the steps. A framework may have taken its loop over.
+        """
         clock, steps = self._clock, self._steps
         if clock is None or steps is None:
             return
+        if are_loops_claimed(run):
+            clock.worked = False  # what has begun since the last update is the framework's
+            self.end()
+            return
         first = self._optimizer()
-        if first is not optimizer:
+        if first is not by:
             self._others += 1
             if first is not None and self._others < MOST_OTHERS:
                 return
-            self._optimizer = weakref.ref(optimizer)
+            self._optimizer = weakref.ref(by)
         self._others = 0
         next(steps)
         clock.worked = False
