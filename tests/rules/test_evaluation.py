@@ -30,6 +30,7 @@ class Says:
     cure: str = ""
     rules_out: str = ""
     title: str = "It is said"
+    confidence: float = 1.0
     asked: Callable[[], None] = lambda: None
 
     def check(self, window: Window) -> Diagnosis | None:
@@ -43,7 +44,7 @@ class Says:
             summary="1 s.",
             time_lost_s=self.lost_s,
             share_pct=0.0,
-            confidence=1.0,
+            confidence=self.confidence,
         )
 
 
@@ -72,6 +73,13 @@ def test_information_comes_last():
     assert said(short, Says(id="b", lost_s=8)) == ["a", "b"]
     assert said(short, Says(id="b", lost_s=10)) == ["b", "a"]
     assert said(info, Says(id="c", lost_s=None)) == ["a"]
+
+
+def test_what_costs_no_time_is_ordered_by_urgency():
+    """What ends the run soon is first, then what is surer: handles that stay open take memory that may be a cache."""
+    warns, doubts = Says(id="b"), Says(id="a", confidence=0.5)
+    assert said(doubts, warns) == ["b", "a"]
+    assert said(doubts, warns, Says(id="c", confidence=0.6, severity=Severity.CRITICAL)) == ["c", "b", "a"]
 
 
 def test_ties_are_settled_by_name():
@@ -204,6 +212,7 @@ class Gains:
     id: str = "gains"
     needs: tuple[str, ...] = ()
     title: str = "It is said"
+    confidence: float = 1.0
 
     def check(self, window: Window) -> Diagnosis:
         fix = Advice.of("Do it.", gain_pct=self.gain_pct, interval_pct=(self.least_pct, 2 * self.gain_pct))

@@ -38,8 +38,8 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
     """Ask every rule.
 
     The primary cause is the warning whose first advice wins most time back: what a cause took is not what its removal
-    gains, where something else is as slow behind it. Without a predicted gain the time lost counts. What only informs
-    and loses no time comes last. A warning of a small gain that may be none informs only. Rules of one ``family``
+    gains, where something else is as slow behind it. Without a predicted gain the time lost counts. Of what costs no
+    time the more urgent comes first, then the surer. What only informs and loses no time comes last. A warning of a small gain that may be none informs only. Rules of one ``family``
     explain the same seconds, so only the first of a family that fires is kept: the order of the rules is the order of
     precedence, and advice cannot contradict itself. A diagnosis may also name the rules that it supersedes. They judge
     the run since its number of workers was last changed.
@@ -71,7 +71,7 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
     superseded = {rule for found in diagnoses for rule in found.supersedes}
     diagnoses = [located(found, window) for found in diagnoses if found.rule not in superseded]
     outlook = guard("the num_workers model", lambda: forecast(window))
-    ordered = sorted(diagnoses, key=lambda d: (only_informs(d), -_won_s(d, window), d.rule))
+    ordered = sorted(diagnoses, key=lambda d: (only_informs(d), -_won_s(d, window), *_urgency(d)))
     ordered, contrary = _in_accord_with_the_first(ordered, by_id)
     rivals += contrary
     own = {name for name, rule in by_id.items() if getattr(rule, "own_severity", False)}
@@ -96,6 +96,11 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
 def _outside(window: Window) -> list[Abstention]:
     share = window.ledger.share_pct(window.spent.bucket_s("other") or 0.0) or 0.0
     return [Abstention(HEALTHY, (f"{OUTSIDE}, {share:.0f} % of the run",))] if share >= OUTSIDE_PCT else []
+
+
+def _urgency(diagnosis: Diagnosis) -> tuple[bool, float, str]:
+    """Return what puts those in order that cost no time: what ends the run soon is first, then what is surer."""
+    return diagnosis.severity is not Severity.CRITICAL, -diagnosis.confidence, diagnosis.rule
 
 
 def _in_accord_with_the_first(
