@@ -39,10 +39,11 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
 
     The primary cause is the warning whose first advice wins most time back: what a cause took is not what its removal
     gains, where something else is as slow behind it. Without a predicted gain the time lost counts. Of what costs no
-    time the more urgent comes first, then the surer. What only informs and loses no time comes last. A warning of a small gain that may be none informs only. Rules of one ``family``
-    explain the same seconds, so only the first of a family that fires is kept: the order of the rules is the order of
-    precedence, and advice cannot contradict itself. A diagnosis may also name the rules that it supersedes. They judge
-    the run since its number of workers was last changed.
+    time the more urgent comes first, then the surer. What only informs and loses no time comes last. A warning of a
+    small gain that may be none informs only. Rules of one ``family`` explain the same seconds, so only the first of a
+    family that fires is kept: the order of the rules is the order of precedence, and advice cannot contradict itself. A
+    diagnosis may also name the rules that it supersedes. They judge the run since its number of workers was last
+    changed.
 
     Args:
         rules: The rules to ask.
