@@ -134,8 +134,37 @@ def test_quicker_code_is_taken_for_what_it_takes_without_a_profiler():
 
     tracer = _traced(loop)
     as_seen = sum(one.cpu_s or 0.0 for one in tracer.seen())
-    assert sum(one.cpu_s or 0.0 for one in tracer.seen(as_seen / 100)) <= as_seen
-    assert sum(one.cpu_s or 0.0 for one in tracer.seen(as_seen * 2)) == pytest.approx(as_seen)
+    assert sum(one.cpu_s or 0.0 for one in tracer.seen((as_seen / 100, 0.0))) <= as_seen
+    assert sum(one.cpu_s or 0.0 for one in tracer.seen((as_seen * 2, 0.0))) == pytest.approx(as_seen)
+
+
+def test_what_is_known_apart_is_put_right_apart():
+    """Of a batch it is known what its items take, and what putting them together takes."""
+
+    def items() -> int:
+        return sum(i * i for i in range(20_000))
+
+    def collate() -> int:
+        return inner()
+
+    def inner() -> int:
+        return sum(i * i for i in range(20_000))
+
+    tracer = CallTracer(Whose.of_program(), collate.__code__)
+    tracer.begin(ROOM)
+    (lambda: (items(), collate()))()
+    assert tracer.end()
+
+    def spent(cpu_s: tuple[float, float] | None) -> dict[str, float]:
+        found = fold(tracer.seen(cpu_s)).spots
+        return {spot.function.rpartition(".")[2]: spot.cpu_s or 0.0 for spot in found}
+
+    seen, known = spent(None), spent((0.0, 1e9))
+    assert known["inner"] == pytest.approx(seen["inner"])
+    assert known["items"] <= seen["items"] / 1.29  # the least that a profiler may have slowed it down by
+    other = spent((1e9, 0.0))
+    assert other["items"] == pytest.approx(seen["items"])
+    assert other["inner"] <= seen["inner"] / 1.29
 
 
 def two_lines() -> None:

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from stallmeter.records import CodeLook, Event, WorkerBatch
 from stallmeter.sources.loader import LoaderProbe
-from stallmeter.sources.loader.batch_look import EVENTS, BatchLook, ItemTimes, Order
+from stallmeter.sources.loader.batch_look import EVENTS, PLAIN, BatchLook, ItemTimes, Order
 from stallmeter.sources.loader.look import MIN_STEPS, WorkerLook
 
 from . import loader_datasets as data
@@ -92,7 +92,8 @@ def test_the_function_is_named_and_the_samples_are_the_same(probe, dataset, func
     assert spot.cpu_s is not None
     assert spot.cpu_s < spot.wall_s
     measured = [record for record in records if isinstance(record, WorkerBatch)]
-    assert made - look.seen - 1 <= len(measured) <= made - look.seen  # those that were looked into are left out
+    left_out = PLAIN + look.seen  # those that were timed for the look, and those that were looked into
+    assert made - left_out - 1 <= len(measured) <= made - left_out
 
 
 def _line_of(text: str, function: str) -> int:
@@ -214,6 +215,18 @@ def test_a_batch_that_is_late_by_chance_is_no_slow_one():
         look.fetch(_Fetcher.fetch, fetcher, [index])
     assert found[0]["seen"] == 1
     assert found[0]["wall_s"] > 0.35
+
+
+def test_what_collating_takes_without_a_profiler_is_known_first():
+    """The batches are the same, nobody's profiler is active in them, and the look goes on after them."""
+    found: list[dict[str, Any]] = []
+    look = BatchLook(Order(1, 1, False), [(500_000, 500_000)] * 7, found.append)
+    fetcher = _Fetcher(lambda index: sys.getprofile() is not None)
+    collate = fetcher.collate_fn
+    profiled = [look.fetch(_Fetcher.fetch, fetcher, [index]) for index in range(PLAIN + 1)]
+    assert profiled == [False] * PLAIN + [True]
+    assert fetcher.collate_fn is collate
+    assert [document["seen"] for document in found] == [1]
 
 
 def test_indices_are_only_watched_where_items_are_asked_for_one_by_one():

@@ -152,10 +152,12 @@ class CallTracer:
 
     Args:
         whose: Names the functions.
+        apart: Of a function. What it takes, with all that it calls, is known without a profiler; see `seen`.
     """
 
-    def __init__(self, whose: Whose) -> None:
+    def __init__(self, whose: Whose, apart: CodeType | None = None) -> None:
         self._whose = whose
+        self._apart = apart
         self._budget = _Budget(0)
         self._root = _Node()
         self._callback: Callback | None = None
@@ -221,17 +223,25 @@ class CallTracer:
         self._root = _Node()
         del self._measured[:-1]
 
-    def seen(self, cpu_s: float | None = None) -> list[Seen]:
+    def seen(self, cpu_s: tuple[float, float] | None = None) -> list[Seen]:
         """Return what was seen. Our own functions are left out; their time is that of who called them.
 
         Args:
-            cpu_s: CPU time of the same work without a profiler, where it is known. Before Python 3.12 the interpreter
-                runs all code in a slower way under one, and what libraries compute beside it is not slower.
+            cpu_s: CPU time of the same work without a profiler, where it is known: of all but what is apart, and of
+                that. Before Python 3.12 the interpreter runs all code in a slower way under one, and what libraries
+                compute beside it is not slower, nor is an operator of theirs in a line of the program's. How much of a
+                function's time is of the one kind cannot be told; the less is put together, the less is mistaken.
         """
         found = list(self._walk(self._root, (), self._costs))
+        if cpu_s is None:
+            return [seen for seen, _ in found]
+        parts = ([seen for seen, is_apart in found if is_apart is apart] for apart in (False, True))
+        return [seen for part, known_s in zip(parts, cpu_s, strict=True) for seen in self._unprofiled(part, known_s)]
+
+    def _unprofiled(self, found: list[Seen], cpu_s: float) -> list[Seen]:
         own_s = sum(seen.cpu_s or 0.0 for seen in found if seen.stack[-1].function.file)
         rest_s = sum(seen.cpu_s or 0.0 for seen in found) - own_s
-        if cpu_s is None or not own_s:
+        if not own_s:
             return found
         by = min(1.0, max(1.0 / (MORE * self._costs.slower), (cpu_s - rest_s) / own_s))
         return [_quicker(seen, by) if seen.stack[-1].function.file else seen for seen in found]
@@ -257,22 +267,25 @@ class CallTracer:
         found = None if self._fd is None else run_queue_ns(_NEVER, read_run_queue(self._fd))
         return found or 0
 
-    def _walk(self, node: _Node, stack: tuple[Frame, ...], costs: _Costs) -> Iterator[Seen]:
+    def _walk(
+        self, node: _Node, stack: tuple[Frame, ...], costs: _Costs, *, is_apart: bool = False
+    ) -> Iterator[tuple[Seen, bool]]:
         wall_ns = max(LEAST * node.wall_ns, node.wall_ns - costs.of(node))
         if stack and wall_ns:
             cpu_ns = max(0.0, wall_ns - node.blocked_ns)
-            yield Seen(stack, wall_ns / 1e9, cpu_ns / 1e9)
+            yield Seen(stack, wall_ns / 1e9, cpu_ns / 1e9), is_apart
         for callee in node.callees.values():
             if not stack and callee.code is None:
                 continue  # the profiler being set, and taken away
+            within = is_apart or (callee.code is not None and callee.code is self._apart)
             function = callee.function if callee.code is None else self._whose.code(callee.code, callee.module)
             if function is None or function.file.startswith("stallmeter/"):
-                yield from self._walk(callee, stack, costs)
+                yield from self._walk(callee, stack, costs, is_apart=within)
                 continue
             asked = stack
             if stack and node.code is not None:
                 asked = (*stack[:-1], Frame(stack[-1].function, self._lines.line(node.code, callee.asked_at)))
-            yield from self._walk(callee, (*asked, Frame(function)), costs)
+            yield from self._walk(callee, (*asked, Frame(function)), costs, is_apart=within)
 
 
 def why_not() -> str | None:

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 from typing import Any, NamedTuple
 
 from ..code.fold import Folded, Seen, fold, owner
@@ -47,6 +47,9 @@ taken away."""
 
 ITEMS = 10
 """Most slow items that are named."""
+
+PLAIN = 2
+"""Batches of which it is only timed how long putting their items together takes, before calls are."""
 
 FEW = 4
 """So many batches must have been made before to tell what one takes."""
@@ -107,7 +110,9 @@ class BatchLook:
         self._slow_ns = max(SLOW * (self._typical_ns or 0), BESIDE_SLOWEST * max(walls, default=0))
         self._cpu_s = statistics.median(cpus) / 1e9 if len(cpus) >= FEW and not order.slow else None
         self._whose = Whose.of_program()
-        self._tracer = CallTracer(self._whose)
+        self._tracer = CallTracer(self._whose, _Collating.__call__.__code__)
+        self._collate_s: list[float] = []
+        """CPU time of putting the items of a batch together, without a profiler."""
         self._timer: LineTimer | None = None
         self._seen: list[Seen] = []
         self._lines: dict[Function, dict[int, float]] = {}
@@ -122,6 +127,8 @@ class BatchLook:
         if refused is not None:
             self._give_up(refused)
             return fetch(fetcher, index)
+        if self._cpu_s is not None and len(self._collate_s) < PLAIN:
+            return self._fetch_plain(fetch, fetcher, index)
         times = ItemTimes.of(fetcher, index) if self._order.slow else None
         tracer, collate = self._tracer, fetcher.collate_fn
         fetcher.collate_fn = _Collating(collate, self, times)
@@ -147,6 +154,25 @@ class BatchLook:
             self._give_up(f"what was seen could not be told ({type(exc).__name__}: {exc})")
         return batch
 
+    def _fetch_plain(self, fetch: Callable[[Any, Any], Any], fetcher: Any, index: Any) -> Any:
+        collate = fetcher.collate_fn
+        took_s = 0.0
+
+        def timed(data: Any) -> Any:
+            nonlocal took_s
+            began = thread_time_ns()
+            try:
+                return collate(data)
+            finally:
+                took_s += (thread_time_ns() - began) / 1e9
+
+        fetcher.collate_fn = timed
+        try:
+            return fetch(fetcher, index)
+        finally:
+            fetcher.collate_fn = collate
+            self._collate_s.append(took_s)
+
     def collating(self) -> None:
         """The items are there. Where they were too many calls, what is done with them is still looked into."""
         if self._timer is None and self._tracer.is_cut:
@@ -169,7 +195,7 @@ class BatchLook:
             return
         self._kept += 1
         if self._timer is None:
-            seen = self._tracer.seen(self._cpu_s)
+            seen = self._tracer.seen(self._unprofiled_s())
             self._seen += seen
             self._added_ns += max(0, took_ns - int(1e9 * sum(one.wall_s for one in seen)))
         else:
@@ -178,6 +204,13 @@ class BatchLook:
             self.done = True
         self._hand_over()
         self._tracer.forget()
+
+    def _unprofiled_s(self) -> tuple[float, float] | None:
+        """Return what a batch takes of the CPU: all but putting its items together, and that."""
+        if self._cpu_s is None:
+            return None
+        collate_s = min(self._cpu_s, statistics.median(self._collate_s))
+        return self._cpu_s - collate_s, collate_s
 
     def _hand_over(self) -> None:
         folded = fold(self._seen, self._lines)
