@@ -60,6 +60,23 @@ def test_a_collector_that_the_program_calls():
     assert "gc.disable()" not in found.advice[0].text
 
 
+def test_where_the_program_calls_it_is_named():
+    """From half of the collections on they are its own."""
+    at = {"called_file": "train.py", "called_line": 44, "called_function": "Fit.step"}
+    found = fires(GcPauses(), paused(12.0, called(7.0, **at)))
+    assert found.summary.endswith("The program itself calls gc.collect().")
+    assert found.advice[0].fix.do == "Call gc.collect() once an epoch at most, not in Fit.step (train.py:44)."
+    assert found.location is not None
+    assert (found.location.function, found.location.line, found.location.call) == ("Fit.step", 44, "gc.collect")
+    assert found.location.share_pct == pytest.approx(100 * 7 / 12)
+    assert fires(GcPauses(), paused(12.0, called(5.0, **at))).location is None
+    assert fires(GcPauses(), paused(12.0, called(0.0))).location is None
+
+
+def called(seconds: float, **at: Any) -> GarbagePauses:
+    return GarbagePauses(time_s=START_S + 55, passes=0, pause_s=0.0, training_s=0.0, called_s=seconds, **at)
+
+
 def test_step_outliers_leave_these_seconds():
     """What the collector explains is not told twice."""
 

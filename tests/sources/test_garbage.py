@@ -62,6 +62,53 @@ def test_by_what_the_thread_was_doing(made):
     assert found.automatic
 
 
+def test_who_calls_the_collector_is_named():
+    """By the user's own function that asks most; passes that begin by themselves, and younger ones, are nobody's."""
+    clock, callbacks, asked = Clock(), [], [True]
+    ledger = Ledger(START, now=clock)
+    source = GarbageSource(ledger, now=clock, callbacks=callbacks, is_called=lambda: asked[0])
+    ledger.base(COMPUTE)
+
+    def often():
+        collect(callbacks, clock, 0.5)
+
+    collect(callbacks, clock, 0.125)
+    often()
+    collect(callbacks, clock, 0.25, generation=1)
+    asked[0] = False
+    collect(callbacks, clock, 1.0)
+    (found,) = source.sample(1.0)
+    assert (found.training_s, found.called_s) == (1.875, 0.625)
+    assert found.called_file.endswith("test_garbage.py")
+    assert found.called_function == "collect"  # it stands for the collector here, which is no function of Python's
+    assert found.called_line > 0
+    assert source.sample(100.0)[0].called_s == 0.0
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_call_is_told_from_a_pass_that_begins_by_itself(enabled):
+    ledger = Ledger(START)
+    source = GarbageSource(ledger)
+    ledger.base(COMPUTE)
+    before, thresholds = gc.isenabled(), gc.get_threshold()
+    try:
+        gc.set_threshold(100, 1, 1)
+        kept = [[i] for i in range(20_000)]
+        (by_itself,) = source.sample(0.0)
+        if not enabled:
+            gc.disable()
+        gc.collect()
+        (called,) = source.sample(100.0)
+    finally:
+        gc.set_threshold(*thresholds)
+        (gc.enable if before else gc.disable)()
+        source.close()
+    assert len(kept) == 20_000
+    assert (by_itself.called_s, by_itself.called_file) == (0.0, "")
+    assert called.called_s > 0.9 * called.training_s > 0.0
+    assert called.called_function == "test_a_call_is_told_from_a_pass_that_begins_by_itself"
+
+
 def test_an_epochs_first_wait_is_a_wait(made):
     """The ledger has a slot of its own for it."""
     source, callbacks, clock, ledger = made

@@ -132,6 +132,13 @@ class GarbagePauses:
     """Blocks of memory on Python's heap after a long pause: objects, roughly."""
     automatic: bool = True
     """Whether the collector runs by itself; False where the program has disabled it and calls it."""
+    called_s: float = 0.0
+    """Of `training_s` the seconds in passes that the program asked for, with ``gc.collect()``."""
+    called_file: str = ""
+    """Where it asks, since the beginning of the run mostly: the file, as it is shown; empty where it does not."""
+    called_line: int = 0
+    called_function: str = ""
+    """Qualified; the user's own where there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

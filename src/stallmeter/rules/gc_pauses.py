@@ -8,10 +8,14 @@ moment.
 **Evidence.** `host.garbage.training_s`: seconds in collections on the training thread since its first step, from the
 collector's own callbacks, so all of them are counted; as a share of training time in percent. The longest pause, the
 number of collections of the oldest generation, and blocks of memory on Python's heap, which are objects, roughly.
+`host.garbage.called_s` and `host.garbage.called_at`: those that the program itself asks for, and where. A pass that
+begins by itself does so when more objects were made than the collector's threshold; one that begins before is called.
 
-**Advice.** `gc.disable()` and `gc.collect()` every so many steps make the pauses rare and, with several ranks,
-simultaneous. `gc.freeze()` after set-up puts all that exists by then out of the collector's sight, which makes them
-short where the objects are not made in the steps. So do fewer Python objects, an index as numpy arrays for example.
+**Advice.** Where the program calls `gc.collect()` itself, in each step or each few, call it once an epoch at most: what
+is in no cycle is freed without it. Else `gc.disable()` and `gc.collect()` every so many steps make the pauses rare and,
+with several ranks, simultaneous. `gc.freeze()` after set-up puts all that exists by then out of the collector's sight,
+which makes them short where the objects are not made in the steps. So do fewer Python objects, an index as numpy arrays
+for example.
 
 **When it is wrong.** Where training waits for its workers anyway, a pause is made up for by a shorter wait: the rule is
 silent then. On a GPU with work queued ahead, a short pause costs nothing. Collections on other threads hold the
@@ -26,7 +30,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
+from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..window import Window
 from ..workers.gains import gain_without
 from .rule import threshold
@@ -48,6 +52,8 @@ class GcPauses:
     optional: ClassVar[tuple[str, ...]] = (
         "host.garbage.automatic",
         "host.garbage.blocks",
+        "host.garbage.called_at",
+        "host.garbage.called_s",
         "host.garbage.longest_s",
         "host.garbage.other_threads_s",
         "host.garbage.passes",
@@ -57,6 +63,7 @@ class GcPauses:
     warn_pct: float = threshold(5.0, "%", "our choice: as for a callback that takes this much")
     critical_pct: float = threshold(20.0, "%", "as for input wait, which XProf calls high from 20 %")
     min_lost_s: float = threshold(0.5, "s", "as for a callback: less is not worth a change of the program")
+    called_share: float = threshold(0.5, "of 1", "our choice: most of the collections are the program's own calls")
     waiting_pct: float = threshold(10.0, "%", "as for input wait: from here on workers set the pace, not the loop")
 
     def check(self, window: Window) -> Diagnosis | None:
@@ -76,17 +83,19 @@ class GcPauses:
         longest_s, others_s = garbage.longest_s or 0.0, garbage.other_threads_s or 0.0
         # Objects that are made in the steps are still looked through.
         gain = gain_without(window, lost_s, least=0.7)
-        by_itself = garbage.automatic is not False
+        called_at = garbage.called_at if (garbage.called_s or 0.0) >= self.called_share * paused_s else None
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,
             title=self.title,
             summary=f"Garbage collections took {lost_s:.1f} s of the training thread, {share:.0f} % of the training "
-            f"time; the longest took {longest_s * 1e3:.0f} ms.",
+            f"time; the longest took {longest_s * 1e3:.0f} ms."
+            + ("" if called_at is None else " The program itself calls gc.collect()."),
             time_lost_s=lost_s,
             share_pct=window.ledger.share_pct(lost_s) or 0.0,
             confidence=0.85,
             culprit="garbage collector",
+            location=called_at,
             evidence=(
                 Evidence(
                     "garbage collections, share of training time",
@@ -102,9 +111,7 @@ class GcPauses:
             ),
             advice=(
                 Advice.of(
-                    "Call gc.freeze() after set-up, gc.disable(), and gc.collect() each 1000 steps."
-                    if by_itself
-                    else "Call gc.collect() less often, and gc.freeze() once after set-up.",
+                    self._advice(called_at, by_itself=garbage.automatic is not False),
                     expect="Rare and short pauses, at steps that you choose.",
                     limit="Memory grows in between where objects refer to each other in cycles.",
                     gain_pct=gain.pct,
@@ -113,3 +120,12 @@ class GcPauses:
                 Advice.of("Hold an index as numpy arrays or one tensor instead of lists and dicts."),
             ),
         )
+
+    @staticmethod
+    def _advice(called_at: Location | None, *, by_itself: bool) -> str:
+        if called_at is not None:
+            place = f"{called_at.file}:{called_at.line}"
+            return f"Call gc.collect() once an epoch at most, not in {called_at.function} ({place})."
+        if by_itself:
+            return "Call gc.freeze() after set-up, gc.disable(), and gc.collect() each 1000 steps."
+        return "Call gc.collect() less often, and gc.freeze() once after set-up."

@@ -14,10 +14,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from types import CodeType, FrameType
 from typing import Any
 
 from ..records import GarbagePauses
 from ..timing.ledger import DATA_WAIT, START, VALIDATION, Ledger
+from .code.whose import Whose
 
 WORTH_A_RECORD_S = 0.001
 """Less than this is kept until there is more: a pass over the youngest objects takes 10 µs."""
@@ -25,8 +27,18 @@ WORTH_A_SHARE = 0.002
 """So is less than this part of all so far. A long run has a few thousand such records."""
 RECORD_EVERY_S = 60.0
 """There is a record at least so often: that nothing was collected is worth knowing, too."""
+WHOLE = 2
+"""Generation of a pass over all objects."""
 LONG_PASS_S = 0.01
 """After a pass this long the blocks on the heap are counted, which takes a hundredth of it."""
+
+OUTERMOST = 12
+"""So many calls are looked through for the user's own function, from the one that asks for a pass outwards."""
+MOST_PLACES = 16
+"""Of so many places it is counted what they ask for; what others do is counted without a place."""
+
+_Stack = tuple[tuple[CodeType, int], ...]
+"""Code and line, the innermost first."""
 
 _live: weakref.WeakSet[GarbageSource] = weakref.WeakSet()
 _registered: list[int] = []
@@ -39,6 +51,7 @@ class GarbageSource:
         ledger: Of the thread that makes this: tells what it was doing when a pass began.
         now: Monotonic nanoseconds.
         callbacks: Where the collector looks whom to call.
+        is_called: Says at the beginning of a whole pass whether the program has asked for it.
     """
 
     name = "garbage collector"
@@ -49,10 +62,12 @@ class GarbageSource:
         *,
         now: Callable[[], int] = time.perf_counter_ns,
         callbacks: list[Any] = gc.callbacks,
+        is_called: Callable[[], bool] | None = None,
     ) -> None:
         self._ledger = ledger
         self._now = now
         self._callbacks = callbacks
+        self._is_called = is_called or _is_called
         self._thread = threading.get_ident()
         self._closed = False
         # Written inside a pass, of which there is one at a time, and read by the sampler's thread: each is one number
@@ -60,8 +75,13 @@ class GarbageSource:
         # two passes; one that ends in that moment is missing there, and nowhere else.
         self._began_ns = 0
         self._passes = self._pause_ns = self._training_ns = self._waiting_ns = self._validation_ns = 0
-        self._longest_ns = 0
-        self._told = (0, 0, 0, 0, 0)
+        self._longest_ns = self._called_ns = 0
+        self._caller: _Stack | None = None
+        """Who asked for the pass that goes on."""
+        self._callers: dict[_Stack, int] = {}
+        """Nanoseconds by who asked."""
+        self._whose: Whose | None = None
+        self._told = (0, 0, 0, 0, 0, 0)
         self._due_s = float("-inf")
         self._callback = self._on_pass  # one object: a bound method is a new one each time it is asked for
         callbacks.append(self._callback)
@@ -76,8 +96,15 @@ class GarbageSource:
         """
         if not self._closed and not any(known is self._callback for known in self._callbacks):
             self._callbacks.append(self._callback)  # the program has cleared the list
-        read = (self._passes, self._pause_ns, self._training_ns, self._waiting_ns, self._validation_ns)
-        passes, pause_ns, training_ns, waiting_ns, validation_ns = (
+        read = (
+            self._passes,
+            self._pause_ns,
+            self._training_ns,
+            self._waiting_ns,
+            self._validation_ns,
+            self._called_ns,
+        )
+        passes, pause_ns, training_ns, waiting_ns, validation_ns, called_ns = (
             new - old for new, old in zip(read, self._told, strict=True)
         )
         if time_s < self._due_s and pause_ns < max(WORTH_A_RECORD_S * 1e9, WORTH_A_SHARE * self._told[1]):
@@ -96,6 +123,8 @@ class GarbageSource:
                 longest_s=longest_ns / 1e9,
                 blocks=sys.getallocatedblocks() if longest_ns >= LONG_PASS_S * 1e9 else None,
                 automatic=gc.isenabled(),
+                called_s=called_ns / 1e9,
+                **self._called_at(),
             ),
         )
 
@@ -115,11 +144,14 @@ class GarbageSource:
         now = self._now()
         if phase == "start":
             self._began_ns = now
+            if info["generation"] == WHOLE and threading.get_ident() == self._thread and self._is_called():
+                self._caller = _stack()
             return
+        caller, self._caller = self._caller, None
         took_ns = now - self._began_ns if self._began_ns else 0  # 0: the callback came into the list inside this pass
         self._began_ns = 0
         self._pause_ns += took_ns
-        self._passes += info["generation"] == 2
+        self._passes += info["generation"] == WHOLE
         if threading.get_ident() != self._thread:
             return
         ledger = self._ledger
@@ -127,12 +159,44 @@ class GarbageSource:
         if bucket == START:
             return
         self._training_ns += took_ns
+        if caller is not None:
+            self._called_ns += took_ns
+            if caller in self._callers or len(self._callers) < MOST_PLACES:
+                self._callers[caller] = self._callers.get(caller, 0) + took_ns
         if bucket == DATA_WAIT:
             self._waiting_ns += took_ns
         elif bucket == VALIDATION:
             self._validation_ns += took_ns
         if took_ns > self._longest_ns:
             self._longest_ns = took_ns
+
+    def _called_at(self) -> dict[str, Any]:
+        callers = list(self._callers.items())  # in one go: the training thread may add one meanwhile
+        if not callers:
+            return {}
+        self._whose = self._whose or Whose.of_program()
+        stack, _ = max(callers, key=lambda caller: caller[1])
+        named = [(self._whose.code(code), line) for code, line in stack]
+        function, line = next(((f, line) for f, line in named if f.own), named[0])
+        return {"called_file": function.file, "called_line": line, "called_function": function.name}
+
+
+def _is_called() -> bool:
+    """Whether the pass that begins is one that nothing but a call can have begun.
+
+    By itself a pass begins when more objects were made than its threshold, and their count is set back after this.
+    """
+    return not gc.isenabled() or gc.get_count()[0] <= gc.get_threshold()[0]
+
+
+def _stack() -> _Stack:
+    """Return who has called the collector: it is the caller of its callback."""
+    found: list[tuple[CodeType, int]] = []
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and len(found) < OUTERMOST:
+        found.append((frame.f_code, frame.f_lineno))
+        frame = frame.f_back
+    return tuple(found)
 
 
 def _clear_in_children() -> None:

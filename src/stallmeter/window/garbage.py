@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..records import GarbagePauses
+from ..records.diagnosis import Location
 from .memo import Memo
 
 
@@ -16,6 +17,8 @@ class GarbageSignals:
         self._passes = 0
         self._blocks: int | None = None
         self._automatic = True
+        self._called_s = 0.0
+        self._called_at = ("", 0, "")
 
     def append(self, record: GarbagePauses) -> None:
         """Take what came since the record before."""
@@ -29,6 +32,9 @@ class GarbageSignals:
         self._longest_s = max(self._longest_s, record.longest_s)
         self._blocks = record.blocks if record.blocks is not None else self._blocks
         self._automatic = record.automatic
+        self._called_s += record.called_s
+        if record.called_file:
+            self._called_at = record.called_file, record.called_line, record.called_function
 
     @property
     def training_s(self) -> float | None:
@@ -69,3 +75,15 @@ class GarbageSignals:
     def automatic(self) -> bool | None:
         """Whether the collector runs by itself, as last seen."""
         return self._automatic if self._known else None
+
+    @property
+    def called_s(self) -> float | None:
+        """Of the seconds on the training thread those in collections that the program asked for: ``gc.collect()``."""
+        return self._called_s if self._known else None
+
+    @property
+    def called_at(self) -> Location | None:
+        """Where it asks for most of them, with their share of the collections; None where it does not."""
+        if not self._called_at[0] or not self._training_s:
+            return None
+        return Location(*self._called_at, 100.0 * self._called_s / self._training_s, "gc.collect")
