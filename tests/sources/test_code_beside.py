@@ -11,6 +11,7 @@ from stallmeter.sources.code.beside import (
     before_call,
     before_model,
     before_training,
+    below_judges,
     below_training_step,
     beside,
     between,
@@ -72,6 +73,30 @@ def test_a_wrapper_around_the_training_step_is_not_the_model():
     below = [below_training_step(one) for one in wrapped]
     assert beside(below) == [_seen(step, UPDATE)]
     assert [below_training_step(one) for one in MODEL] == MODEL
+
+
+WEIGHTS = Function("frequencies", "losses.py", True, first_line=3)
+
+
+@pytest.mark.parametrize(
+    "judge",
+    [
+        Function("BalancedLoss.forward", "losses.py", True, first_line=30),
+        Function("SetCriterion.forward", "detr.py", True, first_line=30),
+        Function("Metric.forward", "torchmetrics/metric.py", False, "torchmetrics.Metric.forward", "torchmetrics"),
+    ],
+)
+def test_a_module_that_judges_is_no_model(judge: Function):
+    """It is called like one. What it calls of a model is one: a perceptual loss, a teacher."""
+    wrapped = _torch("Module._wrapped_call_impl", "nn/modules/module.py")
+    judged = _seen(MAIN, wrapped, CALL, judge, WEIGHTS)
+    assert beside([*MODEL, judged]) == []
+    assert below_judges(judged) == _seen(MAIN, judge, WEIGHTS)
+    assert beside([*MODEL, below_judges(judged)]) == [_seen(MAIN, judge, WEIGHTS)]
+    teacher = _seen(MAIN, wrapped, CALL, judge, wrapped, CALL, NET)
+    assert beside([*MODEL, below_judges(teacher)]) == []
+    for one in (*MODEL, _seen(MAIN, UPDATE), _seen(MAIN, CALL)):
+        assert below_judges(one) is one
 
 
 def test_objects_that_are_pickled_for_other_ranks_are_no_exchange_of_gradients():

@@ -10,10 +10,12 @@ there are.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import compress, pairwise
+from operator import not_
 
 from ...records import SENDS_OBJECTS, CodeSpot
 from .fold import Frame, Seen, owner
@@ -33,6 +35,10 @@ WRAPS = "torch/distributed/c10d_logger.py"
 
 PICKLES = frozenset({"_object_to_tensor", "_tensor_to_object"})
 """What turns objects into bytes for other ranks, and back; the rest of such a collective waits for them."""
+
+JUDGES = re.compile(r"loss|criterion|metric", re.IGNORECASE)
+"""In the name of a module, or of its package, that judges what the model made: it is called like one, and is none. How
+much it holds that is trained would tell, too, but stacks show functions and no objects."""
 
 TRAINING_STEP = ".training_step"
 """End of the name of what Lightning calls for a step; with several ranks as it calls a module."""
@@ -81,6 +87,22 @@ def below_training_step(one: Seen) -> Seen:
     """
     names = [i for i, f in enumerate(one.stack) if f.function.own and f.function.name.endswith(TRAINING_STEP)]
     return Seen(one.stack[names[0] :], one.wall_s, one.cpu_s) if names else one
+
+
+def below_judges(one: Seen) -> Seen:
+    """Return a stack without the calls of modules that are losses and metrics: what these do is no model's work.
+
+    A model that one of them calls is still one.
+    """
+    judged = [_is_module(frame.function) and _judges(one.stack[at:]) for at, frame in enumerate(one.stack)]
+    if not any(judged):
+        return one
+    return Seen(tuple(compress(one.stack, map(not_, judged))), one.wall_s, one.cpu_s)
+
+
+def _judges(stack: Sequence[Frame]) -> bool:
+    called = next((frame.function for frame in stack if not _is_module(frame.function)), None)
+    return called is not None and any(map(JUDGES.search, (called.name, called.package)))
 
 
 def in_batches(seen: Sequence[Seen]) -> list[Seen]:

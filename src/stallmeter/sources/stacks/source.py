@@ -21,6 +21,7 @@ from ..code.beside import (
     before_call,
     before_model,
     before_training,
+    below_judges,
     below_training_step,
     beside,
     between,
@@ -300,7 +301,8 @@ class LoopLooks:
         What is seen while a framework copies a batch is a hook of the user's that prepares it.
         """
         folded = fold(told)
-        own_work = [below_training_step(one) for one in seen] if place[1] in (STEPS, LONG_STEPS) else []
+        in_steps = seen if place[1] in (STEPS, LONG_STEPS) else ()
+        own_work = [below_judges(below_training_step(one)) for one in in_steps]
         hooks = [one for one in beside(copied, modules=True) if not one.stack[-1].sleeps] if own_work else []
         updates = self._ledger.acc[OPTIMIZER] > 0
         after = after_gradients(own_work, optimizer=updates)
