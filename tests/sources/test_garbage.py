@@ -17,6 +17,8 @@ from stallmeter.timing.ledger import COMPUTE, DATA_WAIT, FIRST_WAIT, FORWARD, ST
 
 from ..monitors import bare_monitor
 
+pytestmark = pytest.mark.usefixtures("quick_collections")
+
 
 class Clock:
     """Nanoseconds that a test moves."""
