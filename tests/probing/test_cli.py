@@ -112,6 +112,7 @@ def check_plain(folder: Path, out: str) -> None:
     assert list(folder.glob("stallmeter*")) == []
 
 
+@pytest.mark.long
 def test_plain(forks: Forks, folder: Path) -> None:
     done = call(forks, folder, "factory_of_a_test:plain", *PLAIN)
     assert done.returncode == 0, done.stderr
@@ -126,6 +127,7 @@ def test_a_file_and_a_pair_that_is_made_already(imported: Path, capfd: pytest.Ca
     check_plain(imported, out)
 
 
+@pytest.mark.long
 def test_lightning(forks: Forks, imported: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Lightning's own talk is left out, so that stdout is JSON and nothing else."""
     out = imported / "out.json"
@@ -193,6 +195,7 @@ def test_a_missing_import_of_the_module_is_no_missing_module(imported: Path) -> 
         import_target("imports_too_much:x")
 
 
+@pytest.mark.long
 def test_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """It runs as it stands, with a real Trainer and real JPEG files: smaller ones, or decoding takes half a minute."""
     monkeypatch.chdir(tmp_path)

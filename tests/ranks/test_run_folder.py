@@ -390,6 +390,7 @@ def test_two_nodes_and_two_starts_of_torchrun_on_one_port(forks: Forks, tmp_path
     assert_common(tmp_path / "gloo-early", fits=2)
 
 
+@pytest.mark.long
 def test_launchers_without_a_store_of_their_own(forks: Forks, tmp_path: Path) -> None:
     """Ranks in variables or in arguments, the group's store on one port twice, and in a file: six starts of a loop."""
     program = forks.start(PROGRAM, tmp_path, free_port(), cwd=tmp_path, env=clean_environment(), together=True)
@@ -403,6 +404,7 @@ def test_launchers_without_a_store_of_their_own(forks: Forks, tmp_path: Path) ->
     assert {path.read_text() for path in tmp_path.glob("*.asked")} == {"6"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("job", "rank", "size"),
     [

@@ -214,6 +214,7 @@ def test_a_job_of_several_ranks(tmp_path: Path) -> None:
     assert report.header.rank == 1
 
 
+@pytest.mark.long
 def test_what_is_kept_is_bounded(tmp_path: Path) -> None:
     ranks = [Growing(tmp_path, rank, 2) for rank in range(2)]
     followed = Followed(tmp_path)

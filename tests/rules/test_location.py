@@ -152,11 +152,14 @@ def test_batches_that_the_loop_makes_itself_are_placed_by_looks_into_its_wait():
     """Without workers, and where nobody has looked into one; with workers the loop's thread makes none."""
     looked = replace(_window(ROTATE, place="loop", bucket=IN_THE_LOOP).code.looks[0], method="samples", seen=40)
     placed = {}
-    for workers in (0, 2):
+    for workers in (0, 2, None):
         window = Window()
-        window.append(loader(num_workers=workers))
+        if workers is not None:  # of a framework's own loader nobody knows
+            window.append(loader(num_workers=workers))
         window.append(looked)
-        placed[workers] = located(_diagnosis("no-workers"), window).location
-    assert placed[0] is not None
-    assert (placed[0].function, placed[0].line) == ("Rotate.__call__", 88)
+        placed[workers] = located(_diagnosis("input-bound"), window).location
+    for workers in (0, None):
+        place = placed[workers]
+        assert place is not None
+        assert (place.function, place.line) == ("Rotate.__call__", 88)
     assert placed[2] is None

@@ -298,3 +298,11 @@ def test_what_makes_a_batch_on_the_thread_that_waits_for_it_is_the_users_code_be
     made, waited = _seen(MAIN, timed, timed, rows, NORM), _seen(MAIN, timed, NORM)
     (found,) = in_batches([made, waited, _seen(MAIN, rows), _seen(MAIN, timed, asks, rows)])
     assert [frame.function for frame in found.stack] == [rows, NORM]
+
+
+def test_what_a_framework_asks_for_between_two_events_is_the_users_code_below_it():
+    """Keras with a dataset of the user's, with or without a wrapper of ours around ``fit``."""
+    fit = Function("TorchTrainer.fit", "keras/src/backend/torch/trainer.py", False, "keras.Model.fit", "keras")
+    item = Function("Photos.__getitem__", "photos.py", True, first_line=5)
+    (found,) = in_batches([_seen(MAIN, fit, fit, item), _seen(MAIN, fit, fit), _seen(MAIN, item)])
+    assert [frame.function for frame in found.stack] == [item]

@@ -86,6 +86,7 @@ def test_one_of_the_two_is_missing() -> None:
     assert (found.recompilations, found.seconds, found.recompile_s) == (2, None, None)
 
 
+@pytest.mark.long
 def test_a_real_compiler() -> None:
     """Five sizes of batch, each compiled for: four times again. In a process of its own: dynamo stays imported."""
     pytest.importorskip("torch")

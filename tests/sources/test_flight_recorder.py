@@ -270,6 +270,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     not hasattr(core, "_dump_fr_trace_json"), reason="before torch 2.9 gloo's collectives are not recorded"
 )

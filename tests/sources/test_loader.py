@@ -181,6 +181,7 @@ def test_batches_are_the_same_and_all_are_recorded(probe: LoaderProbe, make: Cal
         assert probe.lost == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "make"),
     [

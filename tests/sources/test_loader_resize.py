@@ -152,6 +152,7 @@ def started_anew(request, monkeypatch):
     multiprocessing.set_start_method(None, force=True)
 
 
+@pytest.mark.long
 def test_the_first_workers_are_started_anew(started_anew, processes_left):
     loader = DataLoader(data.Numbers(), 4)
     resize(loader, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,27 +53,42 @@ def finish(running: Program, folder: Path) -> Done:
     return Done(stdout, stderr, running.wait(), folder)
 
 
+class Runs(dict[tuple[str, bool], Done]):
+    """What programs left behind, by name and whether they were measured. Each runs when it is first asked for.
+
+    Args:
+        forks: Starts them.
+        folder: Where they run, each in one of its own.
+        text: Returns a program's, by the same.
+    """
+
+    def __init__(self, forks: Forks, folder: Path, text: Callable[[str, bool], str]) -> None:
+        super().__init__()
+        self._forks, self._folder, self._text = forks, folder, text
+
+    def __missing__(self, which: tuple[str, bool]) -> Done:
+        place = self._folder / "{} {}".format(*which).replace(" ", "-")
+        place.mkdir()
+        found = self[which] = finish(self._forks.start(self._text(*which), cwd=place), place)
+        return found
+
+
 @pytest.fixture(scope="module")
-def done(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool], Done]:
-    """Each program, with and without."""
-    folder = tmp_path_factory.mktemp("programs")
-    found = {}
-    for name in PROGRAMS:
-        pair = {}
-        for measured in (False, True):
-            place = folder / f"{name} {measured}".replace(" ", "-")
-            place.mkdir()
-            text = (NO_PICTURES + AUTO if measured else "") + program(name)
-            pair[measured] = (forks.start(text, cwd=place), place)
-        for measured, (running, place) in pair.items():
-            found[name, measured] = finish(running, place)
-    return found
+def done(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    def text(name: str, measured: bool) -> str:
+        return (NO_PICTURES + AUTO if measured else "") + program(name)
+
+    return Runs(forks, tmp_path_factory.mktemp("programs"), text)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=ACCELERATE if name == "accelerate" else ()) for name in PROGRAMS]
-)
-def test_it_computes_the_same(done: dict[tuple[str, bool], Done], name: str) -> None:
+def marks(name: str) -> list[pytest.MarkDecorator]:
+    """Some programs are compared with themselves each time, and all where there is more time."""
+    own = [ACCELERATE] if name == "accelerate" else []
+    return own if name in ("epochs", "workers of two", "exception", "nothing") else [*own, pytest.mark.long]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in PROGRAMS])
+def test_it_computes_the_same(done: Runs, name: str) -> None:
     off, on = done[name, False], done[name, True]
     assert on.status == off.status == (name == "exception")
     assert on.stdout == off.stdout
@@ -108,7 +124,7 @@ def test_it_computes_the_same(done: dict[tuple[str, bool], Done], name: str) -> 
         ("exception", [5], 5),
     ],
 )
-def test_its_steps(done: dict[tuple[str, bool], Done], name: str, epochs: list[int], updates: int | None) -> None:
+def test_its_steps(done: Runs, name: str, epochs: list[int], updates: int | None) -> None:
     steps = done[name, True].steps
     assert [step.index for step in steps] == list(range(sum(epochs)))
     assert [sum(step.epoch == epoch for step in steps) for epoch in sorted({step.epoch for step in steps})] == epochs
@@ -118,7 +134,7 @@ def test_its_steps(done: dict[tuple[str, bool], Done], name: str, epochs: list[i
     assert (sum(step.optimizer_s or 0 for step in steps) > 0) is (updates is not None)
 
 
-def test_a_loop_over_tasks_has_the_steps_of_the_inner_loop(done: dict[tuple[str, bool], Done]) -> None:
+def test_a_loop_over_tasks_has_the_steps_of_the_inner_loop(done: Runs) -> None:
     assert len(done["tasks", True].steps) == 12
 
 
@@ -140,7 +156,7 @@ def test_a_loop_over_tasks_has_the_steps_of_the_inner_loop(done: dict[tuple[str,
         ("all under no_grad", 0),
     ],
 )
-def test_its_validation(done: dict[tuple[str, bool], Done], name: str, seconds: float) -> None:
+def test_its_validation(done: Runs, name: str, seconds: float) -> None:
     ledger = done[name, True].ledger
     if seconds:
         assert ledger.buckets["validation"] >= seconds
@@ -150,7 +166,7 @@ def test_its_validation(done: dict[tuple[str, bool], Done], name: str, seconds: 
     assert sum(ledger.buckets.values()) == pytest.approx(ledger.wall_s, abs=1e-5)
 
 
-def test_what_is_saved_and_called_stands_under_its_name(done: dict[tuple[str, bool], Done]) -> None:
+def test_what_is_saved_and_called_stands_under_its_name(done: Runs) -> None:
     ledger = done["calls that say what they are", True].ledger
     assert ledger.callbacks["on_step"] >= 0.08
     assert ledger.buckets["checkpoint"] >= 0.008
@@ -158,12 +174,12 @@ def test_what_is_saved_and_called_stands_under_its_name(done: dict[tuple[str, bo
 
 
 @ACCELERATE
-def test_the_last_batch_of_a_wrapper_that_asks_for_one_more_is_a_step(done: dict[tuple[str, bool], Done]) -> None:
+def test_the_last_batch_of_a_wrapper_that_asks_for_one_more_is_a_step(done: Runs) -> None:
     steps = done["accelerate", True].steps
     assert all((step.compute_s or 0) > 0.009 for step in steps)
 
 
-def test_its_workers_are_looked_into_from_the_first_epoch(done: dict[tuple[str, bool], Done]) -> None:
+def test_its_workers_are_looked_into_from_the_first_epoch(done: Runs) -> None:
     found = done["workers", True].records
     infos = [record for record in found if isinstance(record, LoaderInfo)]
     assert {(info.num_workers, info.probed) for info in infos} == {(1, True)}
@@ -172,7 +188,7 @@ def test_its_workers_are_looked_into_from_the_first_epoch(done: dict[tuple[str, 
 
 
 def test_the_workers_of_all_loaders_of_a_zip_are_looked_into_and_of_no_other(
-    done: dict[tuple[str, bool], Done],
+    done: Runs,
 ) -> None:
     found = done["workers of two", True].records
     infos = {info.loader: info for info in found if isinstance(info, LoaderInfo)}
@@ -182,7 +198,7 @@ def test_the_workers_of_all_loaders_of_a_zip_are_looked_into_and_of_no_other(
     assert done["workers of two", True].stdout == done["workers of two", False].stdout
 
 
-def test_workers_that_start_for_one_batch_are_waited_for(done: dict[tuple[str, bool], Done]) -> None:
+def test_workers_that_start_for_one_batch_are_waited_for(done: Runs) -> None:
     """From the third batch on: a look or two at a loader are none."""
     on = done["a new iterator for each step", True]
     starting = [step.worker_startup_s or 0.0 for step in on.steps]
@@ -198,13 +214,13 @@ def test_workers_that_start_for_one_batch_are_waited_for(done: dict[tuple[str, b
     assert on.ledger.buckets["worker_startup"] > 0.01
 
 
-def test_an_exception_ends_the_run(done: dict[tuple[str, bool], Done]) -> None:
+def test_an_exception_ends_the_run(done: Runs) -> None:
     on = done["exception", True]
     assert on.stderr.rstrip().endswith("KeyError: 'no such thing'")
     assert [record.name for record in on.records if isinstance(record, Event)][-1] == "end"
 
 
-def test_a_program_that_trains_nothing_says_why(done: dict[tuple[str, bool], Done]) -> None:
+def test_a_program_that_trains_nothing_says_why(done: Runs) -> None:
     said = done["nothing", True].stderr
     assert said.count("nothing was recorded") == 1
     assert "no optimizer of torch made a step" in said

@@ -117,6 +117,7 @@ while (batch := batches.get()) is not None:
 """
 
 
+@pytest.mark.long
 def test_a_loader_that_another_thread_asks(forks: Forks, tmp_path: Path) -> None:
     done = forks.run(NO_PICTURES + AUTO + HEAD + THREAD, cwd=tmp_path)
     assert done.returncode == 0
@@ -132,6 +133,7 @@ stallmeter.probe(step=train_step, loader=train, restore=[model, optimizer], seco
 """
 
 
+@pytest.mark.long
 def test_a_probe_is_no_training(forks: Forks, tmp_path: Path) -> None:
     done = forks.run(AUTO + HEAD + PROBED, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -163,6 +165,7 @@ print(len(seen))
 """
 
 
+@pytest.mark.long
 def test_of_two_threads_that_train_at_once_one_is_measured(forks: Forks, tmp_path: Path) -> None:
     assert run(forks, tmp_path, TRAINING_THREADS) == "80\n"
     (folder,) = (tmp_path / "runs").iterdir()
@@ -183,6 +186,7 @@ for workers in (0, 1):
 """
 
 
+@pytest.mark.long
 def test_a_loader_inside_a_dataset_is_no_loop(forks: Forks, tmp_path: Path) -> None:
     run(forks, tmp_path, INSIDE)
     assert steps_of_runs(tmp_path) == {"loop": [6]}

@@ -14,7 +14,7 @@ from stallmeter.zero_code.updates import ENOUGH_UPDATES, LEAST_S, MOST_OTHERS, N
 
 from ..warm import NO_PICTURES, Forks
 from .programs import HEAD, TAIL
-from .test_auto import AUTO, Done, finish
+from .test_auto import AUTO, Runs, finish
 
 AT_ONCE = "from stallmeter.zero_code import updates; updates.LEAST_S = 0.0\n"
 
@@ -105,24 +105,20 @@ PROGRAMS = {
 
 
 @pytest.fixture(scope="module")
-def done(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool], Done]:
-    """Each program, with and without."""
-    folder = tmp_path_factory.mktemp("programs")
-    found = {}
-    for name, text in PROGRAMS.items():
-        pair = {}
-        for measured in (False, True):
-            place = folder / f"{name} {measured}".replace(" ", "-")
-            place.mkdir()
-            before = NO_PICTURES + AUTO + AT_ONCE if measured else ""
-            pair[measured] = forks.start(before + HEAD + BATCHES + textwrap.dedent(text) + TAIL, cwd=place), place
-        for measured, (running, place) in pair.items():
-            found[name, measured] = finish(running, place)
-    return found
+def done(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    def text(name: str, measured: bool) -> str:
+        before = NO_PICTURES + AUTO + AT_ONCE if measured else ""
+        return before + HEAD + BATCHES + textwrap.dedent(PROGRAMS[name]) + TAIL
+
+    return Runs(forks, tmp_path_factory.mktemp("programs"), text)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_it_computes_the_same(done: dict[tuple[str, bool], Done], name: str) -> None:
+COMPARED = [pytest.param(name, marks=() if name in ("calls", "folds") else pytest.mark.long) for name in PROGRAMS]
+"""Some are compared with themselves each time, and all where there is more time."""
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_it_computes_the_same(done: Runs, name: str) -> None:
     off, on = done[name, False], done[name, True]
     assert on.status == off.status == 0, on.stderr
     assert "weights" in on.stdout
@@ -146,7 +142,7 @@ def test_it_computes_the_same(done: dict[tuple[str, bool], Done], name: str) -> 
         ("two optimizers", 20 - ENOUGH_UPDATES // 2),
     ],
 )
-def test_its_steps(done: dict[tuple[str, bool], Done], name: str, steps: int) -> None:
+def test_its_steps(done: Runs, name: str, steps: int) -> None:
     """What follows the last update is no step, however long the program goes on."""
     found = done[name, True]
     assert len(found.steps) == steps
@@ -157,7 +153,7 @@ def test_its_steps(done: dict[tuple[str, bool], Done], name: str, steps: int) ->
         assert found.steps[-1].total_s >= 0.002
 
 
-def test_a_thread_that_asks_a_loader_makes_no_steps(done: dict[tuple[str, bool], Done]) -> None:
+def test_a_thread_that_asks_a_loader_makes_no_steps(done: Runs) -> None:
     """Nor does it take the ledger away. While it puts a run together for its loader the steps have to wait for it."""
     found = done["a thread that asks the loader", True]
     assert 200 <= found.ledger.steps <= 400 - ENOUGH_UPDATES
@@ -204,13 +200,13 @@ def test_without_an_optimizer_gradients_make_the_steps(forks: Forks, tmp_path: P
     assert sum(found.ledger.buckets.values()) == pytest.approx(found.ledger.wall_s)
 
 
-def test_that_no_loader_is_asked_is_said(done: dict[tuple[str, bool], Done]) -> None:
+def test_that_no_loader_is_asked_is_said(done: Runs) -> None:
     for name in ("calls", "a generator", "a thread that asks the loader"):
         infos = [record for record in done[name, True].records if isinstance(record, LoaderInfo)]
         assert infos[-1].kind == NO_LOADER, name
 
 
-def test_workers_that_start_for_one_batch_are_waited_for_inside_the_steps(done: dict[tuple[str, bool], Done]) -> None:
+def test_workers_that_start_for_one_batch_are_waited_for_inside_the_steps(done: Runs) -> None:
     on = done["workers that start for one batch", True]
     infos = [record for record in on.records if isinstance(record, LoaderInfo)]
     assert (infos[-1].num_workers, infos[-1].probed) == (1, True)
@@ -219,12 +215,12 @@ def test_workers_that_start_for_one_batch_are_waited_for_inside_the_steps(done: 
     assert on.ledger.buckets["worker_startup"] > 0.01
 
 
-def test_validation_beside_it_is_booked(done: dict[tuple[str, bool], Done]) -> None:
+def test_validation_beside_it_is_booked(done: Runs) -> None:
     buckets = done["validation", True].ledger.buckets
     assert buckets["validation"] > 0.05
 
 
-def test_a_loader_that_comes_later_makes_the_steps(done: dict[tuple[str, bool], Done]) -> None:
+def test_a_loader_that_comes_later_makes_the_steps(done: Runs) -> None:
     steps = done["then a loader", True].steps
     assert [step.samples for step in steps[-16:]] == [4] * 16
     assert steps[0].samples is None

@@ -117,9 +117,12 @@ def _ms(seconds: float) -> str:
 
 
 def _in_the_loop(window: Window) -> CodeLook | None:
-    """Return the look at batches that the loop's own thread makes; None where others make them."""
+    """Return the look at batches that the loop's own thread makes; None where others make them.
+
+    Of a loader that is none of torch's it is not known who does: but the look has met who does it on that thread.
+    """
     pipeline = pipeline_of(window)
-    in_loop = window.loader.num_workers == 0 if pipeline is None else pipeline.in_loop
+    in_loop = not window.loader.num_workers if pipeline is None else pipeline.in_loop
     return window.code.at("loop", IN_THE_LOOP) if in_loop else None
 
 

@@ -59,6 +59,9 @@ nothing there. Closures of optimizers are decorated with ``enable_grad``."""
 TIMED = "stallmeter/"
 """What asks for a batch in the loop's place, and times that."""
 
+ASK = frozenset({"keras"})
+"""Frameworks that ask for a batch between two events: what they call for it is the user's."""
+
 Where = tuple[int, int]
 """Line, and place in the code; `Frame.where`."""
 
@@ -109,15 +112,19 @@ def in_batches(seen: Sequence[Seen]) -> list[Seen]:
     """Return the stacks in which code of the user's makes a batch on the thread that waits for it, sampler left out.
 
     Args:
-        seen: Of the thread that asks for batches, below the call that is timed.
+        seen: Of the thread that asks for batches, below the call that is timed; or below a framework that asks itself.
     """
     found = []
     for one in seen:
-        asked = [i for i, frame in enumerate(one.stack) if frame.function.file.startswith(TIMED)]
+        asked = [i for i, frame in enumerate(one.stack) if _asks_for_batches(frame.function)]
         made = one.stack[asked[-1] + 1 :] if asked else ()
         if any(frame.function.own for frame in made) and not any(_asks_sampler(frame.function) for frame in made):
             found.append(Seen(made, one.wall_s, one.cpu_s))
     return found
+
+
+def _asks_for_batches(function: Function) -> bool:
+    return function.file.startswith(TIMED) or (not function.own and function.package in ASK)
 
 
 def _asks_sampler(function: Function) -> bool:
