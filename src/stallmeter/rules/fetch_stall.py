@@ -88,12 +88,14 @@ class FetchStall:
         if gain is not None and gain < self.gain_pct:
             return None
         lost = window.spent.bucket_s("data_wait") or 0.0
+        waits = window.workers.waits
+        at_a_lock = min(waits.lock_share or 0.0, waits.lock_use or 0.0) >= self.one_kind
         return Diagnosis(
             rule=self.id,
             # The host's I/O wait is this loader's: no second problem.
             supersedes=("io-wait-high",),
             severity=Severity.CRITICAL if share >= 2 * self.warn_pct else Severity.WARNING,
-            title=self.title,
+            title="The workers wait for each other at a lock" if at_a_lock else self.title,
             summary=f"{share:.0f} % of the training time was spent waiting for data; the workers were blocked for "
             f"{100 * blocked:.0f} % of the {service.mean * 1e3:.0f} ms that a batch takes{self._waits_for(window)}.",
             time_lost_s=lost,
@@ -105,7 +107,7 @@ class FetchStall:
                 Evidence("a worker's time for a batch, mean", service.mean, "s"),
             ),
             advice=(
-                *self._less_locking(window, predicted, gain),
+                *(self._less_locking(predicted, gain) if at_a_lock else ()),
                 *self._more_readers(window, predicted),
                 *self._less_reading(predicted, gain),
             ),
@@ -116,9 +118,7 @@ class FetchStall:
         words = [f", {share:.0%} of that {_WORDS[kind]}" for kind, share in kinds.items() if share >= self.one_kind]
         return words[0] if words else ""
 
-    def _less_locking(self, window: Window, predicted: Outlook, gain: float | None) -> tuple[Advice, ...]:
-        if min(window.workers.waits.lock_share or 0.0, window.workers.waits.lock_use or 0.0) < self.one_kind:
-            return ()
+    def _less_locking(self, predicted: Outlook, gain: float | None) -> tuple[Advice, ...]:
         return (
             Advice.of(
                 "Hold the lock for less: give each worker its own file, connection or cache.",
