@@ -101,6 +101,8 @@ def _outside(window: Window) -> list[Abstention]:
 
 def _urgency(diagnosis: Diagnosis) -> tuple[bool, float, str]:
     """Return what puts those in order that cost no time: what ends the run soon is first, then what is surer."""
+    if only_informs(diagnosis):
+        return True, 0.0, diagnosis.rule
     return diagnosis.severity is not Severity.CRITICAL, -diagnosis.confidence, diagnosis.rule
 
 

@@ -30,7 +30,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
+from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.gains import gain_without
 from .rule import threshold
@@ -83,6 +83,7 @@ class GcPauses:
         longest_s, others_s = garbage.longest_s or 0.0, garbage.other_threads_s or 0.0
         # Objects that are made in the steps are still looked through.
         gain = gain_without(window, lost_s, least=0.7)
+        by_itself = garbage.automatic is not False
         called_at = garbage.called_at if (garbage.called_s or 0.0) >= self.called_share * paused_s else None
         return Diagnosis(
             rule=self.id,
@@ -111,7 +112,12 @@ class GcPauses:
             ),
             advice=(
                 Advice.of(
-                    self._advice(called_at, by_itself=garbage.automatic is not False),
+                    f"Call gc.collect() once an epoch at most, not in {called_at.function} "
+                    f"({called_at.file}:{called_at.line})."
+                    if called_at is not None
+                    else "Call gc.freeze() after set-up, gc.disable(), and gc.collect() each 1000 steps."
+                    if by_itself
+                    else "Call gc.collect() less often, and gc.freeze() once after set-up.",
                     expect="Rare and short pauses, at steps that you choose.",
                     limit="Memory grows in between where objects refer to each other in cycles.",
                     gain_pct=gain.pct,
@@ -120,12 +126,3 @@ class GcPauses:
                 Advice.of("Hold an index as numpy arrays or one tensor instead of lists and dicts."),
             ),
         )
-
-    @staticmethod
-    def _advice(called_at: Location | None, *, by_itself: bool) -> str:
-        if called_at is not None:
-            place = f"{called_at.file}:{called_at.line}"
-            return f"Call gc.collect() once an epoch at most, not in {called_at.function} ({place})."
-        if by_itself:
-            return "Call gc.freeze() after set-up, gc.disable(), and gc.collect() each 1000 steps."
-        return "Call gc.collect() less often, and gc.freeze() once after set-up."
