@@ -418,6 +418,19 @@ def test_behind_a_wrapper_workers_that_pause_show_that_batches_lie_ready() -> No
     assert silent(BatchHandoff(), waiting(**{**hidden, "busy_share": 0.7}))
 
 
+def test_single_items_that_a_wrapper_makes_batches_of_are_to_be_put_together_by_the_workers() -> None:
+    """48 items a batch, of one tensor each: it is their number that costs, not that of the tensors."""
+    hidden = {**CASES["batch-handoff"], "ready": None, "head_ready": None, "wait_s": 0.13, "batch_s": 0.001}
+    for batch_size, fires_so in ((None, True), (4, False)):  # a step may also take several batches
+        made = waiting(**hidden, loader={"batch_size": batch_size, "batches_per_step": 48.0})
+        made.append(BatchContent(time_s=1.0, tensors=1, bytes=100_000))
+        found = evaluate([BatchHandoff()], made).primary
+        assert (found is not None) is fires_so
+        if found is not None:
+            assert found.advice[0].fix.do == "Make whole batches in the workers, before they are handed over."
+            assert (found.advice[0].predicted_gain_pct or 0.0) > 50.0
+
+
 def test_idle_workers_wait_for_nothing_but_the_hand_over() -> None:
     """It comes in bursts: half of the waits are short, and the mean is what it costs."""
     bursts = {**CASES["batch-handoff"], "wait_s": lambda i: 0.09 if i % 3 == 0 else 0.003}

@@ -33,6 +33,9 @@ def test_a_light_hand_over_wins_nothing_behind_slow_workers() -> None:
     assert found.recovers(found.light_handover_s) == 0.0
     quick = what_if(replace(BUSY, service_s=0.002, cpu_s=0.002, handover_s=0.013), ROOM, batch=many)
     assert quick.recovers(quick.light_handover_s) > 0.8
+    # Of single items, from which a wrapper makes batches, all but one hand-over can go.
+    items = what_if(replace(BUSY, service_s=0.002, cpu_s=0.002, handover_s=0.013), ROOM, batch=one, parts=32.0)
+    assert items.recovers(items.light_handover_s) > 0.8
     # A single tensor is as light as it gets, however long it takes.
     light = what_if(replace(BUSY, service_s=0.002, cpu_s=0.002, handover_s=0.013), ROOM, batch=one)
     assert light.recovers(light.light_handover_s) == 0.0

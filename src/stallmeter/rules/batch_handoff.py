@@ -16,13 +16,16 @@ pause for most of the time have handed in all that they may.
 `queue.handover_s`: median wait for a batch that was ready, seconds; without it `steps.data_wait_s`.
 `queue.mean_handover_s`: its mean, which counts where workers pause for most of the time: nothing else is waited for.
 `workers.busy_share`: share of the workers' time in which they made batches. From the num_workers model: the share of
-the loss that one tensor a batch would win back.
+the loss that one tensor a batch would win back, and how many single items are handed over for a batch that a wrapper
+puts together.
 
 Of processes that are not torch's workers: `loader.producers.processes` have made batches and are idle while the loop
 waits and this process computes (`loader.producers.outside_share`, 0 to 1).
 
-**Advice.** Collate into few large tensors. Use `torch.multiprocessing.set_sharing_strategy("file_system")`. Where a
-batch takes less time to make than to hand over, use `num_workers=0`.
+**Advice.** Collate into few large tensors, and in the workers: a loader with `batch_size=None` hands over what its
+dataset yields, each item by itself where that yields single ones. Use
+`torch.multiprocessing.set_sharing_strategy("file_system")`. Where a batch takes less time to make than to hand over,
+use `num_workers=0`.
 
 **When it is wrong.** On a busy machine every hand-over is slow: look at the CPU first.
 
@@ -37,7 +40,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
-from ..workers.forecast import forecast
+from ..workers.forecast import forecast, parts_of_batch
 from ..workers.pipeline import INSTEAD, Pipeline, diagnosis_of, pipeline_of
 from .rule import threshold
 
@@ -56,7 +59,11 @@ class BatchHandoff:
         "steps.work_s",
     )
     instead: ClassVar[tuple[str, ...]] = INSTEAD
-    optional: ClassVar[tuple[str, ...]] = ("queue.ready_wait_share", "queue.handover_s", "queue.mean_handover_s")
+    optional: ClassVar[tuple[str, ...]] = (
+        "queue.ready_wait_share",
+        "queue.handover_s",
+        "queue.mean_handover_s",
+    )
     family: ClassVar[str] = "input"
     rules_out: ClassVar[str] = "more workers"
 
@@ -65,6 +72,7 @@ class BatchHandoff:
     busy_share: float = threshold(0.85, "1", "Workers busy for longer may themselves set the pace; benchmarks/workers")
     idle_share: float = threshold(0.5, "1", "Our choice: workers that pause for most of the time wait for the loop")
     recovers: float = threshold(0.5, "1", "Most of the loss must come back when a batch is one tensor; our choice")
+    several: float = threshold(2.0, "1", "our choice: what the workers hand over is no batch of the loop's")
     at_work: float = threshold(0.5, "1", "Somebody is found at work in most looks; our choice")
     slow_handover_s: float = threshold(0.005, "s", "Our measurement: 16 small tensors; a single one takes 1.5 ms")
 
@@ -103,7 +111,9 @@ class BatchHandoff:
             ),
             advice=(
                 Advice.of(
-                    "Collate each batch into a few large tensors.",
+                    "Make whole batches in the workers, before they are handed over."
+                    if parts_of_batch(window) >= self.several
+                    else "Collate each batch into a few large tensors.",
                     expect="Less data wait: each tensor costs a handshake, and other objects are pickled.",
                     limit="More workers do not help, the batches are ready.",
                     gain_pct=predicted.of_run(gain),

@@ -290,8 +290,15 @@ def _without(window: Window, costs: LoaderCosts, limits: Limits) -> WhatIf:
         usable_cpus=window.host.cpus_per_rank,
         cpu_wait_share=window.workers.cpu_wait_share,
         batch=None if content is None else BatchShape.of(content),
+        parts=parts_of_batch(window),
         loop_waits=loop_waits(window, costs),
     )
+
+
+def parts_of_batch(window: Window) -> float:
+    """Return how many single items, or parts, the workers hand over for one batch that a wrapper puts together; or 1."""
+    info = window.loader.info
+    return 1.0 if info is None or info.batch_size is not None else max(1.0, info.batches_per_step or 1.0)
 
 
 def loop_waits(window: Window, costs: LoaderCosts) -> LoopWaits | None:

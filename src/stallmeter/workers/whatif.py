@@ -117,6 +117,7 @@ def what_if(
     usable_cpus: float | None = None,
     cpu_wait_share: float | None = None,
     batch: BatchShape | None = None,
+    parts: float = 1.0,
     loop_waits: LoopWaits | None = None,
 ) -> WhatIf:
     """Ask the model what a step takes with each cause gone.
@@ -128,6 +129,7 @@ def what_if(
         usable_cpus: CPUs that this rank may use when no other job does.
         cpu_wait_share: Share (0 to 1) of its time that a worker waits for a CPU.
         batch: What a batch consists of.
+        parts: So many things are handed over for one batch of the loop, which is put together there.
         loop_waits: Of the loop's thread for a CPU. Without it, a loop that computes is taken to wait like a worker.
     """
 
@@ -159,7 +161,7 @@ def what_if(
         now_s=now_s,
         free_s=min(now_s, costs.work_s),
         best_workers_s=best_workers(costs, limits).step_time_s,
-        light_handover_s=step_s(_light(costs, handover_s, batch)),
+        light_handover_s=step_s(_light(costs, handover_s, batch, parts)),
         even_s=None if even is None else step_s(even),
         unblocked_s=None
         if blocked is None
@@ -177,12 +179,12 @@ def what_if(
     )
 
 
-def _light(costs: LoaderCosts, handover_s: float, batch: BatchShape | None) -> LoaderCosts:
+def _light(costs: LoaderCosts, handover_s: float, batch: BatchShape | None, parts: float) -> LoaderCosts:
     """Return the costs with batches of one tensor: the part of the hand-over goes that comes with their number."""
     if batch is None:
         return replace(costs, handover_s=min(handover_s, HANDOVER_S))
     one = batch.as_one_tensor
-    light_s = handover_s * default_handover_s(one) / default_handover_s(batch)
+    light_s = handover_s / parts * default_handover_s(one) / default_handover_s(batch)
     # Sending and receiving each tensor is work on both sides.
     return replace(
         costs,
