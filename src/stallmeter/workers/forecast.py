@@ -296,7 +296,7 @@ def _without(window: Window, costs: LoaderCosts, limits: Limits) -> WhatIf:
 
 
 def parts_of_batch(window: Window) -> float:
-    """Return how many single items, or parts, the workers hand over for one batch that a wrapper puts together; or 1."""
+    """Return how many single items, or parts, workers hand over for one batch that a wrapper puts together; else 1."""
     info = window.loader.info
     return 1.0 if info is None or info.batch_size is not None else max(1.0, info.batches_per_step or 1.0)
 
