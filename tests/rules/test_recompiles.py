@@ -46,6 +46,17 @@ def test_both_are_needed():
     assert silent(Recompiles(), compiled(0))
 
 
+def test_in_most_steps():
+    """Then the median step compiles as well, and no step is longer than it for that."""
+    made = compiled(360, 0.1, pauses_s=0.0)
+    made.append(ledger(steps=600, data_wait=0.0, forward=30.0, backward=30.0, optimizer=39.0, start=1.0, loop=0.0))
+    found = fires(Recompiles(), made)
+    assert found.time_lost_s == 36.0
+    assert found.summary.endswith("there were 600 steps, so it is in most of them.")
+    first = found.advice[0]
+    assert first.predicted_gain_pct == pytest.approx(100 * 36 / (99 - 36), rel=0.02)
+
+
 @pytest.mark.parametrize(("count", "each_s"), [(2, 10.0), (10, 0.4), (3, 0.3)])
 def test_thresholds(count, each_s):
     """Twice is usual, and little time is little."""

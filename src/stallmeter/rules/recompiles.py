@@ -8,7 +8,8 @@ gives a function up and runs it uncompiled, without an error.
 **Evidence.** `device.compiler.recompilations`: times that code was compiled again, from dynamo's own counters.
 `device.compiler.recompile_s`: seconds that took, at the least. Both must come with steps that took longer than the
 median in their own work (`steps.body_s`, the warm-up included) by as many seconds: what counts is the smaller of the
-two, as a share of the run in percent.
+two, as a share of the run in percent. Where there is a compilation for every second step or more often, the median one
+compiles as well, and the seconds of dynamo's counters count.
 
 **Advice.** Drop the smaller last batch (`drop_last=True`). Have the dimension that changes marked as dynamic
 (`torch.compile(model, dynamic=True)`, `torch._dynamo.mark_dynamic`), or pad to a few lengths. Read the reasons with
@@ -27,6 +28,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
+from ..workers.gains import Gain, gain_without
 from .rule import threshold
 
 
@@ -48,6 +50,7 @@ class Recompiles:
     warn_pct: float = threshold(5.0, "%", "as for a callback that takes this much, which XProf reports")
     critical_pct: float = threshold(20.0, "%", "as for input wait, which XProf calls high from 20 %")
     min_count: float = threshold(3.0, "times", "our choice: one for other shapes and one for evaluation are usual")
+    usual: float = threshold(0.5, "a step", "our choice: a median step compiles, too, and tells nothing")
     min_lost_s: float = threshold(1.0, "s", "our choice: less is not worth a change of the program")
 
     def check(self, window: Window) -> Diagnosis | None:
@@ -56,8 +59,10 @@ class Recompiles:
         count, again_s, body = compiler.recompilations, compiler.recompile_s, window.steps.body_s
         if count is None or again_s is None or body is None or ledger is None or count < self.min_count:
             return None
-        longer_s = _longer_s(window, body.median * ledger.steps)
-        lost_s = min(again_s, longer_s)
+        work_s = _work_s(window)
+        longer_s = max(0.0, work_s - body.median * ledger.steps) + (window.ledger.warmup_s or 0.0)
+        often = count >= self.usual * ledger.steps
+        lost_s = min(again_s, work_s if often else longer_s)
         share = window.ledger.share_pct(lost_s)
         if share is None or share < self.warn_pct or lost_s < self.min_lost_s:
             return None
@@ -66,8 +71,12 @@ class Recompiles:
             rule=self.id,
             severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,
             title=self.title,
-            summary=f"Code was compiled again {count} times, which took {again_s:.1f} s; steps took {longer_s:.1f} s "
-            f"more than median ones ({body.median * 1e3:.1f} ms of own work).",
+            summary=f"Code was compiled again {count} times, which took {again_s:.1f} s; "
+            + (
+                f"there were {ledger.steps} steps, so it is in most of them."
+                if often
+                else f"steps took {longer_s:.1f} s more than median ones ({body.median * 1e3:.1f} ms of own work)."
+            ),
             time_lost_s=lost_s,
             share_pct=share,
             confidence=0.8,
@@ -75,16 +84,15 @@ class Recompiles:
             evidence=(
                 Evidence("compiling again, share of the run", share, "%", self.warn_pct, "as for a callback"),
                 Evidence("code compiled again", count, "times", self.min_count, "our choice"),
-                Evidence("steps beyond median ones", longer_s, "s"),
+                *(() if often else (Evidence("steps beyond median ones", longer_s, "s"),)),
             ),
-            advice=_advice(two_sizes=_has_two_sizes(window)),
+            advice=_advice(gain_without(window, lost_s, least=0.7), two_sizes=_has_two_sizes(window)),
         )
 
 
-def _longer_s(window: Window, usual_s: float) -> float:
-    """Seconds that all steps' own work took beyond median ones, the first steps included."""
-    work_s = sum(window.spent.bucket_s(bucket) or 0.0 for bucket in ("h2d", "forward", "backward", "compute"))
-    return max(0.0, work_s - usual_s) + (window.ledger.warmup_s or 0.0)
+def _work_s(window: Window) -> float:
+    """Seconds of all steps' own work, without what the first ones took beyond others."""
+    return sum(window.spent.bucket_s(bucket) or 0.0 for bucket in ("h2d", "forward", "backward", "compute"))
 
 
 def _has_two_sizes(window: Window) -> bool:
@@ -93,16 +101,20 @@ def _has_two_sizes(window: Window) -> bool:
     return len(set(sizes)) == 2
 
 
-def _advice(*, two_sizes: bool) -> tuple[Advice, ...]:
+def _advice(gain: Gain, *, two_sizes: bool) -> tuple[Advice, ...]:
     drop = Advice.of(
         "Set drop_last=True in the DataLoader.",
         expect="Batches of one size: the smaller last one is not compiled for.",
         limit="Only where other dimensions do not change.",
+        gain_pct=gain.pct,
+        interval_pct=gain.interval_pct,
     )
     dynamic = Advice.of(
         "Compile for changing sizes: torch.compile(model, dynamic=True), or torch._dynamo.mark_dynamic(batch, dim).",
         expect="One compilation for all sizes.",
         limit="Steady steps may be a little slower.",
+        gain_pct=gain.pct,
+        interval_pct=gain.interval_pct,
     )
     return (
         *((drop, dynamic) if two_sizes else (dynamic, drop)),

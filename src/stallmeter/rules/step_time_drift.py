@@ -29,6 +29,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
+from ..workers.gains import Gain, gain_without
 from .rule import threshold
 
 _WORK = ("forward", "backward", "optimizer", "compute", "other", "loop")
@@ -79,6 +80,8 @@ class StepTimeDrift:
         share = window.ledger.training_share_pct(lost_s)
         if growth < self.growth_pct or share is None or share < self.warn_pct or lost_s < self.min_lost_s:
             return None
+        # They grew in the first eighth as well: evenly, from its beginning to its middle and on to that of the last.
+        before_s = ledger.steps * (found.late_s - found.early_s) / 14.0
         sure = 100.0 * found.bucket_share >= self.bucket_pct
         part = _WORDS.get(found.bucket, found.name or found.bucket)
         was_fine = found.bucket_late_s >= self.grown_factor * found.bucket_early_s
@@ -103,17 +106,19 @@ class StepTimeDrift:
                     f"part of the growth in {part}", 100.0 * found.bucket_share, "%", self.bucket_pct, "our choice"
                 ),
             ),
-            advice=_advice(found.bucket),
+            advice=_advice(found.bucket, gain_without(window, lost_s + before_s, least=0.75, most=1.25)),
         )
 
 
-def _advice(bucket: str) -> tuple[Advice, ...]:
+def _advice(bucket: str, gain: Gain) -> tuple[Advice, ...]:
     if bucket == "data_wait":
         return (
             Advice.of(
                 "Look at what the dataset gathers: caches, lists, open files, a memory that swaps.",
                 expect="Batches that take as long at the end as at the beginning.",
                 limit="Not where samples grow on purpose, such as longer sequences later on.",
+                gain_pct=gain.pct,
+                interval_pct=gain.interval_pct,
             ),
         )
     if bucket in _WORK:
@@ -122,6 +127,8 @@ def _advice(bucket: str) -> tuple[Advice, ...]:
                 "Keep numbers, not tensors, from step to step: loss.detach(), and .item() now and then.",
                 expect="A graph and lists that no longer grow.",
                 limit="Not where the work grows on purpose: longer sequences, larger images.",
+                gain_pct=gain.pct,
+                interval_pct=gain.interval_pct,
             ),
             Advice.of("Let torch.profiler look at an early and a late step: deep_steps=3."),
         )
