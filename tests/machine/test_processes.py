@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -190,6 +191,30 @@ def test_the_rank_that_started_this_one(start: Callable[..., subprocess.Popen[st
     assert ([process.pid for process in tree.processes], tree.other_ranks) == ([rank1], 1)
     tree.read_ranks_cpu()
     assert (tree.read_ranks_cpu() or 0.0) >= 0.0
+
+
+@pytest.mark.parametrize("is_rank", [False, True])
+def test_the_program_that_started_this_process(monkeypatch: pytest.MonkeyPatch, is_rank: bool) -> None:
+    """Its CPU time is the program's, its processes are not this one's; unless it is another rank."""
+    above = psutil.Process(os.getppid())
+    monkeypatch.setattr(multiprocessing, "parent_process", lambda: above)
+    processes.set_known_ranks({above.pid: time.time()} if is_rank else {})
+    tree = JobTree(psutil.Process())
+    tree.refresh(0.0)
+    own = [process.pid for process in tree.processes]
+    assert own[0] == os.getpid()
+    assert above.pid not in own
+    read: list[int] = []
+
+    def one_second_more(pid: int, process: object) -> tuple[float, float]:
+        read.append(pid)
+        return float(read.count(pid)), float(read.count(pid))
+
+    monkeypatch.setattr(tree, "_read_one", one_second_more)
+    tree.read_cpu()
+    assert (above.pid in read) is not is_rank
+    assert set(own) <= set(read)
+    assert tree.read_cpu()[1] == len(set(read))
 
 
 def test_how_many_files_a_process_may_open() -> None:

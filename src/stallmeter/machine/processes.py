@@ -13,10 +13,14 @@ known by
   were forked or spawned, once they record.
 
 A rank that was forked by this one and does not record looks like a worker and is counted as one.
+
+Where the program trains in a process that `multiprocessing` has started, the process that started it and its other ones
+belong to the program as well: what they take of the CPUs is no stranger's.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -255,6 +259,8 @@ class JobTree:
         self._scan_due_s = float("-inf")
         self._own = _CpuCounter()
         self._theirs = _CpuCounter()
+        self._above: int | None = None
+        """The process of the program that started this one."""
         self._reaped = False
         """Whether another rank that this one's processes had started is gone, and its time may be theirs now."""
 
@@ -281,6 +287,7 @@ class JobTree:
         pids = set(self._system.pids())
         if self._seen is None:
             self._take(self.main.children(recursive=True))
+            self._take_program()
         else:
             gone = self._members.keys() - pids - {self.main.pid}
             self._reaped |= not gone.isdisjoint(self._ranks_started_here())
@@ -296,6 +303,8 @@ class JobTree:
     def read_cpu(self) -> tuple[float, float]:
         """Return CPU seconds of the process that trains, and of all this rank's own since the first reading.
 
+        Those of the program that started this process count like its own.
+
         The second never falls: an ended child's time moves into its parent's ``children_*``, and where nobody waited
         for the child its past is kept.
 
@@ -303,8 +312,9 @@ class JobTree:
             psutil.Error: The process that trains cannot be read.
         """
         own = self.main.pid
+        above = self._above if self._above not in self._ranks else None  # rank 0 may have started this one
         while True:
-            cpu_s = self._read_all(lambda rank: rank == own)
+            cpu_s = self._read_all(lambda rank: rank in (own, above))
             dead = [pid for pid, process in self._ranks_started_here().items() if not process.is_running()]
             if not dead:
                 break
@@ -387,6 +397,18 @@ class JobTree:
             for pid in ready:
                 process, parent = waiting.pop(pid)
                 self._members[pid] = _Member(process, parent, self._members[parent].rank)
+
+    def _take_program(self) -> None:
+        parent = multiprocessing.parent_process()
+        if parent is None or parent.pid is None or self.main.pid != os.getpid():
+            return
+        with suppress(*UNREADABLE):
+            if self.main.ppid() == parent.pid:  # else it has ended
+                above = self._system.Process(parent.pid)
+                children = above.children(recursive=True)
+                self._members[above.pid] = _Member(above, 0, above.pid)
+                self._above = above.pid
+                self._take(children)
 
     def _find_ranks(self, pids: set[int]) -> bool:
         """Look for other ranks among the members, and for those that record. Returns whether there are new ones."""
