@@ -99,6 +99,15 @@ def test_a_module_that_judges_is_no_model(judge: Function):
         assert below_judges(one) is one
 
 
+@pytest.mark.parametrize(
+    "name", ["SymmetricNet.forward", "GeometricAttention.forward", "LosslessCodec.forward", "Gloss.forward"]
+)
+def test_a_model_may_be_called_after_something_else(name: str):
+    net = Function(name, "torch_geometric/nn/conv.py", False, f"torch_geometric.nn.{name}", "torch_geometric")
+    for one in (_seen(MAIN, CALL, net), _seen(MAIN, CALL, replace(net, own=True, package=""))):
+        assert below_judges(one) is one
+
+
 def test_objects_that_are_pickled_for_other_ranks_are_no_exchange_of_gradients():
     gather, pickled, sent = (
         _torch(name, "distributed/distributed_c10d.py")

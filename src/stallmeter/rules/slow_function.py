@@ -23,8 +23,8 @@ beside the steps. A loss is computed with fewer and larger operations.
 
 **When it is wrong.** Between the call of the model and the gradients a function whose time is spent in operators of its
 own, in torch or in NumPy is not blamed while it takes less than the model: it may be the loss. One that takes more may
-be as cheap as it can be. A module is taken for a loss where its name, or its package's, says so (loss, criterion,
-metric), and for a part of the model elsewhere. Nor is a function blamed before the model in operators of its own or in
+be as cheap as it can be. A module is taken for a loss where its class's name ends so (Loss, Criterion, Metric),
+and for a part of the model elsewhere. Nor is a function blamed before the model in operators of its own or in
 torch where the same function has the gradients computed, one after the gradients that sleeps, which may stand for a
 device, or what stands in the loop itself. Where no optimizer of torch was heard of, a function may be one.
 compute-bound names the place of all of them. Programs without modules are not judged, nor are those on a GPU, where the

@@ -36,9 +36,10 @@ WRAPS = "torch/distributed/c10d_logger.py"
 PICKLES = frozenset({"_object_to_tensor", "_tensor_to_object"})
 """What turns objects into bytes for other ranks, and back; the rest of such a collective waits for them."""
 
-JUDGES = re.compile(r"loss|criterion|metric", re.IGNORECASE)
-"""In the name of a module, or of its package, that judges what the model made: it is called like one, and is none. How
-much it holds that is trained would tell, too, but stacks show functions and no objects."""
+JUDGES = re.compile(r"(?:Loss(?:es)?|Criterion|Metrics?|MetricCollection|_loss|_criterion|_metric)\.\w+$")
+"""End of the name of a module's method that judges what the model made: it is called like a model, and is none. By the
+whole word, for a network may be called geometric. How much it holds that is trained would tell, too, but stacks show
+functions and no objects."""
 
 TRAINING_STEP = ".training_step"
 """End of the name of what Lightning calls for a step; with several ranks as it calls a module."""
@@ -105,7 +106,7 @@ def below_judges(one: Seen) -> Seen:
 
 def _judges(stack: Sequence[Frame]) -> bool:
     called = next((frame.function for frame in stack if not _is_module(frame.function)), None)
-    return called is not None and any(map(JUDGES.search, (called.name, called.package)))
+    return called is not None and JUDGES.search(called.name) is not None
 
 
 def in_batches(seen: Sequence[Seen]) -> list[Seen]:
