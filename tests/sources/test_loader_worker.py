@@ -65,6 +65,38 @@ def test_what_the_users_own_start_takes_is_told_with_a_workers_first_batch(probe
     assert {record.init_s for record in records if record not in first} == {None}
 
 
+def _start(worker: int, seconds: float = 0.0) -> None:
+    time.sleep(seconds)
+
+
+class _Starts:
+    def __call__(self, worker: int) -> None:
+        _start(worker)
+
+    def start(self, worker: int) -> None:
+        _start(worker)
+
+
+@pytest.mark.parametrize(
+    ("own", "name"),
+    [
+        (_start, "_start"),
+        (partial(partial(_start), seconds=0.0), "_start"),
+        (_Starts(), "_Starts.__call__"),
+        (_Starts().start, "_Starts.start"),
+        (None, ""),
+        (print, ""),
+    ],
+)
+def test_where_the_users_own_start_is_defined_is_told(probe: LoaderProbe, own: Any, name: str) -> None:
+    loader = DataLoader(data.Sleeping(8, 0.0), num_workers=1, worker_init_fn=own)
+    for _ in range(2):  # then it is ours that stands there
+        info = probe.attach(loader)
+        assert info.init_function == name
+        assert info.init_file.endswith("test_loader_worker.py") is bool(name)
+        assert (info.init_line > 0) is bool(name)
+
+
 def test_a_fetch_that_waits(probe: LoaderProbe) -> None:
     records = run(probe, data.Sleeping(8, 0.015))
     assert all(record.wall_s >= 0.030 for record in records)

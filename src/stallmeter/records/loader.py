@@ -92,6 +92,11 @@ class LoaderInfo:
     None where it is one."""
     indices_s: float | None = None
     """Mean time in which the loop's own thread chooses the items of a batch: its sampler; None where not measured."""
+    init_file: str = ""
+    """Where the user's ``worker_init_fn`` is defined, as the file is shown; empty without one."""
+    init_line: int = 0
+    init_function: str = ""
+    """Its qualified name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,18 +2,18 @@
 
 **What it means.** At the beginning of an epoch the DataLoader starts its worker processes. They import packages, copy
 the dataset and make their first batch while the loop waits. With short epochs, with processes that are spawned rather
-than forked, or with a slow `worker_init_fn` this is the largest part of the wait.
+than forked, or with a slow `worker_init_fn` this is the largest part of the wait. Where the user's `worker_init_fn`
+takes most of a start, it is named.
 
 **Evidence.** `worker_startup`: seconds of wall time in making iterators, and the part of each epoch's first wait that
 exceeds the steady wait, from the ledger; of workers that live on, in the first epoch alone. `workers.fork_s`: seconds
 in which forks held the training thread, with what other packages do around a fork. `steps.epochs.copying_s`: what a
 fork leaves behind. It shares the program's memory with the workers, and what the first step writes is copied page by
 page; it counts where the optimizer takes longer in the first steps of epochs than in 95 % of the others.
-`workers.starts`: where a loader's workers start more often than
-there are epochs (an endless loop around it, or a shorter one of several loaders that is begun anew), their first
-batches beyond others, at most the data wait. Where they start for every other step or more, and make more
-batches than there are steps, the program makes a new iterator for each, ``next(iter(loader))``; then all of the wait
-counts that workers would not need that go on.
+`workers.starts`: where a loader's workers start more often than there are epochs (an endless loop around it, or a
+shorter one of several loaders that is begun anew), their first batches beyond others, at most the data wait. Where they
+start for every other step or more, and make more batches than there are steps, the program makes a new iterator for
+each, ``next(iter(loader))``; then all of the wait counts that workers would not need that go on.
 
 **Advice.** Make a loader's iterator once and ask that. Else keep the workers (`persistent_workers=True`); not where the
 dataset's state has to be read anew each epoch. Then fork instead of spawn, where no thread or CUDA context forbids it;
@@ -31,7 +31,7 @@ import statistics
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
+from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..window import Window
 from ..workers.gains import gain_without
 from .rule import threshold
@@ -104,6 +104,7 @@ class WorkerStartup:
             title = "Workers take long to start" if once else self.title
         wait_s = window.spent.bucket_s("data_wait") or 0.0
         each_s = lost if once else lost / max(1, epochs)
+        place = None if held else self._init(window, lost / max(1, epochs + again))
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING,
@@ -127,10 +128,19 @@ class WorkerStartup:
                 *((Evidence("first steps of epochs, beyond others", copying, "s"),) if copying else ()),
                 *((Evidence("starts beyond one an epoch", float(again), "starts"),) if again else ()),
             ),
-            advice=self._advice(window, waited + copying, within, held=held),
+            advice=self._advice(window, waited + copying, within, held=held, place=place),
+            location=place,
             supersedes=_OF_THE_WAIT if within >= self.most * wait_s else (),
             culprit="a fork handler of another package" if held else None,
         )
+
+    def _init(self, window: Window, start_s: float) -> Location | None:
+        """Return the user's function that each worker calls first, where it takes most of a start."""
+        loader, starts = window.loader.info, window.workers.starts
+        if loader is None or not loader.init_function or starts is None or starts.init_s < self.most * start_s:
+            return None
+        share_pct = 100.0 * min(1.0, starts.init_s / start_s) if start_s else 0.0
+        return Location(loader.init_file, loader.init_line, loader.init_function, share_pct)
 
     def _each_step_s(self, window: Window, waited: float, starts: int) -> float | None:
         """What workers that start for each batch cost beyond those that go on; None where they do not."""
@@ -198,7 +208,9 @@ class WorkerStartup:
         typical = statistics.median(f.wall_s for f in window.workers.forks)
         return typical >= self.fork_wait_s and (window.workers.fork_s or 0.0) >= 0.5 * lost
 
-    def _advice(self, window: Window, lost: float, within: float, *, held: bool) -> tuple[Advice, ...]:
+    def _advice(
+        self, window: Window, lost: float, within: float, *, held: bool, place: Location | None
+    ) -> tuple[Advice, ...]:
         loader, epochs = window.loader.info, window.ledger.epochs or 1
         advice = []
         if held:
@@ -234,5 +246,10 @@ class WorkerStartup:
             )
         if loader is not None and loader.start_method in ("spawn", "forkserver"):
             advice.append(Advice.of("Start workers by fork.", limit="Only where no thread or CUDA context forbids it."))
-        advice.append(Advice.of("Slim down imports and worker_init_fn in the workers, or use longer epochs."))
+        if place is not None:
+            advice.append(
+                Advice.of(f"Make {place.function} cheaper ({place.file}:{place.line}): each worker calls it.")
+            )
+        else:
+            advice.append(Advice.of("Slim down imports and worker_init_fn in the workers, or use longer epochs."))
         return tuple(advice)

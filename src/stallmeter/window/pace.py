@@ -45,6 +45,8 @@ class Starts:
     """
     batches: int = 0
     """That its workers have made."""
+    init_s: float = 0.0
+    """Mean time of a worker in its ``worker_init_fn``."""
 
 
 @dataclass(slots=True)
@@ -60,6 +62,8 @@ class OneLoader:
     """Batches that were a worker's first."""
     firsts_s: float = 0.0
     """What those took."""
+    inits_s: float = 0.0
+    """Of that in ``worker_init_fn``."""
 
     def __post_init__(self) -> None:
         self.batches = Reservoir(self.size)
@@ -105,7 +109,7 @@ class OneLoader:
             return None
         known = len(others) >= MIN_BATCHES
         excess_s = self.firsts_s / self.firsts - sum(others) / len(others) if known else 0.0
-        return Starts(self.firsts // workers, max(0.0, excess_s), len(self.batches))
+        return Starts(self.firsts // workers, max(0.0, excess_s), len(self.batches), self.inits_s / self.firsts)
 
     @property
     def idle_workers(self) -> int | None:
@@ -158,6 +162,7 @@ class Pace:
         if batch.idle_s is None and batch.worker >= 0:
             one.firsts += 1
             one.firsts_s += batch.service_s + (batch.init_s or 0.0)
+            one.inits_s += batch.init_s or 0.0
 
     def infos(self) -> dict[int, LoaderInfo]:
         """Return the settings of all loaders by their numbers."""

@@ -26,7 +26,7 @@ from .memory import MemoryLooks
 from .prefetch import IN_THE_LOOP, PrefetchQueue
 from .ring import UNKNOWN, Fetch, Making, Ring, new_ring
 from .waits import WaitLooks
-from .worker import WorkerInit, restore, retire
+from .worker import WorkerInit, init_of, restore, retire
 from .wrappers import iterates_here, loaders_in
 
 if TYPE_CHECKING:
@@ -150,6 +150,7 @@ class LoaderProbe:
             for i, one in enumerate(asked):
                 why_not = reasons[i] if None not in reasons or len(asked) > 1 else None
                 info = replace(describe(one), kind=kind, probed=why_not is None, why_not=why_not, loader=number + i)
+                info = replace(info, **init_of(one))
                 infos.append(self._tell(self._unless_silent(one, info) if info.probed and _workers(one) else info))
                 self._attached[number + i] = weakref.ref(one)
             self._find_who_makes_them()
