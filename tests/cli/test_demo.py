@@ -156,6 +156,7 @@ def examples(files, forks, tmp_path_factory):
     return folder, dict(map(json.loads, done.stdout.splitlines()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("example", LOOPS)
 def test_examples_run(example, examples):
     """Each example runs as it stands and leaves a recording of its own."""

@@ -82,6 +82,7 @@ def done(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Do
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("namespace", ["lightning.pytorch", "pytorch_lightning"])
 def test_an_unchanged_program(done: dict[str, Done], namespace: str) -> None:
     off, on = done[f"{namespace} off"], done[f"{namespace} on"]
@@ -93,6 +94,7 @@ def test_an_unchanged_program(done: dict[str, Done], namespace: str) -> None:
     assert sum(isinstance(x, StepRecord) for x, _ in Reader(folder)) == 6
 
 
+@pytest.mark.long
 def test_each_rank_records_and_the_ranks_meet_in_one_folder(
     done: dict[str, Done], capsys: pytest.CaptureFixture[str]
 ) -> None:

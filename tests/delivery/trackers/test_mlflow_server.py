@@ -21,7 +21,7 @@ from stallmeter.records.interfaces import Page
 from ...servers import FaultProxy, FaultServer, MlflowServer
 
 mlflow = pytest.importorskip("mlflow")
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.long]
 
 T = TypeVar("T")
 NOW = 1_700_000_000.0

@@ -98,6 +98,7 @@ def test_a_lightning_training_into_an_offline_run(tmp_path: Path) -> None:
 # -- forks that wait for the client's request ------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_a_fork_that_waits_for_the_client_is_not_blamed_on_the_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs: int
@@ -154,6 +155,7 @@ def test_sync_makes_a_run_on_a_server_and_repeating_changes_nothing(
         assert [run.custom_id for run in server.runs.values()] == [folder.name, "another"]
 
 
+@pytest.mark.long
 def test_sync_goes_on_where_an_interrupted_one_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = record(tmp_path / "rec", windows=600)
 
@@ -170,6 +172,7 @@ def test_sync_goes_on_where_an_interrupted_one_stopped(tmp_path: Path, monkeypat
             assert [(int(s), v, ms / 1000) for s, v, ms in server.run.series(path)] == points
 
 
+@pytest.mark.long
 def test_an_outage_of_a_whole_run_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run was to be made on a server that never answered; ``sync`` makes it and delivers everything once."""
     with Neptune1Server() as server:
@@ -195,6 +198,7 @@ def test_an_outage_of_a_whole_run_is_made_up_for(tmp_path: Path, monkeypatch: py
             assert [(int(s), v) for s, v, _ in run.series(path)] == [(s, v) for s, v, _ in points]
 
 
+@pytest.mark.long
 def test_sync_makes_a_run_of_neptune_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = record(tmp_path / "rec", windows=10)
     with NeptuneScaleServer() as server:
