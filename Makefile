@@ -45,7 +45,8 @@ unit: $(STAMP)
 coverage: $(STAMP)
 	$(BIN)/python -m pytest $(TEST) -m '$(REST)' --cov=src/stallmeter --cov-report=term:skip-covered
 
-# Jobs of several ranks, servers that fail, how programs end and what they leave. Continuous integration runs it, too.
+# Jobs of several ranks, servers that fail, programs compared with themselves, how they end and what they leave. Continuous
+# integration runs it, too.
 test-long: $(STAMP)
 	$(BIN)/python -m pytest $(TEST) -m 'long and $(REST)'
 
