@@ -22,12 +22,13 @@ def test_a_prepared_loader(tmp_path: Path) -> None:
     accelerator = pytest.importorskip("accelerate").Accelerator(cpu=True)
     plain = DataLoader(TensorDataset(torch.ones(64, 4), torch.ones(64)), batch_size=4, num_workers=2, shuffle=True)
     loader = accelerator.prepare(plain)
-    with Monitor(directory=tmp_path, trackers=None, console=False, hardware=False) as monitor:
+    options = {"directory": tmp_path, "trackers": None, "console": False, "hardware": False, "deep_batches": 0}
+    with Monitor(**options) as monitor:
         for _ in range(2):
             for _ in monitor.watch(loader):
                 pass
     found = [x for x, _ in Reader(monitor.folder)]
-    (info,) = [x for x in found if isinstance(x, LoaderInfo)]
+    *_, info = (x for x in found if isinstance(x, LoaderInfo))
     assert (info.kind, info.num_workers, info.probed) == ("DataLoaderShard", 2, True)
     assert sum(isinstance(x, WorkerBatch) for x in found) == 32
     assert [x.samples for x in found if isinstance(x, StepRecord)] == [4] * 32
@@ -63,7 +64,7 @@ def prepared(by: str, loader: DataLoader) -> object:
 def test_without_code_its_workers_are_looked_into_and_advised(by: str, workers: int, tmp_path: Path) -> None:
     torch.manual_seed(1)
     model = torch.nn.Linear(4, 1)
-    everything = stallmeter.auto(directory=tmp_path, trackers=None, console=False, hardware=False)
+    everything = stallmeter.auto(directory=tmp_path, trackers=None, console=False, hardware=False, deep_batches=0)
     try:
         loader = prepared(by, DataLoader(Slow(), batch_size=4, num_workers=workers))
         train(loader, model, torch.optim.SGD(model.parameters(), 1e-3))
