@@ -15,11 +15,13 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..records import GarbagePauses
 from ..timing.ledger import DATA_WAIT, START, VALIDATION, Ledger
-from .code.whose import Whose
+
+if TYPE_CHECKING:
+    from .code.whose import Whose
 
 WORTH_A_RECORD_S = 0.001
 """Less than this is kept until there is more: a pass over the youngest objects takes 10 µs."""
@@ -174,7 +176,10 @@ class GarbageSource:
         callers = list(self._callers.items())  # in one go: the training thread may add one meanwhile
         if not callers:
             return {}
-        self._whose = self._whose or Whose.of_program()
+        if self._whose is None:
+            from .code.whose import Whose  # few programs call the collector
+
+            self._whose = Whose.of_program()
         stack, _ = max(callers, key=lambda caller: caller[1])
         named = [(self._whose.code(code), line) for code, line in stack]
         function, line = next(((f, line) for f, line in named if f.own), named[0])

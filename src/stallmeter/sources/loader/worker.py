@@ -15,7 +15,6 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from ...machine.procfs import COUNTS_READS, open_run_queue, process_read_bytes, read_run_queue, run_queue_ns
-from ..code.whose import Whose
 from .dataloader import CANNOT_SET
 from .identity import watch_identity
 from .ring import UNKNOWN, Ring, RingWriter
@@ -98,6 +97,8 @@ def init_of(loader: Any) -> dict[str, Any]:
     code = getattr(called if hasattr(called, "__code__") else type(called).__call__, "__code__", None)
     if found is None or not isinstance(code, CodeType):
         return {}
+    from ..code.whose import Whose  # not where this module is imported: spawned workers do that when they start
+
     function = Whose.of_program().code(code)
     return {"init_file": function.file, "init_line": code.co_firstlineno, "init_function": function.name}
 
