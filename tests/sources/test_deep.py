@@ -154,6 +154,25 @@ def test_closing_ends_what_is_under_way(tmp_path):
     assert bench.profiler.sample(0.0) == ()
 
 
+def test_a_profile_that_is_still_being_stopped_is_not_taken(tmp_path, monkeypatch):
+    """Stopping takes a while, and the sampler's thread may ask in the middle of it."""
+    bench = Bench(tmp_path)
+    asked: list[Any] = []
+    stop = torch.profiler.profile.stop
+
+    def stop_slowly(profile: Any) -> None:
+        asked.append(bench.profiler.sample(1.0))
+        stop(profile)
+
+    monkeypatch.setattr(torch.profiler.profile, "stop", stop_slowly)
+    bench.profiler.request("compute-bound", 20)
+    bench.until_done()
+    assert asked == [()]
+    (record,) = bench.profiler.sample(2.0)
+    assert record.steps == 3
+    assert (tmp_path / "trace.json.gz").is_file()
+
+
 def test_a_large_trace_is_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(deep, "MAX_TRACE_BYTES", 10)
     bench = Bench(tmp_path, suffix="-rank1")

@@ -130,7 +130,6 @@ class DeepProfiler:
 
     def _stop(self) -> None:
         begun = time.perf_counter_ns()
-        self._running = False
         try:
             self._profile.stop()
         except BaseException:
@@ -138,6 +137,9 @@ class DeepProfiler:
             raise
         finally:
             self._held_ns += time.perf_counter_ns() - begun
+            # Last: the sampler's thread takes a profile that does not run any more, and one that has not yet
+            # stopped has nothing to write.
+            self._running = False
 
     def _evaluate(self, profile: Any, time_s: float) -> DeepProfile:
         begun = time.perf_counter()
