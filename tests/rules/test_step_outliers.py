@@ -66,8 +66,15 @@ def test_a_pattern_is_no_outlier():
 
 
 def test_a_hiccup():
-    """One long step is no reason to do anything."""
-    assert silent(StepOutliers(), pauses(1000, pause_s=30.0))
+    """One long step may not come again: it is told where it took much of the run, and never a warning."""
+    found = fires(StepOutliers(), pauses(1000, pause_s=30.0))
+    assert found.severity is Severity.INFO
+    assert found.summary == (
+        "One of 1000 steps took 30.1 s, a median one 80.0 ms: 23 % of the training time. It may not come again."
+    )
+    assert found.advice[0].gain_interval_pct is not None
+    assert found.advice[0].gain_interval_pct[0] < 0.0
+    assert silent(StepOutliers(), pauses(1000, pause_s=20.0))
 
 
 def test_little_jitter():

@@ -8,6 +8,7 @@ on the same device do that.
 **Evidence.** `steps.body_s`: time of a step in copy, forward, backward and the loop's own body, in seconds. An outlier
 takes `factor` times the median or more. The excess over the median of all outliers, in seconds and as a share of
 training time in percent. It is scaled from the sample of steps to the whole run, and never more than the ledger holds.
+A single long step may not come again: it informs, and does not warn, from the critical share on.
 The optimizer is left out, because with accumulated gradients it has work in some steps only. So are the first steps.
 
 **Advice.** Collect garbage at a time of your choice. Keep input shapes fixed, or pad to a few sizes. Look at what else
@@ -46,7 +47,9 @@ class StepOutliers:
     factor: float = threshold(3.0, "x", "our choice: clear of jitter; gpuprof asks for twice the median")
     rare_pct: float = threshold(5.0, "%", "our choice: more steps than these are a pattern, not outliers")
     min_steps: float = threshold(20.0, "steps", "gpuprof judges the spread of steps from 20 on")
-    min_outliers: float = threshold(2.0, "steps", "our choice: one hiccup will not come again; SageMaker forgives 10")
+    min_outliers: float = threshold(
+        2.0, "steps", "our choice: one may not come again and informs; SageMaker forgives 10"
+    )
 
     def check(self, window: Window) -> Diagnosis | None:
         """Weigh the excess of outliers against the training time."""
@@ -57,16 +60,21 @@ class StepOutliers:
         excess_s = max(0.0, found.excess_s - (window.host.garbage.step_s or 0.0))
         share = window.ledger.training_share_pct(excess_s)
         rare = found.count <= self.rare_pct / 100.0 * max(ledger.steps, body.count)
-        if share is None or share < self.warn_pct or found.count < self.min_outliers or not rare:
+        once = found.count < self.min_outliers
+        if share is None or share < (self.critical_pct if once else self.warn_pct) or not found.count or not rare:
             return None
-        # Of a few rare steps a repeated run has some more or fewer.
+        # Of a few rare steps a repeated run has some more or fewer, and of a single one perhaps none.
         spread = 1.28 / math.sqrt(max(1, found.count))
-        gain = gain_without(window, excess_s, least=max(0.3, 1 - spread), most=1 + spread)
+        least, most = (0.0, 1.0) if once else (max(0.3, 1 - spread), 1 + spread)
+        gain = gain_without(window, excess_s, least=least, most=most)
         return Diagnosis(
             rule=self.id,
-            severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,
-            title=self.title,
-            summary=f"About {found.count} of {ledger.steps} steps took {excess_s:.1f} s more than median steps "
+            severity=Severity.INFO if once else self._severity(share),
+            title="One step took many times longer than the others" if once else self.title,
+            summary=f"One of {ledger.steps} steps took {found.longest_s:.1f} s, a median one "
+            f"{body.median * 1e3:.1f} ms: {share:.0f} % of the training time. It may not come again."
+            if once
+            else f"About {found.count} of {ledger.steps} steps took {excess_s:.1f} s more than median steps "
             f"({body.median * 1e3:.1f} ms) would, {share:.0f} % of the training time; "
             f"the longest took {found.longest_s * 1e3:.0f} ms.",
             time_lost_s=excess_s,
@@ -103,3 +111,6 @@ class StepOutliers:
                 Advice.of("Compare the times of the long steps with GPU clocks, swapping and other jobs."),
             ),
         )
+
+    def _severity(self, share_pct: float) -> Severity:
+        return Severity.CRITICAL if share_pct >= self.critical_pct else Severity.WARNING

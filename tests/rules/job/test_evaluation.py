@@ -205,6 +205,37 @@ def test_in_turn():
     assert judged.lost_s == pytest.approx(4.0, rel=0.1)
 
 
+def test_waits_of_all_ranks_that_meet_now_and_then_are_one_wait():
+    """Each rank waits for data in every other step or so, whatever the other does: neither is waited for by turns."""
+
+    def by_chance(rank: int, step: int) -> dict[str, float]:
+        return {"data_wait": 0.02} if (step >> rank) % 2 else {}
+
+    both = Known([diagnosis("no-workers", 2.0)])
+    judged = judge(job(by_chance, known={0: both, 1: both}))
+    assert [(d.rule, d.ranks) for d in judged.verdict.diagnoses] == [("no-workers", ())]
+    one = judge(job(by_chance, known={0: both, 1: VICTIM}))
+    assert [(d.rule, d.ranks) for d in one.verdict.diagnoses] != [("no-workers", ())]
+
+
+def test_each_advice_promises_no_more_than_the_job_can_win():
+    """What a rank would win alone, the job wins only as far as all ranks lose it."""
+    advice = tuple(
+        Advice.of(f"Make {name} cheaper.", gain_pct=pct, interval_pct=(pct - 5.0, pct + 5.0))
+        for name, pct in (("this", 6.0), ("that", 900.0))
+    )
+    said = Known([diagnosis("prep-stall", 12.0, advice=(*advice, Advice("Look.")))])
+    work = {"data_wait": 0.03}
+    made = job(lambda r, step: work, known={0: said, 1: said})
+    primary = primary_of(made)
+    assert primary.rule == "prep-stall"
+    assert primary.time_lost_s < 12.0
+    first, second, third = (one.predicted_gain_pct for one in primary.advice)
+    assert first == pytest.approx(6.0, rel=0.02)
+    assert second == pytest.approx(100.0 * primary.time_lost_s / (made.training_s - primary.time_lost_s))
+    assert third is None
+
+
 def test_what_costs_no_time_is_told_with_its_rank():
     """Memory that grows on rank 3 will end the job all the same."""
     grows = diagnosis("host-memory-growth", 0.0, severity=Severity.CRITICAL)

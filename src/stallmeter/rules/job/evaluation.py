@@ -38,6 +38,10 @@ _BUCKETS: Mapping[str, str] = {
 
 _OWN_SEVERITY = frozenset(rule.id for rule in ALL_RULES if getattr(rule, "own_severity", False))
 
+MEET_SHARE = 0.25
+"""Waits that come to two ranks by chance, each in a third of the steps, meet as often as this: those that take turns
+meet in none, and are an imbalance."""
+
 _WAITS_FOR_A_CPU = frozenset({"noisy-neighbour", "cpu-throttled"})
 """Rules whose seconds the system has counted, in whichever bucket they were, and that are no wait for another rank."""
 
@@ -224,6 +228,7 @@ def _of_all(job: Job, found: Sequence[Loss], *, judged: bool) -> tuple[list[Diag
     diagnoses = [_worst(job, said) for said in free.values()]
     explained: list[Loss] = []
     all_starve = len(starved(job)) == len(job.ranks)
+    everyone = {view.rank for view in job.ranks}
     if standing := costly.pop(NoStepEnds.id, []):
         diagnoses.append(_held_up(job, standing))
     for said in costly.values():
@@ -239,7 +244,8 @@ def _of_all(job: Job, found: Sequence[Loss], *, judged: bool) -> tuple[list[Diag
         lost_s = least_s if shared_s is None else min(least_s, shared_s)
         # Waits that come to all ranks alike never come to all at once: what they differ by is part of the same.
         for loss in found if shared_s is not None and bucket else ():
-            belongs = loss.lost_s <= lost_s or (bucket == "data_wait" and all_starve)
+            meet = {rank for rank, _ in said} == everyone and lost_s >= MEET_SHARE * loss.lost_s
+            belongs = loss.lost_s <= lost_s or (bucket == "data_wait" and (all_starve or meet))
             if not loss.ranks and loss.bucket == group_of(bucket) != COMPUTE and belongs:
                 explained.append(loss)
                 lost_s = min(least_s, lost_s + loss.lost_s)
@@ -315,12 +321,17 @@ def _shortened(job: Job, diagnosis: Diagnosis, lost_s: float) -> Diagnosis:
     """Return a diagnosis with the part of its loss that is the job's."""
     if lost_s >= diagnosis.time_lost_s:
         return diagnosis
-    advice = diagnosis.advice
-    if advice and advice[0].predicted_gain_pct is not None:
-        gain_pct, interval_pct = job_gain(job, min(lost_s, _won_s(job, diagnosis)))
-        advice = (replace(advice[0], predicted_gain_pct=gain_pct, gain_interval_pct=interval_pct), *advice[1:])
+    advice = tuple(_shortened_advice(job, diagnosis, one, lost_s) for one in diagnosis.advice)
     share_pct = 100.0 * lost_s / job.wall_s if job.wall_s else 0.0
     return replace(diagnosis, time_lost_s=lost_s, share_pct=share_pct, advice=advice)
+
+
+def _shortened_advice(job: Job, diagnosis: Diagnosis, advice: Advice, lost_s: float) -> Advice:
+    """Return an advice with a gain of the job's part of the loss; as it is where it promises none."""
+    if advice.predicted_gain_pct is None:
+        return advice
+    gain_pct, interval_pct = job_gain(job, min(lost_s, _won_s(job, replace(diagnosis, advice=(advice,)))))
+    return replace(advice, predicted_gain_pct=gain_pct, gain_interval_pct=interval_pct)
 
 
 def _informing(job: Job) -> list[Diagnosis]:
