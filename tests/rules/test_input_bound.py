@@ -17,7 +17,7 @@ from stallmeter.rules.slow_function import SlowFunction
 from stallmeter.window import Window
 
 from .test_slow_function import look
-from .windows import START_S, fires, ledger, silent, step, window
+from .windows import START_S, fires, hosts, ledger, silent, step, window
 
 NONE = LoaderInfo(time_s=START_S, kind=NO_LOADER)
 
@@ -63,6 +63,23 @@ def test_names_the_function_that_holds_most_of_it() -> None:
     verdict = evaluate(ALL_RULES, without_loader(before(0.3, 0.2)))
     assert verdict.primary is not None
     assert verdict.primary.rule == "input-bound"
+
+
+def test_what_making_batches_beside_the_loop_gains() -> None:
+    """Steps of 100 ms, 80 of them a wait: two helpers hand over a batch each 40 ms, one each 80 ms."""
+    steps = [step(i, total_s=0.1, data_wait_s=0.08, compute_s=0.02) for i in range(200)]
+    buckets: dict[str, Any] = {"compute": 4.0, "data_wait": 16.0, "start": 0.0, "loop": 0.0}
+    found = fires(
+        InputBound(),
+        window(*steps, *hosts(20, lambda i: {"usable_cpus": 2.0}), ledger(wall_s=20.0, steps=200, **buckets)),
+    )
+    first = found.advice[0]
+    assert "beside the loop" in first.text
+    assert first.predicted_gain_pct == pytest.approx(150.0, rel=0.05)
+    assert first.gain_interval_pct is not None
+    least, most = first.gain_interval_pct
+    assert 0.0 < least < 25.0
+    assert 390.0 < most < 450.0
 
 
 def test_what_is_awaited_is_made_by_others_already() -> None:

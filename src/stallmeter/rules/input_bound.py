@@ -10,8 +10,9 @@ worker start-up as far as it exceeds the steady wait. Where the loop asks no loa
 
 **Advice.** Let stallmeter see the workers: then the cause has a name, and a number of workers a predicted gain. Without
 workers prepare batches beside the loop, unless the loader's work is tiny: then the hand-over between processes costs
-more than it saves. Then make the preparation of one batch cheaper. Without a measured loader no gain is predicted:
-nothing is known of what a batch costs.
+more than it saves. Then make the preparation of one batch cheaper. Of a loader that was not looked into it is not known
+what a batch costs, and whether making it computes or waits. The gain of making batches beside the loop is then as wide:
+from one helper, which works while the loop computes, to all of the wait; expected are as many helpers as CPUs.
 
 **When it is wrong.** Without a loader anything that the loop does before it calls its model counts as its batch, but
 for an optimizer's work: what an environment answers, say. What it does behind that call does not. On a GPU the host may
@@ -32,7 +33,7 @@ from ..records import CodeSpot
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..window import BeforeModel, Window
 from ..workers.forecast import Outlook, forecast
-from ..workers.gains import Gain, gain_by_looks, part_that_grew
+from ..workers.gains import UNKNOWN, Gain, gain_by_looks, gain_without, part_that_grew
 from ..workers.pipeline import CHEAPER, counted_by_the_library
 from .frameworks import Setting, said
 from .rule import threshold
@@ -49,6 +50,7 @@ class InputBound:
         "code.before_model",
         "device.pace_s",
         "facts.framework",
+        "host.usable_cpus",
         "ledger.record",
         "ledger.training_s",
         "loader.asks_none",
@@ -187,6 +189,7 @@ def _by_the_loader(window: Window, predicted: Outlook | None, least_pct: float) 
     elif window.loader.num_workers:
         beside = ()
     else:
+        gain = _gain_beside(window)
         beside = (
             Advice.of(
                 said(
@@ -197,9 +200,30 @@ def _by_the_loader(window: Window, predicted: Outlook | None, least_pct: float) 
                 ),
                 expect="Less waiting for data.",
                 limit="Not where a batch takes under 1 ms to make, and only while CPUs are free.",
+                gain_pct=gain.pct,
+                interval_pct=gain.interval_pct,
             ),
         )
     return (*_let_it_be_measured(window), *beside, CHEAPER)
+
+
+def _gain_beside(window: Window) -> Gain:
+    """Predict what helpers gain that make the batches while the loop computes.
+
+    With ``h`` of them a training that waits ``w`` seconds and works ``c`` takes the longer of ``c`` and ``w / h``.
+    """
+    training_s, waits_s = window.ledger.training_s, window.spent.bucket_s("data_wait")
+    if not training_s or not waits_s:
+        return UNKNOWN
+    works_s = max(0.0, training_s - waits_s)
+
+    def saved_s(helpers: float) -> float:
+        return training_s - max(works_s, waits_s / helpers)
+
+    expected_s = saved_s(max(1.0, window.host.usable_cpus or 1.0))
+    if expected_s <= 0:
+        return UNKNOWN
+    return gain_without(window, expected_s, least=saved_s(1.0) / expected_s, most=waits_s / expected_s)
 
 
 def _let_it_be_measured(window: Window) -> tuple[Advice, ...]:

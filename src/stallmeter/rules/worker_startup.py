@@ -234,7 +234,9 @@ class WorkerStartup:
         if loader is None or not loader.persistent_workers or within:
             # The first epoch's start stays; it may be the longest, with cold caches, or the shortest.
             saved = lost * (epochs - 1) / epochs + within
-            gain = gain_without(window, saved, least=0.85, most=1.05, in_steps=False, starts_workers=True)
+            # Of a run that goes on longer, or that is timed from later on, its part is less, and all of them are saved.
+            most = 1.05 * (lost + within) / saved if saved else 1.0
+            gain = gain_without(window, saved, least=0.85, most=most, in_steps=False, starts_workers=True)
             advice.append(
                 Advice.of(
                     "Set persistent_workers=True in the DataLoader.",
