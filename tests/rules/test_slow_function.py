@@ -121,7 +121,7 @@ def test_a_loss_that_takes_longer_than_the_model_is_told_with_its_part_of_the_gr
     found = fires(SlowFunction(), loss(0.2, 0.2))
     assert found.title == "Meter.update takes longer than the model"
     assert found.time_lost_s == pytest.approx(20.0 + 25.0)
-    assert found.severity is Severity.CRITICAL
+    assert found.severity is Severity.INFO
     assert "45 %" in found.summary
     assert found.location is not None
     low, high = found.advice[0].gain_interval_pct or (0.0, 0.0)
@@ -211,3 +211,51 @@ def test_it_comes_before_a_wait_that_costs_less():
     verdict = evaluate(ALL_RULES, each(look(0.5), data_wait=12.0))
     assert verdict.primary is not None
     assert verdict.primary.rule == "slow-function"
+
+
+def begins(share: float, bucket: str = "worker_startup", seen: int = 100, **buckets: float) -> Window:
+    """60 s of steps, 30 s where epochs begin and 10 s between them; a look says what takes a share of one of these."""
+    steps = [step(i, total_s=0.06, compute_s=0.06, data_wait_s=0.0) for i in range(1000)]
+    spot = CodeSpot(file="data.py", line=20, function="read_table", own=True, wall_s=share, calls=("pandas.read_csv",))
+    found = CodeLook(
+        time_s=START_S, place="loop", bucket=bucket, rule="", method="samples", seen=seen, wall_s=1.0, spots=(spot,)
+    )
+    spent = {"compute": 60.0, "worker_startup": 30.0, "other": 10.0, "data_wait": 0.0, "start": 0.0, "loop": 0.0}
+    spent |= buckets
+    record = ledger(wall_s=sum(spent.values()), steps=1000, **spent)
+    return window(*steps, loader(num_workers=0), replace(record, epochs=10), found)
+
+
+def test_what_begins_each_epoch_is_named():
+    found = fires(SlowFunction(), begins(0.8))
+    assert found.title == "read_table holds up the epochs"
+    assert found.time_lost_s == pytest.approx(24.0)
+    assert found.severity is Severity.WARNING
+    assert found.location == Location("data.py", 20, "read_table", 80.0, "pandas.read_csv")
+    assert found.advice[0].predicted_gain_pct == pytest.approx(100.0 * 24 / 76, rel=0.05)
+    assert found.supersedes == ("worker-startup",)
+    verdict = evaluate(ALL_RULES, begins(0.8))
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "slow-function"
+    assert fires(SlowFunction(), begins(0.4)).supersedes == ()
+
+
+def test_a_small_part_of_what_begins_the_epochs_and_few_looks_are_nothing():
+    assert silent(SlowFunction(), begins(0.3))
+    assert silent(SlowFunction(), begins(0.8, seen=20))
+    assert silent(SlowFunction(), begins(0.8, worker_startup=0.4))
+
+
+def test_what_lies_between_epochs_is_named():
+    assert silent(SlowFunction(), begins(0.9, "other"))
+    found = fires(SlowFunction(), begins(0.9, "other", other=40.0))
+    assert "the time between epochs, 28 % of the training time" in found.summary
+    assert found.supersedes == ()
+
+
+@pytest.mark.parametrize(
+    ("call", "said"), [("lightning.LightningModule.log_dict", True), ("lightning.Fabric.backward", False)]
+)
+def test_numbers_that_a_framework_keeps_train_nothing(call, said):
+    made = each(look(0.5, call=call))
+    assert (fires(SlowFunction(), made).rule == "slow-function") if said else silent(SlowFunction(), made)

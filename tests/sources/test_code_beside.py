@@ -8,6 +8,7 @@ import pytest
 
 from stallmeter.sources.code.beside import (
     after_gradients,
+    at_epoch_starts,
     before_call,
     before_model,
     before_training,
@@ -315,3 +316,44 @@ def test_what_a_framework_asks_for_between_two_events_is_the_users_code_below_it
     item = Function("Photos.__getitem__", "photos.py", True, first_line=5)
     (found,) = in_batches([_seen(MAIN, fit, fit, item), _seen(MAIN, fit, fit), _seen(MAIN, item)])
     assert [frame.function for frame in found.stack] == [item]
+
+
+FIT = Function("Trainer.fit", "lightning/trainer.py", False, "lightning.Trainer.fit", "lightning")
+CLOSE = Function("Closure.closure", "lightning/closure.py", False, "lightning.Closure.closure", "lightning")
+SKIP = _torch("no_grad.<locals>.wrapper", "utils/_contextlib.py")
+BY_UNIT = Function("clip_by_unit", "agc.py", True, first_line=4)
+
+
+def test_what_a_framework_calls_from_a_later_line_than_the_gradients_comes_after_them():
+    """The user's way to clip them, say, or a handler of the end of a step."""
+    training = [
+        _at((MAIN, 9), (FIT, 2), (CLOSE, 5), (CALL, 1), (NET, 7)),
+        _at((MAIN, 9), (FIT, 2), (CLOSE, 6), (BACK, 1)),
+    ]
+    clips = _at((MAIN, 9), (FIT, 2), (CLOSE, 8), (SKIP, 1), (BY_UNIT, 5))
+    before = _at((MAIN, 9), (FIT, 2), (CLOSE, 4), (BY_UNIT, 5))
+    assert after_gradients([*training, clips, before], optimizer=True) == [clips]
+
+
+def test_who_reads_a_modules_attributes_calls_no_module():
+    reads = _seen(MAIN, UPDATE, _torch("Module.__getattr__", "nn/modules/module.py"))
+    assert beside([*MODEL, reads]) == [reads]
+
+
+def test_where_an_epoch_begins_counts_what_the_loader_or_the_framework_asks_of_the_user():
+    begins = _torch("DataLoader.__iter__", "utils/data/dataloader.py")
+    asks = _torch("_BaseDataLoaderIter._next_index", "utils/data/dataloader.py")
+    waits = _seen(MAIN, begins)
+    again = Function("Data.train_dataloader", "data.py", True, first_line=4)
+    table = Function("read_table", "data.py", True, first_line=20)
+    rank, item = (
+        Function(f"{name}", "data.py", True, first_line=30) for name in ("Lengths.__iter__", "Data.__getitem__")
+    )
+    seen = [waits, _seen(MAIN, UPDATE), _seen(MAIN, FIT, again, table), _seen(MAIN, begins, asks, rank, item, table)]
+    assert at_epoch_starts(seen) == [_seen(FIT, again, table), _seen(rank)]
+
+
+def test_a_dataset_that_is_a_sampler_itself_is_named():
+    asks = _torch("_BaseDataLoaderIter._next_index", "utils/data/dataloader.py")
+    item = Function("Ring.__getitem__", "data.py", True, first_line=30)
+    assert in_sampler([_seen(MAIN, asks, item)]) == [_seen(item)]

@@ -11,14 +11,24 @@ from typing import Any
 import pytest
 
 from stallmeter.records import BUCKETS, NO_LOADER, LedgerRecord, LoaderInfo, StepRecord
-from stallmeter.records.code import BEFORE_MODEL
+from stallmeter.records.code import BEFORE_MODEL, BETWEEN_EPOCHS, EPOCH_STARTS
 from stallmeter.sources.code.whose import Whose
 from stallmeter.sources.garbage import GarbageSource
 from stallmeter.sources.stacks.sampler import LONG_STEP, STEADY, Look, StackSampler
 from stallmeter.sources.stacks.source import ENOUGH, LoopLooks
 from stallmeter.sources.stacks.tally import Reading, Tally
 from stallmeter.timing.clock import StepClock
-from stallmeter.timing.ledger import CALLBACKS, CHECKPOINT, COMPUTE, H2D, START, Ledger
+from stallmeter.timing.ledger import (
+    CALLBACKS,
+    CHECKPOINT,
+    COMPUTE,
+    FIRST_WAIT,
+    H2D,
+    OTHER,
+    START,
+    WORKER_STARTUP,
+    Ledger,
+)
 from stallmeter.window import Window
 
 
@@ -186,7 +196,7 @@ def test_a_hook_around_the_copy_prepares_the_batch(rig):
 
 
 def test_without_a_loader_what_comes_before_the_model_is_told(rig):
-    module = compile("def call(): pass", "/x/site-packages/torch/nn/modules/module.py", "exec")
+    module = compile("def _call_impl(): pass", "/x/site-packages/torch/nn/modules/module.py", "exec")
     model = next(code for code in module.co_consts if hasattr(code, "co_code"))
     rig._window.append(LoaderInfo(time_s=0.0, kind=NO_LOADER))
     _window_of(rig, 40, 0.01, 0.01)
@@ -262,3 +272,34 @@ def test_a_pass_of_the_garbage_collector_belongs_to_the_function_that_it_began_i
     [seen] = Reading(Whose()).seen([tally])
     assert [frame.function.name for frame in seen.stack] == ["slow", "dozes"]
     assert seen.stack[-1].sleeps
+
+
+def _of_a_library() -> CodeType:
+    made = compile("def iterate(): pass", "/x/site-packages/torch/utils/data/dataloader.py", "exec")
+    return next(code for code in made.co_consts if hasattr(code, "co_code"))
+
+
+@pytest.mark.parametrize("slot", [WORKER_STARTUP, FIRST_WAIT])
+def test_where_epochs_begin_the_users_code_below_the_loader_is_told(rig, slot):
+    for function, times in ((slow, 30), (None, 10)):
+        below = () if function is None else ((function.__code__, 0),)
+        for _ in range(times):
+            stack = ((_see.__code__, 0), (_of_a_library(), 0), *below)
+            rig._sampler.looks.append(Look(slot, STEADY, 10_000_000, stack))
+    (look,) = rig.sample(0.0)
+    assert (look.bucket, look.seen) == (EPOCH_STARTS, 40)
+    assert [(spot.function, spot.wall_s) for spot in look.spots] == [("slow", pytest.approx(0.3))]
+    assert look.wall_s == pytest.approx(0.4)
+
+
+def test_what_lies_between_two_epochs_counts_once_there_is_another_one(rig):
+    rig._clock.new_epoch(0)
+    _see(rig, OTHER, times=30)
+    assert rig.sample(0.0) == []
+    rig._clock.new_epoch(1)
+    (look,) = rig.sample(1.0)
+    assert (look.bucket, look.seen) == (BETWEEN_EPOCHS, 30)
+    _see(rig, OTHER, quick, times=2 * ENOUGH)  # after the last one
+    assert rig.sample(60.0) == []
+    assert OTHER in rig._sampler.wanted.enough
+    assert OTHER not in rig._sampler.wanted.slots

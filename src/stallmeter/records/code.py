@@ -27,6 +27,9 @@ STOOD = "stood"
 BEFORE_MODEL = "before the model"
 """What the loop's own thread does in a step before it calls its model, where it asks no loader."""
 
+EPOCH_STARTS, BETWEEN_EPOCHS = "worker_startup", "other"
+"""What the loop's own thread does where an epoch begins, and between two of them; the names of their buckets."""
+
 BUCKET_OF = {
     "checkpoint-stall": "checkpoint",
     "compute-bound": STEPS,

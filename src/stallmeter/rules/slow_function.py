@@ -16,6 +16,9 @@ A loss that takes longer than the whole model is written in many small operation
 the part of the backward pass that falls to it. Looks into steps of usual length, and into what long steps take beyond
 three medians, are weighed by the time that the ledger and the steps hold of each. Rare long steps are step-outliers' to
 tell. Of one rank of several a smaller share is told as information: the others may have to wait for it.
+`code.beside_epochs`: the same of what the thread does where an epoch begins, below the loader or the framework that
+asks for it, and between two epochs: a sampler that reads the whole dataset, a loader that is made anew, a table that is
+read again. What comes after the last epoch does not count. The larger one of the two kinds is told.
 
 **Advice.** Do it every N steps, or once an epoch. Work that needs no current weights, such as drawing or writing a
 file, can go to a thread. What prepares a batch belongs to the dataset or the collate function, where workers do it
@@ -23,12 +26,12 @@ beside the steps. A loss is computed with fewer and larger operations.
 
 **When it is wrong.** Between the call of the model and the gradients a function whose time is spent in operators of its
 own, in torch or in NumPy is not blamed while it takes less than the model: it may be the loss. One that takes more may
-be as cheap as it can be. A module is taken for a loss where its class's name ends so (Loss, Criterion, Metric),
-and for a part of the model elsewhere. Nor is a function blamed before the model in operators of its own or in
-torch where the same function has the gradients computed, one after the gradients that sleeps, which may stand for a
-device, or what stands in the loop itself. Where no optimizer of torch was heard of, a function may be one.
-compute-bound names the place of all of them. Programs without modules are not judged, nor are those on a GPU, where the
-host waits for the device in whatever asks for a result.
+be as cheap as it can be, such as one of many rounds: it informs, and does not warn. A module is taken for a loss where
+its class's name ends so (Loss, Criterion, Metric), and for a part of the model elsewhere. Nor is a function blamed
+before the model in operators of its own or in torch where the same function has the gradients computed, one after the
+gradients that sleeps, which may stand for a device, or what stands in the loop itself. Where no optimizer of torch was
+heard of, a function may be one. compute-bound names the place of all of them. Programs without modules are not judged,
+nor are the steps of those on a GPU, where the host waits for the device in whatever asks for a result.
 
 **References.** XProf calls other host work in a step moderate from 3 % and high from 15 %
 (`op_stats_to_input_pipeline_analysis.cc`).
@@ -36,13 +39,14 @@ host waits for the device in whatever asks for a result.
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ..records import SENDS_OBJECTS, CodeSpot
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
-from ..window import BesideModel, Window
+from ..window import BesideEpochs, BesideModel, Window
 from ..workers.gains import Gain, gain_by_looks, gain_without, part_that_grew
 from .rule import threshold
 
@@ -56,6 +60,13 @@ TRAINS_NOTHING = frozenset(
     )
 )
 """Packages that draw, count, read, write or send: a step can do without them, now and then."""
+
+STARTS = "worker_startup"
+"""Bucket of the ledger for what begins an epoch."""
+
+FRAMEWORKS = frozenset(("accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "transformers"))
+LOGS = (".log", ".log_dict", ".log_metrics")
+"""Packages whose methods that end so keep or send numbers."""
 
 PASSES_ON = frozenset(
     [
@@ -99,6 +110,7 @@ class SlowFunction:
     title: ClassVar[str] = "A function beside the model holds up the steps"
     needs: ClassVar[tuple[str, ...]] = ("ledger.training_s", "ledger.wall_s", "steps.body_s")
     optional: ClassVar[tuple[str, ...]] = (
+        "code.beside_epochs",
         "code.beside_model",
         "device.pace_s",
         "facts.has_other_ranks",
@@ -113,6 +125,8 @@ class SlowFunction:
     )
     warn_pct: float = threshold(20.0, "%", "our choice: a loss that is written by hand may cost as much")
     critical_pct: float = threshold(40.0, "%", "our choice: twice the share from which it is reported")
+    epochs_pct: float = threshold(10.0, "%", "as of workers that start again each epoch; benchmarks/faults")
+    most_of_starts: float = threshold(0.5, "1", "Most of what begins the epochs; our choice")
     min_lost_s: float = threshold(0.5, "s", "our choice: less is not worth a change of the program")
     min_samples: float = threshold(20.0, "looks", "a share of all of them is then known to a fifth, one standard error")
     grown: float = threshold(0.5, "1", "Most of the time; our choice")
@@ -122,7 +136,52 @@ class SlowFunction:
     most: float = threshold(0.9, "1", "Of a function's time; our choice: a look may fall between two lines")
 
     def check(self, window: Window) -> Diagnosis | None:
-        """Compare the largest function that trains nothing with the thresholds."""
+        """Compare the largest function that trains nothing with the thresholds, in the steps and outside them."""
+        found = [one for one in (self._outside_steps(window), self._in_steps(window)) if one is not None]
+        return max(found, key=lambda one: one.time_lost_s, default=None)
+
+    def _outside_steps(self, window: Window) -> Diagnosis | None:
+        """Judge what holds up the beginning of epochs, or lies between them."""
+        found: BesideEpochs | None = next(iter(window.code.beside_epochs or ()), None)
+        share = None if found is None else window.ledger.training_share_pct(found.seconds)
+        if found is None or share is None or share < self.epochs_pct or found.seconds < self.min_lost_s:
+            return None
+        if found.samples < self.min_samples:
+            return None
+        spot, begins = found.spot, found.bucket == STARTS
+        where = "the beginning of epochs" if begins else "the time between epochs"
+        starts_s = window.spent.bucket_s(STARTS) or 0.0
+        error = 1.28 / math.sqrt(found.samples)  # what a share of so many looks is known to, in 8 of 10 cases
+        gain = gain_without(
+            window, found.seconds, least=1.0 - error, most=1.0 + error, in_steps=False, starts_workers=begins
+        )
+        return Diagnosis(
+            rule=self.id,
+            severity=_severity(share, self.epochs_pct, self.critical_pct),
+            title=f"{spot.function} holds up the epochs",
+            summary=f"{spot.function} took about {found.seconds:.1f} s of {where}, {share:.0f} % of the training time.",
+            time_lost_s=found.seconds,
+            share_pct=window.ledger.share_pct(found.seconds) or 0.0,
+            confidence=0.8,
+            culprit=spot.function,
+            location=Location.of(spot, 100.0 * found.seconds / (window.spent.bucket_s(found.bucket) or found.seconds)),
+            evidence=(
+                Evidence(f"function in {where}, share of training time", share, "%", self.epochs_pct, "our choice"),
+                Evidence("samples of the training thread's stack in it", float(found.samples), "samples"),
+            ),
+            advice=(
+                Advice.of(
+                    f"Call it once before training, or make it cheaper ({spot.file}:{spot.line}).",
+                    expect="Epochs that begin at once.",
+                    limit="What must be drawn anew each epoch is drawn from what is read once.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
+                ),
+            ),
+            supersedes=("worker-startup",) if begins and found.seconds >= self.most_of_starts * starts_s else (),
+        )
+
+    def _in_steps(self, window: Window) -> Diagnosis | None:
         beside = window.code.beside_model or ()
         prepares = not window.loader.asks_none  # else input-bound tells it with all that comes before the model
         found = next((one for one in beside if self._trains_nothing(one) or (prepares and self._prepares(one))), None)
@@ -172,7 +231,7 @@ class SlowFunction:
         gain = gain_without(window, saved_s, least=2.0 * self.saves / (1.0 + self.saves), most=2.0 / (1.0 + self.saves))
         return Diagnosis(
             rule=self.id,
-            severity=_severity(share, self.warn_pct, self.critical_pct),
+            severity=Severity.INFO,
             title=f"{spot.within or spot.function} takes longer than the model",
             summary=f"{_named(spot)} took about {found.seconds:.1f} s between the model and its gradients, {own:.0f} % "
             f"of the training time and more than the model; with its part of the gradients it is about {share:.0f} %.",
@@ -205,7 +264,8 @@ class SlowFunction:
     def _trains_nothing(self, one: BesideModel) -> bool:
         """Whether it spends its time in a package that trains nothing, or comes when the gradients are there."""
         call = one.spot.calls[0] if one.spot.calls else ""
-        if call.partition(".")[0] in TRAINS_NOTHING or call.endswith(SENDS_OBJECTS):
+        package = call.partition(".")[0]
+        if package in TRAINS_NOTHING or call.endswith(SENDS_OBJECTS) or (package in FRAMEWORKS and call.endswith(LOGS)):
             return True
         return one.after_s >= self.most * one.seconds or self._is_python(one)
 

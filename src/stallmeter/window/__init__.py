@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .beside import BeforeModel as BeforeModel
+from .beside import BesideEpochs as BesideEpochs
 from .beside import BesideModel as BesideModel
 from .steps import BODY as BODY
 from .steps import Outliers as Outliers

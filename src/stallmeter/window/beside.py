@@ -63,6 +63,19 @@ class BeforeModel:
     """Looks that met it, about."""
 
 
+@dataclass(frozen=True, slots=True)
+class BesideEpochs:
+    """A function of the user's that the loop's thread is in where an epoch begins, or between two."""
+
+    spot: CodeSpot
+    bucket: str
+    """``worker_startup`` where an epoch begins, ``other`` between two."""
+    seconds: float
+    """In the whole run."""
+    samples: int
+    """Looks that met it, about."""
+
+
 Parts = Sequence[tuple[CodeLook, float]]
 """Looks into the steps that saw something, each with the seconds of the steps' own work that it stands for."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..records import CodeLook, Event
-from ..records.code import BEFORE_MODEL, LONG_STEPS, STANDING, STEPS
+from ..records.code import BEFORE_MODEL, BETWEEN_EPOCHS, EPOCH_STARTS, LONG_STEPS, STANDING, STEPS
 from ..records.steps import END
-from .beside import BeforeModel, BesideModel, before_model, beside_model, parts_of_steps
+from .beside import BeforeModel, BesideEpochs, BesideModel, before_model, beside_model, parts_of_steps
 from .ledger import LedgerSignals
 from .memo import Memo
 from .steps import StepSignals
@@ -50,6 +50,25 @@ class CodeSignals:
         """What the steps do before they call their model, where the loop asks no loader; None where nobody looked."""
         usual, long = (self._looks.get(("loop", BEFORE_MODEL, part, 0)) for part in ("", LONG_STEPS))
         return before_model(parts_of_steps(usual, long, self._steps, self._ledger))
+
+    @property
+    def beside_epochs(self) -> tuple[BesideEpochs, ...] | None:
+        """The function that takes the most where epochs begin, and the one between them, the larger one first."""
+        record = self._ledger.record
+        found = []
+        for bucket in (EPOCH_STARTS, BETWEEN_EPOCHS):
+            look = self._looks.get(("loop", bucket, "", 0))
+            if look is not None and look.spots and look.wall_s > 0 and record is not None:
+                share = look.spots[0].wall_s / look.wall_s
+                found.append(
+                    BesideEpochs(
+                        spot=look.spots[0],
+                        bucket=bucket,
+                        seconds=share * record.buckets.get(bucket, 0.0),
+                        samples=round(share * look.seen),
+                    )
+                )
+        return tuple(sorted(found, key=lambda one: -one.seconds)) or None
 
     @property
     def standing(self) -> CodeLook | None:

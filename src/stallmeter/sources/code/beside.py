@@ -21,10 +21,10 @@ from ...records import SENDS_OBJECTS, CodeSpot
 from .fold import Frame, Seen, owner
 from .whose import Function
 
-MODULE = "torch/nn/modules/module.py"
-"""Each call of a module passes it."""
+MODULE, CALL = "torch/nn/modules/module.py", "call_impl"
+"""Each call of a module passes it, in a method named so; who reads a module's attributes or parameters calls none."""
 
-MODEL = (MODULE, "torch/autograd/", "torch/_dynamo/", "torch/_functorch/", "torch/_inductor/", "torch/distributed/")
+MODEL = ("torch/autograd/", "torch/_dynamo/", "torch/_functorch/", "torch/_inductor/", "torch/distributed/")
 """Files, or folders, of what computes the model, its gradients and their exchange."""
 
 RANKS = "torch/distributed/"
@@ -70,6 +70,10 @@ LOADER, NEXT_INDEX = "torch/utils/data/dataloader.py", "._next_index"
 """Where a loader of torch asks its sampler, and by the end of which method's name."""
 
 
+ITEMS = (".__getitem__", ".__getitems__")
+"""Ends of the names of what a dataset is read by."""
+
+
 def in_sampler(seen: Sequence[Seen]) -> list[Seen]:
     """Return the stacks in which a loader's sampler is asked for the next indices, from the sampler on.
 
@@ -79,8 +83,28 @@ def in_sampler(seen: Sequence[Seen]) -> list[Seen]:
     found = []
     for one in seen:
         at = next((i for i, frame in enumerate(one.stack) if _asks_sampler(frame.function)), None)
-        if at is not None and one.stack[at + 1 :]:
-            found.append(Seen(one.stack[at + 1 :], one.wall_s, one.cpu_s))
+        asked = () if at is None else one.stack[at + 1 :]
+        # A sampler that reads the dataset, to learn lengths say, does so for itself.
+        reads = (i for i, frame in enumerate(asked) if i and frame.function.own and frame.function.name.endswith(ITEMS))
+        if asked:
+            found.append(Seen(asked[: next(reads, None)], one.wall_s, one.cpu_s))
+    return found
+
+
+def at_epoch_starts(seen: Sequence[Seen]) -> list[Seen]:
+    """Return the stacks of what a loader or a framework has the user's code do where an epoch begins.
+
+    Args:
+        seen: Of the thread that asks for a loader's iterator and its first batch.
+    """
+    found = []
+    for one in seen:
+        if any(_asks_sampler(frame.function) for frame in one.stack):
+            found += in_sampler([one])
+            continue
+        asked = next((i for i, frame in enumerate(one.stack) if not frame.function.own), len(one.stack))
+        if any(frame.function.own for frame in one.stack[asked:]):
+            found.append(Seen(one.stack[asked:], one.wall_s, one.cpu_s))
     return found
 
 
@@ -202,7 +226,8 @@ def _meets_others(stack: Sequence[Frame]) -> bool:
 def after_gradients(seen: Sequence[Seen], *, optimizer: bool = False) -> list[Seen]:
     """Return which stacks are of what a step does once it has its gradients.
 
-    The lines of a function that has them computed tell: what it calls from a later line comes after them. If that calls
+    The lines of a function that has them computed tell: what it calls from a later line comes after them. It may be a
+    framework's, which then calls what clips the gradients, or a handler of the end of a step. If what is called calls
     the model, to draw what it makes say, the model's time is its own. Stacks of an optimizer are left out, those that
     wait for other ranks, and those that sleep: that may stand for a device. Where no optimizer of torch is known of,
     any of them may be one.
@@ -213,7 +238,8 @@ def after_gradients(seen: Sequence[Seen], *, optimizer: bool = False) -> list[Se
     """
     if not optimizer and not any(_is_of_an_optimizer(one.stack) for one in seen):
         return []
-    computed = {function: max(lines) for function, lines in _lines_to(_computes_gradients, seen).items()}
+    lines = _lines_to(_computes_gradients, seen, frameworks=True)
+    computed = {function: max(found) for function, found in lines.items()}
     modules = any(_is_module(frame.function) for one in seen for frame in one.stack)
     return [_without_model(one) for one in seen if modules and _is_after(one.stack, computed)]
 
@@ -324,12 +350,20 @@ def _is_elsewhere(stack: Sequence[Frame]) -> bool:
     return stack[-1].sleeps or not stack[-1].function.own
 
 
-def _lines_to(is_there: Callable[[Function], bool], seen: Sequence[Seen]) -> dict[Function, list[Where]]:
-    """Return the lines of the user's functions from which a function is got to; those that never do are left out."""
+def _lines_to(
+    is_there: Callable[[Function], bool], seen: Sequence[Seen], *, frameworks: bool = False
+) -> dict[Function, list[Where]]:
+    """Return the lines of the user's functions from which a function is got to; those that never do are left out.
+
+    Args:
+        is_there: The function.
+        seen: Of the steps.
+        frameworks: Whether functions of other packages than torch count like the user's.
+    """
     lines: dict[Function, list[Where]] = defaultdict(list)
     for one in seen:
         for frame in _path_to(is_there, one.stack):
-            if frame.function.own:
+            if frame.function.own or (frameworks and frame.function.package != "torch"):
                 lines[frame.function].append(frame.where)
     return lines
 
@@ -395,11 +429,11 @@ def _sends_objects(stack: Sequence[Frame]) -> bool:
 def _is_model(function: Function) -> bool:
     if function.own or function.file == WRAPS:
         return False
-    return function.file.startswith(MODEL) or _computes_gradients(function)
+    return _is_module(function) or function.file.startswith(MODEL) or _computes_gradients(function)
 
 
 def _is_module(function: Function) -> bool:
-    return function.file.startswith(MODULE)
+    return function.file.startswith(MODULE) and CALL in function.name
 
 
 def _computes_gradients(function: Function) -> bool:

@@ -29,13 +29,16 @@ from ...timing.ledger import (
     CALLBACKS,
     CHECKPOINT,
     COMPUTE,
+    FIRST_WAIT,
     FORWARD,
     H2D,
     LOGGING,
     LOOP,
     OPTIMIZER,
+    OTHER,
     START,
     VALIDATION,
+    WORKER_STARTUP,
 )
 
 SWITCH_S = 0.00005
@@ -72,7 +75,7 @@ OPEN_S = 0.05
 WORK = frozenset({H2D, FORWARD, BACKWARD, OPTIMIZER, LOOP, COMPUTE})
 """Buckets of the steps' own work."""
 
-RARE = frozenset({CALLBACKS, LOGGING, CHECKPOINT, VALIDATION})
+RARE = frozenset({CALLBACKS, LOGGING, CHECKPOINT, VALIDATION, WORKER_STARTUP, OTHER})
 """Buckets that may be open seldom, and for long."""
 
 _before: list[float] = []
@@ -239,7 +242,8 @@ class StackSampler:
             if bucket == START and wanted.first_steps:
                 return index
             is_long = got - last >= OPEN_S * 1e9 or bucket in (VALIDATION, CHECKPOINT)
-            return STEADY if slot in wanted.slots or (bucket in RARE and is_long) else None
+            rare = bucket in RARE or slot == FIRST_WAIT
+            return STEADY if slot in wanted.slots or (rare and is_long) else None
         if wanted.first_steps and clock.open:
             return index
         if wanted.median_ns is not None and self._age(index, got, last) > LONG * wanted.median_ns:

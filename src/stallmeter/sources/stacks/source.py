@@ -11,13 +11,35 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...records import BUCKETS, CodeLook
-from ...records.code import BEFORE_MODEL, BUCKET_OF, IN_THE_LOOP, LONG_STEPS, STEPS, WARMUP
+from ...records.code import (
+    BEFORE_MODEL,
+    BETWEEN_EPOCHS,
+    BUCKET_OF,
+    EPOCH_STARTS,
+    IN_THE_LOOP,
+    LONG_STEPS,
+    STEPS,
+    WARMUP,
+)
 from ...records.code import DATA_WAIT as DATA_WAIT_BUCKET
 from ...timing.clock import StepClock
-from ...timing.ledger import CALLBACKS, CHECKPOINT, DATA_WAIT, H2D, LOGGING, OPTIMIZER, START, VALIDATION
+from ...timing.ledger import (
+    CALLBACKS,
+    CHECKPOINT,
+    DATA_WAIT,
+    FIRST_WAIT,
+    H2D,
+    LOGGING,
+    OPTIMIZER,
+    OTHER,
+    START,
+    VALIDATION,
+    WORKER_STARTUP,
+)
 from ...window import Window
 from ..code.beside import (
     after_gradients,
+    at_epoch_starts,
     before_call,
     before_model,
     before_training,
@@ -77,6 +99,8 @@ DRIFT = "step-time-drift"
 _RULE = {bucket: rule for rule, bucket in reversed(BUCKET_OF.items())} | {
     "start": "slow-start",
     BEFORE_MODEL: "input-bound",
+    EPOCH_STARTS: "slow-function",
+    BETWEEN_EPOCHS: "slow-function",
 }
 
 Place = tuple[str, str, str]
@@ -108,6 +132,8 @@ class LoopLooks:
         self._first: list[Look] = []
         """Into steps that may be no steady ones."""
         self._first_told = 0
+        self._outside: list[tuple[int, Look]] = []
+        """With the epochs so far: into what lies between two of them, if there is another one."""
         self._told: dict[Place, tuple[int, float]] = {}
         """Of each place that was told of: how many looks, and when."""
         self._asked: set[str] = set()
@@ -159,8 +185,10 @@ class LoopLooks:
             place = self._place(slot, STEADY)
             if place is None or bucket == START:  # which comes once: its looks get rarer instead
                 continue
-            if self._has_enough(place):
+            if self._has_enough(place) or (bucket == OTHER and len(self._outside) >= ENOUGH):
                 enough.add(slot)
+            elif place[1] in (EPOCH_STARTS, BETWEEN_EPOCHS):
+                continue  # they are open for long, and met by glances
             elif slot in WORK:
                 if work >= WORK_SHARE and not first_steps:
                     slots.add(slot)
@@ -219,8 +247,12 @@ class LoopLooks:
             look = looks.popleft()
             if look.phase >= 0 and look.slot in WORK:
                 self._first.append(look)
+            elif self._ledger.slots[look.slot][0] == OTHER:
+                self._outside.append((self._clock.epochs, look))
             else:
                 self._add(look, look.phase)
+        while self._outside and self._outside[0][0] < self._clock.epochs:
+            self._add(self._outside.pop(0)[1], STEADY)
 
     def _settle(self) -> None:
         """The steps are steady: what was seen of the first ones is either part of the start or not."""
@@ -246,6 +278,10 @@ class LoopLooks:
             if phase >= 0:
                 return "startup", WARMUP, ""
             return "loop", LONG_STEPS if phase == LONG_STEP else STEPS, ""
+        if bucket == WORKER_STARTUP or slot == FIRST_WAIT:
+            return "loop", EPOCH_STARTS, ""
+        if bucket == OTHER:
+            return "loop", BETWEEN_EPOCHS, ""
         if bucket == DATA_WAIT:
             return "loop", DATA_WAIT_BUCKET, ""
         if slot == self._own_slot or bucket not in (CALLBACKS, LOGGING, CHECKPOINT, VALIDATION):
@@ -285,6 +321,8 @@ class LoopLooks:
             yield self._look(place, count, seen, in_sampler(seen))
             if batches := in_batches(seen):
                 yield self._look((place[0], IN_THE_LOOP, place[2]), count, seen, batches)
+        elif place[1] == EPOCH_STARTS:
+            yield self._look(place, count, seen, at_epoch_starts(seen))
         else:
             yield self._look(place, count, seen, seen, copied)
             asks_none = place[1] in (STEPS, LONG_STEPS) and self._window.loader.asks_none
