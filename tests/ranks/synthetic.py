@@ -61,6 +61,8 @@ class Program:
     """Whether the weight update of each step is known."""
     tick_s: float = 0.0
     """To which Unix times are rounded: a recording keeps whole milliseconds."""
+    order: Sequence[str] = PHASES
+    """In which a rank comes through the buckets of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ def train(program: Program) -> Trained:
     draw = random.Random(program.seed)
     ranks = range(program.ranks)
     now, lost_s = [0.0] * program.ranks, 0.0
-    rows: list[dict[str, list[float]]] = [{name: [] for name in PHASES if _has(program, name)} for _ in ranks]
+    rows: list[dict[str, list[float]]] = [{name: [] for name in program.order if _has(program, name)} for _ in ranks]
     ends: list[list[float]] = [[] for _ in ranks]
     for step in range(program.steps):
         first = step == 0 or (program.epoch > 0 and step % program.epoch == 0)

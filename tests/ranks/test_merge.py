@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stallmeter.ranks.between import BETWEEN
 from stallmeter.ranks.merge import Merged, merge
-from stallmeter.ranks.steps import PHASES, RankSteps
+from stallmeter.ranks.steps import EARLIER, PHASES, RankSteps
 from stallmeter.records.rows import is_kept
 
 from .synthetic import Own, Program, Trained, always, late, train
@@ -405,3 +405,18 @@ def test_ranks_that_never_meet_do_not_train_together_whatever_the_collectives_sa
     found = merge(train(Program(steps=300, own=own, meets_in=())).ranks, 10)
     assert found is not None
     assert not found.is_together
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_who_logs_within_the_step_is_late_for_its_exchange(ranks: int) -> None:
+    """Logging from `training_step`, of another length each time: the others wait in the backward pass after it."""
+
+    def uneven(step: int, rank: int) -> float:
+        return (step * 7 % 5) * 0.02 if rank == 0 else 0.0
+
+    trained = train(program({"logging": uneven}, ranks=ranks, order=EARLIER))
+    found = merged(trained)
+    assert max(found.lost_s, key=found.lost_s.__getitem__) == (0, "logging")
+    # Of many ranks the middle one decides, and one that is taken to have logged in the step before is late as well.
+    assert found.loss_s == pytest.approx(trained.lost_s, rel=0.05 if ranks == 2 else 0.25)
+    assert found.waited_s[0] < 0.1 * found.waited_s[1]

@@ -14,17 +14,28 @@ What one was behind when they met is the loss. It is the late rank's, and of its
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .clocks import starts_s
-from .steps import RankSteps, common
+from .steps import EARLIER, PHASES, RankSteps, common
 from .together import MOST_ACCUMULATED, accumulation
 from .walk import WARM_UP, Meeting, Walk
 
 DRIFTS = 0.12
 """Ranks do not train together when their sums have drifted apart by more than this part of what chance would make."""
+
+
+MOSTLY = 0.5
+"""More than this part of what was waited."""
+
+LEAST_EXCHANGE_S = 1e-4
+"""Ranks that exchange anything spend more than this in it: one of gloo takes some tenths of a millisecond on a host."""
+
+CALLED, EXCHANGES = frozenset({"logging"}), frozenset({"backward", "compute"})
+"""Buckets of what is called from anywhere in a step, and by one rank alone, and those in which gradients are exchanged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,12 +116,40 @@ def merge(ranks: Sequence[RankSteps], every: int = 1) -> Merged | None:
     steps_of_update = accumulation(aligned[0])
     if not _is_by_update(aligned[0]):
         steps_of_update = max(steps_of_update, min(every, MOST_ACCUMULATED))
-    walk = Walk(aligned, starts_s(aligned), steps_of_update)
-    for at in range(WARM_UP, len(aligned[0])):
+    found = _result(aligned, _walked(aligned, steps_of_update, PHASES))
+    # Who waits for whom in a bucket tells the order: nobody waits in a logger for a rank that calls none. One that
+    # seems to was in it before the exchange, for which the other stood in its backward pass.
+    by_rank = {rank.rank: rank for rank in aligned}
+    alone = [m for m in _in_steps(found) if m.met_in in CALLED and not _took_part(by_rank[m.rank], m)]
+    if _waited_s(alone) > MOSTLY * _waited_s(_in_steps(found)):
+        other = _result(aligned, _walked(aligned, steps_of_update, EARLIER))
+        exchanged = [m for m in _in_steps(other) if m.met_in in EXCHANGES]
+        if _waited_s(exchanged) > MOSTLY * _waited_s(_in_steps(other)):
+            return other
+    return found
+
+
+def _walked(ranks: Sequence[RankSteps], steps_of_update: int, phases: Sequence[str]) -> Walk:
+    walk = Walk(ranks, starts_s(ranks), steps_of_update, phases)
+    for at in range(WARM_UP, len(ranks[0])):
         walk.step(at)
     walk.end()
     walk.end_of_run()
-    return _result(aligned, walk)
+    return walk
+
+
+def _in_steps(merged: Merged) -> list[Meeting]:
+    return [meeting for meeting in merged.meetings if not meeting.between]
+
+
+def _waited_s(meetings: Sequence[Meeting]) -> float:
+    return sum(meeting.loss_s for meeting in meetings)
+
+
+def _took_part(rank: RankSteps, meeting: Meeting) -> bool:
+    """Whether a rank did anything in the bucket in which another is said to have waited for it."""
+    at = bisect_left(rank.index, meeting.index)
+    return meeting.met_in in rank.seconds and rank.seconds[meeting.met_in][at] >= LEAST_EXCHANGE_S
 
 
 def _result(ranks: Sequence[RankSteps], walk: Walk) -> Merged:

@@ -27,6 +27,12 @@ PHASES = (
 )
 """Buckets that a step has, in the order in which a rank comes through them."""
 
+EARLIER = (
+    *("data_wait", "worker_startup", "h2d", "forward", "logging"),
+    *("backward", "compute", "optimizer", "callbacks", "checkpoint", "validation", "loop", "other"),
+)
+"""The same where loggers are called from within the step, before its gradients are exchanged."""
+
 HEAD = frozenset({"data_wait", "worker_startup", "h2d", "forward", "backward", "compute"})
 """Buckets from the beginning of a step to the exchange of gradients."""
 

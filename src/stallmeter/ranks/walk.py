@@ -72,6 +72,7 @@ class Walk:
         ranks: The same steps of each.
         starts_s: When each rank began each step, by one clock; None without one.
         accumulated: Steps of a weight update.
+        phases: Buckets of a step in the order in which ranks come through them.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Walk:
         ranks: Sequence[RankSteps],
         starts_s: Sequence[Sequence[float]] | None,
         accumulated: int = 1,
+        phases: Sequence[str] = PHASES,
     ) -> None:
         self._ids = tuple(rank.rank for rank in ranks)
         self._index = ranks[0].index
@@ -90,7 +92,7 @@ class Walk:
         self._between_names = [name for name in PHASES if any(name in shares for shares in self._between_shares)]
         self._lost_steps = max(LOST_STEPS, 2 * accumulated)
         count = len(self._index)
-        self._phases = tuple(name for name in PHASES if any(name in rank.seconds for rank in ranks))
+        self._phases = tuple(name for name in phases if any(name in rank.seconds for rank in ranks))
         # By bucket and rank, as they are: hundreds of ranks have millions of numbers.
         nothing = array("d", bytes(8 * count))
         self._columns = {name: [rank.seconds.get(name, nothing) for rank in ranks] for name in self._phases}

@@ -162,6 +162,7 @@ class CodeLook:
     gradients_s: float = 0.0
     """Of steps, of ``wall_s`` in the backward pass."""
     collectives_s: float = 0.0
-    """Of steps, of ``wall_s`` in collectives that the program calls itself: not the gradients', nor within a module."""
+    """Of steps, of ``wall_s`` in collectives that the program calls itself: not the gradients', nor those that modules
+    and optimizers of torch call."""
     stacks: tuple[CodeStack, ...] = ()
     """The largest first; bounded."""

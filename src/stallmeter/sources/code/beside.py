@@ -220,6 +220,8 @@ def _meets_others(stack: Sequence[Frame]) -> bool:
     if at is None or not any(frame.function.own for frame in stack[:at]):
         return False
     of_training = any(_is_model(frame.function) or frame.function.file.startswith(OPTIMIZERS) for frame in stack[:at])
+    # A module of the user's that calls one itself is the program as well; torch's own, to share a batch's mean, is not.
+    of_training = of_training and not stack[at - 1].function.own
     return not of_training and not any(frame.function.name in (*PICKLES, BARRIER) for frame in stack[at:])
 
 
