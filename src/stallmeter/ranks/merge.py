@@ -35,7 +35,7 @@ LEAST_EXCHANGE_S = 1e-4
 """Ranks that exchange anything spend more than this in it: one of gloo takes some tenths of a millisecond on a host."""
 
 CALLED, EXCHANGES = frozenset({"logging"}), frozenset({"backward", "compute"})
-"""Buckets of what is called from anywhere in a step, and by one rank alone, and those in which gradients are exchanged."""
+"""What is called from anywhere in a step, and by one rank alone, and buckets in which gradients are exchanged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
