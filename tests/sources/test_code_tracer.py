@@ -103,6 +103,26 @@ def test_too_many_calls_are_cut_and_gone_on_with():
     assert fold(tracer.seen()).spots[0].function in ("waits", batch.__qualname__)
 
 
+def pairs(most: int) -> int:
+    """Calls a builtin again and again, and is the last to do anything."""
+    return sum(min(i, most) for i in range(60_000))
+
+
+def test_what_has_too_many_calls_to_be_seen_to_its_end_is_not_made_small():
+    tracer = CallTracer(Whose.of_program())
+
+    def batch() -> None:
+        waits()
+        pairs(7)
+
+    tracer.begin(500)
+    batch()
+    assert tracer.end()
+    assert tracer.is_cut
+    spots = {spot.function: spot.wall_s for spot in fold(tracer.seen()).spots}
+    assert spots["pairs"] > 0.001  # a hundredth of its calls was seen
+
+
 def test_whoever_else_looks_is_named():
     assert why_not() is None or sys.gettrace() is not None
     before = sys.getprofile()
