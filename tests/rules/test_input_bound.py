@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from stallmeter.records import NO_LOADER, CodeLook, CodeSpot, LoaderInfo
+from stallmeter.records import NO_LOADER, CodeLook, CodeSpot, LoaderInfo, WorkerBatch
 from stallmeter.records.code import BEFORE_MODEL, LONG_STEPS
 from stallmeter.records.diagnosis import Severity
 from stallmeter.rules import ALL_RULES
@@ -17,7 +18,7 @@ from stallmeter.rules.slow_function import SlowFunction
 from stallmeter.window import Window
 
 from .test_slow_function import look
-from .windows import START_S, fires, hosts, ledger, silent, step, window
+from .windows import START_S, fires, hosts, ledger, loader, silent, step, window
 
 NONE = LoaderInfo(time_s=START_S, kind=NO_LOADER)
 
@@ -80,6 +81,49 @@ def test_what_making_batches_beside_the_loop_gains() -> None:
     least, most = first.gain_interval_pct
     assert 0.0 < least < 25.0
     assert 390.0 < most < 450.0
+
+
+def late_epochs(first_s: float = 0.6, made: int = 36, workers: int = 1, count: int = 15) -> Window:
+    """Epochs of 14 steps of 50 ms, whose first batch comes late; a worker makes some for nothing."""
+    steps = [
+        step(
+            e * 14 + i,
+            epoch=e,
+            epoch_start=not i,
+            total_s=0.05 + (0 if i else first_s),
+            data_wait_s=0.002,
+            compute_s=0.048,
+        )
+        for e in range(count)
+        for i in range(14)
+    ]
+    wait_s = count * (first_s + 14 * 0.002)
+    buckets: dict[str, Any] = {"compute": count * 14 * 0.048, "data_wait": wait_s, "start": 0.0, "loop": 0.0}
+    record = replace(ledger(wall_s=sum(buckets.values()), steps=count * 14, **buckets), epochs=count)
+    info = replace(loader(workers), probed=True, persistent_workers=True)
+    batches = [
+        WorkerBatch(worker=0, time_s=START_S + i, wall_s=0.03, cpu_s=0.03, idle_s=0.0 if i else None)
+        for i in range(count * made)
+    ]
+    return window(*steps, info, *batches, record)
+
+
+def test_first_batches_that_come_late_though_no_worker_starts_are_told() -> None:
+    found = fires(InputBound(), late_epochs())
+    assert found.title == "The first batch of each epoch comes late"
+    assert found.severity is Severity.CRITICAL
+    assert found.time_lost_s == pytest.approx(15 * 0.6)
+    assert "0.60 s in each; a worker takes 30 ms for one. Of 2.6 batches that are made one is used." in found.summary
+    assert found.advice[0].predicted_gain_pct == pytest.approx(100 * 9.0 / 10.5, rel=0.05)
+    verdict = evaluate(ALL_RULES, late_epochs())
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "input-bound"
+    assert "is used" not in fires(InputBound(), late_epochs(made=14)).summary
+
+
+def test_one_epoch_and_short_waits_are_no_late_first_batches() -> None:
+    assert silent(InputBound(), late_epochs(0.02))
+    assert silent(InputBound(), late_epochs(1.0, count=1))
 
 
 def test_what_is_awaited_is_made_by_others_already() -> None:

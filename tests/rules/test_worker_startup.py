@@ -50,6 +50,13 @@ def test_persistent_workers_are_not_advised_twice_and_start_once() -> None:
     assert "once" in found.summary
 
 
+def test_a_loader_that_is_made_anew_is_to_be_made_once() -> None:
+    found = fires(WorkerStartup(), epochs(persistent_workers=True, remade=True))
+    assert found.title == "Workers start again each epoch"
+    assert found.advice[0].text.startswith("Make the loader once, before the epochs")
+    assert found.advice[0].predicted_gain_pct is not None
+
+
 def test_a_single_epoch_starts_once() -> None:
     assert silent(WorkerStartup(), epochs(1))
 

@@ -258,6 +258,17 @@ def test_attaching_twice_changes_nothing(probe: LoaderProbe) -> None:
     assert sum(isinstance(record, WorkerBatch) for record in records) == len(got)
 
 
+def test_a_loader_in_the_place_of_another_one_is_told_as_such(probe: LoaderProbe) -> None:
+    first, second = loader(), loader()
+    assert not probe.attach(first).remade
+    assert not probe.attach(first).remade
+    assert probe.attach(second).remade
+    assert not probe.attach(second).remade
+    assert not probe.attach(loader(), number=1).remade
+    probe.detach()
+    assert not probe.attach(first).remade
+
+
 def test_detaching_gives_the_loader_back(probe: LoaderProbe) -> None:
     own, without = loader(worker_init_fn=data.mark_worker), loader()
     before = dict(own.__dict__), dict(without.__dict__)

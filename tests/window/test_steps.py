@@ -107,6 +107,15 @@ def test_workers_that_live_on_start_once():
     assert made.steps.startup_excess_s == pytest.approx(2 * 0.498)
 
 
+def test_workers_of_a_loader_that_is_made_anew_start_each_time():
+    """Whatever it says of them: they end with their loader."""
+    made = epochs(1, 0.5, persistent=True)
+    for epoch in (1, 2):
+        made.append(replace(loader(2), persistent_workers=True, remade=True))
+        made.append(step(20 * epoch, epoch=epoch, epoch_start=True, data_wait_s=0.5))
+    assert made.steps.startup_excess_s == pytest.approx(3 * 0.498)
+
+
 def test_a_short_first_wait_is_no_negative_start_up():
     """An epoch whose first batch was already there takes nothing back."""
     assert epochs(3, 0.0).steps.startup_excess_s == 0.0

@@ -100,7 +100,7 @@ def rank_steps(rank: int, columns: Mapping[str, array[float]], host: str = "", *
 
 def lives_on(loader: object) -> bool:
     """Return whether a loader's workers are known to live on from epoch to epoch."""
-    return isinstance(loader, LoaderInfo) and bool(loader.persistent_workers)
+    return isinstance(loader, LoaderInfo) and loader.lives_on
 
 
 def starting_steps(first: Sequence[int], index: Sequence[int], *, live_on: bool) -> list[int]:

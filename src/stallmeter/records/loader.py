@@ -73,6 +73,8 @@ class LoaderInfo:
     prefetch_factor: int | None = None
     pin_memory: bool | None = None
     persistent_workers: bool | None = None
+    remade: bool = False
+    """Whether the loop asks another one than before, in its place: its workers start anew, whatever their settings."""
     start_method: str | None = None
     """fork, spawn or forkserver; None without workers."""
     iterable: bool | None = None
@@ -97,6 +99,11 @@ class LoaderInfo:
     init_line: int = 0
     init_function: str = ""
     """Its qualified name."""
+
+    @property
+    def lives_on(self) -> bool:
+        """Whether its workers live on from the epoch before."""
+        return bool(self.persistent_workers) and not self.remade
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

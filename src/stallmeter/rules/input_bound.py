@@ -8,6 +8,10 @@ ledger. `steps.data_wait_s`: wait per step in seconds, median over steady steps.
 worker start-up as far as it exceeds the steady wait. Where the loop asks no loader, nothing of this is timed:
 `code.before_model`, from looks at the loop's stack, says which part of the steps goes by before they call the model.
 
+Where most of the wait is none of steady steps', the first batches of epochs come late, though no worker starts: batches
+that are made and skipped (`workers.starts`: batches made, beside the steps that used them), or a dataset that begins
+anew.
+
 **Advice.** Let stallmeter see the workers: then the cause has a name, and a number of workers a predicted gain. Without
 workers prepare batches beside the loop, unless the loader's work is tiny: then the hand-over between processes costs
 more than it saves. Then make the preparation of one batch cheaper. Of a loader that was not looked into it is not known
@@ -56,7 +60,10 @@ class InputBound:
         "loader.asks_none",
         "loader.num_workers",
         "loader.info",
+        "ledger.epochs",
         "steps.drift",
+        "workers.service_s",
+        "workers.starts",
     )
     family: ClassVar[str] = "input"
 
@@ -64,7 +71,9 @@ class InputBound:
     quick_s: float = threshold(0.003, "s", "A batch made in less costs no more than its hand-over would")
     gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
     critical_pct: float = threshold(20.0, "%", "XProf calls a program highly input-bound from 20 %")
+    first: float = threshold(0.5, "1", "Most of the wait; our choice")
     grown: float = threshold(0.5, "1", "Most of what comes before the model: it is step-time-drift's to tell")
+    unused: float = threshold(1.5, "batches/step", "our choice: of what is made at least every third is not used")
     min_samples: float = threshold(20.0, "looks", "a share of all of them is then known to a fifth, one standard error")
 
     def check(self, window: Window) -> Diagnosis | None:
@@ -75,6 +84,9 @@ class InputBound:
         lost = window.spent.bucket_s("data_wait")
         if share is None or wait is None or not wall or lost is None or share < self.warn_pct:
             return None
+        late_s = self._for_first_batches(window, lost)
+        if late_s is not None:
+            return self._of_first_batches(window, late_s)
         if window.loader.num_workers == 0 and wait.median < self.quick_s:
             return None
         predicted = forecast(window)
@@ -101,6 +113,48 @@ class InputBound:
                 *counted_by_the_library(window),
             ),
             advice=_by_the_loader(window, predicted, self.gain_pct),
+        )
+
+    def _for_first_batches(self, window: Window, lost: float) -> float | None:
+        """Seconds of wait that steady steps do not have, where they are most of it and enough: epochs begin late."""
+        ledger, wait, epochs = window.ledger.record, window.steps.data_wait_s, window.ledger.epochs or 0
+        if ledger is None or wait is None or epochs < 2:
+            return None
+        late_s = lost - ledger.steps * wait.mean
+        share = window.ledger.training_share_pct(late_s)
+        return late_s if late_s >= self.first * lost and share is not None and share >= self.warn_pct else None
+
+    def _of_first_batches(self, window: Window, late_s: float) -> Diagnosis:
+        share, epochs = window.ledger.training_share_pct(late_s) or 0.0, max(1, window.ledger.epochs or 1)
+        made, ledger, starts = window.workers.service_s, window.ledger.record, window.workers.starts
+        per_step = 0.0 if starts is None or ledger is None else starts.batches / max(1, ledger.steps)
+        gain = gain_without(window, late_s, least=0.5, most=1.0, in_steps=False)
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,
+            title="The first batch of each epoch comes late",
+            summary=f"{share:.0f} % of the training time was spent waiting for first batches of epochs, "
+            f"{late_s / epochs:.2f} s in each"
+            + ("." if made is None else f"; a worker takes {made.mean * 1e3:.0f} ms for one.")
+            + (f" Of {per_step:.1f} batches that are made one is used." if per_step >= self.unused else ""),
+            time_lost_s=late_s,
+            share_pct=window.ledger.share_pct(late_s) or 0.0,
+            confidence=0.7,
+            evidence=(
+                Evidence("wait for first batches, share of training time", share, "%", self.warn_pct, "MLPerf Storage"),
+                Evidence("wait for the first batch of an epoch", late_s / epochs, "s"),
+                *((Evidence("batches made for each step", per_step, "batches/step", self.unused),) if per_step else ()),
+            ),
+            advice=(
+                Advice.of(
+                    "Find what begins each epoch: skipped batches, or data that are read anew.",
+                    expect="A first batch that comes as soon as others do.",
+                    limit="Not where an epoch must begin so.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
+                ),
+                Advice.of("Read once, before training, what stays the same in all epochs."),
+            ),
         )
 
     def _by_looks(self, window: Window, found: BeforeModel | None) -> Diagnosis | None:

@@ -95,7 +95,7 @@ class WorkerStartup:
         held = self._held_by_forks(window, waited)
         if anew_s is not None and not held:
             return self._of_each_step(window, lost, share)
-        once = bool(window.loader.info and window.loader.info.persistent_workers) and not again
+        once = bool(window.loader.info and window.loader.info.lives_on) and not again
         if held:
             title = "Starting workers waits for another package's fork handler"
         elif within > self.most * lost:
@@ -198,7 +198,7 @@ class WorkerStartup:
     def _copying_s(self, window: Window, epochs: int) -> float:
         """Seconds that first steps of epochs took longer because memory was copied that a fork shares."""
         loader = window.loader.info
-        if loader is None or loader.persistent_workers or loader.start_method != "fork":
+        if loader is None or loader.lives_on or loader.start_method != "fork":
             return 0.0
         return (window.steps.epochs.copying_s or 0.0) * max(0, epochs - 1)
 
@@ -231,15 +231,18 @@ class WorkerStartup:
                     interval_pct=gain.interval_pct,
                 )
             )
-        if loader is None or not loader.persistent_workers or within:
+        if loader is None or not loader.lives_on or within:
             # The first epoch's start stays; it may be the longest, with cold caches, or the shortest.
             saved = lost * (epochs - 1) / epochs + within
             # Of a run that goes on longer, or that is timed from later on, its part is less, and all of them are saved.
             most = 1.05 * (lost + within) / saved if saved else 1.0
             gain = gain_without(window, saved, least=0.85, most=most, in_steps=False, starts_workers=True)
+            remade = loader is not None and loader.remade
             advice.append(
                 Advice.of(
-                    "Set persistent_workers=True in the DataLoader.",
+                    "Make the loader once, before the epochs, with persistent_workers=True."
+                    if remade
+                    else "Set persistent_workers=True in the DataLoader.",
                     expect="Workers that start once, not each time the loader is iterated.",
                     limit="Not for data that must be read anew each epoch.",
                     gain_pct=gain.pct,

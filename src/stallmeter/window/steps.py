@@ -104,7 +104,7 @@ class StepSignals:
     def _have_started(self) -> bool:
         """Whether workers have started with the epoch that begins: those that live on have only run out of batches."""
         info = self._loader.info
-        before, self._persistent = self._persistent, info.num_workers if info and info.persistent_workers else None
+        before, self._persistent = self._persistent, info.num_workers if info and info.lives_on else None
         return self._persistent is None or self._persistent != before
 
     def _keep_slowest(self, step: StepRecord) -> None:

@@ -355,7 +355,7 @@ def _find_costs(window: Window, current: int) -> LoaderCosts | None:
 def epoch_start(window: Window) -> EpochStart | None:
     """What starting the workers costs an epoch; None where they live on, or there was one epoch only."""
     record, loader, epochs = window.ledger.record, window.loader.info, window.ledger.epochs or 0
-    if record is None or loader is None or epochs < 2 or loader.persistent_workers:
+    if record is None or loader is None or epochs < 2 or loader.lives_on:
         return None
     start_s = (window.spent.bucket_s("worker_startup") or 0.0) / epochs
     return EpochStart(record.steps / epochs, start_s, in_turn=loader.start_method == "fork")

@@ -372,8 +372,7 @@ def _callback(
             node = nodes[-1]
         budget.events -= 1
         if budget.events < 0 or budget.nodes < 0:
-            budget.spent_at = now()
-            budget.under_way = nodes[:]
+            budget.spent_at, budget.under_way = now(), nodes[:]
             frames.clear()
             sys.setprofile(None)
         last = now()

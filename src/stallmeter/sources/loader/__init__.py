@@ -150,7 +150,8 @@ class LoaderProbe:
             for i, one in enumerate(asked):
                 why_not = reasons[i] if None not in reasons or len(asked) > 1 else None
                 info = replace(describe(one), kind=kind, probed=why_not is None, why_not=why_not, loader=number + i)
-                info = replace(info, **init_of(one))
+                known = self._attached.get(number + i)
+                info = replace(info, remade=known is not None and known() is not one, **init_of(one))
                 infos.append(self._tell(self._unless_silent(one, info) if info.probed and _workers(one) else info))
                 self._attached[number + i] = weakref.ref(one)
             self._find_who_makes_them()
