@@ -123,7 +123,7 @@ def test_first_batches_that_come_late_though_no_worker_starts_are_told() -> None
 
 def test_one_epoch_and_short_waits_are_no_late_first_batches() -> None:
     assert silent(InputBound(), late_epochs(0.02))
-    assert silent(InputBound(), late_epochs(1.0, count=1))
+    assert fires(InputBound(), late_epochs(1.0, count=1)).title == InputBound.title
 
 
 def test_what_is_awaited_is_made_by_others_already() -> None:

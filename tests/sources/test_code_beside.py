@@ -321,6 +321,7 @@ def test_what_a_framework_asks_for_between_two_events_is_the_users_code_below_it
 
 FIT = Function("Trainer.fit", "lightning/trainer.py", False, "lightning.Trainer.fit", "lightning")
 CLOSE = Function("Closure.closure", "lightning/closure.py", False, "lightning.Closure.closure", "lightning")
+CALL_HOOK = Function("_call_hook", "lightning/call.py", False, "lightning.call._call_hook", "lightning")
 SKIP = _torch("no_grad.<locals>.wrapper", "utils/_contextlib.py")
 BY_UNIT = Function("clip_by_unit", "agc.py", True, first_line=4)
 
@@ -332,13 +333,19 @@ def test_what_a_framework_calls_from_a_later_line_than_the_gradients_comes_after
         _at((MAIN, 9), (FIT, 2), (CLOSE, 6), (BACK, 1)),
     ]
     clips = _at((MAIN, 9), (FIT, 2), (CLOSE, 8), (SKIP, 1), (BY_UNIT, 5))
+    training.append(
+        _at((MAIN, 9), (FIT, 2), (HOOK, 1), (SKIP, 3), (CALL_HOOK, 4), (CLOSE, 6), (CALL_HOOK, 4), (BACK, 1))
+    )
+    hooked = _at((MAIN, 9), (FIT, 2), (HOOK, 1), (SKIP, 3), (CALL_HOOK, 4), (CLOSE, 8), (CALL_HOOK, 4), (BY_UNIT, 5))
+    assert after_gradients([*training, hooked], optimizer=True) == [hooked]
     before = _at((MAIN, 9), (FIT, 2), (CLOSE, 4), (BY_UNIT, 5))
     assert after_gradients([*training, clips, before], optimizer=True) == [clips]
 
 
 def test_who_reads_a_modules_attributes_calls_no_module():
     reads = _seen(MAIN, UPDATE, _torch("Module.__getattr__", "nn/modules/module.py"))
-    assert beside([*MODEL, reads]) == [reads]
+    switches = _seen(MAIN, UPDATE, _torch("set_grad_enabled.__init__", "autograd/grad_mode.py"))
+    assert beside([*MODEL, reads, switches]) == [reads, switches]
 
 
 def test_where_an_epoch_begins_counts_what_the_loader_or_the_framework_asks_of_the_user():

@@ -143,7 +143,7 @@ class InputBound:
             evidence=(
                 Evidence("wait for first batches, share of training time", share, "%", self.warn_pct, "MLPerf Storage"),
                 Evidence("wait for the first batch of an epoch", late_s / epochs, "s"),
-                *((Evidence("batches made for each step", per_step, "batches/step", self.unused),) if per_step else ()),
+                *((Evidence("batches made for each step", per_step, "batches/step"),) if per_step else ()),
             ),
             advice=(
                 Advice.of(

@@ -50,6 +50,9 @@ BARRIER = "barrier"
 BACKWARD = "torch/_tensor.py"
 """Holds `Tensor.backward`, beside methods that anybody may call."""
 
+MODES = ("torch/autograd/grad_mode.py", "torch/autograd/profiler.py")
+"""Files of that folder that compute none: who switches gradients on and off, or marks a stretch of code."""
+
 GRADIENTS, OPTIMIZERS = "torch/autograd/", "torch/optim/"
 """Folders of what computes gradients, and of what takes a step along them."""
 
@@ -360,14 +363,18 @@ def _lines_to(
     Args:
         is_there: The function.
         seen: Of the steps.
-        frameworks: Whether functions of other packages than torch count like the user's.
+        frameworks: Whether functions of other packages than torch count like the user's, those above a switch as well.
     """
     lines: dict[Function, list[Where]] = defaultdict(list)
     for one in seen:
-        for frame in _path_to(is_there, one.stack):
+        for frame in _above(is_there, one.stack) if frameworks else _path_to(is_there, one.stack):
             if frame.function.own or (frameworks and frame.function.package != "torch"):
                 lines[frame.function].append(frame.where)
     return lines
+
+
+def _above(is_there: Callable[[Function], bool], stack: Sequence[Frame]) -> Sequence[Frame]:
+    return stack[: next((i for i, frame in enumerate(stack) if is_there(frame.function)), 0)]
 
 
 def _path_to(is_there: Callable[[Function], bool], stack: Sequence[Frame]) -> Sequence[Frame]:
@@ -375,7 +382,7 @@ def _path_to(is_there: Callable[[Function], bool], stack: Sequence[Frame]) -> Se
 
     Those above a call that switches gradients on or off are left out.
     """
-    path = stack[: next((i for i, frame in enumerate(stack) if is_there(frame.function)), 0)]
+    path = _above(is_there, stack)
     switched = [i for i, frame in enumerate(path) if frame.function.file.startswith(SWITCHES)]
     return path[switched[-1] :] if switched else path
 
@@ -399,13 +406,20 @@ def _is_from(stack: Sequence[Frame], called: Mapping[Function, Where]) -> bool:
 
 
 def _is_after(stack: Sequence[Frame], computed: Mapping[Function, Where]) -> bool:
-    around = _innermost(stack, computed)
+    around = next((i for i in reversed(range(len(stack))) if _tells(stack[i], computed)), None)
     if around is None or stack[around].where <= computed[stack[around].function] or stack[-1].sleeps:
         return False
     begun = next((frame for frame in stack[around + 1 :] if frame.function.own or _is_model(frame.function)), None)
     if begun is None or not begun.function.own or _is_of_an_optimizer(stack[around:]):
         return False
     return not any(frame.function.file.startswith(RANKS) for frame in stack if not frame.function.own)
+
+
+def _tells(frame: Frame, computed: Mapping[Function, Where]) -> bool:
+    """Whether a frame tells what is before and after: a framework may call all hooks from one line."""
+    if frame.function not in computed:
+        return False
+    return frame.function.own or frame.where != computed[frame.function]
 
 
 def _without_model(one: Seen) -> Seen:
@@ -431,6 +445,8 @@ def _sends_objects(stack: Sequence[Frame]) -> bool:
 def _is_model(function: Function) -> bool:
     if function.own or function.file == WRAPS:
         return False
+    if function.file.startswith(MODES):
+        return False
     return _is_module(function) or function.file.startswith(MODEL) or _computes_gradients(function)
 
 
@@ -439,7 +455,7 @@ def _is_module(function: Function) -> bool:
 
 
 def _computes_gradients(function: Function) -> bool:
-    if function.own:
+    if function.own or function.file.startswith(MODES):
         return False
     return function.file.startswith(GRADIENTS) or (function.file == BACKWARD and function.name.endswith("backward"))
 
