@@ -121,6 +121,25 @@ def test_first_batches_that_come_late_though_no_worker_starts_are_told() -> None
     assert "is used" not in fires(InputBound(), late_epochs(made=14)).summary
 
 
+def test_batches_that_are_skipped_are_no_start_of_workers() -> None:
+    """The loader is made anew each epoch as well: what its worker makes for nothing is not what starting it takes."""
+    made = late_epochs(made=36)
+    info = replace(loader(1), probed=True, persistent_workers=True, remade=True)
+    record = made.ledger.record
+    assert record is not None
+    spent = {**record.buckets, "worker_startup": 15 * 0.9, "data_wait": 210 * 0.002}
+    made.append(info)
+    made.append(replace(record, wall_s=sum(spent.values()), buckets=spent))
+    found = fires(InputBound(), made)
+    assert found.title == "The first batch of each epoch comes late"
+    assert found.time_lost_s == pytest.approx(15 * 20 * 0.03)  # two of 22 are made ahead, and left over
+    verdict = evaluate(ALL_RULES, made)
+    assert [(d.rule, pytest.approx(d.time_lost_s)) for d in verdict.diagnoses[:2]] == [
+        ("input-bound", 15 * 0.6),
+        ("worker-startup", 15 * 0.3),
+    ]
+
+
 def test_one_epoch_and_short_waits_are_no_late_first_batches() -> None:
     assert silent(InputBound(), late_epochs(0.02))
     assert fires(InputBound(), late_epochs(1.0, count=1)).title == InputBound.title

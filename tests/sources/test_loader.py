@@ -269,6 +269,16 @@ def test_a_loader_in_the_place_of_another_one_is_told_as_such(probe: LoaderProbe
     assert not probe.attach(first).remade
 
 
+def test_a_loader_that_was_begun_unseen_in_the_place_of_another_one_has_workers_of_its_own(probe: LoaderProbe) -> None:
+    first = loader()
+    probe.replaced_by(first)  # nothing was attached
+    probe.attach(first)
+    probe.replaced_by(first)
+    assert [record.remade for record in probe.sample(0.0) if isinstance(record, LoaderInfo)] == [False]
+    probe.replaced_by(loader())
+    assert [record.remade for record in probe.sample(0.0) if isinstance(record, LoaderInfo)] == [True]
+
+
 def test_detaching_gives_the_loader_back(probe: LoaderProbe) -> None:
     own, without = loader(worker_init_fn=data.mark_worker), loader()
     before = dict(own.__dict__), dict(without.__dict__)

@@ -70,6 +70,8 @@ class LoaderWatch:
         """An iteration that was begun unseen is one of the training loader's: its workers are what they are."""
         self._guard("batch size", self.sizes.set_loader, loader)
         self.may_resize(loader)
+        if self._probe is not None:
+            self._guard("worker probe", self._probe.replaced_by, loader)
 
     def iterator_made(self, iterator: object) -> None:
         """A plain loop has begun to iterate."""

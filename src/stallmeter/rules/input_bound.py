@@ -37,7 +37,7 @@ from ..records import CodeSpot
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..window import BeforeModel, Window
 from ..workers.forecast import Outlook, forecast
-from ..workers.gains import UNKNOWN, Gain, gain_by_looks, gain_without, part_that_grew
+from ..workers.gains import UNKNOWN, Gain, gain_by_looks, gain_without, part_that_grew, skipped_s
 from ..workers.pipeline import CHEAPER, counted_by_the_library
 from .frameworks import Setting, said
 from .rule import threshold
@@ -82,11 +82,13 @@ class InputBound:
             return self._by_looks(window, window.code.before_model)
         share, wait, wall = window.spent.data_wait_share_pct, window.steps.data_wait_s, window.ledger.wall_s
         lost = window.spent.bucket_s("data_wait")
-        if share is None or wait is None or not wall or lost is None or share < self.warn_pct:
+        if share is None or wait is None or not wall or lost is None:
             return None
         late_s = self._for_first_batches(window, lost)
         if late_s is not None:
             return self._of_first_batches(window, late_s)
+        if share < self.warn_pct:
+            return None
         if window.loader.num_workers == 0 and wait.median < self.quick_s:
             return None
         predicted = forecast(window)
@@ -120,15 +122,21 @@ class InputBound:
         ledger, wait, epochs = window.ledger.record, window.steps.data_wait_s, window.ledger.epochs or 0
         if ledger is None or wait is None or epochs < 2:
             return None
-        late_s = lost - ledger.steps * wait.mean
+        dropped_s = min(skipped_s(window), window.spent.bucket_s("worker_startup") or 0.0)
+        late_s = lost - ledger.steps * wait.mean + dropped_s
         share = window.ledger.training_share_pct(late_s)
-        return late_s if late_s >= self.first * lost and share is not None and share >= self.warn_pct else None
+        return (
+            late_s
+            if late_s >= self.first * (lost + dropped_s) and share is not None and share >= self.warn_pct
+            else None
+        )
 
     def _of_first_batches(self, window: Window, late_s: float) -> Diagnosis:
         share, epochs = window.ledger.training_share_pct(late_s) or 0.0, max(1, window.ledger.epochs or 1)
         made, ledger, starts = window.workers.service_s, window.ledger.record, window.workers.starts
         per_step = 0.0 if starts is None or ledger is None else starts.batches / max(1, ledger.steps)
-        gain = gain_without(window, late_s, least=0.5, most=1.0, in_steps=False)
+        # As far as workers are made anew, too, part of it is booked on their start.
+        gain = gain_without(window, late_s, least=0.5, most=1.0, in_steps=False, starts_workers=True)
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,

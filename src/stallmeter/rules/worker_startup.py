@@ -33,7 +33,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..window import Window
-from ..workers.gains import gain_without
+from ..workers.gains import gain_without, skipped_s
 from .rule import threshold
 
 _OF_THE_WAIT = (
@@ -88,7 +88,8 @@ class WorkerStartup:
         copying = self._copying_s(window, epochs)
         again, within = self._within_epochs(window, epochs)
         anew_s = self._each_step_s(window, waited, epochs + again)
-        lost = waited + copying + within if anew_s is None else anew_s
+        dropped = min(waited, skipped_s(window))  # input-bound's to tell
+        lost = waited + copying + within - dropped if anew_s is None else anew_s
         share = window.ledger.training_share_pct(lost) or 0.0
         if not (window.loader.num_workers or again) or epochs + again < 2 or share < self.warn_pct:
             return None
@@ -128,7 +129,7 @@ class WorkerStartup:
                 *((Evidence("first steps of epochs, beyond others", copying, "s"),) if copying else ()),
                 *((Evidence("starts beyond one an epoch", float(again), "starts"),) if again else ()),
             ),
-            advice=self._advice(window, waited + copying, within, held=held, place=place),
+            advice=self._advice(window, waited + copying - dropped, within, held=held, place=place),
             location=place,
             supersedes=_OF_THE_WAIT if within >= self.most * wait_s else (),
             culprit="a fork handler of another package" if held else None,

@@ -29,6 +29,9 @@ RUN_NOISE = 0.08
 UNSEEN_LOADER = 0.5
 """Least share of the saved time that is won where workers were not measured: they may have no reserve."""
 
+UNUSED = 1.5
+"""Batches made for each step from which on some of them are dropped, and not only made ahead; our choice."""
+
 REMAINS = 0.02
 """Share of the time that is left at least: a larger gain is not believed."""
 
@@ -51,6 +54,26 @@ def part_that_grew(window: Window, seconds: float) -> float:
     if drift is None or ledger is None or seconds <= 0:
         return 0.0
     return min(1.0, drift.excess_s * ledger.steps / seconds)
+
+
+def skipped_s(window: Window) -> float:
+    """Return the seconds in which the loop waits for batches that its workers make and nobody uses.
+
+    An epoch that begins in its midst makes and drops what comes before, one after the other. What is made ahead and
+    left over where an epoch is broken off delays nothing.
+
+    Args:
+        window: Of the run.
+    """
+    starts, made, loader = window.workers.starts, window.workers.service_s, window.loader.info
+    ledger, epochs = window.ledger.record, window.ledger.epochs
+    if starts is None or made is None or loader is None or ledger is None or not epochs or not loader.num_workers:
+        return 0.0
+    if starts.batches < UNUSED * ledger.steps:
+        return 0.0
+    ahead = loader.num_workers * (loader.prefetch_factor or 2)
+    dropped = max(0.0, (starts.batches - ledger.steps) / epochs - ahead)
+    return epochs * dropped * made.mean / loader.num_workers
 
 
 def gain_by_looks(window: Window, saved_s: float, samples: int) -> Gain:

@@ -179,6 +179,13 @@ class LoaderProbe:
             if sure and number in self._ears:
                 self._ears[number].sure = True
 
+    def replaced_by(self, loader: object) -> None:
+        """Take note of a loader in the place of the first one, whose workers are not probed: they have started anew."""
+        info = self._infos.get(0)
+        if info is not None and info.num_workers and self.number_of(loader) is None:
+            with self._lock:
+                self._tell(replace(info, remade=True, time_s=time.time()))
+
     def number_of(self, loader: object) -> int | None:
         """Return the number that a loader was attached with, or the first of those in it; None where none was."""
         return self._number_among(loaders_in(loader))
