@@ -345,7 +345,9 @@ def test_what_a_framework_calls_from_a_later_line_than_the_gradients_comes_after
 def test_who_reads_a_modules_attributes_calls_no_module():
     reads = _seen(MAIN, UPDATE, _torch("Module.__getattr__", "nn/modules/module.py"))
     switches = _seen(MAIN, UPDATE, _torch("set_grad_enabled.__init__", "autograd/grad_mode.py"))
-    assert beside([*MODEL, reads, switches]) == [reads, switches]
+    name = "DisableContext.__call__.<locals>._fn"
+    logs = _seen(MAIN, UPDATE, _torch(name, "_dynamo/eval_frame.py"), FIT)
+    assert beside([*MODEL, reads, switches, logs]) == [reads, switches, logs]
 
 
 def test_where_an_epoch_begins_counts_what_the_loader_or_the_framework_asks_of_the_user():

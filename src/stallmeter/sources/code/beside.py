@@ -53,6 +53,9 @@ BACKWARD = "torch/_tensor.py"
 MODES = ("torch/autograd/grad_mode.py", "torch/autograd/profiler.py")
 """Files of that folder that compute none: who switches gradients on and off, or marks a stretch of code."""
 
+NOT_COMPILED = "DisableContext"
+"""Around what torch is told not to compile, such as a framework's logging: in its compiler's folder, and no model."""
+
 GRADIENTS, OPTIMIZERS = "torch/autograd/", "torch/optim/"
 """Folders of what computes gradients, and of what takes a step along them."""
 
@@ -445,7 +448,7 @@ def _sends_objects(stack: Sequence[Frame]) -> bool:
 def _is_model(function: Function) -> bool:
     if function.own or function.file == WRAPS:
         return False
-    if function.file.startswith(MODES):
+    if function.file.startswith(MODES) or NOT_COMPILED in function.name:
         return False
     return _is_module(function) or function.file.startswith(MODEL) or _computes_gradients(function)
 
