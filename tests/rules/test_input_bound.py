@@ -113,12 +113,17 @@ def test_first_batches_that_come_late_though_no_worker_starts_are_told() -> None
     assert found.title == "The first batch of each epoch comes late"
     assert found.severity is Severity.CRITICAL
     assert found.time_lost_s == pytest.approx(15 * 0.6)
-    assert "0.60 s in each; a worker takes 30 ms for one. Of 2.6 batches that are made one is used." in found.summary
+    assert (
+        "0.60 s in each; a worker takes 30 ms for one. Workers make many more batches than are used." in found.summary
+    )
     assert found.advice[0].predicted_gain_pct == pytest.approx(100 * 9.0 / 10.5, rel=0.05)
     verdict = evaluate(ALL_RULES, late_epochs())
     assert verdict.primary is not None
     assert verdict.primary.rule == "input-bound"
-    assert "is used" not in fires(InputBound(), late_epochs(made=14)).summary
+    assert "Workers make" not in fires(InputBound(), late_epochs(made=14)).summary
+    accumulated = late_epochs(made=28)
+    accumulated.append(replace(loader(1), probed=True, persistent_workers=True, batches_per_step=2.0))
+    assert "Workers make" not in fires(InputBound(), accumulated).summary
 
 
 def test_batches_that_are_skipped_are_no_start_of_workers() -> None:

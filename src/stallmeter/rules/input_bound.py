@@ -73,7 +73,6 @@ class InputBound:
     critical_pct: float = threshold(20.0, "%", "XProf calls a program highly input-bound from 20 %")
     first: float = threshold(0.5, "1", "Most of the wait; our choice")
     grown: float = threshold(0.5, "1", "Most of what comes before the model: it is step-time-drift's to tell")
-    unused: float = threshold(1.5, "batches/step", "our choice: of what is made at least every third is not used")
     min_samples: float = threshold(20.0, "looks", "a share of all of them is then known to a fifth, one standard error")
 
     def check(self, window: Window) -> Diagnosis | None:
@@ -125,16 +124,13 @@ class InputBound:
         dropped_s = min(skipped_s(window), window.spent.bucket_s("worker_startup") or 0.0)
         late_s = lost - ledger.steps * wait.mean + dropped_s
         share = window.ledger.training_share_pct(late_s)
-        return (
-            late_s
-            if late_s >= self.first * (lost + dropped_s) and share is not None and share >= self.warn_pct
-            else None
-        )
+        if share is None or share < self.warn_pct or late_s < self.first * (lost + dropped_s):
+            return None
+        return late_s
 
     def _of_first_batches(self, window: Window, late_s: float) -> Diagnosis:
         share, epochs = window.ledger.training_share_pct(late_s) or 0.0, max(1, window.ledger.epochs or 1)
-        made, ledger, starts = window.workers.service_s, window.ledger.record, window.workers.starts
-        per_step = 0.0 if starts is None or ledger is None else starts.batches / max(1, ledger.steps)
+        made, dropped = window.workers.service_s, skipped_s(window) > 0
         # As far as workers are made anew, too, part of it is booked on their start.
         gain = gain_without(window, late_s, least=0.5, most=1.0, in_steps=False, starts_workers=True)
         return Diagnosis(
@@ -144,14 +140,14 @@ class InputBound:
             summary=f"{share:.0f} % of the training time was spent waiting for first batches of epochs, "
             f"{late_s / epochs:.2f} s in each"
             + ("." if made is None else f"; a worker takes {made.mean * 1e3:.0f} ms for one.")
-            + (f" Of {per_step:.1f} batches that are made one is used." if per_step >= self.unused else ""),
+            + (" Workers make many more batches than are used." if dropped else ""),
             time_lost_s=late_s,
             share_pct=window.ledger.share_pct(late_s) or 0.0,
             confidence=0.7,
             evidence=(
                 Evidence("wait for first batches, share of training time", share, "%", self.warn_pct, "MLPerf Storage"),
                 Evidence("wait for the first batch of an epoch", late_s / epochs, "s"),
-                *((Evidence("batches made for each step", per_step, "batches/step"),) if per_step else ()),
+                *((Evidence("wait for batches that are not used", skipped_s(window), "s"),) if dropped else ()),
             ),
             advice=(
                 Advice.of(

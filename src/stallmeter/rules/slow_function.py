@@ -125,7 +125,7 @@ class SlowFunction:
     )
     warn_pct: float = threshold(20.0, "%", "our choice: a loss that is written by hand may cost as much")
     critical_pct: float = threshold(40.0, "%", "our choice: twice the share from which it is reported")
-    epochs_pct: float = threshold(10.0, "%", "as of workers that start again each epoch; benchmarks/faults")
+    epochs_pct: float = threshold(10.0, "%", "of what begins them: as of workers that start again; benchmarks/faults")
     most_of_starts: float = threshold(0.5, "1", "Most of what begins the epochs; our choice")
     min_lost_s: float = threshold(0.5, "s", "our choice: less is not worth a change of the program")
     min_samples: float = threshold(20.0, "looks", "a share of all of them is then known to a fifth, one standard error")
@@ -144,11 +144,12 @@ class SlowFunction:
         """Judge what holds up the beginning of epochs, or lies between them."""
         found: BesideEpochs | None = next(iter(window.code.beside_epochs or ()), None)
         share = None if found is None else window.ledger.training_share_pct(found.seconds)
-        if found is None or share is None or share < self.epochs_pct or found.seconds < self.min_lost_s:
-            return None
-        if found.samples < self.min_samples:
+        if found is None or share is None or found.seconds < self.min_lost_s or found.samples < self.min_samples:
             return None
         spot, begins = found.spot, found.bucket == STARTS
+        least_pct = self.epochs_pct if begins else self.warn_pct  # between epochs it may be an evaluation
+        if share < least_pct:
+            return None
         where = "the beginning of epochs" if begins else "the time between epochs"
         starts_s = window.spent.bucket_s(STARTS) or 0.0
         error = 1.28 / math.sqrt(found.samples)  # what a share of so many looks is known to, in 8 of 10 cases
@@ -157,7 +158,7 @@ class SlowFunction:
         )
         return Diagnosis(
             rule=self.id,
-            severity=_severity(share, self.epochs_pct, self.critical_pct),
+            severity=_severity(share, least_pct, self.critical_pct),
             title=f"{spot.function} holds up the epochs",
             summary=f"{spot.function} took about {found.seconds:.1f} s of {where}, {share:.0f} % of the training time.",
             time_lost_s=found.seconds,
@@ -166,7 +167,7 @@ class SlowFunction:
             culprit=spot.function,
             location=Location.of(spot, 100.0 * found.seconds / (window.spent.bucket_s(found.bucket) or found.seconds)),
             evidence=(
-                Evidence(f"function in {where}, share of training time", share, "%", self.epochs_pct, "our choice"),
+                Evidence(f"function in {where}, share of training time", share, "%", least_pct, "our choice"),
                 Evidence("samples of the training thread's stack in it", float(found.samples), "samples"),
             ),
             advice=(

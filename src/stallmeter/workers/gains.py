@@ -30,7 +30,7 @@ UNSEEN_LOADER = 0.5
 """Least share of the saved time that is won where workers were not measured: they may have no reserve."""
 
 UNUSED = 1.5
-"""Batches made for each step from which on some of them are dropped, and not only made ahead; our choice."""
+"""Batches made for each that is used from which on some of them are dropped, and not only made ahead; our choice."""
 
 REMAINS = 0.02
 """Share of the time that is left at least: a larger gain is not believed."""
@@ -69,10 +69,11 @@ def skipped_s(window: Window) -> float:
     ledger, epochs = window.ledger.record, window.ledger.epochs
     if starts is None or made is None or loader is None or ledger is None or not epochs or not loader.num_workers:
         return 0.0
-    if starts.batches < UNUSED * ledger.steps:
+    used = ledger.steps * max(1.0, loader.batches_per_step or 1.0)
+    if starts.batches < UNUSED * used:
         return 0.0
     ahead = loader.num_workers * (loader.prefetch_factor or 2)
-    dropped = max(0.0, (starts.batches - ledger.steps) / epochs - ahead)
+    dropped = max(0.0, (starts.batches - used) / epochs - ahead)
     return epochs * dropped * made.mean / loader.num_workers
 
 
