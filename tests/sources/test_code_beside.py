@@ -361,6 +361,10 @@ def test_where_an_epoch_begins_counts_what_the_loader_or_the_framework_asks_of_t
     )
     seen = [waits, _seen(MAIN, UPDATE), _seen(MAIN, FIT, again, table), _seen(MAIN, begins, asks, rank, item, table)]
     assert at_epoch_starts(seen) == [_seen(FIT, again, table), _seen(rank)]
+    launcher = Function("run_module", "runpy.py", False, "runpy.run_module", "runpy", standard=True)
+    configured = Function("main", "hydra/main.py", False, "hydra.main", "hydra")
+    timed = Function("Watched.iterate_by", "stallmeter/timing/loop.py", False, "stallmeter.timing.loop", "stallmeter")
+    assert at_epoch_starts([_seen(launcher, MAIN, configured, UPDATE, timed, begins)]) == []
 
 
 def test_a_dataset_that_is_a_sampler_itself_is_named():

@@ -76,6 +76,11 @@ LOADER, NEXT_INDEX = "torch/utils/data/dataloader.py", "._next_index"
 """Where a loader of torch asks its sampler, and by the end of which method's name."""
 
 
+TRAINERS = frozenset(
+    {"accelerate", "ignite", "keras", "lightning", "lightning_fabric", "pytorch_lightning", "transformers"}
+)
+"""Packages that ask for loaders, and the user's hooks, where an epoch begins. What only calls the program is none."""
+
 ITEMS = (".__getitem__", ".__getitems__")
 """Ends of the names of what a dataset is read by."""
 
@@ -108,10 +113,14 @@ def at_epoch_starts(seen: Sequence[Seen]) -> list[Seen]:
         if any(_asks_sampler(frame.function) for frame in one.stack):
             found += in_sampler([one])
             continue
-        asked = next((i for i, frame in enumerate(one.stack) if not frame.function.own), len(one.stack))
+        asked = next((i for i, frame in enumerate(one.stack) if _begins_epochs(frame.function)), len(one.stack))
         if any(frame.function.own for frame in one.stack[asked:]):
             found.append(Seen(one.stack[asked:], one.wall_s, one.cpu_s))
     return found
+
+
+def _begins_epochs(function: Function) -> bool:
+    return function.file.startswith((TIMED, LOADER)) or function.package in TRAINERS
 
 
 def below_training_step(one: Seen) -> Seen:
