@@ -88,6 +88,7 @@ def test_training_is_recorded_and_tracked(files, tmp_path):
     assert f"http://127.0.0.1:5000/#/experiments/{outcome.experiment_id}/runs/{outcome.run_id}" in steps
 
 
+@pytest.mark.long
 def test_what_is_applied_is_said(files, tmp_path, monkeypatch):
     """With ``apply`` the demo names the throughput of each epoch; whether anything changes is up to the machine."""
     monkeypatch.setattr("stallmeter.demo.crops.write_crops", lambda _: files)

@@ -95,6 +95,7 @@ def judge(report: dict[str, Any], steps: int, plausible: set[str]) -> None:
     assert workers is None or workers["recommended"] == workers["current"] or workers["predicted_gain_pct"] > 0
 
 
+@pytest.mark.long
 def test_what_is_left_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check of the programs above is one that can fail."""
 

@@ -350,6 +350,7 @@ def test_a_folder_that_hangs_is_not_touched_again(
     wait_for(lambda: not our_threads("stallmeter-sampler"))
 
 
+@pytest.mark.long
 def test_the_programs_end_waits_for_pages_that_no_package_of_the_program_made(tmp_path: Path) -> None:
     """In the program and in a child of multiprocessing, which ends in another way."""
     program = """

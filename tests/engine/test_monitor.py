@@ -322,6 +322,7 @@ def test_the_minimum_is_one_line(tmp_path: Path) -> None:
     assert sum(isinstance(x, StepRecord) for x, _ in Reader(folder)) == 30
 
 
+@pytest.mark.long
 def test_a_killed_run_leaves_a_readable_recording(tmp_path: Path) -> None:
     process = run_plain(tmp_path, 10_000)
     started = time.monotonic()

@@ -179,6 +179,7 @@ def fork_server() -> None:
     forkserver.ensure_running()
 
 
+@pytest.mark.long
 def test_workers_that_are_not_forked(
     unified: Bench, plant: Any, monkeypatch: pytest.MonkeyPatch, fork_server: None, processes_left: ProcessesLeft
 ) -> None:

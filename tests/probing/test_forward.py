@@ -51,6 +51,7 @@ def test_mlflow(run: tuple[MlflowClient, str, str], tmp_path: Path) -> None:
     assert (folder / "probe.md").read_text().startswith("**The run reaches")
 
 
+@pytest.mark.long
 def test_the_active_run_is_found(run: tuple[MlflowClient, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """``auto`` takes the run that the user has; None leaves it alone."""
     import torch

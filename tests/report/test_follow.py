@@ -286,6 +286,7 @@ def test_the_command_in_a_pipe(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.long
 def test_the_command_in_a_terminal(tmp_path: Path) -> None:
     """It redraws while a run writes, and quits with it."""
     pty, fcntl, termios = (pytest.importorskip(name) for name in ("pty", "fcntl", "termios"))

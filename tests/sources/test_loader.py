@@ -223,6 +223,7 @@ def test_the_info_says_how_the_loader_is_set_up(probe: LoaderProbe) -> None:
     assert third.why_not == "it is no torch.utils.data.DataLoader"
 
 
+@pytest.mark.long
 def test_asking_for_the_start_method_does_not_settle_it(forks: Forks, tmp_path: Path) -> None:
     code = (
         "import torch.multiprocessing as m; from torch.utils.data import DataLoader;"

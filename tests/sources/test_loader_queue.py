@@ -262,6 +262,7 @@ def test_a_slow_batch_in_front_of_real_workers(kind: type[DataLoader]) -> None:
     assert all(head in (answer, None) for _, head, answer in seen)
     assert [ready >= least for (ready, *_), least in zip(seen, (3, 2, 1, 1), strict=True)] == [True] * 4
     assert probe.out_of_order >= 1
+    probe.close()
 
 
 def test_workers_that_are_too_slow_have_nothing_ready() -> None:
@@ -273,6 +274,7 @@ def test_workers_that_are_too_slow_have_nothing_ready() -> None:
         next(iterator)
         seen.append((*asked, probe.answered()))
     assert seen.count((0, False, False)) >= 5
+    probe.close()
 
 
 @pytest.mark.parametrize("persistent", [False, True])
@@ -293,6 +295,7 @@ def test_the_end_of_an_iterable_dataset(persistent: bool) -> None:
             answer = probe.answered()
             assert answer in (head, True, False)
         assert count == 6
+    probe.close()
 
 
 def test_an_iterator_left_early_is_not_kept_alive() -> None:

@@ -16,6 +16,7 @@ from stallmeter.records import StepRecord
 from .programs import program
 
 
+@pytest.mark.long
 def test_a_module_is_measured_and_its_child_says_nothing(tmp_path: Path) -> None:
     """``python -m``, with two processes and a package whose folder is not on the path of the first."""
     pytest.importorskip("torch")

@@ -263,6 +263,7 @@ SKINNY = textwrap.dedent(
 
 
 @pytest.mark.server
+@pytest.mark.long
 def test_the_skinny_package(server: MlflowServer, tmp_path: Path) -> None:
     """A server needs nothing of what mlflow-skinny leaves out."""
     done = subprocess.run(
