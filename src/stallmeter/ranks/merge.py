@@ -116,21 +116,27 @@ def merge(ranks: Sequence[RankSteps], every: int = 1) -> Merged | None:
     steps_of_update = accumulation(aligned[0])
     if not _is_by_update(aligned[0]):
         steps_of_update = max(steps_of_update, min(every, MOST_ACCUMULATED))
-    found = _result(aligned, _walked(aligned, steps_of_update, PHASES))
+    starts = starts_s(aligned)
+    found = _result(aligned, _walked(aligned, starts, steps_of_update, PHASES))
     # Who waits for whom in a bucket tells the order: nobody waits in a logger for a rank that calls none. One that
     # seems to was in it before the exchange, for which the other stood in its backward pass.
     by_rank = {rank.rank: rank for rank in aligned}
     alone = [m for m in _in_steps(found) if m.met_in in CALLED and not _took_part(by_rank[m.rank], m)]
     if _waited_s(alone) > MOSTLY * _waited_s(_in_steps(found)):
-        other = _result(aligned, _walked(aligned, steps_of_update, EARLIER))
+        other = _result(aligned, _walked(aligned, starts, steps_of_update, EARLIER))
         exchanged = [m for m in _in_steps(other) if m.met_in in EXCHANGES]
         if _waited_s(exchanged) > MOSTLY * _waited_s(_in_steps(other)):
             return other
     return found
 
 
-def _walked(ranks: Sequence[RankSteps], steps_of_update: int, phases: Sequence[str]) -> Walk:
-    walk = Walk(ranks, starts_s(ranks), steps_of_update, phases)
+def _walked(
+    ranks: Sequence[RankSteps],
+    starts: Sequence[Sequence[float]] | None,
+    steps_of_update: int,
+    phases: Sequence[str],
+) -> Walk:
+    walk = Walk(ranks, starts, steps_of_update, phases)
     for at in range(WARM_UP, len(ranks[0])):
         walk.step(at)
     walk.end()

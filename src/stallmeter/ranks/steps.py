@@ -27,10 +27,9 @@ PHASES = (
 )
 """Buckets that a step has, in the order in which a rank comes through them."""
 
-EARLIER = (
-    *("data_wait", "worker_startup", "h2d", "forward", "logging"),
-    *("backward", "compute", "optimizer", "callbacks", "checkpoint", "validation", "loop", "other"),
-)
+_EXCHANGED = PHASES.index("backward")
+
+EARLIER = (*PHASES[:_EXCHANGED], "logging", *(name for name in PHASES[_EXCHANGED:] if name != "logging"))
 """The same where loggers are called from within the step, before its gradients are exchanged."""
 
 HEAD = frozenset({"data_wait", "worker_startup", "h2d", "forward", "backward", "compute"})

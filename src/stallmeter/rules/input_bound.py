@@ -83,9 +83,10 @@ class InputBound:
         lost = window.spent.bucket_s("data_wait")
         if share is None or wait is None or not wall or lost is None:
             return None
-        late_s = self._for_first_batches(window, lost)
+        dropped_s = skipped_s(window)
+        late_s = self._for_first_batches(window, lost, dropped_s)
         if late_s is not None:
-            return self._of_first_batches(window, late_s)
+            return self._of_first_batches(window, late_s, dropped_s)
         if share < self.warn_pct:
             return None
         if window.loader.num_workers == 0 and wait.median < self.quick_s:
@@ -116,21 +117,21 @@ class InputBound:
             advice=_by_the_loader(window, predicted, self.gain_pct),
         )
 
-    def _for_first_batches(self, window: Window, lost: float) -> float | None:
+    def _for_first_batches(self, window: Window, lost: float, dropped_s: float) -> float | None:
         """Seconds of wait that steady steps do not have, where they are most of it and enough: epochs begin late."""
         ledger, wait, epochs = window.ledger.record, window.steps.data_wait_s, window.ledger.epochs or 0
         if ledger is None or wait is None or epochs < 2:
             return None
-        dropped_s = min(skipped_s(window), window.spent.bucket_s("worker_startup") or 0.0)
+        dropped_s = min(dropped_s, window.spent.bucket_s("worker_startup") or 0.0)
         late_s = lost - ledger.steps * wait.mean + dropped_s
         share = window.ledger.training_share_pct(late_s)
         if share is None or share < self.warn_pct or late_s < self.first * (lost + dropped_s):
             return None
         return late_s
 
-    def _of_first_batches(self, window: Window, late_s: float) -> Diagnosis:
+    def _of_first_batches(self, window: Window, late_s: float, dropped_s: float) -> Diagnosis:
         share, epochs = window.ledger.training_share_pct(late_s) or 0.0, max(1, window.ledger.epochs or 1)
-        made, dropped = window.workers.service_s, skipped_s(window) > 0
+        made = window.workers.service_s
         # As far as workers are made anew, too, part of it is booked on their start.
         gain = gain_without(window, late_s, least=0.5, most=1.0, in_steps=False, starts_workers=True)
         return Diagnosis(
@@ -140,14 +141,14 @@ class InputBound:
             summary=f"{share:.0f} % of the training time was spent waiting for first batches of epochs, "
             f"{late_s / epochs:.2f} s in each"
             + ("." if made is None else f"; a worker takes {made.mean * 1e3:.0f} ms for one.")
-            + (" Workers make many more batches than are used." if dropped else ""),
+            + (" Workers make many more batches than are used." if dropped_s else ""),
             time_lost_s=late_s,
             share_pct=window.ledger.share_pct(late_s) or 0.0,
             confidence=0.7,
             evidence=(
                 Evidence("wait for first batches, share of training time", share, "%", self.warn_pct, "MLPerf Storage"),
                 Evidence("wait for the first batch of an epoch", late_s / epochs, "s"),
-                *((Evidence("wait for batches that are not used", skipped_s(window), "s"),) if dropped else ()),
+                *((Evidence("wait for batches that are not used", dropped_s, "s"),) if dropped_s else ()),
             ),
             advice=(
                 Advice.of(

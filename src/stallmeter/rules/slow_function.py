@@ -39,7 +39,6 @@ nor are the steps of those on a GPU, where the host waits for the device in what
 
 from __future__ import annotations
 
-import math
 import sys
 from dataclasses import dataclass
 from typing import ClassVar
@@ -60,9 +59,6 @@ TRAINS_NOTHING = frozenset(
     )
 )
 """Packages that draw, count, read, write or send: a step can do without them, now and then."""
-
-STARTS = "worker_startup"
-"""Bucket of the ledger for what begins an epoch."""
 
 FRAMEWORKS = frozenset(("accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "transformers"))
 LOGS = (".log", ".log_dict", ".log_metrics")
@@ -146,16 +142,12 @@ class SlowFunction:
         share = None if found is None else window.ledger.training_share_pct(found.seconds)
         if found is None or share is None or found.seconds < self.min_lost_s or found.samples < self.min_samples:
             return None
-        spot, begins = found.spot, found.bucket == STARTS
-        least_pct = self.epochs_pct if begins else self.warn_pct  # between epochs it may be an evaluation
+        spot, whole_s = found.spot, window.spent.bucket_s(found.bucket) or found.seconds
+        least_pct = self.epochs_pct if found.begins else self.warn_pct  # between epochs it may be an evaluation
         if share < least_pct:
             return None
-        where = "the beginning of epochs" if begins else "the time between epochs"
-        starts_s = window.spent.bucket_s(STARTS) or 0.0
-        error = 1.28 / math.sqrt(found.samples)  # what a share of so many looks is known to, in 8 of 10 cases
-        gain = gain_without(
-            window, found.seconds, least=1.0 - error, most=1.0 + error, in_steps=False, starts_workers=begins
-        )
+        where = "the beginning of epochs" if found.begins else "the time between epochs"
+        gain = gain_by_looks(window, found.seconds, found.samples, in_steps=False, starts_workers=found.begins)
         return Diagnosis(
             rule=self.id,
             severity=_severity(share, least_pct, self.critical_pct),
@@ -165,7 +157,7 @@ class SlowFunction:
             share_pct=window.ledger.share_pct(found.seconds) or 0.0,
             confidence=0.8,
             culprit=spot.function,
-            location=Location.of(spot, 100.0 * found.seconds / (window.spent.bucket_s(found.bucket) or found.seconds)),
+            location=Location.of(spot, 100.0 * found.seconds / whole_s),
             evidence=(
                 Evidence(f"function in {where}, share of training time", share, "%", least_pct, "our choice"),
                 Evidence("samples of the training thread's stack in it", float(found.samples), "samples"),
@@ -179,7 +171,7 @@ class SlowFunction:
                     interval_pct=gain.interval_pct,
                 ),
             ),
-            supersedes=("worker-startup",) if begins and found.seconds >= self.most_of_starts * starts_s else (),
+            supersedes=("worker-startup",) if found.begins and found.seconds >= self.most_of_starts * whole_s else (),
         )
 
     def _in_steps(self, window: Window) -> Diagnosis | None:

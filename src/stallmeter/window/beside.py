@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..records import CodeLook, CodeSpot
+from ..records.code import EPOCH_STARTS
 from .ledger import LedgerSignals
 from .steps import StepSignals
 
@@ -74,6 +75,11 @@ class BesideEpochs:
     """In the whole run."""
     samples: int
     """Looks that met it, about."""
+
+    @property
+    def begins(self) -> bool:
+        """Whether it is in where an epoch begins."""
+        return self.bucket == EPOCH_STARTS
 
 
 Parts = Sequence[tuple[CodeLook, float]]

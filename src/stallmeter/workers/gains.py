@@ -77,16 +77,22 @@ def skipped_s(window: Window) -> float:
     return epochs * dropped * made.mean / loader.num_workers
 
 
-def gain_by_looks(window: Window, saved_s: float, samples: int) -> Gain:
-    """Predict what training gains without some seconds of its steps that are known by looks at the stack.
+def gain_by_looks(
+    window: Window, saved_s: float, samples: int, *, in_steps: bool = True, starts_workers: bool = False
+) -> Gain:
+    """Predict what training gains without some of its seconds that are known by looks at the stack.
 
     Args:
         window: Of the run.
         saved_s: Seconds that the fix saves.
         samples: Looks that met them; a part of one counts as one.
+        in_steps: As of `gain_without`.
+        starts_workers: As of `gain_without`.
     """
     error = 1.28 / math.sqrt(max(1, samples))  # what a share of so many looks is known to, in 8 of 10 cases
-    return gain_without(window, saved_s, least=1.0 - error, most=1.0 + error)
+    return gain_without(
+        window, saved_s, least=1.0 - error, most=1.0 + error, in_steps=in_steps, starts_workers=starts_workers
+    )
 
 
 def gain_without(

@@ -171,8 +171,7 @@ def _of_the_job(job: Job, loss: Loss, own: Diagnosis) -> tuple[Advice, ...]:
         if place and own_pct is None:
             made.append(advice)
             continue
-        won_s = min(_won_s(job, replace(own, advice=(advice,))), loss.lost_s)
-        gain_pct, interval_pct = job_gain(job, won_s)
+        gain_pct, interval_pct = _gain_of(job, own, advice, loss.lost_s)
         expect = fix.expect
         if own_pct is not None and (gain_pct is None or gain_pct < own_pct):
             # What it says of the rank's own steps does not hold for the job: another rank sets the pace then.
@@ -330,8 +329,15 @@ def _shortened_advice(job: Job, diagnosis: Diagnosis, advice: Advice, lost_s: fl
     """Return an advice with a gain of the job's part of the loss; as it is where it promises none."""
     if advice.predicted_gain_pct is None:
         return advice
-    gain_pct, interval_pct = job_gain(job, min(lost_s, _won_s(job, replace(diagnosis, advice=(advice,)))))
+    gain_pct, interval_pct = _gain_of(job, diagnosis, advice, lost_s)
     return replace(advice, predicted_gain_pct=gain_pct, gain_interval_pct=interval_pct)
+
+
+def _gain_of(
+    job: Job, diagnosis: Diagnosis, advice: Advice, lost_s: float
+) -> tuple[float | None, tuple[float, float] | None]:
+    """Return what the job gains by one advice of a diagnosis: no more than what it has lost."""
+    return job_gain(job, min(lost_s, _won_s(job, replace(diagnosis, advice=(advice,)))))
 
 
 def _informing(job: Job) -> list[Diagnosis]:

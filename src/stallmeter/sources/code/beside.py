@@ -24,8 +24,8 @@ from .whose import Function
 MODULE, CALL = "torch/nn/modules/module.py", "call_impl"
 """Each call of a module passes it, in a method named so; who reads a module's attributes or parameters calls none."""
 
-MODEL = ("torch/autograd/", "torch/_dynamo/", "torch/_functorch/", "torch/_inductor/", "torch/distributed/")
-"""Files, or folders, of what computes the model, its gradients and their exchange."""
+MODEL = ("torch/_dynamo/", "torch/_functorch/", "torch/_inductor/", "torch/distributed/")
+"""Folders of what computes a model, and of the exchange of its gradients."""
 
 RANKS = "torch/distributed/"
 """Folder of what waits for other ranks."""
@@ -457,7 +457,7 @@ def _sends_objects(stack: Sequence[Frame]) -> bool:
 def _is_model(function: Function) -> bool:
     if function.own or function.file == WRAPS:
         return False
-    if function.file.startswith(MODES) or NOT_COMPILED in function.name:
+    if NOT_COMPILED in function.name:
         return False
     return _is_module(function) or function.file.startswith(MODEL) or _computes_gradients(function)
 

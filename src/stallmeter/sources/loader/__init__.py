@@ -252,7 +252,7 @@ class LoaderProbe:
     def close(self) -> None:
         """Let go of every loader, and of the descriptor for the loop thread."""
         self.detach()
-        self._prefetch.iterator_of = lambda: None  # one that lives as long as we do ends its workers in seconds each
+        self.iterator_of = lambda: None  # one that lives as long as we do ends its workers in seconds each
         self._loop.close()
         read_answers(self._answers)
 

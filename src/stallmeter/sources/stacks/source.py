@@ -7,7 +7,7 @@ may name it, and where something rare is met while it is open. It ends for each 
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...records import BUCKETS, CodeLook
@@ -132,7 +132,7 @@ class LoopLooks:
         self._first: list[Look] = []
         """Into steps that may be no steady ones."""
         self._first_told = 0
-        self._outside: list[tuple[int, Look]] = []
+        self._outside: deque[tuple[int, Look]] = deque()
         """With the epochs so far: into what lies between two of them, if there is another one."""
         self._told: dict[Place, tuple[int, float]] = {}
         """Of each place that was told of: how many looks, and when."""
@@ -252,7 +252,7 @@ class LoopLooks:
             else:
                 self._add(look, look.phase)
         while self._outside and self._outside[0][0] < self._clock.epochs:
-            self._add(self._outside.pop(0)[1], STEADY)
+            self._add(self._outside.popleft()[1], STEADY)
 
     def _settle(self) -> None:
         """The steps are steady: what was seen of the first ones is either part of the start or not."""
