@@ -71,6 +71,7 @@ def test_where_the_program_calls_it_is_named():
     assert found.location.share_pct == pytest.approx(100 * 7 / 12)
     assert fires(GcPauses(), paused(12.0, called(5.0, **at))).location is None
     assert fires(GcPauses(), paused(12.0, called(0.0))).location is None
+    assert fires(GcPauses(), paused(12.0, called(7.0, **{**at, "called_function": ""}))).location is None
 
 
 def called(seconds: float, **at: Any) -> GarbagePauses:

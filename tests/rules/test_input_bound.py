@@ -66,6 +66,20 @@ def test_names_the_function_that_holds_most_of_it() -> None:
     assert verdict.primary.rule == "input-bound"
 
 
+def test_a_function_that_is_nearly_all_of_it_is_to_be_made_cheaper_first() -> None:
+    """Of 50 s one function takes 46: without it the rest is left, and a fix may leave two fifths of it."""
+    first, beside, *_ = fires(InputBound(), without_loader(before(0.46, 0.04))).advice
+    assert first.text.startswith("Make make_0 cheaper (data.py:10).")
+    assert first.predicted_gain_pct == pytest.approx(100 * (100 / 54 - 1), rel=0.05)
+    assert first.gain_interval_pct is not None
+    assert first.gain_interval_pct[0] < 100 * (100 / (100 - 0.6 * 46) - 1)
+    assert "beside the loop" in beside.text
+    beside, second, *_ = fires(InputBound(), without_loader(before(0.3, 0.2))).advice
+    assert "beside the loop" in beside.text
+    assert second.text.startswith("Make make_0 cheaper")
+    assert second.predicted_gain_pct == pytest.approx(100 * (100 / 70 - 1), rel=0.05)
+
+
 def test_what_making_batches_beside_the_loop_gains() -> None:
     """Steps of 100 ms, 80 of them a wait: two helpers hand over a batch each 40 ms, one each 80 ms."""
     steps = [step(i, total_s=0.1, data_wait_s=0.08, compute_s=0.02) for i in range(200)]

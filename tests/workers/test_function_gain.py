@@ -95,6 +95,23 @@ def test_the_advice_stands_behind_the_first_unless_it_wins_more(first_gain_pct, 
     assert len(found.advice) == 3
 
 
+def test_of_cheaper_batches_the_place_comes_first_where_it_is_most_of_them():
+    """A setting is a fix of its own: that comes second only where the place wins nearly as much."""
+    window = _window()
+    own = with_gain(located(_found("prep-stall", None), window), window).advice[1].predicted_gain_pct or 0.0
+    for rule, usual, place in (("prep-stall", 1.9, 0), ("prep-stall", 2.1, 1), ("too-few-workers", 1.9, 1)):
+        found = with_gain(located(_found(rule, usual * own), window), window)
+        assert found.advice[place].fix.do.startswith("Make Rotate.__call__ cheaper"), (rule, usual)
+
+
+def test_a_fix_may_leave_two_fifths_of_a_function():
+    found = gain_without_function(_window(), 0.8, 0.8)
+    assert found is not None
+    assert found.interval_pct is not None
+    saved = found.gain_pct / (100.0 + found.gain_pct)
+    assert found.interval_pct[0] <= 100.0 * 0.6 * saved / (1.0 - 0.6 * saved)
+
+
 def test_what_is_slow_now_and_then_has_no_such_gain():
     window = _window("slow-batches")
     found = with_gain(located(_found("slow-batches", 1.0), window), window)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stallmeter.window import Window
-from stallmeter.workers.gains import UNKNOWN, Gain, gain_of_start, gain_with_more_cpus, gain_without
+from stallmeter.workers.gains import UNKNOWN, Gain, gain_by_looks, gain_of_start, gain_with_more_cpus, gain_without
 
 from ..rules.waiting import waiting
 from ..rules.windows import device_steps, ledger, loader, run, step, window
@@ -100,6 +100,16 @@ def test_the_interval_knows_what_the_fix_leaves() -> None:
     assert part.interval_pct[0] < whole.interval_pct[0] < (whole.pct or 0.0) < whole.interval_pct[1]
     assert part.interval_pct[1] == whole.interval_pct[1]
     assert within(part, 100 * (99 / 89 - 1))
+
+
+def test_a_function_known_by_looks_is_not_gone_for_certain() -> None:
+    """Of 20 s of 99 a fix may leave 8; few looks are less sure still."""
+    sure, unsure = (gain_by_looks(run(callbacks={"A": 20.0}), 20.0, looks) for looks in (10_000, 10))
+    assert within(sure, 100 * (99 / 87 - 1))
+    assert not within(gain_without(run(callbacks={"A": 20.0}), 20.0), 100 * (99 / 87 - 1))
+    assert sure.interval_pct is not None
+    assert unsure.interval_pct is not None
+    assert unsure.interval_pct[0] < sure.interval_pct[0] < sure.interval_pct[1] < unsure.interval_pct[1]
 
 
 def test_an_unseen_loader_may_have_no_reserve() -> None:

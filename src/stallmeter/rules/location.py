@@ -26,6 +26,12 @@ WORTH_PCT = 3.0
 NEARLY = 0.9
 """Part of the gain of another advice with which one that names the place comes first: it says what to do."""
 
+SAME = "prep-stall"
+"""The rule whose usual advice is of the place, too, but of all that a batch costs."""
+
+MOST = 0.5
+"""Part of that advice's gain with which the place comes first: our choice, most of what there is to win."""
+
 SLOW_ITEMS = 3
 """So many of the slow items are named."""
 
@@ -93,7 +99,8 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
         interval_pct=found.interval_pct,
     )
     usual = diagnosis.advice[0].predicted_gain_pct if diagnosis.advice else None
-    at = 0 if usual is not None and found.gain_pct >= NEARLY * usual else 1
+    enough = MOST if diagnosis.rule == SAME else NEARLY
+    at = 0 if usual is not None and found.gain_pct >= enough * usual else 1
     return replace(diagnosis, advice=(*diagnosis.advice[:at], advice, *diagnosis.advice[at:]))
 
 

@@ -33,7 +33,7 @@ class GarbageSignals:
         self._blocks = record.blocks if record.blocks is not None else self._blocks
         self._automatic = record.automatic
         self._called_s += record.called_s
-        if record.called_file:
+        if record.called_file and record.called_function:
             self._called_at = record.called_file, record.called_line, record.called_function
 
     @property
