@@ -10,9 +10,10 @@ from stallmeter.records import CodeLook, CodeSpot
 from stallmeter.records.code import IN_THE_LOOP
 from stallmeter.records.diagnosis import Advice, Diagnosis, Location, Severity
 from stallmeter.rules.location import located, with_gain
+from stallmeter.rules.validation_heavy import ValidationHeavy
 from stallmeter.window import Window
 
-from .windows import loader
+from .windows import fires, loader, run
 
 ROTATE = CodeSpot(
     file="transforms.py", line=88, function="Rotate.__call__", own=True, wall_s=0.64, calls=("PIL.Image.Image.rotate",)
@@ -128,6 +129,22 @@ def test_what_the_loops_own_thread_loses_is_placed_by_the_look_into_its_bucket_a
     assert found.location is not None
     assert found.location.line == 88
     assert [(e.value, e.unit) for e in found.evidence] == [(40.0, "samples")]
+
+
+def test_a_metric_that_is_most_of_validation_is_to_be_made_cheaper():
+    """30 of 100 s, 20 of them beyond what is usual, 19.2 in one function; the model is not to be made cheaper."""
+    for function, advised in (("MeanPrecision.compute", True), ("Net.forward", False), ("Net.validation_step", False)):
+        window = run(start=0.0, validation=30.0)
+        window.append(replace(_loop_look("validation"), spots=(replace(ROTATE, function=function),)))
+        heavy = fires(ValidationHeavy(), window)
+        found = with_gain(located(heavy, window), window)
+        texts = [advice.text for advice in found.advice]
+        assert (texts != [advice.text for advice in heavy.advice]) == advised
+        if advised:
+            assert texts[0].startswith(f"Make {function} cheaper (transforms.py:88).")
+            assert "10.8 s instead of 30.0 s" in texts[0]
+            assert found.advice[0].predicted_gain_pct == pytest.approx(100 * (100 / 80.8 - 1), rel=0.05)
+            assert len(texts) == len(heavy.advice) + 1
 
 
 def test_a_culprit_that_is_no_part_of_the_bucket_does_not_hide_the_place():

@@ -9,6 +9,7 @@ from ..records.code import BUCKET_OF, IN_THE_LOOP, IN_WORKERS, WARMUP
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location
 from ..window import Window
 from ..workers.function_gain import FunctionGain, gain_without_function, shares
+from ..workers.gains import gain_by_looks
 from ..workers.pipeline import pipeline_of
 
 SAMPLES = "samples"
@@ -30,7 +31,11 @@ SAME = "prep-stall"
 """The rule whose usual advice is of the place, too, but of all that a batch costs."""
 
 MOST = 0.5
-"""Part of that advice's gain with which the place comes first: our choice, most of what there is to win."""
+"""Part of that advice's gain with which the place comes first, and of validation from which on it is worth an advice:
+our choice, most of what there is to win."""
+
+OF_THE_MODEL = ("forward", "_step")
+"""Ends of the names of functions that are the model, or all that an evaluation does with a batch."""
 
 SLOW_ITEMS = 3
 """So many of the slow items are named."""
@@ -80,12 +85,16 @@ def _slow_items(look: CodeLook) -> list[Evidence]:
 def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
     """Return the diagnosis with what its place would gain: as its first advice if that wins nearly as much as another.
 
-    Only where batches are made is there a model to ask, and not of those that are slow now and then.
+    Of batches that are slow now and then that is not known.
     """
     look, place = _look(diagnosis, window), diagnosis.location
     if diagnosis.rule == "step-outliers" and place is not None and diagnosis.advice:
         return _at_the_place(diagnosis, place)
-    if look is None or place is None or look.place != "workers" or "slow-batches" in (look.rule, diagnosis.rule):
+    if look is None or place is None:
+        return diagnosis
+    if diagnosis.rule == "validation-heavy":
+        return _cheaper_validation(diagnosis, window, look)
+    if look.place != "workers" or "slow-batches" in (look.rule, diagnosis.rule):
         return diagnosis
     spot = look.spots[0]
     found = gain_without_function(window, *shares((look.wall_s, look.cpu_s), (spot.wall_s, spot.cpu_s)))
@@ -98,10 +107,33 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
         gain_pct=found.gain_pct,
         interval_pct=found.interval_pct,
     )
-    usual = diagnosis.advice[0].predicted_gain_pct if diagnosis.advice else None
-    enough = MOST if diagnosis.rule == SAME else NEARLY
-    at = 0 if usual is not None and found.gain_pct >= enough * usual else 1
+    return _with_advice(diagnosis, advice, MOST if diagnosis.rule == SAME else NEARLY)
+
+
+def _with_advice(diagnosis: Diagnosis, advice: Advice, enough: float) -> Diagnosis:
+    """Return the diagnosis with an advice that comes first if it wins at least so much of what the first one does."""
+    usual, gain = diagnosis.advice[0].predicted_gain_pct if diagnosis.advice else None, advice.predicted_gain_pct or 0.0
+    at = 0 if usual is not None and gain >= enough * usual else 1
     return replace(diagnosis, advice=(*diagnosis.advice[:at], advice, *diagnosis.advice[at:]))
+
+
+def _cheaper_validation(diagnosis: Diagnosis, window: Window, look: CodeLook) -> Diagnosis:
+    """Return what validation is diagnosed with, and its metric, say, among the advice: the model itself is needed."""
+    spot, spent_s = look.spots[0], window.spent.bucket_s(look.bucket) or 0.0
+    part = spot.wall_s / look.wall_s
+    if not spot.own or part < MOST or spot.function.rpartition(".")[2].endswith(OF_THE_MODEL):
+        return diagnosis
+    gain = gain_by_looks(window, part * spent_s, max(1, round(part * look.seen)), in_steps=False)
+    if gain.pct is None or gain.pct < WORTH_PCT:
+        return diagnosis
+    advice = Advice.of(
+        f"Make {spot.function} cheaper ({spot.file}:{spot.line}).",
+        expect=f"Validation would take {(1.0 - part) * spent_s:.1f} s instead of {spent_s:.1f} s.",
+        limit="Predicted as if it took no time at all.",
+        gain_pct=gain.pct,
+        interval_pct=gain.interval_pct,
+    )
+    return _with_advice(diagnosis, advice, NEARLY)
 
 
 def _at_the_place(diagnosis: Diagnosis, place: Location) -> Diagnosis:
