@@ -9,6 +9,7 @@ import pytest
 from stallmeter.records import CodeLook, CodeSpot
 from stallmeter.records.code import IN_THE_LOOP
 from stallmeter.records.diagnosis import Advice, Diagnosis, Location, Severity
+from stallmeter.rules.checkpoint_stall import CheckpointStall
 from stallmeter.rules.location import located, with_gain
 from stallmeter.rules.validation_heavy import ValidationHeavy
 from stallmeter.window import Window
@@ -145,6 +146,17 @@ def test_a_metric_that_is_most_of_validation_is_to_be_made_cheaper():
             assert "10.8 s instead of 30.0 s" in texts[0]
             assert found.advice[0].predicted_gain_pct == pytest.approx(100 * (100 / 80.8 - 1), rel=0.05)
             assert len(texts) == len(heavy.advice) + 1
+
+
+def test_what_a_checkpoint_is_packed_with_comes_after_fewer_of_them():
+    window = run(start=0.0, checkpoint=30.0)
+    window.append(replace(_loop_look("checkpoint"), spots=(replace(ROTATE, function="Box.seal", wall_s=1.0),)))
+    heavy = fires(CheckpointStall(), window)
+    first, second, *_ = with_gain(located(heavy, window), window).advice
+    assert first == heavy.advice[0]
+    assert second.text.startswith("Make Box.seal cheaper (transforms.py:88).")
+    assert "Saving would take 0.0 s instead of 30.0 s" in second.text
+    assert second.predicted_gain_pct == pytest.approx(100 * (100 / 70 - 1), rel=0.05)
 
 
 def test_a_culprit_that_is_no_part_of_the_bucket_does_not_hide_the_place():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from ..records import CodeLook, CodeSpot
@@ -33,6 +34,9 @@ SAME = "prep-stall"
 MOST = 0.5
 """Part of that advice's gain with which the place comes first, and of validation from which on it is worth an advice:
 our choice, most of what there is to win."""
+
+IN_TURNS = {"checkpoint-stall": "Saving", "validation-heavy": "Validation"}
+"""Rules about what is done now and then: it may be done less often, or be made cheaper."""
 
 OF_THE_MODEL = ("forward", "_step")
 """Ends of the names of functions that are the model, or all that an evaluation does with a batch."""
@@ -92,8 +96,8 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
         return _at_the_place(diagnosis, place)
     if look is None or place is None:
         return diagnosis
-    if diagnosis.rule == "validation-heavy":
-        return _cheaper_validation(diagnosis, window, look)
+    if diagnosis.rule in IN_TURNS:
+        return _cheaper_in_turns(diagnosis, window, look)
     if look.place != "workers" or "slow-batches" in (look.rule, diagnosis.rule):
         return diagnosis
     spot = look.spots[0]
@@ -117,8 +121,8 @@ def _with_advice(diagnosis: Diagnosis, advice: Advice, enough: float) -> Diagnos
     return replace(diagnosis, advice=(*diagnosis.advice[:at], advice, *diagnosis.advice[at:]))
 
 
-def _cheaper_validation(diagnosis: Diagnosis, window: Window, look: CodeLook) -> Diagnosis:
-    """Return what validation is diagnosed with, and its metric, say, among the advice: the model itself is needed."""
+def _cheaper_in_turns(diagnosis: Diagnosis, window: Window, look: CodeLook) -> Diagnosis:
+    """Return the diagnosis with a metric of validation, say, among its advice: the model itself is needed."""
     spot, spent_s = look.spots[0], window.spent.bucket_s(look.bucket) or 0.0
     part = spot.wall_s / look.wall_s
     if not spot.own or part < MOST or spot.function.rpartition(".")[2].endswith(OF_THE_MODEL):
@@ -128,12 +132,13 @@ def _cheaper_validation(diagnosis: Diagnosis, window: Window, look: CodeLook) ->
         return diagnosis
     advice = Advice.of(
         f"Make {spot.function} cheaper ({spot.file}:{spot.line}).",
-        expect=f"Validation would take {(1.0 - part) * spent_s:.1f} s instead of {spent_s:.1f} s.",
+        expect=f"{IN_TURNS[diagnosis.rule]} would take {(1.0 - part) * spent_s:.1f} s instead of {spent_s:.1f} s.",
         limit="Predicted as if it took no time at all.",
         gain_pct=gain.pct,
         interval_pct=gain.interval_pct,
     )
-    return _with_advice(diagnosis, advice, NEARLY)
+    # Who saves rarely need not care what it takes; who validates rarely knows less.
+    return _with_advice(diagnosis, advice, NEARLY if diagnosis.rule == "validation-heavy" else math.inf)
 
 
 def _at_the_place(diagnosis: Diagnosis, place: Location) -> Diagnosis:
