@@ -204,6 +204,8 @@ def test_what_it_calls_of_the_model_is_its_own_time_and_not_what_the_loop_calls(
     drawn = _at((MAIN, 20), (STEP, 35), (EMA, 4), (CALL, 1), (NET, 6))
     again = _at((MAIN, 20), (STEP, 36), (CALL, 1), (NET, 6))
     assert after_gradients([*TRAINING, drawn, again]) == [_at((MAIN, 20), (STEP, 35), (EMA, 4))]
+    device = [_at((MAIN, 20), (STEP, 35), (EMA, 4), (CALL, 1), (NET, 6), sleeps=True)]
+    assert [one.stack for one in after_gradients([*TRAINING, *device])] == [drawn.stack[:-2]]
 
 
 def test_what_is_called_from_a_line_before_the_model_prepares_the_batch():

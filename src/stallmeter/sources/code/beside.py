@@ -246,8 +246,8 @@ def after_gradients(seen: Sequence[Seen], *, optimizer: bool = False) -> list[Se
     The lines of a function that has them computed tell: what it calls from a later line comes after them. It may be a
     framework's, which then calls what clips the gradients, or a handler of the end of a step. If what is called calls
     the model, to draw what it makes say, the model's time is its own. Stacks of an optimizer are left out, those that
-    wait for other ranks, and those that sleep: that may stand for a device. Where no optimizer of torch is known of,
-    any of them may be one.
+    wait for other ranks, and those that sleep, but in a model: that may stand for a device. Where no optimizer of torch
+    is known of, any of them may be one.
 
     Args:
         seen: Of the steps.
@@ -419,7 +419,9 @@ def _is_from(stack: Sequence[Frame], called: Mapping[Function, Where]) -> bool:
 
 def _is_after(stack: Sequence[Frame], computed: Mapping[Function, Where]) -> bool:
     around = next((i for i in reversed(range(len(stack))) if _tells(stack[i], computed)), None)
-    if around is None or stack[around].where <= computed[stack[around].function] or stack[-1].sleeps:
+    if around is None or stack[around].where <= computed[stack[around].function]:
+        return False
+    if stack[-1].sleeps and not any(_is_module(frame.function) for frame in stack[around:]):
         return False
     begun = next((frame for frame in stack[around + 1 :] if frame.function.own or _is_model(frame.function)), None)
     if begun is None or not begun.function.own or _is_of_an_optimizer(stack[around:]):
