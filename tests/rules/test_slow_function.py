@@ -110,9 +110,11 @@ def test_what_comes_once_the_gradients_are_there_is_no_loss(call):
     assert silent(SlowFunction(), each(look(0.5, call=call, after=0.3)))  # called before them as well
 
 
-def loss(share: float, model: float, gradients: float = 0.5, between: float = 1.0, seen: int = 200) -> Window:
+def loss(
+    share: float, model: float, gradients: float = 0.5, between: float = 1.0, seen: int = 200, call: str = ""
+) -> Window:
     """A function that stands between the model and its gradients, for the most part of its time or less."""
-    one = look(share, call="", seen=seen)
+    one = look(share, call=call, seen=seen)
     spot = replace(one.beside[0], wall_s=between * share)
     return each(replace(one, between=(spot,), model_s=model, gradients_s=gradients))
 
@@ -137,6 +139,17 @@ def test_a_loss_that_takes_less_than_the_model_is_not_blamed():
     assert silent(SlowFunction(), loss(0.2, 0.2, between=0.8))  # nor all of it what stands between
     assert silent(SlowFunction(), loss(0.05, 0.05, gradients=0.2))
     assert silent(SlowFunction(), loss(0.2, 0.2, seen=90))
+
+
+@pytest.mark.parametrize("call", ["scipy.stats.rankdata", "numpy.histogram", "difflib.SequenceMatcher.ratio"])
+def test_what_no_gradient_flows_through_is_no_loss_though_it_stands_where_one_does(call):
+    for model in (0.2, 0.6):
+        found = fires(SlowFunction(), loss(0.4, model, gradients=0.1, call=call))
+        assert found.severity is Severity.CRITICAL
+        assert found.summary.endswith("and is no part of the model.")
+        assert found.time_lost_s == pytest.approx(40.0)
+    assert silent(SlowFunction(), loss(0.4, 0.6, gradients=0.1, call="torch.nn.functional.huber_loss"))
+    assert silent(SlowFunction(), loss(0.4, 0.6, gradients=0.1, between=0.5, call=call))
 
 
 def test_what_computes_in_python_itself_is_no_loss_of_tensors():

@@ -11,7 +11,8 @@ the one that has the gradients computed is neither a loss nor part of a batch, w
 included. One that is called from an earlier line than the model, and computes with a package that no gradient flows
 through, prepares the batch; so does one that is called, whatever it computes, before a function that holds both the
 model and its gradients. One that is found between two instructions of Python's again and again computes with numbers of
-Python's, through which no gradient flows: code that computes with tensors is found in its operators and calls.
+Python's, through which no gradient flows: code that computes with tensors is found in its operators and calls. Between
+the model and the gradients a function that computes with such a package is no loss either: a metric, or a match.
 A loss that takes longer than the whole model is written in many small operations, most often in a loop: it is told with
 the part of the backward pass that falls to it. Looks into steps of usual length, and into what long steps take beyond
 three medians, are weighed by the time that the ledger and the steps hold of each. Rare long steps are step-outliers' to
@@ -25,7 +26,7 @@ file, can go to a thread. What prepares a batch belongs to the dataset or the co
 beside the steps. A loss is computed with fewer and larger operations.
 
 **When it is wrong.** Between the call of the model and the gradients a function whose time is spent in operators of its
-own, in torch or in NumPy is not blamed while it takes less than the model: it may be the loss. One that takes more may
+own or in torch is not blamed while it takes less than the model: it may be the loss. One that takes more may
 be as cheap as it can be, such as one of many rounds: it informs, and does not warn. A module is taken for a loss where
 its class's name ends so (Loss, Criterion, Metric), and for a part of the model elsewhere. Nor is a function blamed
 before the model in operators of its own or in torch where the same function has the gradients computed, one after the
@@ -95,7 +96,7 @@ PREPARE = frozenset(
         *(sys.stdlib_module_names - PASSES_ON),
     )
 )
-"""Packages through which no gradient flows, and which a batch is prepared with."""
+"""Packages through which no gradient flows, and which a batch is prepared with, or what the model makes is judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +260,8 @@ class SlowFunction:
         call = one.spot.calls[0] if one.spot.calls else ""
         package = call.partition(".")[0]
         if package in TRAINS_NOTHING or call.endswith(SENDS_OBJECTS) or (package in FRAMEWORKS and call.endswith(LOGS)):
+            return True
+        if package in PREPARE and one.between_s >= self.most * one.seconds:
             return True
         return one.after_s >= self.most * one.seconds or self._is_python(one)
 
