@@ -118,3 +118,23 @@ def test_after_the_last_step() -> None:
     assert both.lost_s[0, "validation"] == pytest.approx(GAPS + 3.0, rel=0.02)
     assert both.span_s == pytest.approx(both.total_s, rel=0.02)
     assert lost(3.0, 0.0).lost_s[0, "validation"] < GAPS + 0.5
+
+
+def test_what_one_does_in_the_last_step_is_waited_for_once() -> None:
+    """A last checkpoint of 60 s in the last step, for which the other stands at a barrier; or leaves at once."""
+
+    def ended(tail_s: float) -> Merged:
+        ranks = []
+        for rank, saved_s, tail in ((0, 60.0, 0.5), (1, 0.0, tail_s)):
+            saved = [0.0] * 199 + [saved_s]
+            ends = [1000.0 + 0.1 * (i + 1) + saved[i] for i in range(200)]
+            seconds = {"compute": [0.1] * 200, "checkpoint": saved}
+            ranks.append(RankSteps(rank, range(200), ends, seconds, range(1, 201), "a", (0,), {}, tail))
+        found = merge(ranks)
+        assert found is not None
+        return found
+
+    waited = ended(60.5)
+    assert waited.lost_s == {(0, "checkpoint"): pytest.approx(60.0)}
+    assert [meeting.between for meeting in waited.meetings] == [True]
+    assert ended(0.5).lost_s == {(0, "checkpoint"): pytest.approx(60.0)}

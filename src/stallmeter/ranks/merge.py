@@ -139,7 +139,6 @@ def _walked(
     walk = Walk(ranks, starts, steps_of_update, phases)
     for at in range(WARM_UP, len(ranks[0])):
         walk.step(at)
-    walk.end()
     walk.end_of_run()
     return walk
 

@@ -166,6 +166,9 @@ class Walk:
     def end(self) -> None:
         """A row of steps ends: note how far the ranks are apart."""
         self.drift.cut()
+        self._note_unmet()
+
+    def _note_unmet(self) -> None:
         late_s = self._spread(self._behind)
         self.apart_s += late_s if late_s > self._least_s else 0.0
         if self._known and late_s > self._least_s:
@@ -212,8 +215,16 @@ class Walk:
         self._apart_from_steps(at, spent)
 
     def end_of_run(self) -> None:
-        """After the last step: what one does there alone the others may stand and wait for, up to the end."""
+        """After the last step: what one does there alone the others may stand and wait for, up to the end.
+
+        Who was late in the last step may have been waited for there: then that is known, and is not noted as unmet.
+        """
+        self.drift.cut()
+        before, met = (self._behind, self._own, self._known), len(self.meetings)
         self._apart_from_steps(self._at, self._tails_s)
+        if len(self.meetings) == met:
+            self._behind, self._own, self._known = before
+            self._note_unmet()
 
     def _apart_from_steps(self, at: int, spent: Sequence[float]) -> None:
         if max(spent) <= CLOCK_S:

@@ -30,13 +30,11 @@ from ..timing.ledger import (
     CALLBACKS,
     DATA_WAIT,
     FIRST_WAIT,
-    OPTIMIZER,
     VALIDATION_START,
     VALIDATION_WAIT,
     WORKER_STARTUP,
     Ledger,
     Span,
-    WorkSpan,
 )
 from ..timing.loop import Watched
 from ..timing.turns import Turns
@@ -45,7 +43,7 @@ from .iteration import Asking, Iteration, Timed, Undecided, Validating, has_enou
 from .known import Known, Stage
 from .probed import Probed
 from .renewed import Renewed
-from .updates import NoLoader, Updates
+from .updates import NoLoader, Updates, UpdateSpan
 
 _log = logging.getLogger("stallmeter")
 now = time.perf_counter_ns
@@ -103,9 +101,7 @@ class Loop:
         self._turns: Turns | None = None
         self._first_optimizer: int | None = None
         self._heard_of_updates = False
-        self._optimizer_span: Span | None = None
-        self._stepped_in = -1
-        """The step of the clock in which an optimizer was stepped last."""
+        self._optimizer_span: UpdateSpan | None = None
 
     # -- the loop asks for an iterator ---------------------------------------------------------------------------------
 
@@ -257,10 +253,8 @@ class Loop:
         turns, span = self._turns, self._optimizer_span
         if span is None or turns is None or not turns.has():
             return
-        clock = turns.clock
-        if self._stepped_in != clock.index and OPTIMIZER in clock.ledger.stack:
-            clock.ledger.exit(OPTIMIZER)  # it raised, and the program went on
-        self._stepped_in = clock.index
+        if span.is_within(turns.clock.index):
+            return
         self.updating = True
         self._alone.before()
         span.__enter__()
@@ -269,6 +263,8 @@ class Loop:
         """An optimizer has stepped, since `updating`."""
         turns, span = self._turns, self._optimizer_span
         if self.closed or span is None or turns is None or not turns.has():
+            return
+        if span.ends_within():
             return
         self.updating = False
         span.__exit__()
@@ -368,7 +364,7 @@ class Loop:
         ledger = run.clock.ledger
         with Span(ledger, ledger.slot(CALLBACKS, OWN_NAME)):
             self.monitor = Monitor.of(run, turns=self._turns)
-            self._optimizer_span = WorkSpan(ledger, OPTIMIZER)
+            self._optimizer_span = UpdateSpan(ledger)
             self._probed.forget()
             run.start()
 
