@@ -214,3 +214,12 @@ def test_what_grows_is_told_by_step_time_drift() -> None:
     verdict = evaluate(ALL_RULES, growing)
     assert verdict.primary is not None
     assert verdict.primary.rule == "step-time-drift"
+
+
+@pytest.mark.parametrize("call", ["PIL.Image.open", "random.choices"])
+def test_what_draws_or_reads_before_the_model_is_told_once(call: str) -> None:
+    """It makes the batch, whatever it is made with."""
+    spot = before(0.5, call=call).spots[0]
+    steps = replace(before(0.5), bucket="steps", spots=(spot,), beside=(spot,), before=(spot,))
+    verdict = evaluate(ALL_RULES, without_loader(before(0.5, call=call), steps))
+    assert [found.rule for found in verdict.diagnoses if found.time_lost_s] == ["input-bound"]

@@ -48,11 +48,12 @@ def look(
     )
 
 
-def each(*looks: CodeLook, data_wait: float = 0.0) -> Window:
-    """100 s of steps that take as long as each other."""
+def each(*looks: CodeLook, data_wait: float = 0.0, warmup: float = 0.0) -> Window:
+    """100 s of steps that take as long as each other, after first ones that took longer."""
     steps = [step(i, total_s=0.1, compute_s=0.1, forward_s=0.0, backward_s=0.0, optimizer_s=0.0) for i in range(1000)]
     buckets: dict[str, Any] = {"compute": 100.0 - data_wait, "data_wait": data_wait, "start": 0.0, "loop": 0.0}
-    return window(*steps, loader(), ledger(wall_s=100.0, steps=1000, **buckets), *looks)
+    record = ledger(wall_s=100.0 + warmup, steps=1000, warmup=warmup, **buckets)
+    return window(*steps, loader(), record, *looks)
 
 
 def now_and_then(*looks: CodeLook, every: int) -> Window:
@@ -77,6 +78,7 @@ def test_fires():
 
 def test_a_small_part_of_the_steps_and_few_looks_are_nothing():
     assert silent(SlowFunction(), each(look(0.1)))
+    assert silent(SlowFunction(), each(look(0.1, seen=400), warmup=200.0))  # which was not looked at
     assert silent(SlowFunction(), each(look(0.5, seen=30)))
     assert silent(SlowFunction(), each(look(0.0)))
 
@@ -139,6 +141,14 @@ def test_a_loss_that_takes_less_than_the_model_is_not_blamed():
     assert silent(SlowFunction(), loss(0.2, 0.2, between=0.8))  # nor all of it what stands between
     assert silent(SlowFunction(), loss(0.05, 0.05, gradients=0.2))
     assert silent(SlowFunction(), loss(0.2, 0.2, seen=90))
+
+
+def test_a_small_helper_does_not_hide_a_loss_nor_a_loss_a_helper():
+    (alone,) = (made := loss(0.4, 0.2).code.looks)
+    for share, told in ((0.01, "Meter.update takes longer than the model"), (0.3, "append_row holds up the steps")):
+        helper = CodeSpot(file="m.py", line=1, function="append_row", own=True, wall_s=share, calls=("json.dumps",))
+        assert fires(SlowFunction(), each(replace(alone, beside=(*alone.beside, helper)))).title == told
+    assert len(made) == 1
 
 
 @pytest.mark.parametrize("call", ["scipy.stats.rankdata", "numpy.histogram", "difflib.SequenceMatcher.ratio"])
@@ -257,6 +267,34 @@ def test_a_small_part_of_what_begins_the_epochs_and_few_looks_are_nothing():
     assert silent(SlowFunction(), begins(0.3))
     assert silent(SlowFunction(), begins(0.8, seen=20))
     assert silent(SlowFunction(), begins(0.8, worker_startup=0.4))
+
+
+def test_what_begins_the_only_epoch_is_done_once():
+    made = begins(0.8)
+    assert made.ledger.record is not None
+    made.append(replace(made.ledger.record, time_s=START_S + 200, epochs=1))
+    assert silent(SlowFunction(), made)
+
+
+def test_each_of_the_two_has_its_own_threshold():
+    """What lies between epochs is larger, and less than it may be; what begins them is told."""
+    starts, between = begins(1.0, other=32.0).code.looks[0], begins(1.0, "other").code.looks[0]
+    made = begins(1.0, worker_startup=20.0, other=22.0, compute=120.0)
+    made.append(between)
+    assert starts.bucket == "worker_startup"
+    assert fires(SlowFunction(), made).time_lost_s == pytest.approx(20.0)
+
+
+def test_what_comes_after_the_last_epoch_is_no_part_of_what_lies_between():
+    """A final evaluation of 60 s; 3 s lie between the epochs, all of them looked at."""
+    made = begins(1.0, "other", other=63.0, worker_startup=0.0)
+    record = made.ledger.record
+    assert record is not None
+    made.append(replace(record, time_s=START_S + 50, epochs=5, buckets={**record.buckets, "other": 1.5}))
+    made.append(replace(record, time_s=START_S + 60, buckets={**record.buckets, "other": 3.0}))
+    made.append(replace(record, time_s=START_S + 130))
+    assert [found.seconds for found in made.code.beside_epochs or ()] == [pytest.approx(3.0)]
+    assert silent(SlowFunction(), made)
 
 
 def test_what_lies_between_epochs_is_named():

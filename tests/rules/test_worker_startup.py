@@ -171,6 +171,15 @@ def test_the_users_own_start_is_named_where_it_takes_most() -> None:
         assert "Slim down imports and worker_init_fn" in texts(found)
 
 
+def test_of_workers_that_live_on_the_only_start_is_compared_with_the_users_function() -> None:
+    """20 s for one start, of which worker_init_fn takes 1.5: it is not named for a tenth of them."""
+    of_init = {"init_file": "data.py", "init_line": 7, "init_function": "seed"}
+    for init_s, named in ((1.5, False), (15.0, True)):
+        made = batches(1, first_s=0.2, init_s=init_s)
+        found = fires(WorkerStartup(), epochs(10, 20.0, *made, persistent_workers=True, num_workers=2, **of_init))
+        assert (found.location is not None) == named
+
+
 def test_one_start_an_epoch_is_none_within() -> None:
     assert silent(WorkerStartup(), again(31, count=31))
     assert silent(WorkerStartup(), again(3))

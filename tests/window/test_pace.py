@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -88,3 +89,11 @@ def test_shards() -> None:
 def test_another_number_of_workers_counts_anew() -> None:
     made = window(info(0, 4), *batches(0, 0.1, count=40, workers=4), info(0, 6))
     assert made.workers.idle is None
+
+
+def test_what_an_earlier_number_of_workers_took_to_begin_is_forgotten() -> None:
+    first = [WorkerBatch(worker=i, time_s=0.0, wall_s=0.1, cpu_s=0.1, init_s=20.0) for i in range(WORKERS)]
+    later = [replace(one, init_s=0.001) for one in first]
+    made = window(info(), *first, *batches(0, 0.1), info(workers=1), later[0], *batches(0, 0.1, workers=1))
+    assert made.workers.starts is not None
+    assert made.workers.starts.init_s == pytest.approx(0.001)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,6 +112,20 @@ def test_a_fix_may_leave_two_fifths_of_a_function():
     assert found.interval_pct is not None
     saved = found.gain_pct / (100.0 + found.gain_pct)
     assert found.interval_pct[0] <= 100.0 * 0.6 * saved / (1.0 - 0.6 * saved)
+
+
+def test_what_a_part_of_it_gains_is_a_gain_of_the_run():
+    """Steps are a fifth of the run: nothing that a loader can do gains more than a quarter."""
+    window = begin(1, SERVICE_S)
+    record = window.ledger.record
+    assert record is not None
+    spent = {**record.buckets, "validation": 4.0 * (window.ledger.training_s or 0.0)}
+    wall_s = record.wall_s + spent["validation"]
+    window.append(replace(record, time_s=record.time_s + 1.0, wall_s=wall_s, buckets=spent))
+    found = gain_without_function(window, 0.8, 0.8)
+    assert found is not None
+    assert found.interval_pct is not None
+    assert found.interval_pct[1] < 40.0
 
 
 def test_what_is_slow_now_and_then_has_no_such_gain():

@@ -7,11 +7,20 @@ from typing import Any
 
 import pytest
 
+from stallmeter.records import LoaderInfo, WorkerBatch
 from stallmeter.window import Window
-from stallmeter.workers.gains import UNKNOWN, Gain, gain_by_looks, gain_of_start, gain_with_more_cpus, gain_without
+from stallmeter.workers.gains import (
+    UNKNOWN,
+    Gain,
+    gain_by_looks,
+    gain_of_start,
+    gain_with_more_cpus,
+    gain_without,
+    skipped_s,
+)
 
 from ..rules.waiting import waiting
-from ..rules.windows import device_steps, ledger, loader, run, step, window
+from ..rules.windows import START_S, device_steps, ledger, loader, run, step, window
 
 
 def within(gain: Gain, pct: float) -> bool:
@@ -155,3 +164,31 @@ def test_no_miracles() -> None:
 def test_nothing_is_left_of_the_loop(work_s: float, pause_s: float) -> None:
     """A loss as large as all of its time leaves 0 s of CPU, not -1e-18."""
     assert gain_without(held(0.02, pause_s=pause_s, work_s=work_s), 1e6).pct is not None
+
+
+def test_batches_that_nobody_uses_are_counted_of_one_loader() -> None:
+    """Of the second loader a step takes three batches: all that its workers make are used, though steps are fewer."""
+
+    def both(per_step: float) -> Window:
+        records: list[Any] = []
+        for number, (each, slow_s, first_s) in enumerate(((1.0, 0.15, 0.15), (3.0, 0.02, 1.5))):
+            of = per_step if number else each
+            info = LoaderInfo(time_s=START_S, kind="DataLoader", num_workers=2, probed=True, loader=number)
+            records.append(replace(info, start_method="fork", batches_per_step=of))
+            records += [
+                WorkerBatch(
+                    worker=i % 2,
+                    time_s=START_S,
+                    wall_s=first_s if i < 2 else slow_s,
+                    cpu_s=0.01,
+                    run_queue_s=0.0,
+                    idle_s=None if i < 2 else 0.02,
+                    loader=number,
+                )
+                for _ in range(10)
+                for i in range(round(100 * each))
+            ]
+        return run(*records, replace(ledger(wall_s=120.0, steps=1000, worker_startup=20.0), epochs=10))
+
+    assert skipped_s(both(3.0)) == 0.0
+    assert skipped_s(both(1.0)) == pytest.approx(10 * (200 - 4) * (298 * 0.02 + 2 * 1.5) / 300 / 2, rel=0.1)

@@ -138,14 +138,18 @@ class SlowFunction:
         return max(found, key=lambda one: one.time_lost_s, default=None)
 
     def _outside_steps(self, window: Window) -> Diagnosis | None:
-        """Judge what holds up the beginning of epochs, or lies between them."""
-        found: BesideEpochs | None = next(iter(window.code.beside_epochs or ()), None)
-        share = None if found is None else window.ledger.training_share_pct(found.seconds)
-        if found is None or share is None or found.seconds < self.min_lost_s or found.samples < self.min_samples:
+        """Judge what holds up the beginning of epochs, or lies between them: the larger one of those that are much."""
+        judged = (self._of_epochs(window, found) for found in window.code.beside_epochs or ())
+        return next((one for one in judged if one is not None), None)
+
+    def _of_epochs(self, window: Window, found: BesideEpochs) -> Diagnosis | None:
+        share = window.ledger.training_share_pct(found.seconds)
+        if share is None or found.seconds < self.min_lost_s or found.samples < self.min_samples:
             return None
-        spot, whole_s = found.spot, window.spent.bucket_s(found.bucket) or found.seconds
+        spot = found.spot
         least_pct = self.epochs_pct if found.begins else self.warn_pct  # between epochs it may be an evaluation
-        if share < least_pct:
+        # What begins a single epoch is done once as it is.
+        if share < least_pct or (found.begins and (window.ledger.epochs or 0) < 2):
             return None
         where = "the beginning of epochs" if found.begins else "the time between epochs"
         gain = gain_by_looks(window, found.seconds, found.samples, in_steps=False, starts_workers=found.begins)
@@ -158,7 +162,7 @@ class SlowFunction:
             share_pct=window.ledger.share_pct(found.seconds) or 0.0,
             confidence=0.8,
             culprit=spot.function,
-            location=Location.of(spot, 100.0 * found.seconds / whole_s),
+            location=Location.of(spot, found.share_pct),
             evidence=(
                 Evidence(f"function in {where}, share of training time", share, "%", least_pct, "our choice"),
                 Evidence("samples of the training thread's stack in it", float(found.samples), "samples"),
@@ -172,17 +176,24 @@ class SlowFunction:
                     interval_pct=gain.interval_pct,
                 ),
             ),
-            supersedes=("worker-startup",) if found.begins and found.seconds >= self.most_of_starts * whole_s else (),
+            supersedes=("worker-startup",) if found.begins and found.share_pct >= 100.0 * self.most_of_starts else (),
         )
 
     def _in_steps(self, window: Window) -> Diagnosis | None:
         beside = window.code.beside_model or ()
-        prepares = not window.loader.asks_none  # else input-bound tells it with all that comes before the model
-        found = next((one for one in beside if self._trains_nothing(one) or (prepares and self._prepares(one))), None)
-        loss = found is None
-        if found is None:
-            found = next((one for one in beside if self._outweighs(one)), None)
-        if found is None or window.device.pace_s is not None:
+        if window.loader.asks_none:  # then input-bound tells all that comes before the model
+            beside = tuple(one for one in beside if one.before_s < self.most * one.seconds)
+        helper = next((one for one in beside if self._trains_nothing(one) or self._prepares(one)), None)
+        loss = next((one for one in beside if one is not helper and self._outweighs(one)), None)
+        judged = [
+            found
+            for one in (helper, loss)
+            if one is not None and (found := self._beside(window, one, loss=one is loss)) is not None
+        ]
+        return max(judged, key=lambda one: (one.severity is not Severity.INFO, one.time_lost_s), default=None)
+
+    def _beside(self, window: Window, found: BesideModel, *, loss: bool) -> Diagnosis | None:
+        if window.device.pace_s is not None:
             return None
         taken_s = found.seconds + (_gradients_s(found) if loss else 0.0)
         # Seconds of the garbage collector are gc-pauses' to tell, and what grows is step-time-drift's.

@@ -105,7 +105,7 @@ class WorkerStartup:
             title = "Workers take long to start" if once else self.title
         wait_s = window.spent.bucket_s("data_wait") or 0.0
         each_s = lost if once else lost / max(1, epochs)
-        place = None if held else self._init(window, lost / max(1, epochs + again))
+        place = None if held else self._init(window, lost if once else lost / max(1, epochs + again))
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING,

@@ -18,8 +18,8 @@ LONG = 3.0
 RARE = 0.05
 """Of the steps; up to this share long ones are exceptions, as in `stallmeter.rules.step_outliers`."""
 
-WORK = ("h2d", "forward", "backward", "optimizer", "loop", "compute", "warmup")
-"""Buckets of the steps' own work."""
+WORK = ("h2d", "forward", "backward", "optimizer", "loop", "compute")
+"""Buckets of the steps' own work, of which looks into steps tell the shares. First steps have looks of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,8 @@ class BesideEpochs:
     """``worker_startup`` where an epoch begins, ``other`` between two."""
     seconds: float
     """In the whole run."""
+    share_pct: float
+    """Of all that was looked at there."""
     samples: int
     """Looks that met it, about."""
 

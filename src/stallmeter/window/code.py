@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..records import CodeLook, Event
+from ..records import CodeLook, Event, LedgerRecord
 from ..records.code import BEFORE_MODEL, BETWEEN_EPOCHS, EPOCH_STARTS, LONG_STEPS, STANDING, STEPS
+from ..records.stats import Reservoir
 from ..records.steps import END
 from .beside import BeforeModel, BesideEpochs, BesideModel, before_model, beside_model, parts_of_steps
 from .ledger import LedgerSignals
@@ -20,9 +21,17 @@ class CodeSignals:
         steps: Of the same run.
         ledger: Of the same run.
         events: Of the same run; the last one may be its end.
+        readings: Of the ledger, a sample of all.
     """
 
-    def __init__(self, steps: StepSignals, ledger: LedgerSignals, events: Iterable[Event] = ()) -> None:
+    def __init__(
+        self,
+        steps: StepSignals,
+        ledger: LedgerSignals,
+        events: Iterable[Event] = (),
+        readings: Reservoir[LedgerRecord] | None = None,
+    ) -> None:
+        self._readings = Reservoir(1) if readings is None else readings
         self._steps = steps
         self._ledger = ledger
         self._events = events
@@ -53,22 +62,32 @@ class CodeSignals:
 
     @property
     def beside_epochs(self) -> tuple[BesideEpochs, ...] | None:
-        """The function that takes the most where epochs begin, and the one between them, the larger one first."""
+        """The function that takes the most where epochs begin, and the one between them, the larger one first.
+
+        What comes after the last epoch is neither: no look is taken of it, and it is no loss of training.
+        """
         record = self._ledger.record
         found = []
         for bucket in (EPOCH_STARTS, BETWEEN_EPOCHS):
             look = self._looks.get(("loop", bucket, "", 0))
             if look is not None and look.spots and look.wall_s > 0 and record is not None:
                 share = look.spots[0].wall_s / look.wall_s
+                of_s = record.buckets.get(bucket, 0.0) if bucket == EPOCH_STARTS else self._until_last_epoch_s(record)
                 found.append(
                     BesideEpochs(
                         spot=look.spots[0],
                         bucket=bucket,
-                        seconds=share * record.buckets.get(bucket, 0.0),
+                        seconds=share * of_s,
+                        share_pct=100.0 * share,
                         samples=round(share * look.seen),
                     )
                 )
         return tuple(sorted(found, key=lambda one: -one.seconds)) or None
+
+    def _until_last_epoch_s(self, record: LedgerRecord) -> float:
+        """Return the seconds between epochs until the last one began, as far as readings tell; else all of them."""
+        within = [one.buckets.get(BETWEEN_EPOCHS, 0.0) for one in self._readings.items if one.epochs == record.epochs]
+        return min([record.buckets.get(BETWEEN_EPOCHS, 0.0), *within])
 
     @property
     def standing(self) -> CodeLook | None:

@@ -47,6 +47,12 @@ class Starts:
     """That its workers have made."""
     init_s: float = 0.0
     """Mean time of a worker in its ``worker_init_fn``."""
+    batch_s: float = 0.0
+    """Mean time from one batch to the next, all of its workers making them."""
+    batches_per_step: float = 1.0
+    """That the loop takes."""
+    ahead: int = 0
+    """Batches that are made before they are asked for."""
 
 
 @dataclass(slots=True)
@@ -104,12 +110,21 @@ class OneLoader:
     def starts(self) -> Starts | None:
         """How often its workers started; None where that cannot be told."""
         others = [b.service_s for b in self.batches.items if b.idle_s is not None]
-        workers = (self.info.num_workers if self.info else None) or 0
-        if not workers or self.firsts + len(others) < MIN_BATCHES or not self.firsts:
+        info = self.info
+        workers = (info.num_workers if info else None) or 0
+        if info is None or not workers or self.firsts + len(others) < MIN_BATCHES or not self.firsts:
             return None
         known = len(others) >= MIN_BATCHES
         excess_s = self.firsts_s / self.firsts - sum(others) / len(others) if known else 0.0
-        return Starts(self.firsts // workers, max(0.0, excess_s), len(self.batches), self.inits_s / self.firsts)
+        return Starts(
+            self.firsts // workers,
+            max(0.0, excess_s),
+            len(self.batches),
+            self.inits_s / self.firsts,
+            batch_s=(self.service_s or 0.0) / workers,
+            batches_per_step=max(1.0, info.batches_per_step or 1.0),
+            ahead=workers * (info.prefetch_factor or 2),
+        )
 
     @property
     def idle_workers(self) -> int | None:
@@ -148,7 +163,7 @@ class Pace:
             return
         if one.info is not None and one.info.num_workers != info.num_workers:
             one.by_worker.clear()
-            one.firsts, one.firsts_s = 0, 0.0
+            one.firsts, one.firsts_s, one.inits_s = 0, 0.0, 0.0
         one.info = info
 
     def add_batch(self, batch: WorkerBatch) -> None:

@@ -111,7 +111,7 @@ class Window:
         self.host = HostSignals(self.facts, self.steps, size=samples)
         self.gpu = GpuSignals(self.facts, self.steps, size=samples)
         self.device = DeviceSignals(size=steps)
-        self.code = CodeSignals(self.steps, self.ledger, self.events)
+        self.code = CodeSignals(self.steps, self.ledger, self.events, readings)
         self.spent = SpentSignals(self.ledger, self.device, self.gpu)
         # The others are made of these.
         parts = (self.ledger, self.workers, self.loader, self.host, self.gpu, self.device, self.code)

@@ -74,7 +74,7 @@ def gain_without_function(
     if gain is None:
         return None
     saved = CHEAPER[0] * gain / (100.0 + gain)
-    of_a_part = 100.0 * saved / (1.0 - saved)
+    of_a_part = outlook.of_run(100.0 * saved / (1.0 - saved)) or 0.0
     around = [outlook.interval_pct(one, eased=True) for one in (least, gain, most)]
     known_around = [one for one in around if one is not None] + [(of_a_part, of_a_part)]
     return FunctionGain(

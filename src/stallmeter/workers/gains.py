@@ -69,16 +69,13 @@ def skipped_s(window: Window) -> float:
     Args:
         window: Of the run.
     """
-    starts, made, loader = window.workers.starts, window.workers.service_s, window.loader.info
-    ledger, epochs = window.ledger.record, window.ledger.epochs
-    if starts is None or made is None or loader is None or ledger is None or not epochs or not loader.num_workers:
+    starts, ledger, epochs = window.workers.starts, window.ledger.record, window.ledger.epochs
+    if starts is None or ledger is None or not epochs:
         return 0.0
-    used = ledger.steps * max(1.0, loader.batches_per_step or 1.0)
+    used = ledger.steps * starts.batches_per_step
     if starts.batches < UNUSED * used:
         return 0.0
-    ahead = loader.num_workers * (loader.prefetch_factor or 2)
-    dropped = max(0.0, (starts.batches - used) / epochs - ahead)
-    return epochs * dropped * made.mean / loader.num_workers
+    return epochs * max(0.0, (starts.batches - used) / epochs - starts.ahead) * starts.batch_s
 
 
 def gain_by_looks(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stallmeter.ranks.job import CPU_WAIT
@@ -64,3 +66,16 @@ def test_without_meetings_it_abstains():
     """It says for want of what."""
     assert RULE.lacks(job(only=(1,)))
     assert not RULE.lacks(job())
+
+
+def test_what_chance_explains_does_not_hide_another_loss():
+    """A fifth of the time is waited for work, most of which is a wait for CPUs; nearly as much is waited for data."""
+    busy = Known(facts={CPU_WAIT: 32.0})
+    work, data = (
+        losses(job(in_turn(4, bucket, 0.02), ranks=4, meet="loop", known=dict.fromkeys(range(4), busy)))[0]
+        for bucket in ("backward", "data_wait")
+    )
+    made = job(in_turn(4, "data_wait", 0.02), ranks=4, meet="loop", known=dict.fromkeys(range(4), busy))
+    assert not RULE.check(made, [replace(work, share=0.2)])
+    both = [replace(work, share=0.2), replace(data, share=0.18)]
+    assert [said.culprit for said in RULE.check(made, both)] == ["its data"]

@@ -47,10 +47,11 @@ class RankImbalance:
     critical_pct: float = threshold(40.0, "%", "our choice: nearly half of the job waits")
 
     def check(self, job: Job, found: Sequence[Loss]) -> list[Diagnosis]:
-        """Find a loss that no rank caused alone."""
-        loss = next((loss for loss in found if not loss.ranks), None)
-        if loss is None:
-            return []
+        """Find the first loss that no rank caused alone, and that is more than chance."""
+        judged = (self._about(job, loss) for loss in found if not loss.ranks)
+        return next((diagnoses for diagnoses in judged if diagnoses), [])
+
+    def _about(self, job: Job, loss: Loss) -> list[Diagnosis]:
         waits = loss.bucket in ("data_wait", "worker_startup")
         by_chance_pct = 0.0 if waits else _waits_for_a_cpu_pct(job)
         if 100.0 * loss.share - by_chance_pct < self.warn_pct:
