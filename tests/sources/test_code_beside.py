@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from stallmeter.sources.code.asked import at_epoch_starts, in_batches, in_sampler
 from stallmeter.sources.code.beside import (
     after_gradients,
-    at_epoch_starts,
     before_call,
     before_model,
     before_training,
@@ -16,9 +17,8 @@ from stallmeter.sources.code.beside import (
     below_training_step,
     beside,
     between,
-    in_batches,
+    early,
     in_collectives,
-    in_sampler,
     model_and_gradients_s,
     told_with_helpers,
 )
@@ -373,3 +373,47 @@ def test_a_dataset_that_is_a_sampler_itself_is_named():
     asks = _torch("_BaseDataLoaderIter._next_index", "utils/data/dataloader.py")
     item = Function("Ring.__getitem__", "data.py", True, first_line=30)
     assert in_sampler([_seen(MAIN, asks, item)]) == [_seen(item)]
+
+
+LOOPS = {
+    "the next batch": ("loss = model(x, y)", "x, y = tokens.next()", True),
+    "of a function": (
+        "    logits, loss = model(X, Y)\n    loss = loss / 4  # of four\n",
+        "X, Y = get_batch('train')",
+        True,
+    ),
+    "what the model made": ("out = model(x)", "loss = criterion(out, y)", False),
+    "what was made of it": ("out = model(x)\nkept = [out]", "loss = judge(kept)", False),
+    "the model's own state": ("out = net(x)", "loss = net.divergence()", False),
+    "a method beside the model's": ("out = self.model(x)", "loss = self.judge()", False),
+    "a statement of several lines": ("out = model(x)", "loss = criterion(", False),
+    "nothing but the language's": ("out = model(x)", "len([])", False),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_call_that_takes_nothing_of_what_the_model_made_is_the_next_batch(tmp_path: Path, name: str) -> None:
+    before, call, is_early = LOOPS[name]
+    file = tmp_path / "train.py"
+    file.write_text(f"for step in steps:\n    {before}\n    {call}\n    loss.backward()\n")
+    line = 3 + before.count("\n")
+
+    def at(line: int, *functions: Function) -> Seen:
+        return Seen((Frame(MAIN, line, path=str(file)), *(Frame(function, 1) for function in functions)), 0.1)
+
+    called = at(line, UPDATE, NORM)
+    seen = [at(2, CALL, NET), called, at(line + 1, BACK, ENGINE), at(line + 2, HOOK, NORM)]
+    assert early(seen) == before_call(seen) == before_model(seen) == before_training(seen) == [called] * is_early
+    assert between(seen) == [called] * (not is_early)
+    gone = [Seen((replace(one.stack[0], path="gone.py"), *one.stack[1:]), 0.1) for one in seen]
+    assert early(gone) == []
+
+
+def test_what_follows_the_gradients_is_no_early_batch(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("loss = model(x)\nloss.backward()\nscores = evaluate(net)\n")
+
+    def at(line: int, *functions: Function) -> Seen:
+        return Seen((Frame(MAIN, line, path=str(file)), *(Frame(function, 1) for function in functions)), 0.1)
+
+    assert early([at(1, CALL, NET), at(2, BACK, ENGINE), at(3, UPDATE, NORM)]) == []

@@ -12,7 +12,8 @@ included. One that is called from an earlier line than the model, and computes w
 through, prepares the batch; so does one that is called, whatever it computes, before a function that holds both the
 model and its gradients. One that is found between two instructions of Python's again and again computes with numbers of
 Python's, through which no gradient flows: code that computes with tensors is found in its operators and calls. Between
-the model and the gradients a function that computes with such a package is no loss either: a metric, or a match.
+the model and the gradients a function that computes with such a package is no loss either: a metric, or a match. One
+that takes nothing of what the model made, by the text of the line that calls it, is the next batch, made early.
 A loss that takes longer than the whole model is written in many small operations, most often in a loop: it is told with
 the part of the backward pass that falls to it. Looks into steps of usual length, and into what long steps take beyond
 three medians, are weighed by the time that the ledger and the steps hold of each. Rare long steps are step-outliers' to

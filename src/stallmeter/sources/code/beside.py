@@ -1,11 +1,10 @@
-"""Which code of the training thread is neither model nor wait: a metric, a plot, an optimizer in Python, a sampler.
+"""Which code of the training thread is neither model nor wait: a metric, a plot, an optimizer in Python.
 
 To the ledger of a plain loop the body of a step is one piece. Its stacks tell more: what lies below a module's call,
 in the backward pass or in a collective is the training itself, and so are the functions that call these: their own
 lines may be a loss, or stand for a device. What is left are functions that a user has put beside it. Before the model
 is called such a function prepares the batch, before the gradients are computed it may be a loss, and what is called
-after that is neither. In a wait for data it is the sampler, which the loader asks on this thread however many workers
-there are.
+after that is neither.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from operator import not_
 
 from ...records import SENDS_OBJECTS, CodeSpot
 from .fold import Frame, Seen, owner
+from .taken import takes_nothing_since
 from .whose import Function
 
 MODULE, CALL = "torch/nn/modules/module.py", "call_impl"
@@ -63,64 +63,8 @@ SWITCHES = "torch/utils/_contextlib.py"
 """On the stack of what is decorated with ``no_grad``: an evaluation, or a model that is averaged. Who calls that trains
 nothing there. Closures of optimizers are decorated with ``enable_grad``."""
 
-TIMED = "stallmeter/"
-"""What asks for a batch in the loop's place, and times that."""
-
-ASK = frozenset({"keras"})
-"""Frameworks that ask for a batch between two events: what they call for it is the user's."""
-
 Where = tuple[int, int]
 """Line, and place in the code; `Frame.where`."""
-
-LOADER, NEXT_INDEX = "torch/utils/data/dataloader.py", "._next_index"
-"""Where a loader of torch asks its sampler, and by the end of which method's name."""
-
-
-TRAINERS = frozenset(
-    {"accelerate", "ignite", "keras", "lightning", "lightning_fabric", "pytorch_lightning", "transformers"}
-)
-"""Packages that ask for loaders, and the user's hooks, where an epoch begins. What only calls the program is none."""
-
-ITEMS = (".__getitem__", ".__getitems__")
-"""Ends of the names of what a dataset is read by."""
-
-
-def in_sampler(seen: Sequence[Seen]) -> list[Seen]:
-    """Return the stacks in which a loader's sampler is asked for the next indices, from the sampler on.
-
-    Args:
-        seen: Of the thread that asks the loader for batches.
-    """
-    found = []
-    for one in seen:
-        at = next((i for i, frame in enumerate(one.stack) if _asks_sampler(frame.function)), None)
-        asked = () if at is None else one.stack[at + 1 :]
-        # A sampler that reads the dataset, to learn lengths say, does so for itself.
-        reads = (i for i, frame in enumerate(asked) if i and frame.function.own and frame.function.name.endswith(ITEMS))
-        if asked:
-            found.append(Seen(asked[: next(reads, None)], one.wall_s, one.cpu_s))
-    return found
-
-
-def at_epoch_starts(seen: Sequence[Seen]) -> list[Seen]:
-    """Return the stacks of what a loader or a framework has the user's code do where an epoch begins.
-
-    Args:
-        seen: Of the thread that asks for a loader's iterator and its first batch.
-    """
-    found = []
-    for one in seen:
-        if any(_asks_sampler(frame.function) for frame in one.stack):
-            found += in_sampler([one])
-            continue
-        asked = next((i for i, frame in enumerate(one.stack) if _begins_epochs(frame.function)), len(one.stack))
-        if any(frame.function.own for frame in one.stack[asked:]):
-            found.append(Seen(one.stack[asked:], one.wall_s, one.cpu_s))
-    return found
-
-
-def _begins_epochs(function: Function) -> bool:
-    return function.file.startswith((TIMED, LOADER)) or function.package in TRAINERS
 
 
 def below_training_step(one: Seen) -> Seen:
@@ -146,29 +90,6 @@ def below_judges(one: Seen) -> Seen:
 def _judges(stack: Sequence[Frame]) -> bool:
     called = next((frame.function for frame in stack if not _is_module(frame.function)), None)
     return called is not None and JUDGES.search(called.name) is not None
-
-
-def in_batches(seen: Sequence[Seen]) -> list[Seen]:
-    """Return the stacks in which code of the user's makes a batch on the thread that waits for it, sampler left out.
-
-    Args:
-        seen: Of the thread that asks for batches, below the call that is timed; or below a framework that asks itself.
-    """
-    found = []
-    for one in seen:
-        asked = [i for i, frame in enumerate(one.stack) if _asks_for_batches(frame.function)]
-        made = one.stack[asked[-1] + 1 :] if asked else ()
-        if any(frame.function.own for frame in made) and not any(_asks_sampler(frame.function) for frame in made):
-            found.append(Seen(made, one.wall_s, one.cpu_s))
-    return found
-
-
-def _asks_for_batches(function: Function) -> bool:
-    return function.file.startswith(TIMED) or (not function.own and function.package in ASK)
-
-
-def _asks_sampler(function: Function) -> bool:
-    return function.file == LOADER and function.name.endswith(NEXT_INDEX)
 
 
 def beside(seen: Sequence[Seen], *, modules: bool = False) -> list[Seen]:
@@ -264,7 +185,7 @@ def after_gradients(seen: Sequence[Seen], *, optimizer: bool = False) -> list[Se
 def between(seen: Sequence[Seen], *, optimizer: bool = False) -> list[Seen]:
     """Return which stacks beside the model are of what a step does from the call of its model until it has gradients.
 
-    Those that sleep are left out: that may stand for a device.
+    Those that sleep are left out: that may stand for a device; and those of the next batch, see `early`.
 
     Args:
         seen: Of the steps.
@@ -274,7 +195,28 @@ def between(seen: Sequence[Seen], *, optimizer: bool = False) -> list[Seen]:
         return []
     called, later = _calls_of_model(seen), set(map(id, after_gradients(seen, optimizer=optimizer)))
     found = [one for one in beside(seen) if id(one) not in later and not one.stack[-1].sleeps]
-    return [one for one in found if _is_from(one.stack, called)]
+    return [one for one in found if _is_from(one.stack, called) and not _is_early(one.stack, called)]
+
+
+def early(seen: Sequence[Seen]) -> list[Seen]:
+    """Return which stacks between the model and its gradients are of a call that takes nothing of what the model made.
+
+    It is the next batch, made early: it is no part of the loss, and stands where it does for the sake of a device.
+
+    Args:
+        seen: Of the steps.
+    """
+    called = _calls_of_model(seen)
+    gradients = {function: max(lines) for function, lines in _lines_to(_computes_gradients, seen).items()}
+    found = [one for one in beside(seen) if _is_before(one.stack, gradients)]
+    return [one for one in found if _is_from(one.stack, called) and _is_early(one.stack, called)]
+
+
+def _is_early(stack: Sequence[Frame], called: Mapping[Function, Where]) -> bool:
+    around = _innermost(stack, called)
+    if around is None or around + 1 == len(stack) or not stack[around + 1].function.own:
+        return False
+    return takes_nothing_since(stack[around].path, called[stack[around].function][0], stack[around].line)
 
 
 def model_and_gradients_s(seen: Sequence[Seen]) -> tuple[float, float]:
@@ -290,17 +232,17 @@ def model_and_gradients_s(seen: Sequence[Seen]) -> tuple[float, float]:
 
 
 def before_model(seen: Sequence[Seen]) -> list[Seen]:
-    """Return which stacks beside the model are of what a step does before it calls the model, by the lines as well.
+    """Return which stacks beside the model are of what a step does before it calls it, by the lines; or `early`.
 
     Args:
         seen: Of the steps.
     """
     called = _calls_of_model(seen)
-    return [one for one in beside(seen) if _is_before(one.stack, called)]
+    return [*(one for one in beside(seen) if _is_before(one.stack, called)), *early(seen)]
 
 
 def before_training(seen: Sequence[Seen]) -> list[Seen]:
-    """Return which of these come before a call that holds both the model and its gradients: no part of either.
+    """Return which come before a call that holds both the model and its gradients, or `early`: no part of either.
 
     Those that sleep are left out: that may stand for a device.
 
@@ -308,7 +250,8 @@ def before_training(seen: Sequence[Seen]) -> list[Seen]:
         seen: Of the steps.
     """
     whole = _calls_of_training(seen)
-    return [one for one in beside(seen) if _is_before(one.stack, whole) and not one.stack[-1].sleeps]
+    found = (*(one for one in beside(seen) if _is_before(one.stack, whole)), *early(seen))
+    return [one for one in found if not one.stack[-1].sleeps]
 
 
 def before_call(seen: Sequence[Seen]) -> list[Seen] | None:
@@ -325,7 +268,8 @@ def before_call(seen: Sequence[Seen]) -> list[Seen] | None:
     """
     called = _calls_of_model(seen)
     if called:
-        return [one for one in seen if _model_at(one.stack) is None and _is_before(one.stack, called)]
+        before = [one for one in seen if _model_at(one.stack) is None and _is_before(one.stack, called)]
+        return [*before, *early(seen)]
     gradients = {function: min(lines) for function, lines in _lines_to(_computes_gradients, seen).items()}
     waits = [one for one in seen if _is_elsewhere(one.stack)]
     return [one for one in waits if not gradients or _is_before(one.stack, gradients)] or None

@@ -53,6 +53,8 @@ class Frame:
     """Whether that line asks to sleep, as far as its source is at hand. Only the user's own innermost one is asked."""
     interprets: bool = field(default=False, compare=False)
     """Whether it was found between two instructions of Python's, and in no call or operator. Asked of the same one."""
+    path: str = field(default="", compare=False)
+    """Of the file that has its text."""
 
     @property
     def where(self) -> tuple[int, int]:

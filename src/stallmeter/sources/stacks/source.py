@@ -37,9 +37,9 @@ from ...timing.ledger import (
     WORKER_STARTUP,
 )
 from ...window import Window
+from ..code.asked import at_epoch_starts, in_batches, in_sampler
 from ..code.beside import (
     after_gradients,
-    at_epoch_starts,
     before_call,
     before_model,
     before_training,
@@ -47,9 +47,7 @@ from ..code.beside import (
     below_training_step,
     beside,
     between,
-    in_batches,
     in_collectives,
-    in_sampler,
     model_and_gradients_s,
     told_with_helpers,
 )

@@ -83,7 +83,10 @@ class Reading:
         return [Seen(self._frames(stack), ns / 1e9) for tally in tallies for stack, ns in tally.items()]
 
     def _frames(self, stack: Stack) -> tuple[Frame, ...]:
-        frames = [Frame(_imported(self._whose.code(code)), self._lines.line(code, at), at) for code, at in stack]
+        frames = [
+            Frame(_imported(self._whose.code(code)), self._lines.line(code, at), at, path=code.co_filename)
+            for code, at in stack
+        ]
         # A pass is part of whatever it began in.
         frames = list(takewhile(lambda frame: frame.function.file != COLLECTS, frames))
         if frames and frames[-1].function.own:

@@ -1,0 +1,91 @@
+"""What a loader or a framework asks the user's code for: batches, the next indices, what begins an epoch.
+
+In a wait for data on this thread it is the sampler, which the loader asks however many workers there are, or what makes
+the batch itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .fold import Seen
+from .whose import Function
+
+TIMED = "stallmeter/"
+"""What asks for a batch in the loop's place, and times that."""
+
+ASK = frozenset({"keras"})
+"""Frameworks that ask for a batch between two events: what they call for it is the user's."""
+
+LOADER, NEXT_INDEX = "torch/utils/data/dataloader.py", "._next_index"
+"""Where a loader of torch asks its sampler, and by the end of which method's name."""
+
+
+TRAINERS = frozenset(
+    {"accelerate", "ignite", "keras", "lightning", "lightning_fabric", "pytorch_lightning", "transformers"}
+)
+"""Packages that ask for loaders, and the user's hooks, where an epoch begins. What only calls the program is none."""
+
+ITEMS = (".__getitem__", ".__getitems__")
+"""Ends of the names of what a dataset is read by."""
+
+
+def in_sampler(seen: Sequence[Seen]) -> list[Seen]:
+    """Return the stacks in which a loader's sampler is asked for the next indices, from the sampler on.
+
+    Args:
+        seen: Of the thread that asks the loader for batches.
+    """
+    found = []
+    for one in seen:
+        at = next((i for i, frame in enumerate(one.stack) if _asks_sampler(frame.function)), None)
+        asked = () if at is None else one.stack[at + 1 :]
+        # A sampler that reads the dataset, to learn lengths say, does so for itself.
+        reads = (i for i, frame in enumerate(asked) if i and frame.function.own and frame.function.name.endswith(ITEMS))
+        if asked:
+            found.append(Seen(asked[: next(reads, None)], one.wall_s, one.cpu_s))
+    return found
+
+
+def at_epoch_starts(seen: Sequence[Seen]) -> list[Seen]:
+    """Return the stacks of what a loader or a framework has the user's code do where an epoch begins.
+
+    Args:
+        seen: Of the thread that asks for a loader's iterator and its first batch.
+    """
+    found = []
+    for one in seen:
+        if any(_asks_sampler(frame.function) for frame in one.stack):
+            found += in_sampler([one])
+            continue
+        asked = next((i for i, frame in enumerate(one.stack) if _begins_epochs(frame.function)), len(one.stack))
+        if any(frame.function.own for frame in one.stack[asked:]):
+            found.append(Seen(one.stack[asked:], one.wall_s, one.cpu_s))
+    return found
+
+
+def _begins_epochs(function: Function) -> bool:
+    return function.file.startswith((TIMED, LOADER)) or function.package in TRAINERS
+
+
+def in_batches(seen: Sequence[Seen]) -> list[Seen]:
+    """Return the stacks in which code of the user's makes a batch on the thread that waits for it, sampler left out.
+
+    Args:
+        seen: Of the thread that asks for batches, below the call that is timed; or below a framework that asks itself.
+    """
+    found = []
+    for one in seen:
+        asked = [i for i, frame in enumerate(one.stack) if _asks_for_batches(frame.function)]
+        made = one.stack[asked[-1] + 1 :] if asked else ()
+        if any(frame.function.own for frame in made) and not any(_asks_sampler(frame.function) for frame in made):
+            found.append(Seen(made, one.wall_s, one.cpu_s))
+    return found
+
+
+def _asks_for_batches(function: Function) -> bool:
+    return function.file.startswith(TIMED) or (not function.own and function.package in ASK)
+
+
+def _asks_sampler(function: Function) -> bool:
+    return function.file == LOADER and function.name.endswith(NEXT_INDEX)
