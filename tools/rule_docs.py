@@ -61,8 +61,9 @@ def index() -> str:
             "# Rules",
             "",
             "What stallmeter looks for when training is slow or GPU utilization is low. A rule that lacks a signal",
-            "abstains and says so. Of the rules that explain the same seconds at most one fires. The primary cause is",
-            "the warning with the largest avoidable loss. `stallmeter explain RULE` prints the same pages.",
+            "abstains and says so. Of the rules that explain the same seconds at most one warns. The primary cause is the",
+            "one whose first advice is predicted to win back most time; without a prediction its time lost counts.",
+            "`stallmeter explain RULE` prints the same pages.",
             "",
             "| rule | the problem |",
             "|---|---|",
@@ -108,7 +109,9 @@ def _signals(rule: Any) -> Iterator[str]:
         return
     optional = getattr(rule, "optional", ())
     yield from ("## Signals", "")
-    yield f"Without one of these it abstains: {_listed(rule.needs)}."
+    instead = getattr(rule, "instead", ())
+    unless = f", unless all of these are known instead: {_listed(instead)}" if instead else ""
+    yield f"Without one of these it abstains: {_listed(rule.needs)}{unless}."
     if optional:
         yield f"It also reads, where they were measured: {_listed(optional)}."
     yield ""
