@@ -75,9 +75,9 @@ def _found(rule: str, first_gain_pct: float | None) -> Diagnosis:
     )
 
 
-def _window(rule: str = "prep-stall") -> Window:
+def _window(rule: str = "prep-stall", share: float = 0.8) -> Window:
     window = begin(1, SERVICE_S)
-    spot = CodeSpot(file="t.py", line=8, function="Rotate.__call__", own=True, wall_s=0.8, cpu_s=0.8)
+    spot = CodeSpot(file="t.py", line=8, function="Rotate.__call__", own=True, wall_s=share, cpu_s=share)
     look = CodeLook(
         time_s=0.0, place="workers", rule=rule, method="profile", seen=3, wall_s=1.0, cpu_s=1.0, spots=(spot,)
     )
@@ -87,8 +87,8 @@ def _window(rule: str = "prep-stall") -> Window:
 
 @pytest.mark.parametrize(("first_gain_pct", "place"), [(1e6, 1), (None, 1), (1.0, 0)])
 def test_the_advice_stands_behind_the_first_unless_it_wins_more(first_gain_pct, place):
-    window = _window()
-    found = with_gain(located(_found("prep-stall", first_gain_pct), window), window)
+    window = _window("too-few-workers")
+    found = with_gain(located(_found("too-few-workers", first_gain_pct), window), window)
     advice = found.advice[place]
     assert found.location == Location("t.py", 8, "Rotate.__call__", 80.0)
     assert advice.fix.do == "Make Rotate.__call__ cheaper (t.py:8)."
@@ -99,10 +99,12 @@ def test_the_advice_stands_behind_the_first_unless_it_wins_more(first_gain_pct, 
 
 def test_of_cheaper_batches_the_place_comes_first_where_it_is_most_of_them():
     """A setting is a fix of its own: that comes second only where the place wins nearly as much."""
-    window = _window()
+    window = _window(share=0.3)
     own = with_gain(located(_found("prep-stall", None), window), window).advice[1].predicted_gain_pct or 0.0
-    for rule, usual, place in (("prep-stall", 1.9, 0), ("prep-stall", 2.1, 1), ("too-few-workers", 1.9, 1)):
-        found = with_gain(located(_found(rule, usual * own), window), window)
+    won = own / (100.0 + own)
+    for rule, times, place in (("prep-stall", 1.9, 0), ("prep-stall", 2.1, 1), ("too-few-workers", 1.9, 1)):
+        usual = 100.0 * times * won / (1.0 - times * won)
+        found = with_gain(located(_found(rule, usual), window), window)
         assert found.advice[place].fix.do.startswith("Make Rotate.__call__ cheaper"), (rule, usual)
 
 

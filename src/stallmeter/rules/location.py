@@ -26,14 +26,14 @@ WORTH_PCT = 3.0
 """Predicted rise of throughput from which on it is told; repeated measurements differ by as much."""
 
 NEARLY = 0.9
-"""Part of the gain of another advice with which one that names the place comes first: it says what to do."""
+"""Part of the seconds that another advice wins with which one that names the place comes first: it says what to do."""
 
 SAME = "prep-stall"
 """The rule whose usual advice is of the place, too, but of all that a batch costs."""
 
 MOST = 0.5
-"""Part of that advice's gain with which the place comes first, and of validation from which on it is worth an advice:
-our choice, most of what there is to win."""
+"""Part of that advice's seconds with which the place comes first, and of validation's from which on it is worth an
+advice: our choice, most of what there is to win."""
 
 IN_TURNS = {"checkpoint-stall": "Saving", "validation-heavy": "Validation"}
 """Rules about what is done now and then: it may be done less often, or be made cheaper."""
@@ -115,10 +115,15 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
 
 
 def _with_advice(diagnosis: Diagnosis, advice: Advice, enough: float) -> Diagnosis:
-    """Return the diagnosis with an advice that comes first if it wins at least so much of what the first one does."""
-    usual, gain = diagnosis.advice[0].predicted_gain_pct if diagnosis.advice else None, advice.predicted_gain_pct or 0.0
-    at = 0 if usual is not None and gain >= enough * usual else 1
+    """Return the diagnosis with an advice that comes first if it wins such a part of the first one's seconds."""
+    usual = _won(diagnosis.advice[0].predicted_gain_pct if diagnosis.advice else None)
+    at = 0 if usual and (_won(advice.predicted_gain_pct) or 0.0) >= enough * usual else 1
     return replace(diagnosis, advice=(*diagnosis.advice[:at], advice, *diagnosis.advice[at:]))
+
+
+def _won(gain_pct: float | None) -> float | None:
+    """Return the part of the time that a rise of throughput saves."""
+    return None if gain_pct is None or gain_pct <= -100.0 else gain_pct / (100.0 + gain_pct)
 
 
 def _cheaper_in_turns(diagnosis: Diagnosis, window: Window, look: CodeLook) -> Diagnosis:

@@ -136,6 +136,8 @@ def _advice(bucket: str, gain: Gain) -> tuple[Advice, ...]:
         Advice.of(
             "Clear what it gathers, or keep the last thousand values instead of all.",
             expect="Each call as fast as the first.",
+            gain_pct=gain.pct,
+            interval_pct=gain.interval_pct,
         ),
         Advice.of("Run it less often as the run goes on, or once an epoch."),
     )
