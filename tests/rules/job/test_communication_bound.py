@@ -10,7 +10,7 @@ from stallmeter.ranks.arrivals import Exchanges
 from stallmeter.ranks.code import CALLS
 from stallmeter.ranks.ddp import DdpExchange
 from stallmeter.ranks.job import Job
-from stallmeter.records.diagnosis import Severity
+from stallmeter.records.diagnosis import Location, Severity
 from stallmeter.rules.job.communication_bound import CommunicationBound
 from stallmeter.rules.job.losses import Loss
 from stallmeter.window.beside import WORK
@@ -117,6 +117,18 @@ def test_what_the_program_exchanges_by_calls_of_its_own(noted):
     assert said.advice[0].text.startswith("Call these collectives less often")
     assert said.advice[0].predicted_gain_pct == pytest.approx(100 * (1 / (1 - said.time_lost_s / made.training_s) - 1))
     assert said.confidence == 0.6
+
+
+def test_the_function_that_calls_them_is_the_place():
+    net = Location("net.py", 5, "Net.forward", 60.0, "torch.nn.functional.linear")
+    meets = Location("sync.py", 8, "average_gradients", 30.0, "torch.distributed.distributed_c10d.all_reduce")
+    for noted, place in ((None, meets), (0.6, None)):
+        made = with_own_calls(0.5, 0.5, noted=noted)
+        views = tuple(replace(view, places=(net, meets)) for view in made.ranks)
+        (said,) = RULE.check(replace(made, ranks=views), [])
+        assert said.location == place
+    (said,) = RULE.check(with_own_calls(0.5, 0.5), [])
+    assert said.location is None
 
 
 @pytest.mark.parametrize("ranks", [(), (1,)])

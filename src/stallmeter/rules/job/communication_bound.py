@@ -31,7 +31,7 @@ from typing import ClassVar
 from ...ranks.code import CALLS
 from ...ranks.job import Job
 from ...ranks.steps import updates_per_step
-from ...records.diagnosis import Advice, Diagnosis, Evidence, Severity
+from ...records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..rule import threshold
 from .gain import job_gain
 from .losses import Loss
@@ -44,6 +44,9 @@ IN_VAIN = 1.5
 
 ACCUMULATES = 0.75
 """Updates in a step up to which gradients are accumulated; our choice, between one in two steps and one in each."""
+
+COLLECTIVES = "torch.distributed."
+"""Begin of the names of what a program calls to meet its other ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +89,7 @@ class CommunicationBound:
                 time_lost_s=lost_s,
                 share_pct=100.0 * lost_s / job.wall_s if job.wall_s else 0.0,
                 confidence=0.8 if found.is_measured else 0.6,
+                location=_place(job) if found.in_own_calls else None,
                 evidence=(
                     Evidence(found.measured, 100.0 * share, "%", limit, source),
                     Evidence("exchange in a mean step", per_step_s, "s"),
@@ -109,6 +113,12 @@ class CommunicationBound:
     def lacks(self, job: Job) -> tuple[str, ...]:
         """Without the collectives of all ranks, or DDP's own times, it is not known what the exchange takes."""
         return () if _exchange_of(job, ()) is not None else ("collectives that all ranks recorded",)
+
+
+def _place(job: Job) -> Location | None:
+    """Return the function of the program that takes the most of all in a collective that it calls."""
+    calls = [place for view in job.ranks for place in view.places if (place.call or "").startswith(COLLECTIVES)]
+    return max(calls, key=lambda place: place.share_pct, default=None)
 
 
 def _of_what(found: _Exchange) -> str:
