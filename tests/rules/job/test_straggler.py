@@ -175,3 +175,13 @@ def test_what_all_ranks_do_alike_is_no_place():
     alike = (replace(MODEL, share_pct=90.0),)
     (said,) = found(looked_at(alike, alike))
     assert said.location is None
+
+
+def test_who_calls_the_model_once_more_tells_why_and_not_the_model():
+    """Rank 1 evaluates: the model takes 86 % there and 43 % elsewhere, and all the difference is the evaluation."""
+    score = Location("train.py", 66, "Session.score", 43.0)
+    for evaluated, named in ((43.0, score.function), (20.0, MODEL.function)):
+        mine = (replace(MODEL, share_pct=86.0), replace(score, share_pct=evaluated))
+        (said,) = found(looked_at((replace(MODEL, share_pct=43.0),), mine))
+        assert said.location is not None
+        assert said.location.function == named

@@ -61,6 +61,9 @@ OWN_WORK = ("slow-function", "compute-bound")
 TELLS = 1.0 / 3.0
 """A function that takes this part of the loss beyond what others spend in it is where the rank is late; our choice."""
 
+NEARLY = 0.8
+"""Of that, our choice: looks tell a function's part to a tenth."""
+
 _NAMED = 2
 """Of more late ranks an advice does not name each."""
 
@@ -159,15 +162,18 @@ def _place(job: Job, loss: Loss) -> Location | None:
 def _beyond_others(late: RankView, others: Sequence[RankView], lost_s: float) -> Location | None:
     """Return the function that takes longest beyond what the other ranks spend in it; None where none tells the loss.
 
-    What all ranks do alike makes none of them late, however long it takes.
+    What all ranks do alike makes none of them late, however long it takes. Of two that take nearly as much beyond it
+    the one that the others spend less in: who calls the model once more than they do tells why, the model does not.
     """
-    usual = [_spent_s(view) for view in others]
-    beyond_s = {
-        key: spent_s - (median(theirs.get(key, 0.0) for theirs in usual) or 0.0)
-        for key, spent_s in _spent_s(late).items()
-    }
-    key = max(beyond_s, key=lambda key: (beyond_s[key], key))
-    return next(place for place in late.places if place.key == key) if beyond_s[key] >= TELLS * lost_s else None
+    spent_s, theirs = _spent_s(late), [_spent_s(view) for view in others]
+    usual_s = {key: median(one.get(key, 0.0) for one in theirs) or 0.0 for key in spent_s}
+    beyond_s = {key: spent_s[key] - usual_s[key] for key in spent_s}
+    most_s = max(beyond_s.values())
+    if most_s < TELLS * lost_s:
+        return None
+    near = [key for key in beyond_s if beyond_s[key] >= NEARLY * most_s]
+    key = max(near, key=lambda key: (beyond_s[key] - usual_s[key], key))
+    return next(place for place in late.places if place.key == key)
 
 
 def _spent_s(view: RankView) -> Mapping[tuple[str, ...], float]:
