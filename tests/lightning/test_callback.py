@@ -113,7 +113,9 @@ class _Manual:
         for optimizer in self.optimizers():  # type: ignore[attr-defined]
             optimizer.zero_grad()
             self.bench_time.sleep(0.1)  # type: ignore[attr-defined]
-            self.manual_backward(self.layer(batch).sum())  # type: ignore[attr-defined]
+            loss = self.layer(batch).sum()  # type: ignore[attr-defined]
+            loss.register_hook(lambda _: self.bench_time.sleep(0.05))  # type: ignore[attr-defined]
+            self.manual_backward(loss)  # type: ignore[attr-defined]
             optimizer.step()
 
     def configure_optimizers(self) -> Any:
@@ -125,9 +127,27 @@ def test_manual_optimization_with_several_optimizers(bench: Bench) -> None:
     sm = bench.monitor()
     model = bench.model()
     model.__class__ = type("Manual", (_Manual, type(model)), {"bench_time": bench.time})
-    bench.trainer(sm).fit(model, bench.loader())
+    trainer = bench.trainer(sm)
+    trainer.fit(model, bench.loader())
     assert [s.optimizer_step for s in steps(sm)] == [2, 4, 6, 8]
-    assert buckets(sm) == {"forward": 8 * 0.1}
+    assert buckets(sm) == {"forward": 8 * 0.1, "backward": 8 * 0.05}
+    assert "backward" not in vars(trainer.strategy)
+
+
+def test_an_action_of_the_users_own_may_be_named_by_its_keyword(bench: Bench) -> None:
+    sm = bench.monitor()
+    model = bench.model()
+    time = bench.time
+
+    class Profiled(type(model)):  # type: ignore[misc]
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            with self.trainer.profiler.profile(action_name="mine"):
+                time.sleep(0.1)
+            return super().training_step(batch, batch_idx)
+
+    model.__class__ = Profiled
+    bench.trainer(sm).fit(model, bench.loader())
+    assert buckets(sm) == {"forward": 0.4}
 
 
 def test_training_step_may_return_none(bench: Bench) -> None:

@@ -10,10 +10,8 @@ import pytest
 
 from stallmeter.records import NO_LOADER, LoaderInfo, WorkerBatch
 from stallmeter.timing.clock import StepClock
-from stallmeter.timing.ledger import OPTIMIZER
-from stallmeter.zero_code.updates import ENOUGH_UPDATES, LEAST_S, MOST_OTHERS, NoLoader, Updates, UpdateSpan
+from stallmeter.zero_code.updates import ENOUGH_UPDATES, LEAST_S, MOST_OTHERS, NoLoader, Updates
 
-from ..conftest import FakeTime
 from ..warm import NO_PICTURES, Forks
 from .programs import HEAD, TAIL
 from .test_auto import AUTO, Runs, finish
@@ -153,38 +151,6 @@ def test_its_steps(done: Runs, name: str, steps: int) -> None:
     if name in ("calls", "a generator"):
         assert found.ledger.buckets["data_wait"] < 0.1 * found.ledger.buckets["compute"]
         assert found.steps[-1].total_s >= 0.002
-
-
-def test_an_optimizer_around_another_one_makes_one_step(step_clock: StepClock, fake_time: FakeTime) -> None:
-    """As torch's ZeroRedundancyOptimizer does: what follows the step is the loop's own time again."""
-    ledger = step_clock.ledger
-    span, base = UpdateSpan(ledger), list(ledger.stack)
-    for step in range(3):
-        assert not span.is_within(step)
-        span.__enter__()
-        assert span.is_within(step)
-        fake_time.ns += 5
-        assert span.ends_within()
-        assert ledger.stack[-1] == OPTIMIZER
-        assert not span.ends_within()
-        span.__exit__()
-        fake_time.ns += 100
-        assert ledger.stack == base
-    ledger.peek()
-    assert ledger.acc[OPTIMIZER] == 15
-
-
-def test_an_optimizers_step_that_raised_ends_with_the_next_one(step_clock: StepClock, fake_time: FakeTime) -> None:
-    ledger = step_clock.ledger
-    span, base = UpdateSpan(ledger), list(ledger.stack)
-    for step in range(2):
-        assert not span.is_within(step)
-        assert ledger.stack == base
-        span.__enter__()
-        assert span.is_within(step)  # and neither is told of as ended
-    assert not span.is_within(2)
-    assert ledger.stack == base
-    assert not span.ends_within()
 
 
 def test_a_thread_that_asks_a_loader_makes_no_steps(done: Runs) -> None:

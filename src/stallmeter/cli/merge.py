@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -41,5 +42,5 @@ def _run(arguments: argparse.Namespace) -> int:
     if joined.not_ended:
         print(f"stallmeter: no end is recorded of {of_ranks(joined.not_ended)}", file=sys.stderr)
     print(f"{len(joined.ranks)} of {joined.world_size} ranks in {joined.folder}")
-    print(f"show them: stallmeter report {joined.folder}")
+    print(f"show them: stallmeter report {shlex.quote(str(joined.folder))}")
     return 0

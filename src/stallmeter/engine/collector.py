@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import shlex
 import threading
 import time
 from collections import deque
@@ -316,7 +317,7 @@ class Collector:
                 "stallmeter: %d earlier recording%s did not reach the tracker in full; send with: stallmeter sync %s",
                 len(found),
                 "s" if len(found) > 1 else "",
-                self._context.recordings if len(found) > 1 else found[0],
+                shlex.quote(str(self._context.recordings if len(found) > 1 else found[0])),
             )
 
     def _flush(self) -> None:

@@ -7,6 +7,7 @@ until the recording is flushed. All else goes on beside the program and is waite
 from __future__ import annotations
 
 import logging
+import shlex
 import sys
 import threading
 import time
@@ -195,7 +196,7 @@ class Ending:
                 self._give_up(self._drawing)
             _log.warning(
                 "stallmeter: the program ends before all is written and sent; to have the rest: stallmeter sync %s",
-                self._output.folder,
+                shlex.quote(str(self._output.folder)),
             )
 
     def cut_short(self) -> None:
@@ -334,7 +335,7 @@ class Ending:
         if lines and job is not None:
             lines[:0] = job.silent
         if self._output.folder is not None and lines:
-            lines.append(f"details: stallmeter report {self._output.folder}")
+            lines.append(f"details: stallmeter report {shlex.quote(str(self._output.folder))}")
             sys.stderr.write("".join(f"stallmeter: {line}\n" for line in lines))
 
     def _said_of_verdict(self) -> list[str]:
@@ -348,5 +349,9 @@ class Ending:
             where = "they are in" if left.tracker in served else "send them with: stallmeter sync"
             points, destination = left.points, left.destination
             _log.warning(
-                "stallmeter: %d points did not reach %s; %s %s", points, destination, where, self._output.folder
+                "stallmeter: %d points did not reach %s; %s %s",
+                points,
+                destination,
+                where,
+                shlex.quote(str(self._output.folder)),
             )

@@ -141,8 +141,8 @@ class Options:
             value, of = getattr(self, name), name.rpartition("_")[2]
             if not isinstance(value, int) or not 0 <= value <= 1000:
                 raise SettingError(f"{name} is {value!r}; give a number of {of} from 0, for none, to 1000")
-        if self.close_budget_s < 0:
-            raise SettingError(f"close_budget_s is {self.close_budget_s!r}; give 0 or more seconds")
+        if not isinstance(self.close_budget_s, (int, float)) or not 0 <= self.close_budget_s <= 86_400:
+            raise SettingError(f"close_budget_s is {self.close_budget_s!r}; give a number of seconds from 0 to 86400")
 
     @property
     def recordings(self) -> Path:

@@ -15,7 +15,8 @@ from ..engine import adapter
 from ..engine.run import Run
 from ..sources.optimizers import hear_steps, is_compiling
 from ..timing.clock import DataSpan
-from ..timing.ledger import DATA_WAIT, OPTIMIZER, WORKER_STARTUP, Ledger, ValidationWait, WorkSpan
+from ..timing.ledger import DATA_WAIT, WORKER_STARTUP, Ledger, ValidationWait
+from ..timing.updating import UpdateSpan
 from .handlers import evaluation, in_handler, time_handlers
 
 
@@ -35,7 +36,7 @@ class Training(adapter.Training):
         self._waiting = False
         self._size = run.loaders.size
         self._evaluation_wait = ValidationWait(self._ledger)
-        self._optimizer = WorkSpan(self._ledger, OPTIMIZER)
+        self._optimizer = UpdateSpan(self._ledger)
         self._compiling = is_compiling()
         self._first = 0
         """The optimizer whose steps are counted."""
@@ -136,11 +137,11 @@ class Training(adapter.Training):
         clock.worked = True
 
     def _before_update(self, *_: Any) -> None:
-        if not self._compiling() and self._is_here():
+        if not self._compiling() and self._is_here() and not self._optimizer.is_within(self._clock.index):
             self._optimizer.__enter__()
 
     def _after_update(self, optimizer: object, *_: Any) -> None:
-        if self._compiling() or not self._is_here():
+        if self._compiling() or not self._is_here() or self._optimizer.ends_within():
             return
         self._optimizer.__exit__()
         self._first = self._first or id(optimizer)

@@ -20,7 +20,7 @@ from ..engine.run import Run, is_signalled
 from ..engine.wiring import assemble
 from ..ranks.ray import ray_worker
 from ..sources.torch_view import model_facts
-from ..timing.ledger import CHECKPOINT, LOGGING, VALIDATION, VALIDATION_START, WORKER_STARTUP, Span, WorkSpan
+from ..timing.ledger import BACKWARD, CHECKPOINT, LOGGING, VALIDATION, VALIDATION_START, WORKER_STARTUP, Span, WorkSpan
 from .actions import Spans, owners_of
 from .ending import FitEnd
 
@@ -202,6 +202,9 @@ class _Fit:
         # Patches, because no action of the profiler brackets a whole validation, or what a logger does.
         self._patches.around(epoch_loop.val_loop, "run", validation)
         self.run.guard("validation's loader", self._around_validation_start, epoch_loop.val_loop)
+        if not trainer.lightning_module.automatic_optimization:
+            # No action brackets what `manual_backward` asks the strategy for.
+            self._patches.around(trainer.strategy, "backward", WorkSpan(ledger, BACKWARD))
         # Lightning before 2.3 saves without an action of its own.
         self._patches.around(trainer, "save_checkpoint", Span(ledger, CHECKPOINT))
         for logger in trainer.loggers:
@@ -287,7 +290,7 @@ class _Fit:
         spans = self.spans
         if type(profiler).__name__ == "PassThroughProfiler":  # does nothing that would be missed
             # A span is what `profile` returns, ready made: Lightning's own makes a generator for each action.
-            self._patches.set(profiler, "profile", spans.__getitem__)
+            self._patches.set(profiler, "profile", lambda action_name: spans[action_name])
             self._patches.set(profiler, "start", lambda action_name: spans[action_name].__enter__())
             self._patches.set(profiler, "stop", lambda action_name: spans[action_name].__exit__())
             return

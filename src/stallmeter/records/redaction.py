@@ -26,18 +26,19 @@ SHORTEST_VALUE = 8
 SHORTEST_PASSWORD = 3
 """The same for the password of a known address, in messages about that address only."""
 
-_USERINFO = re.compile(r"//[^/\s]*@")
-_KEY_VALUE = re.compile(
-    r"(?i)((?:password|passwd|token|secret|api_?key|access_?key|signature)=)(?!\*\*\*)(?:'[^']*'|\"[^\"]*\"|[^&\s'\"]+)"
-)
-_BEARER = re.compile(r"(?i)(\bbearer )[\w.~+/=-]{8,}")
+_URL = re.compile(r"(\b[a-zA-Z][\w+.-]*:)?//(\S*)")
+_NAMES = r"(?:password|passwd|token|secret|api_?key|access_?key|account_?key|signature|\bsig)"
+_KEY_VALUE = re.compile(rf"(?i)({_NAMES}=)(?!\*\*\*)(?:'[^']*'|\"[^\"]*\"|[^&;\s'\"]+)")
+_QUOTED = re.compile(rf"(?i)(([\"']){_NAMES}\2\s*:\s*)(?:'[^']*'|\"[^\"]*\")")
+_HEADER = re.compile(r"(?i)(\bbearer |\bauthorization[\"']?\s*[:=]\s*[\"']?basic )[\w.~+/=-]{8,}")
 
 
 def redact(text: str, address: str = "") -> str:
     """Return a text without secrets.
 
-    Hidden are the user and password of each URL, what follows ``password=``, ``token=`` and the like in a URL, a
-    setting or an environment, what follows ``Bearer``, and the values of the environment variables in `VARIABLES`.
+    Hidden are the user and password of each URL, what follows ``password=``, ``token=``, ``sig=`` and the like in a
+    URL, a setting or an environment, and ``"password":`` in JSON, what follows ``Bearer`` or ``Basic`` in a header, and
+    the values of the environment variables in `VARIABLES`.
 
     Args:
         text: What may hold them.
@@ -54,13 +55,19 @@ def redact(text: str, address: str = "") -> str:
         value = os.environ.get(name, "")
         if len(value) >= SHORTEST_VALUE and value in text:
             text = text.replace(value, HIDDEN)
-    text = _KEY_VALUE.sub(rf"\1{HIDDEN}", _USERINFO.sub("//", text))
-    return _BEARER.sub(rf"\1{HIDDEN}", text)
+    text = _KEY_VALUE.sub(rf"\1{HIDDEN}", _URL.sub(_without_user, text))
+    return _HEADER.sub(rf"\1{HIDDEN}", _QUOTED.sub(rf"\1{HIDDEN}", text))
 
 
 def without_secrets(url: str) -> str:
     """Return a URL without user, password and query."""
-    return _USERINFO.sub("//", url).partition("?")[0]
+    return _URL.sub(_without_user, url).partition("?")[0]
+
+
+def _without_user(found: re.Match[str]) -> str:
+    scheme, rest = found.group(1) or "", found.group(2)
+    user = _user_of(scheme, rest)
+    return f"{scheme}//{rest[len(user) + 1 :] if user or rest.startswith('@') else rest}"
 
 
 def with_gaps(url: str) -> str:
@@ -77,5 +84,28 @@ def with_gaps(url: str) -> str:
 
 
 def _userinfo(url: str) -> str:
-    """Return what stands before the last ``@`` of a URL's host."""
-    return url.partition("://")[2].partition("/")[0].rpartition("@")[0]
+    """Return the user and password of a URL."""
+    scheme, _, rest = url.partition("//")
+    return _user_of(scheme, rest)
+
+
+def _user_of(scheme: str, rest: str) -> str:
+    """Return what stands before the last ``@`` of a URL's host.
+
+    SQLAlchemy lets a password of a database hold slashes; ``HTTP`` does not, and has ``@`` in paths.
+
+    Args:
+        scheme: With its colon; may be empty.
+        rest: What follows the slashes.
+    """
+    host = rest.partition("/")[0]
+    if not scheme.lower().startswith("http"):
+        asked = rest.partition("?")[0]
+        user, _, password = asked.rpartition("@")[0].partition(":")
+        if "/" not in user and not _PORT.match(password):
+            host = asked
+    return host.rpartition("@")[0]
+
+
+_PORT = re.compile(r"\d+/")
+"""What follows the colon of a host; a path may hold an ``@``."""

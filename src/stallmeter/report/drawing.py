@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -84,7 +85,8 @@ class ChildDrawing:
         if self._process.returncode and not self._stopped:
             last = said.decode(errors="replace").strip().rpartition("\n")[2]
             raise DrawingError(
-                f"{last}. To make what is missing: stallmeter report {self._folder} --format html --output report.html"
+                f"{last}. To make what is missing: stallmeter report {shlex.quote(str(self._folder))} --format html "
+                "--output report.html"
             )
         return True
 
@@ -123,7 +125,8 @@ def draw(folder: Path, rank: int) -> ChildDrawing | None:
     """Have a run drawn; None where so many runs have just ended that theirs would come much too late."""
     if len(_waiting) >= MOST_WAITING:
         _log.info(
-            "stallmeter: no page yet; to have it: stallmeter report %s --format html --output report.html", folder
+            "stallmeter: no page yet; to have it: stallmeter report %s --format html --output report.html",
+            shlex.quote(str(folder)),
         )
         return None
     drawing = ChildDrawing(folder, rank)

@@ -10,6 +10,7 @@ It needs 10 MB and no time of a CPU while it waits.
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -97,7 +98,8 @@ def main(arguments: Sequence[str]) -> None:
         complete(folder, ends, spoken=SPOKEN in watched.heard, speaks="speak" in arguments[2:])
     except Exception as exc:  # noqa: BLE001 - nobody but the program's user is left to be told
         sys.stderr.write(
-            f"stallmeter: the job's reports could not be made: {exc}; to try again: stallmeter report {folder}\n"
+            f"stallmeter: the job's reports could not be made: {exc}; "
+            f"to try again: stallmeter report {shlex.quote(str(folder))}\n"
         )
 
 
@@ -183,7 +185,11 @@ def complete(folder: Path, ends: dict[int, ProcessEnd], *, spoken: bool, speaks:
     if not spoken:
         write_summaries(folder, 0, report)  # anew: what may be there does not know how the ranks ended
     if not spoken and speaks:
-        lines = [*report.job.silent, *console_lines(report.verdict), f"details: stallmeter report {folder}"]
+        lines = [
+            *report.job.silent,
+            *console_lines(report.verdict),
+            f"details: stallmeter report {shlex.quote(str(folder))}",
+        ]
         sys.stderr.write("".join(f"stallmeter: {line}\n" for line in lines))
         sys.stderr.flush()
     complete_reports(folder, 0, history, report)

@@ -38,12 +38,13 @@ from ..timing.ledger import (
 )
 from ..timing.loop import Watched
 from ..timing.turns import Turns
+from ..timing.updating import UpdateSpan
 from .hindsight import Past, begin_validation, book_training, book_validation
 from .iteration import Asking, Iteration, Timed, Undecided, Validating, has_enough_gradients, in_this_process
 from .known import Known, Stage
 from .probed import Probed
 from .renewed import Renewed
-from .updates import NoLoader, Updates, UpdateSpan
+from .updates import NoLoader, Updates
 
 _log = logging.getLogger("stallmeter")
 now = time.perf_counter_ns

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from ....errors import TrackerError, TrackerUnavailableError
+from ....records.redaction import without_secrets
 from ...messages import client_message
 from .step_traces import StepTrace
 
@@ -16,6 +17,9 @@ Metric = dict[str, Any]
 OUR_EXPERIMENT = {"mlflow.experimentKind": "custom_model_development"}
 """Tags of an experiment that we make. Without one, MLflow 3 guesses from what it holds whether to show runs and their
 curves or traces and evaluations; older versions take no notice. What somebody else made keeps its tags."""
+
+DATABASES = frozenset(("mssql", "mysql", "postgresql", "sqlite"))
+"""Schemes of MLflow's own databases, without the driver."""
 
 _REFUSALS = frozenset(
     {
@@ -103,7 +107,11 @@ def translated(exc: BaseException, uri: str) -> TrackerError | TrackerUnavailabl
     status = getattr(getattr(exc, "response", None), "status_code", 0)
     message = client_message(exc, uri) or type(exc).__name__
     if type(exc).__name__ == "UnsupportedModelRegistryStoreURIException":
-        message = "mlflow-skinny only talks to servers; for a database install the whole package: pip install mlflow"
+        if uri.partition("://")[0].partition("+")[0] in DATABASES:
+            what = "mlflow-skinny only talks to servers"
+            message = f"{what}; for a database install the whole package: pip install mlflow"
+        else:
+            message = f"MLflow knows no {without_secrets(uri)!r}; give http://HOST:PORT, or sqlite:///mlflow.db"
         return RefusedError(message, code)
     if "filesystem tracking backend" in message:
         what = "this MLflow no longer writes runs to a folder"
