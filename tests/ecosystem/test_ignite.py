@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,28 @@ def test_an_exception_passes_through_and_ends_the_run(quiet: dict[str, Any]) -> 
     (end,) = [one for one, _ in Reader(handler.monitor.folder) if isinstance(one, Event) and one.name == "end"]
     assert "ZeroDivisionError" in str(end)
     assert "stallmeter" not in Engine.run.__code__.co_filename
+
+
+def test_of_trainers_that_overlap_the_last_one_puts_back_what_runs_engines(quiet: dict[str, Any]) -> None:
+    """Each in a thread of its own: the first to begin ends while the other one trains."""
+    own = Engine.run
+    begun, may_end = threading.Event(), threading.Event()
+    first, second = Training(), Training()
+    for training in (first, second):
+        StallHandler(**quiet).attach(training.trainer)
+
+    def waits(_: Engine) -> None:
+        begun.set()
+        may_end.wait(30)
+
+    second.trainer.add_event_handler(Events.ITERATION_COMPLETED(once=2), waits)
+    first.trainer.add_event_handler(Events.STARTED, lambda _: thread.start() or begun.wait(30))
+    thread = threading.Thread(target=second.run)
+    first.run()
+    assert Engine.run is not own
+    may_end.set()
+    thread.join(30)
+    assert Engine.run is own
 
 
 def test_checkpoints_and_loggers_have_their_places(quiet: dict[str, Any], tmp_path: Path) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from threading import get_ident
 from typing import Any
 
-from ignite.engine import Engine, Events
+from ignite.engine import Events
 
 from ..engine import adapter
 from ..engine.run import Run
@@ -18,6 +17,7 @@ from ..timing.clock import DataSpan
 from ..timing.ledger import DATA_WAIT, WORKER_STARTUP, Ledger, ValidationWait
 from ..timing.updating import UpdateSpan
 from .handlers import evaluation, in_handler, time_handlers
+from .running import watch_runs
 
 
 class Training(adapter.Training):
@@ -56,7 +56,7 @@ class Training(adapter.Training):
             stack.callback(time_handlers(trainer, self._ledger_here, self._run.guard))
             for event, call in events.items():
                 stack.callback(trainer.add_event_handler(event, call).remove)
-            stack.enter_context(self._around_evaluations())
+            stack.enter_context(watch_runs(self))
             for handle in hear_steps(self._before_update, self._after_update):
                 stack.callback(handle.remove)
             yield
@@ -68,23 +68,13 @@ class Training(adapter.Training):
         return get_ident() == self._thread
 
     @contextmanager
-    def _around_evaluations(self) -> Iterator[None]:
-        """Book engines that handlers run as validation: no event of the trainer tells of them."""
-        own, ledger, is_here, waits_of = Engine.run, self._ledger, self._is_here, self._waits_of
-
-        @functools.wraps(own)
-        def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not is_here() or not in_handler(ledger):
-                return own(self, *args, **kwargs)
-            with evaluation(ledger), waits_of(self):
-                return own(self, *args, **kwargs)
-
-        Engine.run = run
-        try:
+    def evaluating(self, evaluator: Any) -> Iterator[None]:
+        """Book what an engine does that one of the handlers runs: no event of the trainer tells of it."""
+        if not self._is_here() or not in_handler(self._ledger):
             yield
-        finally:
-            if vars(Engine).get("run") is run:
-                Engine.run = own
+            return
+        with evaluation(self._ledger), self._waits_of(evaluator):
+            yield
 
     @contextmanager
     def _waits_of(self, evaluator: Any) -> Iterator[None]:
