@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import socket
 import subprocess
 import time
@@ -317,3 +318,23 @@ def test_whether_a_run_goes_on_is_read_from_the_newest_part_with_a_header(tmp_pa
     (tmp_path / "rank0.0001.jsonl").touch()
     assert is_written(tmp_path)
     recorder.close()
+
+
+@pytest.mark.parametrize("what", ["the folder", "the file"])
+def test_a_recording_that_is_deleted_is_begun_anew(tmp_path: Path, what: str) -> None:
+    """A write to a file without a name does not fail: it would be lost without a word."""
+    folder = tmp_path / "runs" / "run"
+    recorder = Recorder(folder, HEADER)
+    recorder.write(Event(time_s=0.0, name="zero"))
+    recorder.flush()
+    if what == "the folder":
+        shutil.rmtree(tmp_path / "runs")
+    else:
+        recorder.path.unlink()
+    recorder.write(Event(time_s=1.0, name="one"))
+    recorder.flush()
+    recorder.write(Event(time_s=2.0, name="two"))
+    recorder.close()
+    (lost,) = recorder.take_losses()
+    assert "has been deleted" in lost
+    assert [record.name for record, _ in Reader(folder) if isinstance(record, Event)] == ["one", "two"]

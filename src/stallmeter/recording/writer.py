@@ -78,6 +78,8 @@ class Recorder:
         if not self._lines:
             return
         try:
+            if self._is_gone():
+                self._begin_anew()
             self._begin_part_when_due()
             self._append("\n".join(self._lines).encode() + b"\n")
         except OSError:
@@ -139,6 +141,21 @@ class Recorder:
             self._dropped += 1
         if rest is not None:
             self._lines.appendleft(rest)
+
+    def _is_gone(self) -> bool:
+        """Whether the file has been deleted: what is written to it then is written nowhere, and no write fails."""
+        # Some file systems count no names at all.
+        return os.fstat(self._file.fileno()).st_nlink == 0 and not self.path.exists()
+
+    def _begin_anew(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        old = self._file
+        self._part, self._file = self._new_part(self._part + 1)
+        old.close()
+        if self._torn:  # its beginning is gone
+            self._lines.popleft()
+            self._torn = False
+        self._losses.append(f"what was written before {self.path.name} has been deleted from {self.folder}")
 
     def _begin_part_when_due(self) -> None:
         if self._torn or self._file.tell() <= self._part_bytes:
