@@ -63,7 +63,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.output is None:
         sys.stdout.write(shown)
     else:
-        from ..recording import write_atomically
+        from ..recording import write_output
 
-        write_atomically(arguments.output, shown)
+        write_output(arguments.output, shown)
     return 0

@@ -46,9 +46,9 @@ def show(history: History, form: str, output: Path | None, report: Report | None
     """
     report = report or history.report(None if history.settled else _evaluate(history))
     if output is not None:
-        from ..recording import write_atomically
+        from ..recording import write_output
 
-        write_atomically(output, _render(history, report, form))
+        write_output(output, _render(history, report, form))
     elif form == "html" and sys.stdout.isatty():
         raise SettingError("the HTML report is no text for a terminal; say where to write it: --output report.html")
     elif form == "text":

@@ -7,7 +7,7 @@ written. A last line without its newline is a torn write and is ignored. Nothing
 
 from __future__ import annotations
 
-from .files import find_recording, is_recording, ranks, write_atomically
+from .files import find_recording, is_recording, ranks, write_atomically, write_output
 from .format import SCHEMA, Header, decode, encode
 from .reader import Position, Reader, has_recording
 from .writer import Recorder
@@ -25,4 +25,5 @@ __all__ = [
     "is_recording",
     "ranks",
     "write_atomically",
+    "write_output",
 ]

@@ -59,6 +59,24 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def write_output(path: Path, text: str) -> None:
+    """Write what the user wants in a place of his own: a file, replaced as a whole, or whatever else is there.
+
+    A link stays one, and a pipe or a device is written into.
+
+    Raises:
+        OSError: It cannot be written; names the user's path.
+    """
+    target = path.resolve() if path.is_symlink() else path
+    try:
+        if target.exists() and not target.is_file() and not target.is_dir():
+            target.write_text(text, encoding="utf-8")
+        else:
+            write_atomically(target, text)
+    except OSError as exc:
+        raise type(exc)(exc.errno, exc.strerror, str(path)) from exc
+
+
 def parts_of(folder: Path, rank: int) -> list[int]:
     """Return the numbers of a rank's parts, in order.
 
