@@ -175,6 +175,12 @@ def test_local_rank(environ, rank):
     assert read_budget(DATA / "cgroup1_docker", environ).local_rank == rank
 
 
+@pytest.mark.parametrize(("others", "quota", "taken"), [(12.0, 2.0, 0.0), (63.0, 2.0, 1.0), (12.0, None, 12.0)])
+def test_a_quota_leaves_cpus_to_others(others, quota, taken):
+    """Of 64 CPUs the job may keep two busy: twelve that others use are none of its own."""
+    assert Budget(host_cpus=64, affinity_cpus=64, quota_cpus=quota).in_the_way(others) == taken
+
+
 def test_ranks_share_affinity_and_quota():
     assert Budget(host_cpus=64, affinity_cpus=32, quota_cpus=24.0, ranks_on_node=4).cpus_per_rank == 6.0
     assert Budget(host_cpus=64, affinity_cpus=16, quota_cpus=24.0, ranks_on_node=4).cpus_per_rank == 4.0

@@ -38,7 +38,7 @@ def test_before_it_happens():
     """A container's 64 MB hold no full queue of 4 workers, though it was never full so far."""
     found = fires(ShmNearLimit(), shared(50, batch_mb=19.0))
     assert found.severity is Severity.CRITICAL
-    assert "4 workers times 2 batches of 19.0 MB can take 171.0 MB" in found.summary
+    assert "4 workers times 2 batches of 19.0 MB and one in use can take 171.0 MB" in found.summary
     assert "--shm-size=1g" in found.advice[0].text
     assert "Kubernetes" in found.advice[0].text
 

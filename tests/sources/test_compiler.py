@@ -73,6 +73,25 @@ def test_a_reset_of_dynamo() -> None:
     assert (found.compilations, found.recompilations) == (2, 1)
 
 
+def test_a_reset_within_the_run_forgets_nothing() -> None:
+    """torch.compiler.reset() counts frames anew and leaves the times."""
+    modules, frames, times = dynamo()
+    source = CompilerSource(modules)
+    frames.update({0: 8})
+    times += [5.0] * 8
+    (before,) = source.sample(1.0)
+    frames.clear()
+    frames.update({0: 2})
+    times += [5.0] * 2
+    (after,) = source.sample(2.0)
+    assert (before.compilations, before.recompilations, before.recompile_s) == (8, 7, 35.0)
+    assert (after.compilations, after.recompilations, after.seconds) == (10, 8, 50.0)
+    assert after.recompile_s == 40.0
+    frames.update({0: 1})
+    times.append(5.0)
+    assert source.sample(3.0)[0].recompilations == 9
+
+
 def test_one_of_the_two_is_missing() -> None:
     modules, frames, times = dynamo()
     frames.update({0: 3})

@@ -240,6 +240,15 @@ def test_what_saves_is_not_asked_back(costs, limits):
         assert best_workers(costs, limits).workers <= fewer
 
 
+def test_the_loop_alone_and_one_worker_do_not_show_a_shared_store():
+    """What differs between them, a cold cache say, is none of more workers."""
+    costs = loader(current=1, work_s=0.01, service_s=0.04, cpu_s=0.01, step_time_s=0.041)
+    alone = advise(costs, ROOMY)
+    for service_s in (0.055, 0.03):
+        before = OperatingPoint(workers=0, service_s=service_s, cpu_s=0.01, step_time_s=0.065)
+        assert advise(costs, ROOMY, previous=before).recommended == alone.recommended > 1
+
+
 def test_service_that_grew_by_computing_is_no_shared_store():
     first = OperatingPoint(workers=1, service_s=0.020, cpu_s=0.019, step_time_s=0.021)
     costs = loader(current=2, service_s=0.030, cpu_s=0.028, step_time_s=0.0155)

@@ -115,3 +115,18 @@ def test_the_patch_keeps_what_was_kept_and_leaves_out_what_was_taken_back():
         _trial("prefetch_factor", 2, 8, "unsettled"),
     ]
     assert patch(verdict, LOADER, kept) == "torch.set_num_threads(2)\nDataLoader(..., num_workers=4)"
+
+
+def test_of_what_was_tried_the_last_that_was_kept_counts():
+    """Twice more workers; persistent ones that were kept, and taken back because the dataset changes."""
+
+    def tried(setting, before, value, outcome):
+        return WorkerTrial(
+            time_s=0.0, setting=setting, before=before, workers=value, predicted_gain_pct=None, outcome=outcome
+        )
+
+    more = [tried("num_workers", 2, 4, "kept"), tried("num_workers", 4, 8, "kept")]
+    assert patch(_verdict(advice=_workers(8, 8)), LOADER, more) == "DataLoader(..., num_workers=8)"
+    persistent = [tried("persistent_workers", False, True, outcome) for outcome in ("kept", "reverted")]
+    assert patch(_verdict(advice=_workers(2, 2)), LOADER, persistent) is None
+    assert patch(_verdict(advice=_workers(2, 2)), LOADER, persistent[:1]) == "DataLoader(..., persistent_workers=True)"

@@ -57,6 +57,17 @@ class Budget:
         affinity = float(self.host_cpus if self.affinity_cpus is None else self.affinity_cpus)
         return affinity if self.quota_cpus is None else min(affinity, self.quota_cpus)
 
+    def in_the_way(self, others_cpus: float) -> float:
+        """Return how many of the CPUs that others keep busy the job could use itself.
+
+        A quota leaves CPUs of the mask to others: what they keep busy of those takes nothing from the job.
+
+        Args:
+            others_cpus: That processes outside the job keep busy on the CPUs of the mask.
+        """
+        affinity = float(self.host_cpus if self.affinity_cpus is None else self.affinity_cpus)
+        return max(0.0, others_cpus - (affinity - self.usable_cpus))
+
     @property
     def cpus_per_rank(self) -> float:
         """An equal share of the budget for one rank."""

@@ -14,12 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from ..ranks.job import RankView, assemble, facts_of
+from ..ranks.code import calls_of, places_of
+from ..ranks.job import RankView, assemble, facts_of, supply_of
 from ..ranks.posts import joined, view_of_steps
 from ..ranks.steps import lives_on
 from ..recording import Header, Reader, ranks
 from ..recording.pending import is_written
-from ..records import Arrivals, Event, StepRecord
+from ..records import Arrivals, DdpTimes, Event, StepRecord
 from ..records.diagnosis import Verdict
 from ..records.steps import END
 from ..rules.evaluation import diagnose
@@ -74,6 +75,7 @@ class FollowedRank:
         self._reader = Reader(folder, rank)
         self._recorded: Verdict | None = None
         self._arrivals: deque[Arrivals] = deque(maxlen=4)
+        self._ddp: deque[DdpTimes] = deque(maxlen=256)
         self._new: deque[StepRecord] = deque(maxlen=MERGED_STEPS)
         self._view: RankView | None = None
 
@@ -98,6 +100,8 @@ class FollowedRank:
                     self._new.append(record)
                 elif isinstance(record, Arrivals):
                     self._arrivals.append(record)
+                elif isinstance(record, DdpTimes):
+                    self._ddp.append(record)
                 elif isinstance(record, Event) and record.name == END:
                     self.ended = record.detail or END
         except WRONG_VALUES as exc:
@@ -128,19 +132,24 @@ class FollowedRank:
         if self.header is None or ledger is None:
             return None
         gpus = [sample for samples in self.window.gpu.samples.values() for sample in samples.items[-32:]]
+        loader, looks = self.window.loader.info, self.window.code.looks
+        supply = supply_of(self.window.workers.batches.items[-64:], loader)
         new = view_of_steps(
             self.header,
             ledger,
             verdict,
             list(self._new)[-most:],
-            facts=facts_of(self.window.host.samples.items[-64:], gpus),
+            facts=facts_of(self.window.host.samples.items[-64:], gpus) | supply | calls_of(looks),
+            places=places_of(looks),
             arrivals=tuple(self._arrivals),
-            live_on=lives_on(self.window.loader.info),
+            ddp=tuple(self._ddp),
+            live_on=lives_on(loader),
             ended=self.ended,
         )
         self._view = joined(self._view, new, most)
         self._new.clear()
         self._arrivals.clear()
+        self._ddp.clear()
         return self._view
 
     def report(self, verdict: Verdict | None) -> Report | None:

@@ -76,7 +76,8 @@ class ShmNearLimit:
         held = (
             ""
             if need is None or not batch
-            else (f"; {info.num_workers} workers times {prefetch} batches of {_size(batch)} can take {_size(need)}")
+            else f"; {_workers(info.num_workers)} times {prefetch} batches of {_size(batch)} and one in use"
+            f"{f', on each of {ranks} ranks,' if ranks > 1 else ''} can take {_size(need)}"
         )
         wanted = _gigabytes(2 * max(size - least, size - most + (need or 0)))
         return Diagnosis(
@@ -115,6 +116,10 @@ class ShmNearLimit:
                 ),
             ),
         )
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker{'s' * (count != 1)}"
 
 
 def _size(size: float) -> str:

@@ -35,7 +35,11 @@ class CompilerSource:
     def __init__(self, modules: Mapping[str, Any] | None = None) -> None:
         self._modules = sys.modules if modules is None else modules
         self._base = self._read()
-        """What had been compiled before the run began."""
+        """What had been compiled before the run began, or before frames were counted anew."""
+        self._newest: dict[Any, int] = dict(self._base.by_frame or {})
+        """Compilations of each piece of code when they were read last."""
+        self._before, self._again_before = 0, 0
+        """Compilations of the run, and those of them that were not the first, before they were counted anew."""
         self._last: CompilerSample | None = None
 
     def sample(self, time_s: float) -> Sequence[CompilerSample]:
@@ -44,17 +48,22 @@ class CompilerSource:
         Args:
             time_s: Unix time of this poll.
         """
-        now, base = self._read(), self._base
+        now = self._read()
         if now.by_frame is None and now.times is None:
             return ()
-        if _is_reset(now, base):  # by torch.compiler.reset(): what was counted until now is in the last sample
-            base = self._base = _Counters({}, [])
+        # torch.compiler.reset() begins to count frames anew, and leaves the times: what was counted before stays.
+        if now.by_frame is not None and any(now.by_frame.get(at, 0) < n for at, n in self._newest.items()):
+            self._before, self._again_before = self._count(self._newest)
+            self._base = self._base._replace(by_frame={})
+        if now.times is not None and len(now.times) < len(self._base.times or ()):
+            self._base = self._base._replace(times=[])
+        self._newest = now.by_frame or {}
+        base = self._base
         times = None if now.times is None else now.times[len(base.times or ()) :]
-        counts = None if now.by_frame is None else _since(now.by_frame, base.by_frame or {})
-        again = None if counts is None else sum(new if known else new - 1 for known, new in counts if new)
+        counted, again = (None, None) if now.by_frame is None else self._count(now.by_frame)
         found = CompilerSample(
             time_s=time_s,
-            compilations=len(times or ()) if counts is None else sum(new for _, new in counts),
+            compilations=len(times or ()) if counted is None else counted,
             recompilations=again,
             seconds=None if times is None else sum(times),
             recompile_s=None if times is None or again is None else sum(sorted(times)[:again]),
@@ -64,6 +73,12 @@ class CompilerSource:
             return ()
         self._last = found
         return (found,)
+
+    def _count(self, by_frame: Mapping[Any, int]) -> tuple[int, int]:
+        """Return how often something was compiled in the run, and how often again."""
+        counts = _since(by_frame, self._base.by_frame or {})
+        again = sum(new if known else new - 1 for known, new in counts if new)
+        return self._before + sum(new for _, new in counts), self._again_before + again
 
     def close(self) -> None:
         """Nothing is held."""
@@ -77,11 +92,6 @@ class CompilerSource:
             name = next((key for key in list(metrics) if str(key).endswith("compile_inner")), None)
             times = [] if name is None else list(metrics[name])[:MOST_TIMES]
         return _Counters(dict(frames) if isinstance(frames, dict) else None, times)
-
-
-def _is_reset(now: _Counters, base: _Counters) -> bool:
-    fewer = len(now.times or ()) < len(base.times or ())
-    return fewer or any((now.by_frame or {}).get(frame, 0) < count for frame, count in (base.by_frame or {}).items())
 
 
 def _since(now: Mapping[Any, int], base: Mapping[Any, int]) -> list[tuple[bool, int]]:

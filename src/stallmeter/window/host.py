@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping
 
+from ..machine.budget import Budget
 from ..records import GarbagePauses, HostSample, MemorySample
 from ..records.stats import Reservoir
 from . import network
@@ -73,15 +74,16 @@ class HostSignals:
 
     @property
     def others_cpus(self) -> float | None:
-        """CPUs that processes outside the job keep busy on its CPUs; None where other ranks may be among them."""
+        """CPUs that processes outside the job keep busy and it could use; None where other ranks may be among them."""
         budget = self._facts.budget
         shared = budget is not None and budget.ranks_on_node > 1 and not budget.bound_per_rank
-        return self.median(lambda s: None if shared and s.ranks_cpus is None else s.others_cpus)
+        others = self.median(lambda s: None if shared and s.ranks_cpus is None else s.others_cpus)
+        return others if others is None or budget is None else budget.in_the_way(others)
 
     @property
     def cpu_busy_pct(self) -> float | None:
         """Share of the usable CPUs that this rank, other ranks and others keep busy, median over the run."""
-        return self.median(_cpu_busy_pct)
+        return self.median(lambda s: _cpu_busy_pct(s, self._facts.budget))
 
     @property
     def cpu_throttled_pct(self) -> float | None:
@@ -101,8 +103,9 @@ class HostSignals:
         return self.memo("links", lambda: network.links(self.samples.items)) or None
 
 
-def _cpu_busy_pct(sample: HostSample) -> float | None:
+def _cpu_busy_pct(sample: HostSample, budget: Budget | None) -> float | None:
     if sample.job_cpus is None or sample.others_cpus is None or not sample.usable_cpus:
         return None
-    busy = sample.job_cpus + (sample.ranks_cpus or 0.0) + sample.others_cpus
+    others = sample.others_cpus if budget is None else budget.in_the_way(sample.others_cpus)
+    busy = sample.job_cpus + (sample.ranks_cpus or 0.0) + others
     return min(100.0, 100.0 * busy / sample.usable_cpus)

@@ -64,10 +64,16 @@ class LoopCpuSignals:
         return 0.0 if taken <= 0.0 else waits_pct * (1.0 - chance_of_at_least(max(1, round(usable)), rest) / taken)
 
 
+SURELY = 100.0
+"""Beyond twice the count and so many the chance of fewer is below 1e-10, and the terms of the sum become too small."""
+
+
 def chance_of_at_least(count: int, mean: float) -> float:
     """Return the chance that a Poisson number of this mean is ``count`` or more."""
     if mean <= 0.0:
         return 0.0
+    if mean > 2.0 * count + SURELY:
+        return 1.0
     # From the k-th term on, so that a small chance is no difference of two numbers near 1.
     term = math.exp(count * math.log(mean) - mean - math.lgamma(count + 1))
     total, k = 0.0, count

@@ -157,7 +157,8 @@ def _learn_from(previous: OperatingPoint | None, costs: LoaderCosts, limits: Lim
     When it did, the store was busy all the time with the more numerous workers, and one batch took their service time
     divided by their number of it.
     """
-    if previous is None or previous.workers == costs.current:
+    # The loop alone, and a single worker, ask a store as often: what differs between them is none of more workers.
+    if previous is None or max(1, previous.workers) == max(1, costs.current):
         return costs, limits
     here = (max(1, costs.current), costs.service_s, costs.cpu_s)
     there = (max(1, previous.workers), previous.service_s, previous.cpu_s)
@@ -217,7 +218,8 @@ def _why(costs: LoaderCosts, limits: Limits, workers: int, limited_by: str) -> s
         each = (limits.worker_bytes or DEFAULT_WORKER_BYTES) / (1 << 20)
         return f"no more workers of {each:.0f} MiB fit: a worker takes {batch} for a batch, a step {step}"
     if limited_by == "workers" and limits.shards is not None and workers >= limits.shards:
-        return f"a worker takes {batch} for a batch, and the dataset has {limits.shards} shards: one worker each"
+        shards = "a single shard" if limits.shards == 1 else f"{limits.shards} shards: one worker each"
+        return f"a worker takes {batch} for a batch, and the dataset has {shards}"
     if workers == 0:
         return f"a step takes {_ms(costs.work_s)} and making its batch in the loop {batch}"
     return f"a worker takes {batch} for a batch, and the step itself takes {step}"

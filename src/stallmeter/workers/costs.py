@@ -258,7 +258,7 @@ def limits_from(
     ranks = 1 if budget is None else budget.ranks_on_node
     return Limits(
         available_cpus=cpus,
-        neighbour_cpus=others or 0.0,
+        neighbour_cpus=(others or 0.0) if budget is None else budget.in_the_way(others or 0.0),
         worker_bytes=_worker_bytes(memory),
         unique_bytes=max((m.uss_bytes // m.workers for m in memory if m.uss_bytes and m.workers), default=None),
         free_bytes=None if last is None else _part(_free_bytes(last), ranks),

@@ -33,11 +33,15 @@ def patch(verdict: Verdict, loader: LoaderInfo | None, trials: Sequence[WorkerTr
             values[PREFETCH] = advice.prefetch_factor
         if not advice.current:  # workers that start again each epoch would take a part of the gain
             values[PERSISTENT] = True
+    kept: dict[str, Value] = {}
     for tried in trials:
         if tried.outcome == "kept":
-            values.setdefault(tried.setting, tried.workers)
-        elif tried.outcome == "reverted" and values.get(tried.setting) == tried.workers:
-            del values[tried.setting]
+            kept[tried.setting] = tried.workers
+        elif tried.outcome == "reverted":
+            for known in (values, kept):
+                if known.get(tried.setting) == tried.workers:
+                    del known[tried.setting]
+    values = kept | values
     if values.get(NUM_WORKERS) == 0:  # torch takes these with workers only
         values.pop(PERSISTENT, None)
         values.pop(PREFETCH, None)

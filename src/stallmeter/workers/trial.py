@@ -243,7 +243,17 @@ class WorkerTrials:
             self._persistent = bool(taken.workers)
         self._previous, self._present = self._present, StepTimes(persistent=self._persistent)
         if taken.revert:
-            return ended
+            # What was kept once may be taken back for another reason than its speed.
+            return ended or (
+                WorkerTrial(
+                    time_s=time_s,
+                    setting=taken.setting,
+                    before=taken.workers,
+                    workers=taken.before,
+                    predicted_gain_pct=None,
+                    outcome="reverted",
+                ),
+            )
         self.trial = WorkerTrial(
             time_s=time_s,
             setting=taken.setting,
