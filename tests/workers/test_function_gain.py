@@ -108,6 +108,18 @@ def test_of_cheaper_batches_the_place_comes_first_where_it_is_most_of_them():
         assert found.advice[place].fix.do.startswith("Make Rotate.__call__ cheaper"), (rule, usual)
 
 
+def test_a_librarys_function_is_not_to_be_made_cheaper_and_comes_second():
+    """As where a dataset and its transforms are a library's: what it calls may be called less."""
+    window = _window()
+    look = window.code.at("workers")
+    assert look is not None
+    spot = replace(look.spots[0], function="ImageFolder.__getitem__", own=False, calls=("PIL.Image.resize",))
+    window.append(replace(look, spots=(spot,)))
+    found = with_gain(located(_found("prep-stall", 1.0), window), window)
+    assert found.advice[0].text == "Do this."
+    assert found.advice[1].fix.do == "Call PIL.Image.resize less, or on less: ImageFolder.__getitem__ does."
+
+
 def test_a_fix_may_leave_two_fifths_of_a_function():
     found = gain_without_function(_window(), 0.8, 0.8)
     assert found is not None

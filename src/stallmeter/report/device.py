@@ -112,7 +112,9 @@ def _profile(profile: DeepProfile) -> str:
     most = ", ".join(f"{name} {wording.seconds(seconds)}" for name, seconds in spent)
     where = "on the device" if on_device else "on the host"
     kept = f"; {profile.trace}" if profile.trace else ""
+    slowed = "" if profile.slowdown_s is None else f" and slowed these steps by {wording.seconds(profile.slowdown_s)}"
+    steps = f"{profile.steps} step{'s' * (profile.steps != 1)}"
     return (
-        f"{profile.steps} steps because of {profile.cause}, most time {where}: {most}{kept}; it held the training for "
-        f"{wording.seconds(profile.held_s)} and slowed these steps by {wording.seconds(profile.slowdown_s)}"
+        f"{steps} because of {profile.cause}, most time {where}: {most}{kept}; it held the training for "
+        f"{wording.seconds(profile.held_s)}{slowed}"
     )

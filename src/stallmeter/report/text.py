@@ -196,7 +196,7 @@ def _title(report: Report) -> str:
         rank = f"rank {header.rank} of {header.world_size}" if report.job is None else f"{header.world_size} ranks"
         parts += [rank] if header.world_size > 1 else []
         parts += _when(header.started_s)
-    parts += [f"{report.steps:,} steps in {wording.seconds(report.wall_s)}"]
+    parts += [f"{report.steps:,} step{'s' * (report.steps != 1)} in {wording.seconds(report.wall_s)}"]
     return " · ".join(parts)
 
 

@@ -72,8 +72,8 @@ class HostSync:
             rule=self.id,
             severity=Severity.WARNING,
             title=self.title,
-            summary=f"Each step waited for the device {rate:.0f} times, most often at {places[0]}, and the GPU idled "
-            f"{idle:.0f} % of the training time inside the steps.",
+            summary=f"Each step waited for the device {'once' if round(rate) == 1 else f'{rate:.0f} times'}, most "
+            f"often at {places[0]}, and the GPU idled {idle:.0f} % of the training time inside the steps.",
             time_lost_s=lost,
             share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=0.7,

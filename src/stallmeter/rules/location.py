@@ -105,13 +105,17 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
     if found is None or found.gain_pct < WORTH_PCT:
         return diagnosis
     advice = Advice.of(
-        f"Make {place.function} cheaper ({place.file}:{place.line}).",
+        f"Make {place.function} cheaper ({place.file}:{place.line})."
+        if spot.own or place.call is None
+        else f"Call {place.call} less, or on less: {place.function} does.",
         expect=_expected(found),
         limit="Predicted as if it took no time at all.",
         gain_pct=found.gain_pct,
         interval_pct=found.interval_pct,
     )
-    return _with_advice(diagnosis, advice, MOST if diagnosis.rule == SAME else NEARLY)
+    # Nobody can make a library's function cheaper, but may call it less: what else helps is said first.
+    enough = math.inf if not spot.own else MOST if diagnosis.rule == SAME else NEARLY
+    return _with_advice(diagnosis, advice, enough)
 
 
 def _with_advice(diagnosis: Diagnosis, advice: Advice, enough: float) -> Diagnosis:

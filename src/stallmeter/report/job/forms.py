@@ -54,7 +54,9 @@ def remarks(job: JobReport, most: int = MOST_ROWS) -> Iterator[str]:
     if job.why_not:
         yield f"Who waits for whom was not judged: {job.why_not}."
     if len(job.rows) > most:
-        yield f"{len(job.rows) - most} more ranks are not listed, those that were waited for the least."
+        left = len(job.rows) - most
+        who = "1 more rank is not listed, that" if left == 1 else f"{left} more ranks are not listed, those"
+        yield f"{who} that {'was' if left == 1 else 'were'} waited for the least."
 
 
 def rank_table(job: JobReport, most: int = MOST_ROWS) -> Table:

@@ -193,7 +193,7 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     header, loader = report.header, report.loader
     yield "end", f"{report.how_it_ended}."
     recorded = "" if report.recorded_steps == report.steps else f", {report.recorded_steps:,} of them in full"
-    yield "steps", f"{report.steps:,}{recorded}, in {report.epochs:,} epochs"
+    yield "steps", f"{report.steps:,}{recorded}, in {report.epochs:,} epoch{'s' * (report.epochs != 1)}"
     if report.samples is not None:
         yield "samples", f"{report.samples:,}"
     if report.lost_steps:

@@ -121,6 +121,7 @@ def _template() -> Any:
         percent=wording.percent,
         number=wording.significant,
         predicted=wording.predicted,
+        promised=wording.promised,
         trial=wording.trial,
         fix_lines=wording.fix_lines,
         text=wording.one_line,
