@@ -117,7 +117,7 @@ def test_a_librarys_function_is_not_to_be_made_cheaper_and_comes_second():
     window.append(replace(look, spots=(spot,)))
     found = with_gain(located(_found("prep-stall", 1.0), window), window)
     assert found.advice[0].text == "Do this."
-    assert found.advice[1].fix.do == "Call PIL.Image.resize less, or on less: ImageFolder.__getitem__ does."
+    assert found.advice[1].fix.do == "Call PIL.Image.resize less, or on less data."
 
 
 def test_a_fix_may_leave_two_fifths_of_a_function():

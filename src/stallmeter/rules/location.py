@@ -107,7 +107,7 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
     advice = Advice.of(
         f"Make {place.function} cheaper ({place.file}:{place.line})."
         if spot.own or place.call is None
-        else f"Call {place.call} less, or on less: {place.function} does.",
+        else f"Call {place.call} less, or on less data.",
         expect=_expected(found),
         limit="Predicted as if it took no time at all.",
         gain_pct=found.gain_pct,
