@@ -27,6 +27,8 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         ("AccountName=a;AccountKey=x/y==;EndpointSuffix=e", "AccountName=a;AccountKey=***;EndpointSuffix=e"),
         ('{"password": "hunter22", "user": "me"}', '{"password": ***, "user": "me"}'),
         ("Authorization: Basic dXNlcjpwYXNz refused", "Authorization: Basic *** refused"),
+        ('{"a":"http://u:p@h/1","b":"http://v:q@g/2"}', '{"a":"http://h/1","b":"http://g/2"}'),
+        ("mysql://u:p@h/1,mysql://v:q@g/2", "mysql://h/1,mysql://g/2"),
         ("a basic understanding; design=big", "a basic understanding; design=big"),
         ("http://host/x?user=me&password=pw&n=1", "http://host/x?user=me&password=***&n=1"),
         ("GET /artifacts?token=abc.def HTTP/1.1", "GET /artifacts?token=*** HTTP/1.1"),

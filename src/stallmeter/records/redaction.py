@@ -26,7 +26,8 @@ SHORTEST_VALUE = 8
 SHORTEST_PASSWORD = 3
 """The same for the password of a known address, in messages about that address only."""
 
-_URL = re.compile(r"(\b[a-zA-Z][\w+.-]*:)?//(\S*)")
+_SLASHES = re.compile(r"(\b[a-zA-Z][\w+.-]*:)?//")
+_WORD = re.compile(r"\S*")
 _NAMES = r"(?:password|passwd|token|secret|api_?key|access_?key|account_?key|signature|\bsig)"
 _KEY_VALUE = re.compile(rf"(?i)({_NAMES}=)(?!\*\*\*)(?:'[^']*'|\"[^\"]*\"|[^&;\s'\"]+)")
 _QUOTED = re.compile(rf"(?i)(([\"']){_NAMES}\2\s*:\s*)(?:'[^']*'|\"[^\"]*\")")
@@ -55,19 +56,23 @@ def redact(text: str, address: str = "") -> str:
         value = os.environ.get(name, "")
         if len(value) >= SHORTEST_VALUE and value in text:
             text = text.replace(value, HIDDEN)
-    text = _KEY_VALUE.sub(rf"\1{HIDDEN}", _URL.sub(_without_user, text))
+    text = _KEY_VALUE.sub(rf"\1{HIDDEN}", _without_users(text))
     return _HEADER.sub(rf"\1{HIDDEN}", _QUOTED.sub(rf"\1{HIDDEN}", text))
 
 
 def without_secrets(url: str) -> str:
     """Return a URL without user, password and query."""
-    return _URL.sub(_without_user, url).partition("?")[0]
+    return _without_users(url).partition("?")[0]
 
 
-def _without_user(found: re.Match[str]) -> str:
-    scheme, rest = found.group(1) or "", found.group(2)
-    user = _user_of(scheme, rest)
-    return f"{scheme}//{rest[len(user) + 1 :] if user or rest.startswith('@') else rest}"
+def _without_users(text: str) -> str:
+    """Return a text without user and password of each URL; the last one first, for several may stand in one word."""
+    for found in reversed(list(_SLASHES.finditer(text))):
+        rest = _WORD.match(text, found.end())
+        user = _user_of(found.group(1) or "", rest.group() if rest else "")
+        if user or text.startswith("@", found.end()):
+            text = text[: found.end()] + text[found.end() + len(user) + 1 :]
+    return text
 
 
 def with_gaps(url: str) -> str:

@@ -55,8 +55,12 @@ def remarks(job: JobReport, most: int = MOST_ROWS) -> Iterator[str]:
         yield f"Who waits for whom was not judged: {job.why_not}."
     if len(job.rows) > most:
         left = len(job.rows) - most
-        who = "1 more rank is not listed, that" if left == 1 else f"{left} more ranks are not listed, those"
-        yield f"{who} that {'was' if left == 1 else 'were'} waited for the least."
+        who = (
+            "1 more rank is not listed, which was"
+            if left == 1
+            else f"{left} more ranks are not listed, those that were"
+        )
+        yield f"{who} waited for the least."
 
 
 def rank_table(job: JobReport, most: int = MOST_ROWS) -> Table:
