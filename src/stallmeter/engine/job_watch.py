@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Protocol
 
 from ..errors import RecordingError
-from ..ranks.code import calls_of, places_of
-from ..ranks.job import Job, RankView, assemble, facts_of, is_running, read_newest, supply_of
+from ..ranks.code import places_of
+from ..ranks.job import Job, RankView, assemble, facts_of_a_rank, is_running, read_newest
 from ..ranks.posts import MOST_DDP, MOST_READINGS, PERIOD_S, PostPace, decode_post, encode_post, joined, view_of_steps
 from ..ranks.run_folder import Channel, Channels
 from ..ranks.steps import lives_on
@@ -272,9 +272,10 @@ class JobWatch:
         return {address: connect() for address, connect in self._channels(topic).items()}
 
     def _facts(self) -> dict[str, float]:
-        gpus = [sample for samples in self._window.gpu.samples.values() for sample in samples.items[-32:]]
-        supply = supply_of(self._window.workers.batches.items[-64:], self._window.loader.info)
-        return facts_of(self._window.host.samples.items[-64:], gpus) | supply | calls_of(self._window.code.looks)
+        window = self._window
+        gpus = [sample for samples in window.gpu.samples.values() for sample in samples.items[-32:]]
+        hosts, batches = window.host.samples.items[-64:], window.workers.batches.items[-64:]
+        return facts_of_a_rank(hosts, gpus, batches, window.loader.info, window.code.looks)
 
     # -- rank 0 --------------------------------------------------------------------------------------------------------
 

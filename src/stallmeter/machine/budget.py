@@ -52,10 +52,13 @@ class Budget:
     """1 or 2: where the CPU controller is (the memory controller's when there is none). None without cgroups."""
 
     @property
+    def _mask_cpus(self) -> float:
+        return float(self.host_cpus if self.affinity_cpus is None else self.affinity_cpus)
+
+    @property
     def usable_cpus(self) -> float:
         """CPUs that this process's job may keep busy: the least of affinity and quota."""
-        affinity = float(self.host_cpus if self.affinity_cpus is None else self.affinity_cpus)
-        return affinity if self.quota_cpus is None else min(affinity, self.quota_cpus)
+        return self._mask_cpus if self.quota_cpus is None else min(self._mask_cpus, self.quota_cpus)
 
     def in_the_way(self, others_cpus: float) -> float:
         """Return how many of the CPUs that others keep busy the job could use itself.
@@ -65,15 +68,12 @@ class Budget:
         Args:
             others_cpus: That processes outside the job keep busy on the CPUs of the mask.
         """
-        affinity = float(self.host_cpus if self.affinity_cpus is None else self.affinity_cpus)
-        return max(0.0, others_cpus - (affinity - self.usable_cpus))
+        return max(0.0, others_cpus - (self._mask_cpus - self.usable_cpus))
 
     @property
     def cpus_per_rank(self) -> float:
         """An equal share of the budget for one rank."""
-        affinity = float(self.host_cpus if self.affinity_cpus is None else self.affinity_cpus)
-        if not self.bound_per_rank:
-            affinity /= self.ranks_on_node
+        affinity = self._mask_cpus if self.bound_per_rank else self._mask_cpus / self.ranks_on_node
         return affinity if self.quota_cpus is None else min(affinity, self.quota_cpus / self.ranks_on_node)
 
 

@@ -394,9 +394,13 @@ def view_of(columns: Columns, verdict: Verdict | None = None) -> RankView:
         ledger=ledger if isinstance(ledger, LedgerRecord) else None,
         verdict=verdict or (recorded if isinstance(recorded, Verdict) else None),
         loader=loader if isinstance(loader, LoaderInfo) else None,
-        facts=facts_of(columns.some.get("host", ()), columns.some.get("gpu", ()))
-        | supply_of(columns.some.get("batch", ()), loader)
-        | calls_of(columns.some.get("look", ())),
+        facts=facts_of_a_rank(
+            columns.some.get("host", ()),
+            columns.some.get("gpu", ()),
+            columns.some.get("batch", ()),
+            loader,
+            columns.some.get("look", ()),
+        ),
         places=places_of(columns.some.get("look", ())),
         ended=ends[-1] if ends else None,
         arrivals=[a for a in columns.some.get("arrivals", ()) if isinstance(a, Arrivals)],
@@ -420,6 +424,21 @@ def supply_of(batches: Iterable[object], loader: object) -> dict[str, float]:
         return {}
     each_s = statistics.fmean(batch.service_s for batch in made) * (loader.batches_per_step or 1.0)
     return {SUPPLY: each_s / loader.num_workers}
+
+
+def facts_of_a_rank(
+    host: Iterable[object], gpu: Iterable[object], batches: Iterable[object], loader: object, looks: Iterable[object]
+) -> dict[str, float]:
+    """Return what tells one rank from another: its machine, what its loader supplies, and its own collectives.
+
+    Args:
+        host: Samples, some of them.
+        gpu: The same.
+        batches: Of its workers, some of them.
+        loader: How it is set up.
+        looks: Into its code.
+    """
+    return facts_of(host, gpu) | supply_of(batches, loader) | calls_of(looks)
 
 
 def facts_of(host: Iterable[object], gpu: Iterable[object]) -> dict[str, float]:

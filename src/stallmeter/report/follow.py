@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from ..ranks.code import calls_of, places_of
-from ..ranks.job import RankView, assemble, facts_of, supply_of
-from ..ranks.posts import joined, view_of_steps
+from ..ranks.code import places_of
+from ..ranks.job import RankView, assemble, facts_of_a_rank
+from ..ranks.posts import MOST_DDP, joined, view_of_steps
 from ..ranks.steps import lives_on
 from ..recording import Header, Reader, ranks
 from ..recording.pending import is_written
@@ -75,7 +75,7 @@ class FollowedRank:
         self._reader = Reader(folder, rank)
         self._recorded: Verdict | None = None
         self._arrivals: deque[Arrivals] = deque(maxlen=4)
-        self._ddp: deque[DdpTimes] = deque(maxlen=256)
+        self._ddp: deque[DdpTimes] = deque(maxlen=MOST_DDP)
         self._new: deque[StepRecord] = deque(maxlen=MERGED_STEPS)
         self._view: RankView | None = None
 
@@ -133,13 +133,13 @@ class FollowedRank:
             return None
         gpus = [sample for samples in self.window.gpu.samples.values() for sample in samples.items[-32:]]
         loader, looks = self.window.loader.info, self.window.code.looks
-        supply = supply_of(self.window.workers.batches.items[-64:], loader)
+        hosts, batches = self.window.host.samples.items[-64:], self.window.workers.batches.items[-64:]
         new = view_of_steps(
             self.header,
             ledger,
             verdict,
             list(self._new)[-most:],
-            facts=facts_of(self.window.host.samples.items[-64:], gpus) | supply | calls_of(looks),
+            facts=facts_of_a_rank(hosts, gpus, batches, loader, looks),
             places=places_of(looks),
             arrivals=tuple(self._arrivals),
             ddp=tuple(self._ddp),

@@ -27,7 +27,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
-from ..workers.gains import CHEAPER, gain_without
+from ..workers.gains import FIX_SAVES, gain_without
 from .rule import threshold
 
 _OWN = "StallMonitor"
@@ -63,7 +63,7 @@ class SlowCallback:
             return None
         top = ", ".join(f"{n} {s:.1f} s" for s, n in ranked[:3]) or "none of them named"
         source = "XProf reports debug printing from 5 %" if alone else "our choice: twice the share of a single one"
-        gain = gain_without(window, lost_s, least=CHEAPER[0], most=CHEAPER[1])
+        gain = gain_without(window, lost_s, least=FIX_SAVES[0], most=FIX_SAVES[1])
         bar = "ProgressBar" in name and alone
         return Diagnosis(
             rule=self.id,

@@ -24,7 +24,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
-from ..workers.gains import CHEAPER, gain_without
+from ..workers.gains import FIX_SAVES, gain_without
 from .frameworks import Setting, said
 from .rule import threshold
 
@@ -51,7 +51,7 @@ class SlowLogging:
             return None
         ranked = sorted(((s, name) for name, s in named.items()), reverse=True)
         name = ranked[0][1] if ranked else None
-        gain = gain_without(window, lost_s, least=CHEAPER[0], most=CHEAPER[1])
+        gain = gain_without(window, lost_s, least=FIX_SAVES[0], most=FIX_SAVES[1])
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,

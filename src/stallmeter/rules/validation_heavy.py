@@ -27,7 +27,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
-from ..workers.gains import CHEAPER, gain_without
+from ..workers.gains import FIX_SAVES, gain_without
 from .frameworks import Setting, said
 from .rule import threshold
 
@@ -59,7 +59,7 @@ class ValidationHeavy:
         if lost_s < self.min_lost_s:
             return None
         # Between less of it, and none at all.
-        gain = gain_without(window, lost_s, least=CHEAPER[0], most=spent_s / (lost_s or spent_s), in_steps=False)
+        gain = gain_without(window, lost_s, least=FIX_SAVES[0], most=spent_s / (lost_s or spent_s), in_steps=False)
         parts = window.spent.validation_parts_s or {}
         start_s, wait_s = parts.get("start", 0.0), parts.get("wait", 0.0)
         loads = start_s + wait_s >= self.loader_pct / 100.0 * spent_s

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ..window import Window
 from .costs import BatchShape, default_handover_s
 from .forecast import forecast, loop_waits, operation
-from .gains import CHEAPER
+from .gains import FIX_SAVES
 from .model import Limits, LoaderCosts, predict_step_time_s
 from .whatif import WAITS, eased, like_a_worker
 
@@ -73,7 +73,7 @@ def gain_without_function(
     gain, least, most = gain_pct(0.0), gain_pct(-SHARE_ERROR), gain_pct(SHARE_ERROR)
     if gain is None:
         return None
-    saved = CHEAPER[0] * gain / (100.0 + gain)
+    saved = FIX_SAVES[0] * gain / (100.0 + gain)
     of_a_part = outlook.of_run(100.0 * saved / (1.0 - saved)) or 0.0
     around = [outlook.interval_pct(one, eased=True) for one in (least, gain, most)]
     known_around = [one for one in around if one is not None] + [(of_a_part, of_a_part)]

@@ -32,7 +32,7 @@ UNSEEN_LOADER = 0.5
 UNUSED = 1.5
 """Batches made for each that is used from which on some of them are dropped, and not only made ahead; our choice."""
 
-CHEAPER = (0.6, 1.15)
+FIX_SAVES = (0.6, 1.15)
 """Least and most of the seconds of a function that are saved, in 8 of 10 fixes, where it is made cheaper or runs less
 often: 46 programs whose authors knew no rule, docs/explain/accuracy.md. Few fixes leave nothing behind."""
 
@@ -91,7 +91,7 @@ def gain_by_looks(
         starts_workers: As of `gain_without`.
     """
     error = 1.28 / math.sqrt(max(1, samples))  # what a share of so many looks is known to, in 8 of 10 cases
-    least, most = CHEAPER
+    least, most = FIX_SAVES
     return gain_without(
         window,
         saved_s,
