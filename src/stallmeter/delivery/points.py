@@ -13,13 +13,18 @@ from ..records.interfaces import Point
 FIRST_STEPS = 200
 """Steps from the start of a run that trackers get one by one: there a slow start can be seen as it happened."""
 
-KEY_CHARACTERS = 230
-"""Longest key: MLflow takes 250 characters with the prefix that the tracker adds."""
+KEY_BYTES = 230
+"""Longest key in UTF-8: MLflow takes 250 characters with the prefix that the tracker adds, and in its store of files a
+part of the key is the name of a file, of 255 bytes at most."""
 
 HAS_POINTS = re.compile(rb'\["(?:window"|log"|step",1?\d?\d,)')
 """Matches the beginning of the lines that hold points; the others need not be decoded."""
 
-_NOT_IN_KEY = re.compile(r"[^A-Za-z0-9_./ -]+")
+_NOT_IN_KEY = re.compile(r"[^\w./ -]+")
+"""Letters and digits of every script stay: MLflow's own pattern is the same."""
+
+_IN_WORDS = str.maketrans({"@": "_at_", "%": "_pct_", "=": "_eq_", "<": "_lt_", ">": "_gt_", "+": "_plus_"})
+"""``recall@1`` and ``recall_1`` are two metrics."""
 
 
 def points_of(record: Record | Verdict) -> list[Point]:
@@ -81,6 +86,7 @@ def _finite(value: float, number: Callable[[float], float]) -> float | None:
 
 
 def _clean_key(key: str) -> str:
-    text = re.sub(r"\.{2,}", ".", _NOT_IN_KEY.sub("_", key))
+    text = re.sub(r"\.{2,}", ".", _NOT_IN_KEY.sub("_", key.translate(_IN_WORDS)))
     parts = (part.strip() for part in text.split("/"))
-    return "/".join(part for part in parts if part.strip("."))[:KEY_CHARACTERS].rstrip("/ ")
+    whole = "/".join(part for part in parts if part.strip("."))
+    return whole.encode()[:KEY_BYTES].decode(errors="ignore").rstrip("/ ")
