@@ -290,6 +290,21 @@ def test_wait_for_a_cpu_is_split_between_neighbours_and_own_processes() -> None:
     assert crowded(2, waited_s=0.01, others_cpus=1.0) == 0.0  # who knows how many CPUs there are
 
 
+def test_under_a_quota_neighbours_on_the_cpus_that_it_leaves_make_nobody_wait() -> None:
+    """Of 16 CPUs a quota gives 2: ten that others keep busy are not in the way, fifteen are."""
+    budget = Budget(host_cpus=16, affinity_cpus=16, quota_cpus=2.0)
+
+    def waits_s(others_cpus: float) -> float:
+        host = [HostSample(time_s=101.0, main_cpus=0.0, others_cpus=others_cpus, usable_cpus=2.0)]
+        made = batches(60, workers=2, run_queue_s=0.01, wall_s=0.03, cpu_s=0.02)
+        costs = costs_from(made, steps(50), current=2, host=host, budget=budget)
+        assert costs is not None
+        return costs.neighbour_wait_s
+
+    assert waits_s(10.0) == 0.0
+    assert waits_s(15.0) == pytest.approx(0.01)
+
+
 def test_neighbours_make_wait_at_most_while_they_run() -> None:
     assert crowded(1, waited_s=0.01, cpu_s=0.03, others_cpus=0.1, usable_cpus=4.0) == pytest.approx(0.004)
 

@@ -63,6 +63,7 @@ def model_of(window: Window, shape: BatchShape, device_s: float | None) -> Loade
     steps = [step for step in window.steps.steady if not step.epoch_start]
     since_s = steps[0].time_s if steps else math.inf
     host = [sample for sample in window.host.samples.items if sample.time_s >= since_s] or window.host.samples.items
+    budget = read_budget()
     try:
         costs = costs_from(
             window.workers.batches.items,
@@ -70,12 +71,13 @@ def model_of(window: Window, shape: BatchShape, device_s: float | None) -> Loade
             current=current,
             loader=window.loader.info,
             host=host,
+            budget=budget,
             batch=shape,
             device_s=device_s,
         )
         limits = limits_from(
             host,
-            budget=read_budget(),
+            budget=budget,
             memory=window.workers.memory.items,
             loader=window.loader.info,
             batch_bytes=shape.bytes,

@@ -138,6 +138,7 @@ def costs_from(
     current: int,
     loader: LoaderInfo | None = None,
     host: Sequence[HostSample] = (),
+    budget: Budget | None = None,
     batch: BatchShape | None = None,
     device_s: float | None = None,
     per_step: float = 1.0,
@@ -156,6 +157,7 @@ def costs_from(
         current: Workers at that time.
         loader: Whether the number may be changed, and whether batches come in order.
         host: Samples from the same time: CPU time of the loop, CPU use of neighbours.
+        budget: What the job may use: under a quota some neighbours are in nobody's way.
         batch: What a batch consists of, for defaults where its way from a worker was never measured.
         device_s: Device time of a step. A loop that only launches kernels looks faster than its device while it waits
             for data: then this binds.
@@ -205,7 +207,7 @@ def costs_from(
         default_handover_s=per_step * default_s,
         shared_memory_s=0.0 if current else sending_s,
         loop_cpu_s=max(0.0, loop_cpu_s),
-        neighbour_wait_s=_neighbour_wait_s(made, cpu_s, during, current),
+        neighbour_wait_s=_neighbour_wait_s(made, cpu_s, during, current, budget),
         start_once_s=once_s,
         start_each_s=each_s,
         step_time_s=step_time_s + (once_s + current * each_s if current else 0.0),
@@ -258,7 +260,7 @@ def limits_from(
     ranks = 1 if budget is None else budget.ranks_on_node
     return Limits(
         available_cpus=cpus,
-        neighbour_cpus=(others or 0.0) if budget is None else budget.in_the_way(others or 0.0),
+        neighbour_cpus=_in_the_way(host, budget),
         worker_bytes=_worker_bytes(memory),
         unique_bytes=max((m.uss_bytes // m.workers for m in memory if m.uss_bytes and m.workers), default=None),
         free_bytes=None if last is None else _part(_free_bytes(last), ranks),
@@ -393,14 +395,16 @@ def _handover(
     return None, min([default_s, statistics.median(ready)] if len(ready) >= MIN_STEPS else [default_s])
 
 
-def _neighbour_wait_s(batches: Sequence[WorkerBatch], cpu_s: float, host: Sequence[HostSample], current: int) -> float:
+def _neighbour_wait_s(
+    batches: Sequence[WorkerBatch], cpu_s: float, host: Sequence[HostSample], current: int, budget: Budget | None
+) -> float:
     """Return the wait for a CPU per batch that other jobs cause.
 
     The job's own processes make each other wait where they are more than the CPUs: ``n`` that always compute have each
     a CPU for ``B / n`` of the time. What is waited beyond that is the neighbours' doing, however many they are on each
     CPU. While they keep a worker waiting they run: it is no larger part of a batch's time than they keep CPUs busy.
     """
-    others, usable = _average(s.others_cpus for s in host), _average(s.usable_cpus for s in host)
+    others, usable = _in_the_way(host, budget), _average(s.usable_cpus for s in host)
     waited = [batch.run_queue_s for batch in batches if batch.run_queue_s is not None]
     if not others or not usable or not waited:
         return 0.0
@@ -409,6 +413,12 @@ def _neighbour_wait_s(batches: Sequence[WorkerBatch], cpu_s: float, host: Sequen
     own_s = cpu_s * max(0.0, processes / usable - 1.0)
     most_s = min(1.0, others) * _mean([batch.wall_s for batch in batches])
     return min(most_s, max(0.0, _mean(waited) - own_s))
+
+
+def _in_the_way(host: Sequence[HostSample], budget: Budget | None) -> float:
+    """CPUs that neighbours keep busy and the job could use."""
+    others = _average(s.others_cpus for s in host) or 0.0
+    return others if budget is None else budget.in_the_way(others)
 
 
 def _worker_bytes(memory: Sequence[WorkerMemory]) -> int | None:

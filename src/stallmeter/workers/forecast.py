@@ -344,6 +344,7 @@ def _find_costs(window: Window, current: int) -> LoaderCosts | None:
         window.steps.steady,
         current=current,
         host=window.host.samples.items,
+        budget=window.facts.budget,
         loader=window.loader.info,
         batch=None if content is None else BatchShape.of(content),
         device_s=window.device.pace_s,
