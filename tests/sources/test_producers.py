@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -177,6 +178,17 @@ def test_of_very_many_threads_some_stand_for_all(bench: Bench) -> None:
         bench.put(tid, "running" if tid % 2 else "threads")
 
     assert bench.watch(looks=400).running == pytest.approx(50, rel=0.25)
+
+
+def test_what_it_draws_leaves_the_programs_random_numbers_alone(bench: Bench) -> None:
+    for tid in range(1, 101):
+        bench.put(tid, "running")
+    before = random.getstate()
+
+    bench.watch(looks=20)
+    bench.source._pause_s(0.0)
+
+    assert random.getstate() == before
 
 
 def test_where_torchs_workers_are_looked_into_nothing_is_looked_at(bench: Bench) -> None:

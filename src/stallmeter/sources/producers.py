@@ -119,6 +119,7 @@ class ProducerSource:
     ) -> None:
         self._is_waiting, self._is_blind, self._steps, self._pids = is_waiting, is_blind, steps, pids
         self._clock = clock
+        self._random = random.Random()  # noqa: S311 - its own: the program's numbers stay what they are
         self._interpreter, self._spins = NOWHERE, False
         self._can = blocked.is_known_here() or looks_at is not None
         self._looks_at = looks_at or self._waits_in
@@ -176,7 +177,7 @@ class ProducerSource:
         known = [thread for thread in self._threads if thread in self._known]
         others = [thread for thread in self._threads if thread not in self._known]
         for among in (known, others):
-            drawn = random.sample(among, min(AT_ONCE, len(among)))
+            drawn = self._random.sample(among, min(AT_ONCE, len(among)))
             kinds = []
             for thread in drawn:
                 if not self._is_waiting() or self._clock() > deadline_s:
@@ -195,7 +196,7 @@ class ProducerSource:
             return
         seen.body_looks += 1
         if loop.kind == blocked.INTERPRETER:
-            others = random.sample(self._python, min(AT_ONCE, len(self._python)))
+            others = self._random.sample(self._python, min(AT_ONCE, len(self._python)))
             waits = (self._looks_at(*thread) for thread in others)
             # Alone it would wait for us.
             seen.body_interpreter += any(
@@ -223,7 +224,7 @@ class ProducerSource:
     def _pause_s(self, cost_s: float) -> float:
         """Return how long to wait for the next look; at random, or it would find the same moment of each step."""
         pause_s = max(FAST_S if self._looks < FAST_LOOKS else SLOW_S, cost_s / MOST_CPU)
-        return pause_s * random.uniform(0.5, 1.5)  # noqa: S311 - nobody is to be surprised
+        return pause_s * self._random.uniform(0.5, 1.5)
 
     def _restart(self) -> None:
         self._since_s, self._since_step = self._clock(), self._steps()
