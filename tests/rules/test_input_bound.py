@@ -9,7 +9,7 @@ import pytest
 
 from stallmeter.records import NO_LOADER, CodeLook, CodeSpot, LoaderInfo, WorkerBatch
 from stallmeter.records.code import BEFORE_MODEL, LONG_STEPS
-from stallmeter.records.diagnosis import Severity
+from stallmeter.records.diagnosis import Location, Severity
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.compute_bound import ComputeBound
 from stallmeter.rules.evaluation import evaluate
@@ -223,3 +223,28 @@ def test_what_draws_or_reads_before_the_model_is_told_once(call: str) -> None:
     steps = replace(before(0.5), bucket="steps", spots=(spot,), beside=(spot,), before=(spot,))
     verdict = evaluate(ALL_RULES, without_loader(before(0.5, call=call), steps))
     assert [found.rule for found in verdict.diagnoses if found.time_lost_s] == ["input-bound"]
+
+
+def of_helpers(part: float, bucket: str = "") -> CodeLook:
+    """A look at the program's other threads, in which a function of one takes a part of the time."""
+    spot = CodeSpot(file="feed.py", line=30, function="Feeder.make", own=True, wall_s=part)
+    return CodeLook(
+        time_s=START_S, place="helpers", bucket=bucket, rule="", method="samples", seen=100, wall_s=1.0, spots=(spot,)
+    )
+
+
+def test_what_a_thread_makes_is_placed_in_that_thread() -> None:
+    """The loop stands at its queue: that is no place where anything could be made cheaper."""
+    awaited = without_loader(before(0.3, call="queue.Queue.get"), of_helpers(0.9))
+    verdict = evaluate(ALL_RULES, awaited)
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "input-bound"
+    assert verdict.primary.location == Location("feed.py", 30, "Feeder.make", pytest.approx(90.0), None)
+    assert "Make Feeder.make (feed.py:30) cheaper." in verdict.primary.advice[1].text
+
+
+def test_what_a_thread_does_while_the_loop_makes_its_own_batch_is_no_place() -> None:
+    verdict = evaluate(ALL_RULES, without_loader(before(0.3), of_helpers(0.9)))
+    assert verdict.primary is not None
+    assert verdict.primary.location is not None
+    assert verdict.primary.location.function == "make_0"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stallmeter.records import HostSample, LoaderInfo, ProducerLooks, StepRecord
+from stallmeter.records import CodeLook, CodeSpot, HostSample, LoaderInfo, ProducerLooks, StepRecord
 from stallmeter.records.diagnosis import Diagnosis
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.evaluation import evaluate
@@ -19,15 +19,22 @@ RULES: dict[str, Rule] = {rule.id: rule for rule in ALL_RULES}
 
 
 def pipeline(
-    *, wait_s: float = 0.06, work_s: float = 0.04, cpus: float = 8.0, job_cpus: float = 1.5, **looks: Any
+    *,
+    wait_s: float = 0.06,
+    work_s: float = 0.04,
+    cpus: float = 8.0,
+    job_cpus: float = 1.5,
+    main_cpus: float | None = None,
+    **looks: Any,
 ) -> Window:
     """A run of 1,000 steps with a loader of its own kind, and what was found at work in its wait."""
     steps = [_step(i, wait_s, work_s) for i in range(100)]
     info = LoaderInfo(time_s=START_S, kind="Prefetcher", probed=False, why_not="it is no torch.utils.data.DataLoader")
     known: dict[str, Any] = {"looks": 10, "steps": 10, "period_s": 1.0, "cpu_s": 0.9, "run_queue_s": 0.0} | looks
     found = [ProducerLooks(time_s=START_S + 2 + i, **known) for i in range(10)]
+    main = job_cpus if main_cpus is None else main_cpus
     hosts = [
-        HostSample(time_s=START_S + 2 + i, usable_cpus=cpus, job_cpus=job_cpus, others_cpus=0.0, main_cpus=job_cpus)
+        HostSample(time_s=START_S + 2 + i, usable_cpus=cpus, job_cpus=job_cpus, others_cpus=0.0, main_cpus=main)
         for i in range(20)
     ]
     whole = 1000 * (wait_s + work_s)
@@ -48,6 +55,9 @@ def _step(i: int, wait_s: float, work_s: float) -> StepRecord:
     )
 
 
+IN_THE_STEPS = {"looks": 0, "body_looks": 20, "body_interpreter": 12, "wait_s": 0.001, "work_s": 0.1, "job_cpus": 1.0}
+"""Found to wait for the lock in three of five looks at the steps."""
+
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "threads in code that lets go of the lock, CPUs left": ("too-few-workers", {"running": 2.0}),
     "threads in code that lets go of the lock, no CPU left": (
@@ -59,7 +69,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "one thread in Python": ("too-few-workers", {"running": 0.7, "interpreter": 0.3, "job_cpus": 1.0}),
     "threads in Python that hold up the steps": (
         "lock-contention",
-        {"looks": 0, "body_looks": 20, "body_interpreter": 12, "wait_s": 0.001, "work_s": 0.1, "job_cpus": 1.0},
+        {**IN_THE_STEPS, "main_cpus": 0.3},
     ),
     "threads that sleep": ("fetch-stall", {"sleep": 3.8, "running": 0.1, "cpu_s": 0.01, "job_cpus": 0.1}),
     "threads that wait for a connection": ("fetch-stall", {"socket": 3.8, "cpu_s": 0.01, "job_cpus": 0.1}),
@@ -127,3 +137,44 @@ def _advice(found: Diagnosis) -> list[str]:
 
 def _nothing() -> Diagnosis:
     raise AssertionError("no rule fires")
+
+
+def test_a_thread_that_computes_all_the_time_does_not_wait_for_the_lock() -> None:
+    """Who asks where threads are takes the lock himself: what the loop's thread computes is not what it waited."""
+    found = fires(RULES["lock-contention"], pipeline(**IN_THE_STEPS, main_cpus=0.6))
+    assert found.time_lost_s == pytest.approx(0.4 * 110.1 - 1.0, rel=0.01)
+    assert RULES["lock-contention"].check(pipeline(**IN_THE_STEPS, main_cpus=0.97)) is None
+
+
+def test_threads_that_hardly_compute_hardly_hold_the_lock() -> None:
+    assert RULES["lock-contention"].check(pipeline(**IN_THE_STEPS, main_cpus=0.3, cpu_s=0.05)) is None
+
+
+def test_a_thread_beside_the_steps_is_said_to_be_one() -> None:
+    """Nobody waits for its batches: what it does is moved away, whatever it is."""
+    found = fires(RULES["lock-contention"], pipeline(**IN_THE_STEPS, main_cpus=0.3))
+    assert found.title == "Another thread holds Python's lock while the training needs it"
+    assert found.advice[0].text.startswith("Move that thread's work into a process of its own")
+
+
+def test_what_holds_the_lock_beside_the_steps_is_named() -> None:
+    """The function of the program's own thread, not what the loop does meanwhile."""
+    found = pipeline(**IN_THE_STEPS, main_cpus=0.3)
+    spot = CodeSpot(file="stats.py", line=12, function="Census.count", own=True, wall_s=0.8)
+    found.append(
+        CodeLook(
+            time_s=START_S,
+            place="helpers",
+            bucket="steps",
+            rule="",
+            method="samples",
+            seen=100,
+            wall_s=1.0,
+            spots=(spot,),
+        )
+    )
+    verdict = evaluate(ALL_RULES, found)
+    assert verdict.primary is not None
+    assert verdict.primary.location is not None
+    assert verdict.primary.location.function == "Census.count"
+    assert verdict.primary.advice[0].text.startswith("Move the work of Census.count (stats.py:12) into a process")

@@ -18,6 +18,12 @@ IN_THE_LOOP = "batches in the loop"
 STEPS, LONG_STEPS, WARMUP = "steps", "long steps", "warmup"
 """What is looked into besides a bucket: the steps' own work, that of the long ones, that of the first ones."""
 
+HELPERS = "helpers"
+"""Place of a look: the program's other threads, while the training thread waits for one of them."""
+
+AWAITS = frozenset(("asyncio", "concurrent", "multiprocessing", "queue", "selectors", "threading"))
+"""Packages through which a loop awaits what another thread or process makes."""
+
 STANDING = "standing"
 """The step that does not end."""
 
@@ -88,6 +94,11 @@ class CodeSpot:
     """Function beside the model through which it is called, itself or one around it; empty where that is not told."""
 
     @property
+    def awaits(self) -> bool:
+        """Whether it awaits what another thread or process makes, as the call beneath it that took the most tells."""
+        return bool(self.calls) and self.calls[0].partition(".")[0] in AWAITS
+
+    @property
     def key(self) -> tuple[str, ...]:
         """What tells it from other functions."""
         return function_key(self.file, self.function, self.line)
@@ -119,7 +130,7 @@ class CodeLook:
     time_s: float
     """Unix time of its end."""
     place: str
-    """``workers``, ``loop`` or ``startup``."""
+    """``workers``, ``loop``, ``startup`` or ``helpers``."""
     rule: str
     """The verdict that asked for it; empty where none did."""
     bucket: str = ""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..records import CodeLook
+from ..records.code import HELPERS
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
@@ -32,6 +33,8 @@ def where(look: CodeLook) -> str:
     """Return what a look looked at, in a few words."""
     if look.place == "workers":
         return f"making batches ({look.seen} batch{'es' * (look.seen != 1)})"
+    if look.place == HELPERS:
+        return "other threads, beside the steps" if look.bucket else "other threads, while the loop waits for one"
     return ": ".join(part for part in (look.bucket or look.place, look.part) if part)
 
 

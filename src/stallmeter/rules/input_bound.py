@@ -207,13 +207,9 @@ class InputBound:
         )
 
 
-AWAITS = frozenset(("asyncio", "concurrent", "multiprocessing", "queue", "selectors", "threading"))
-"""Packages through which a loop awaits what another thread or process makes."""
-
-
 def _cheaper_or_beside(window: Window, found: BeforeModel, spot: CodeSpot, gain: Gain) -> tuple[Advice, ...]:
     """What to do about batches that the loop makes or awaits; first the function that nearly all of it is."""
-    if _is_awaited(spot):
+    if spot.awaits:
         return (_faster_beside(gain), CHEAPER)
     part = found.spot_s / found.seconds
     own = gain_by_looks(window, found.spot_s, max(1, round(part * found.samples)))
@@ -229,10 +225,6 @@ def _cheaper_or_beside(window: Window, found: BeforeModel, spot: CodeSpot, gain:
 
 NEARLY = 0.9
 """Part of what comes before the model that a function is: our choice, who makes that cheaper needs no other helpers."""
-
-
-def _is_awaited(spot: CodeSpot) -> bool:
-    return bool(spot.calls) and spot.calls[0].partition(".")[0] in AWAITS
 
 
 def _faster_beside(gain: Gain) -> Advice:

@@ -6,12 +6,12 @@ import math
 from dataclasses import replace
 
 from ..records import CodeLook, CodeSpot
-from ..records.code import BUCKET_OF, IN_THE_LOOP, IN_WORKERS, WARMUP
+from ..records.code import BUCKET_OF, HELPERS, IN_THE_LOOP, IN_WORKERS, STEPS, WARMUP
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location
 from ..window import Window
 from ..workers.function_gain import FunctionGain, gain_without_function, shares
 from ..workers.gains import gain_by_looks
-from ..workers.pipeline import pipeline_of
+from ..workers.pipeline import CHEAPER, pipeline_of
 
 SAMPLES = "samples"
 """The method of looks at the training thread."""
@@ -74,7 +74,8 @@ def _evidence(look: CodeLook) -> tuple[Evidence, ...]:
     """Say how the place was found; looks into workers are told of by their own rules."""
     if look.method != SAMPLES:
         return ()
-    return (Evidence("samples of the training thread's stack, for the place", float(look.seen), "samples"),)
+    whose = "other threads' stacks" if look.place == HELPERS else "the training thread's stack"
+    return (Evidence(f"samples of {whose}, for the place", float(look.seen), "samples"),)
 
 
 def _slow_items(look: CodeLook) -> list[Evidence]:
@@ -98,6 +99,8 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
         return diagnosis
     if diagnosis.rule in IN_TURNS:
         return _cheaper_in_turns(diagnosis, window, look)
+    if look.place == HELPERS:
+        return _of_a_thread(diagnosis, window, look)
     if look.place != "workers" or "slow-batches" in (look.rule, diagnosis.rule):
         return diagnosis
     spot = look.spots[0]
@@ -150,6 +153,27 @@ def _cheaper_in_turns(diagnosis: Diagnosis, window: Window, look: CodeLook) -> D
     return _with_advice(diagnosis, advice, NEARLY if diagnosis.rule == "validation-heavy" else math.inf)
 
 
+def _of_a_thread(diagnosis: Diagnosis, window: Window, look: CodeLook) -> Diagnosis:
+    """Return the diagnosis with the function named in its advice: of a thread of the program's own."""
+    spot, first = look.spots[0], diagnosis.advice[0]
+    where = f"{spot.function} ({spot.file}:{spot.line})"
+    if diagnosis.rule == "lock-contention":
+        _, *more = first.text.split("\n")
+        if look.bucket:  # nobody waits for what it makes
+            do = f"Move the work of {where} into a process, or do it less often."
+            first = replace(first, text="\n".join([do, *more]))
+        return replace(diagnosis, advice=(first, *diagnosis.advice[1:]))
+    part = spot.wall_s / look.wall_s
+    gain = gain_by_looks(window, part * diagnosis.time_lost_s, max(1, round(part * look.seen)))
+    cheaper = Advice.of(
+        f"Make {where} cheaper.",
+        expect="The thread that runs it has batches ready sooner.",
+        gain_pct=gain.pct,
+        interval_pct=gain.interval_pct,
+    )
+    return replace(diagnosis, advice=tuple(cheaper if one == CHEAPER else one for one in diagnosis.advice))
+
+
 def _at_the_place(diagnosis: Diagnosis, place: Location) -> Diagnosis:
     """Return what long steps are diagnosed with, whose first advice, to find what runs in them, has been followed."""
     first, *others = diagnosis.advice
@@ -179,10 +203,22 @@ def _in_the_loop(window: Window) -> CodeLook | None:
     return window.code.at("loop", IN_THE_LOOP) if in_loop else None
 
 
+def _of_helpers(window: Window) -> CodeLook | None:
+    """Return the look at threads of the program's that make the batches; None where somebody else does."""
+    if window.loader.asks_none:
+        found = window.code.before_model
+        return window.code.at(HELPERS) if found is not None and found.spot is not None and found.spot.awaits else None
+    pipeline = pipeline_of(window)
+    return None if pipeline is None or pipeline.in_loop or pipeline.outside else window.code.at(HELPERS)
+
+
 def _look(diagnosis: Diagnosis, window: Window) -> CodeLook | None:
     rule = diagnosis.rule
     if rule in IN_WORKERS:
-        return window.code.at("workers") or _in_the_loop(window)
+        return window.code.at("workers") or _in_the_loop(window) or _of_helpers(window)
+    if rule == "lock-contention":
+        awaited = None if pipeline_of(window) is None else window.code.at(HELPERS)
+        return awaited or window.code.at(HELPERS, STEPS)
     if rule == "slow-start":
         in_steps = (window.ledger.warmup_s or 0.0) > (window.ledger.start_s or 0.0)
         return window.code.at("startup", WARMUP if in_steps else "start")

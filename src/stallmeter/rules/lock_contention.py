@@ -1,18 +1,22 @@
-"""Threads that make batches hold each other up, or the training, at Python's own lock.
+"""Threads of the program hold each other up, or the training, at Python's own lock.
 
 **What it means.** Only one thread of a process runs Python code at a time: the one that has the interpreter's lock (the
 GIL). Several threads that make batches in Python code are no faster than one, and the thread that trains waits for the
-lock, too, so that its own steps take longer.
+lock, too, so that its own steps take longer. So it does beside any other thread that computes in Python: one that
+collects statistics, say.
 
 **Evidence.** `loader.producers.lock_waiters`: threads that wait for the lock while the loop waits for data, mean.
 `loader.producers.cpus`: CPUs that all of them together keep busy, about one. `loader.producers.body_lock_share`: share
-of the steps' own time in which the loop's thread waits for the lock while another thread that makes batches holds it, 0
-to 1.
+of the steps' own time in which the loop's thread waits for the lock while another thread of Python holds it, 0 to 1.
+That is no more than `host.loop.blocked_share` of all time without the wait for data, and than what those threads
+compute.
 
 **Advice.** Make batches in processes, each of which has a lock of its own. Or have the work done by code that lets go
 of the lock: NumPy, Pillow, torch, compressors and files do, for pieces that are large enough.
 
-**When it is wrong.** Threads that do something else than batches hold the lock as well. On a build of Python without
+Of a thread that does something else than batches its function is named, and its work moved to a process or made rarer.
+
+**When it is wrong.** Whether a thread that computes holds the lock cannot be seen. On a build of Python without
 the lock this is silent.
 
 **References.** David Beazley, "Understanding the Python GIL", PyCon 2010 (threads that compute delay one that does not
@@ -21,6 +25,7 @@ by the switch interval, 5 ms, each time it needs the lock). `sys.setswitchinterv
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -40,7 +45,7 @@ class LockContention:
     title: ClassVar[str] = "Threads that make batches hold each other up at Python's lock"
     needs: ClassVar[tuple[str, ...]] = ("loader.producers.lock_waiters", *OF_THE_RUN)
     instead: ClassVar[tuple[str, ...]] = ("loader.producers.body_lock_share", *OF_THE_RUN)
-    optional: ClassVar[tuple[str, ...]] = ("loader.producers.cpus",)
+    optional: ClassVar[tuple[str, ...]] = ("loader.producers.cpus", "host.loop.blocked_share")
     family: ClassVar[str] = "input"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
@@ -58,28 +63,39 @@ class LockContention:
         gain = self._gain_pct(window, lost, training_s)
         if gain is not None and gain < self.gain_pct:
             return None
-        waiting, held = window.loader.producers.lock_waiters or 0.0, window.loader.producers.body_lock_share or 0.0
+        waiting, held = window.loader.producers.lock_waiters or 0.0, body_s / (window.spent.step_work_s or math.inf)
         interval = None if gain is None else (max(0.0, 100.0 * ((1 + gain / 100) / 1.3 - 1)), 1.3 * gain + 30.0)
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if lost >= 2 * self.warn_pct / 100.0 * training_s else Severity.WARNING,
-            title=self.title,
+            title=self.title if wait_s else "Another thread holds Python's lock while the training needs it",
             summary=f"{100 * lost / training_s:.0f} % of the training time went by at the interpreter's lock (GIL): "
-            f"{waiting:.1f} threads waited for it while the loop had no data, and the loop's own steps waited for it "
-            f"for {100 * held:.0f} % of their time.",
+            + (f"{waiting:.1f} threads waited for it while the loop had no data, and " if wait_s else "")
+            + f"the loop's own steps waited for it for {100 * held:.0f} % of their time.",
             time_lost_s=lost,
             share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=0.8,
             evidence=(
-                Evidence("threads that wait for the lock", waiting, "1", self.waiters, "our choice"),
+                *(
+                    (Evidence("threads that wait for the lock", waiting, "1", self.waiters, "our choice"),)
+                    * bool(wait_s)
+                ),
                 Evidence("share of the steps' time waiting for the lock", held, "1"),
-                Evidence("CPUs that threads making batches use", window.loader.producers.cpus or 0.0, "CPUs"),
+                Evidence("CPUs that those threads use", window.loader.producers.cpus or 0.0, "CPUs"),
             ),
             advice=(
                 Advice.of(
                     "Make batches in processes: DataLoader workers, or a pool of processes in place of threads.",
                     expect="Each process has a lock of its own, and the training keeps this one's.",
                     limit="Batches must then be handed over between processes.",
+                    gain_pct=gain,
+                    interval_pct=interval,
+                )
+                if wait_s
+                else Advice.of(
+                    "Move that thread's work into a process of its own, or do it less often.",
+                    expect="The training keeps the lock to itself.",
+                    limit="What the process needs must then be sent to it.",
                     gain_pct=gain,
                     interval_pct=interval,
                 ),
@@ -101,7 +117,12 @@ class LockContention:
 
     @staticmethod
     def _in_the_steps_s(window: Window) -> float:
-        return (window.loader.producers.body_lock_share or 0.0) * (window.spent.step_work_s or 0.0)
+        """Return the seconds of the steps at the lock: no more than the thread was blocked, or the others computed."""
+        seen_s = (window.loader.producers.body_lock_share or 0.0) * (window.spent.step_work_s or 0.0)
+        training_s, waited_s = window.ledger.training_s or 0.0, window.spent.bucket_s("data_wait") or 0.0
+        blocked, cpus = window.host.loop.blocked_share, window.loader.producers.cpus
+        blocked_s = math.inf if blocked is None else max(0.0, blocked * training_s - waited_s)
+        return min(seen_s, blocked_s, math.inf if cpus is None else cpus * training_s)
 
     @staticmethod
     def _gain_pct(window: Window, lost_s: float, training_s: float) -> float | None:

@@ -1,11 +1,11 @@
 """Who makes the batches where torch's workers do not: threads of this process, other processes, or the loop itself.
 
 A thread of its own looks at the others while the loop waits for data: whoever is at work then is what the loop waits
-for. While the loop computes it only looks whether the loop must wait for the interpreter's lock, because threads that
-make batches hold it. It looks often at first and seldom later, and takes a bounded share of a CPU. Threads that have
-nothing to do wait for other threads, at a pipe or at a semaphore; they are not counted. Nor are those that wait for a
-connection or sleep, unless they have run about as often as there were batches: many a thread that serves something else
-waits like this for ever.
+for. While the loop computes it only looks whether the loop must wait for the interpreter's lock, because another thread
+of Python holds it; this beside torch's workers, too. It looks often at first and seldom later, and takes a bounded
+share of a CPU. Threads that have nothing to do wait for other threads, at a pipe or at a semaphore; they are not
+counted. Nor are those that wait for a connection or sleep, unless they have run about as often as there were batches:
+many a thread that serves something else waits like this for ever.
 
 To look at all, this thread takes the interpreter's lock from whoever holds it. So a thread that computes in Python may
 be found waiting for that lock on our account; two or more of them wait on each other's.
@@ -145,7 +145,10 @@ class ProducerSource:
         Args:
             time_s: Unix time of this poll.
         """
-        if not self._can or not self._is_blind():
+        if not self._can:
+            return ()
+        self._threads = self._find_threads()
+        if not self._is_asked():
             self._restart()
             return ()
         if self._thread is None:
@@ -153,7 +156,6 @@ class ProducerSource:
             self._restart()
             self._thread = threading.Thread(target=self._follow, name=f"{OWN}-producers", daemon=True)
             self._thread.start()
-        self._threads = self._find_threads()
         if self._seen.looks < MIN_LOOKS and self._seen.body_looks < MIN_BODY_LOOKS:
             return ()
         seen, self._seen = self._seen, _Seen()
@@ -165,10 +167,16 @@ class ProducerSource:
         if self._thread is not None:
             self._thread.join(LOOK_S)
 
+    def _is_asked(self) -> bool:
+        """Whether there is anything to find out: who makes the batches, or whether another thread holds the lock."""
+        return self._is_blind() or (bool(self._python) and self._steps() > 0)
+
     def look(self) -> None:
         """Look once at the loop and at those who may work for it."""
         if not self._is_waiting():
             self._look_at_body()
+            return
+        if not self._is_blind():
             return
         loop, deadline_s = self._looks_at(self._pid, self._loop), self._clock() + LOOK_S
         if loop is None or not self._is_waiting():
@@ -190,18 +198,25 @@ class ProducerSource:
         self._note(loop, found)
 
     def _look_at_body(self) -> None:
-        """Look whether the loop computes or waits for the interpreter's lock, and another thread of Python with it."""
+        """Look whether the loop computes or waits for the interpreter's lock, and another thread of Python with it.
+
+        A thread of Python that computes without the lock looks the same as one that has it: what such threads and the
+        loop itself spend on a CPU bounds what the lock can have cost.
+        """
         loop, seen = self._looks_at(self._pid, self._loop), self._seen
         if loop is None or self._is_waiting():
             return
         seen.body_looks += 1
         if loop.kind == blocked.INTERPRETER:
             others = self._random.sample(self._python, min(AT_ONCE, len(self._python)))
-            waits = (self._looks_at(*thread) for thread in others)
+            waits = [(thread, self._looks_at(*thread)) for thread in others]
+            rivals = [
+                t for t, wait in waits if wait is not None and wait.kind in (blocked.RUNNING, blocked.INTERPRETER)
+            ]
             # Alone it would wait for us.
-            seen.body_interpreter += any(
-                w is not None and w.kind in (blocked.RUNNING, blocked.INTERPRETER) for w in waits
-            )
+            seen.body_interpreter += bool(rivals)
+            for thread in rivals:
+                self._meet(thread)
 
     def _note(self, loop: Wait, found: Counter[tuple[Thread, str]]) -> None:
         seen = self._seen
@@ -216,7 +231,7 @@ class ProducerSource:
     def _follow(self) -> None:
         cost_s = 0.0
         while not self._ended.wait(self._pause_s(cost_s)):
-            if self._is_blind():
+            if self._is_asked():
                 began_s = time.thread_time()
                 self.look()
                 cost_s = 0.9 * cost_s + 0.1 * (time.thread_time() - began_s)
@@ -242,7 +257,8 @@ class ProducerSource:
         here = [tid for tid in threads_of(self._pid) if tid not in own]
         if self._spins:
             here = [tid for tid in here if tid in names]
-        elsewhere = [(pid, tid) for pid in self._pids() if pid != self._pid for tid in threads_of(pid)]
+        pids = self._pids() if self._is_blind() else ()
+        elsewhere = [(pid, tid) for pid in pids if pid != self._pid for tid in threads_of(pid)]
         return (*((self._pid, tid) for tid in here), *elsewhere)[:MOST_THREADS]
 
     def _meet(self, thread: Thread) -> None:

@@ -35,6 +35,12 @@ class LoopCpuSignals:
         return self._host.median(lambda s: s.loop_cpu_wait_pct)
 
     @property
+    def blocked_share(self) -> float | None:
+        """Share (0 to 1) of the time in which the training thread could not run, but for want of a CPU; median."""
+        main, waits_pct = self._host.median(lambda s: s.main_cpus), self.wait_pct
+        return None if main is None else max(0.0, 1.0 - main - (waits_pct or 0.0) / 100.0)
+
+    @property
     def neighbour_wait_pct(self) -> float | None:
         """Of that what other jobs cause: the part of the chance that all CPUs are taken which is gone without them.
 

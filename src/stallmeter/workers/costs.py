@@ -165,7 +165,7 @@ def costs_from(
         epoch: Start of workers; None where it happens once, or is not known.
 
     Returns:
-        None when there are fewer than 8 batches (beyond each worker's first) or 5 steps.
+        None with fewer than 8 batches, each worker's first one left out, or 5 steps.
 
     Raises:
         SettingError: ``current`` or ``device_s`` is negative.
@@ -177,8 +177,7 @@ def costs_from(
     if len(made) < MIN_BATCHES or len(steady) < MIN_STEPS:
         return None
     indices_s = (loader and loader.indices_s) or 0.0
-    # Without workers the sampler's time is part of what a batch takes.
-    inside_s = 0.0 if current else indices_s
+    inside_s = 0.0 if current else indices_s  # of what a batch takes without workers
     cpu_s = per_step * _mean([max(0.0, b.computed_s - inside_s) for b in made])
     times_s = _of_steps([max(0.0, b.service_s - inside_s) for b in made], per_step)
     service_s = per_step / max(1, round(per_step)) * _mean(times_s)

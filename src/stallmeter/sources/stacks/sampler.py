@@ -40,6 +40,7 @@ from ...timing.ledger import (
     VALIDATION,
     WORKER_STARTUP,
 )
+from .others import at_work_beside
 
 SWITCH_S = 0.00005
 """Switch interval while stacks are taken: with 5 ms, Python code that took 18 % of the time was seen in 1 % of the
@@ -97,6 +98,8 @@ class Look(NamedTuple):
     """Number of the step while steps are not steady, `STEADY`, or `LONG_STEP`."""
     weight_ns: int
     stack: Stack
+    helpers: tuple[tuple[int, Stack], ...] = ()
+    """The other threads that had something to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +205,8 @@ class StackSampler:
         else:
             weight = min(points * interval, got - last)
         if weight > 0:
-            self.looks.append(Look(slot, phase, weight, stack))
+            helpers = () if ledger.slots[slot][0] == START else at_work_beside(ledger.thread)
+            self.looks.append(Look(slot, phase, weight, stack, helpers))
 
     def _pass_points(self, got: int) -> int:
         """Return how many points of the grid have passed, and set the next one."""

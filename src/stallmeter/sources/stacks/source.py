@@ -16,6 +16,7 @@ from ...records.code import (
     BETWEEN_EPOCHS,
     BUCKET_OF,
     EPOCH_STARTS,
+    HELPERS,
     IN_THE_LOOP,
     LONG_STEPS,
     STEPS,
@@ -53,6 +54,8 @@ from ..code.beside import (
 )
 from ..code.fold import Seen, fold
 from ..code.whose import Whose
+from .helpers import Helpers
+from .others import awaits_thread
 from .sampler import LONG_STEP, STEADY, WORK, Look, StackSampler, Wanted
 from .tally import Reading, Tally
 
@@ -127,6 +130,7 @@ class LoopLooks:
         self._sampler = StackSampler(clock, own_slot)
         self._tallies: dict[tuple[Place, int], Tally] = {}
         """By place and slot of the ledger."""
+        self._awaited, self._beside = Helpers("", lambda: clock.index), Helpers(STEPS, lambda: clock.index)
         self._first: list[Look] = []
         """Into steps that may be no steady ones."""
         self._first_told = 0
@@ -233,7 +237,11 @@ class LoopLooks:
             self._settle()
         self._wanted = self._sampler.wanted = self._decide(first_steps)
         self._ticks += 1
-        return [look for place, tallies in self._places().items() for look in self._tell(place, tallies, time_s)]
+        told = [look for place, tallies in self._places().items() for look in self._tell(place, tallies, time_s)]
+        return [
+            *told,
+            *(one for helpers in (self._awaited, self._beside) for one in self._tell_of_helpers(helpers, time_s)),
+        ]
 
     def close(self) -> None:
         """Look no more."""
@@ -267,6 +275,13 @@ class LoopLooks:
         if place is not None:
             tally = self._tallies.setdefault((place, look.slot), Tally(self._ledger.slots[look.slot][0]))
             tally.add(look)
+            in_steps = place[1] in (STEPS, LONG_STEPS)
+            if awaits_thread(look.stack) and (
+                place[1] == DATA_WAIT_BUCKET or (in_steps and self._window.loader.asks_none)
+            ):
+                self._awaited.add(look)
+            elif in_steps:
+                self._beside.add(look)
 
     def _place(self, slot: int, phase: int) -> Place | None:
         bucket, name = self._ledger.slots[slot]
@@ -304,17 +319,34 @@ class LoopLooks:
             found[place].append(tally)
         return found
 
-    def _tell(self, place: Place, tallies: Sequence[Tally], time_s: float) -> Iterable[CodeLook]:
-        count = sum(tally.count for tally in tallies)
+    def _tell_of_helpers(self, helpers: Helpers, time_s: float) -> Iterable[CodeLook]:
+        helpers.count_runs()
+        if not self._is_news((HELPERS, helpers.bucket, ""), helpers.count, time_s):
+            return ()
+        look = helpers.tell(self._read(), time_s)
+        return () if look is None else (look,)
+
+    def _is_news(self, place: Place, count: int, time_s: float) -> bool:
+        """Whether there is more to tell of a place than was told; then it counts as told."""
         told, told_s = self._told.get(place, (0, 0.0))
         grown = count >= GROWN * told or count < told
         if count < LEAST or count == told or not (grown or time_s - told_s >= STALE_S):
-            return
+            return False
         self._told[place] = count, time_s
+        return True
+
+    def _read(self) -> Reading:
         if self._reading is None:
             self._reading = Reading(self._whose or Whose.of_program())
-        copied = self._reading.seen(tally for tally in tallies if tally.bucket == H2D)
-        seen = [*copied, *self._reading.seen(tally for tally in tallies if tally.bucket != H2D)]
+        return self._reading
+
+    def _tell(self, place: Place, tallies: Sequence[Tally], time_s: float) -> Iterable[CodeLook]:
+        count = sum(tally.count for tally in tallies)
+        if not self._is_news(place, count, time_s):
+            return
+        reading = self._read()
+        copied = reading.seen(tally for tally in tallies if tally.bucket == H2D)
+        seen = [*copied, *reading.seen(tally for tally in tallies if tally.bucket != H2D)]
         if place[1] == DATA_WAIT_BUCKET:
             yield self._look(place, count, seen, in_sampler(seen))
             if batches := in_batches(seen):

@@ -1,0 +1,50 @@
+"""Where the other threads are that have something to do, and whether the training thread waits for one of them."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+
+from ...machine.frames import Place, running_threads, stack_of
+
+AT_ONCE = 16
+"""Threads that are looked at in one look, drawn anew each time."""
+
+_DRAWS = random.Random()  # noqa: S311 - our own: the program's numbers stay what they are
+_LIBRARY = os.path.dirname(threading.__file__)  # noqa: PTH120 - as the files of code are spelled
+_AWAITS = threading.Condition.wait.__code__.co_filename
+IDLE = frozenset(
+    (
+        _AWAITS,
+        *(
+            os.path.join(_LIBRARY, *name.split("/"))  # noqa: PTH118
+            for name in (
+                "concurrent/futures/thread.py",
+                "multiprocessing/connection.py",
+                "multiprocessing/queues.py",
+                "queue.py",
+                "selectors.py",
+                "socketserver.py",
+            )
+        ),
+    )
+)
+"""Files in which a thread waits for another thread, for a process, or to be called."""
+
+
+def awaits_thread(stack: tuple[Place, ...]) -> bool:
+    """Whether who is there waits for another thread."""
+    return bool(stack) and stack[-1][0].co_filename == _AWAITS
+
+
+def at_work_beside(thread: int) -> tuple[tuple[int, tuple[Place, ...]], ...]:
+    """Return which other threads have something to do, and where they are.
+
+    Args:
+        thread: Identity of the one beside which they work.
+    """
+    others = sorted(running_threads() - {thread, threading.get_ident()})
+    drawn = _DRAWS.sample(others, min(AT_ONCE, len(others)))
+    looked = ((other, stack_of(other)) for other in drawn)
+    return tuple((other, one) for other, one in looked if one and one[-1][0].co_filename not in IDLE)
