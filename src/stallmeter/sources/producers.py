@@ -30,6 +30,9 @@ from ..records import ProducerLooks
 FAST_S = 0.03
 """Mean time between two looks at first."""
 
+BESIDE_S = 0.1
+"""The same beside torch's workers, where only the loop's own thread is looked at: a share of it is asked for."""
+
 FAST_LOOKS = 1000
 
 SLOW_S = 0.5
@@ -207,6 +210,7 @@ class ProducerSource:
         if loop is None or self._is_waiting():
             return
         seen.body_looks += 1
+        self._looks += not self._is_blind()
         if loop.kind == blocked.INTERPRETER:
             others = self._random.sample(self._python, min(AT_ONCE, len(self._python)))
             waits = [(thread, self._looks_at(*thread)) for thread in others]
@@ -238,7 +242,8 @@ class ProducerSource:
 
     def _pause_s(self, cost_s: float) -> float:
         """Return how long to wait for the next look; at random, or it would find the same moment of each step."""
-        pause_s = max(FAST_S if self._looks < FAST_LOOKS else SLOW_S, cost_s / MOST_CPU)
+        fast_s = FAST_S if self._is_blind() else BESIDE_S
+        pause_s = max(fast_s if self._looks < FAST_LOOKS else SLOW_S, cost_s / MOST_CPU)
         return pause_s * self._random.uniform(0.5, 1.5)
 
     def _restart(self) -> None:
