@@ -283,3 +283,31 @@ def test_without_an_answer_the_order_is_taken_back():
     assert source.sample(0.0) == ()
     assert source.sample(1000.0) == ()
     assert probe.ended == 1
+
+
+class _Sparse(torch.utils.data.Dataset):
+    """Items whose size cannot be asked for, or is a question that fails."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> list[Any]:
+        return [torch.eye(4).to_sparse(), _Asked()]
+
+
+class _Asked(np.ndarray):
+    def __new__(cls) -> _Asked:
+        return np.zeros(2).view(cls)
+
+    @property
+    def nbytes(self) -> int:
+        raise ValueError("no such thing")
+
+
+_Asked.__module__ = "numpy.of_a_user"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_items_of_which_no_size_is_told_do_not_cost_the_batch(probe, workers):
+    loader = _loader(_Sparse(), workers, collate_fn=len)
+    assert _look(probe, loader, "slow-batches")[0] == [4] * 16

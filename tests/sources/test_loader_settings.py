@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from stallmeter.errors import SettingError
+from stallmeter.sources.loader import settings as loader_settings
 from stallmeter.sources.loader.settings import LoaderSettings, state_of
 
 
@@ -121,8 +125,63 @@ def test_the_state_of_a_loader_is_its_plain_values_however_deep():
             self.inner = Items()
             self.names = ["a", "b"]
 
-    assert state_of(_loader(Outer())) == {
-        "dataset.scale": 1.0,
-        "dataset.inner.scale": 1.0,
-        "dataset.names": 2,
-    }
+    found = state_of(_loader(Outer()))
+    assert set(found) == {"dataset.scale", "dataset.inner.scale", "dataset.names"}
+    assert (found["dataset.scale"], found["dataset.inner.scale"]) == (1.0, 1.0)
+
+
+ORDERS = {
+    "list": list,
+    "array": np.array,
+    "tensor": torch.tensor,
+    "dict": lambda numbers: dict(enumerate(numbers)),
+}
+
+
+@pytest.mark.parametrize("kind", ORDERS)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_what_is_drawn_anew_at_the_same_length_is_a_change(kind, in_place):
+    """An own shuffle, hard examples, a curriculum: workers that were kept would go on with the old order."""
+    dataset = Items()
+    dataset.order = ORDERS[kind]([3, 1, 2, 0])
+    before, again = state_of(_loader(dataset)), state_of(_loader(dataset))
+    if in_place:
+        dataset.order[0], dataset.order[2] = 2, 3
+    else:
+        dataset.order = ORDERS[kind]([2, 1, 3, 0])
+    assert before == again
+    assert state_of(_loader(dataset)) != before
+
+
+def test_what_is_too_much_to_compare_may_have_changed(monkeypatch):
+    monkeypatch.setattr(loader_settings, "CONTENT_BYTES", 1000)
+    loader, settings = _loader(), LoaderSettings()
+    loader.dataset.order = np.arange(1000)
+    settings.boundary(loader)
+    settings.boundary(loader)
+    assert "dataset.order holds too much to be compared" in (settings.why_not(loader, "persistent_workers", True) or "")
+
+
+def test_files_that_are_mapped_are_the_same_for_all(tmp_path):
+    np.arange(10).tofile(tmp_path / "items")
+    dataset = Items()
+    dataset.order = np.memmap(tmp_path / "items", dtype=np.int64, mode="r+")
+    before = state_of(_loader(dataset))
+    dataset.order[0] = 7
+    assert state_of(_loader(dataset)) == before
+
+
+def test_kept_workers_end_with_their_loader():
+    """Without garbage being collected: torch's own do so, too."""
+    gc.disable()
+    try:
+        loader, settings = _loader(), LoaderSettings()
+        settings.set(loader, "persistent_workers", True)
+        list(loader)
+        settings.boundary(loader)
+        list(loader)
+        workers = loader._iterator._workers
+        del loader
+        assert not [worker for worker in workers if worker.is_alive()]
+    finally:
+        gc.enable()

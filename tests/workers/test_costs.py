@@ -440,3 +440,10 @@ def test_shape_of_a_batch_counts_tensors_wherever_they_are():
     cycle: list[object] = []
     cycle.append(cycle)
     assert batch_shape(cycle) == BatchShape(0, 0)
+
+
+def test_of_a_sparse_tensor_its_values_and_their_indices_are_handed_over():
+    torch = pytest.importorskip("torch")
+    adjacency = torch.eye(100).to_sparse()
+    assert batch_shape([adjacency, torch.zeros(10)]) == BatchShape(2, 4 * (200 + 10))
+    assert batch_shape(adjacency.to_sparse_csr()) == BatchShape(1, 4 * 200)

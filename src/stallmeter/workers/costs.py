@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from random import Random
 
@@ -101,10 +101,10 @@ def batch_shape(batch: object, depth: int = 0) -> BatchShape:
 
     Looks into mappings and sequences; of one of numbers only the first is looked at.
     """
-    size, width, array_bytes = (getattr(batch, name, None) for name in ("nelement", "element_size", "nbytes"))
+    size, width = (getattr(batch, name, None) for name in ("nelement", "element_size"))
     if callable(size) and callable(width):
-        return BatchShape(1, int(size()) * int(width()))
-    if isinstance(array_bytes, int):
+        return BatchShape(1, _elements(batch, size) * int(width()))
+    if isinstance(array_bytes := getattr(batch, "nbytes", None), int):
         return BatchShape(0, 0, array_bytes)
     if isinstance(batch, (str, bytes)):
         return BatchShape(0, 0, len(batch))
@@ -121,6 +121,14 @@ def batch_shape(batch: object, depth: int = 0) -> BatchShape:
         return BatchShape(0, 0, len(members) * NUMBER_BYTES)
     parts = [batch_shape(member, depth + 1) for member in members]
     return BatchShape(*(sum(values) for values in zip(*map(astuple, parts), strict=True)))
+
+
+def _elements(tensor: object, size: Callable[[], int]) -> int:
+    """Return how many numbers a tensor is handed over with: of a sparse one its values, and as many indices."""
+    kept = getattr(tensor, "_nnz", None)
+    if not callable(kept) or str(getattr(tensor, "layout", "torch.strided")) == "torch.strided":
+        return int(size())
+    return 2 * int(kept())
 
 
 def default_handover_s(batch: BatchShape | None) -> float:

@@ -310,7 +310,9 @@ class _Collating:
 
     def __call__(self, data: Any) -> Any:
         if self._times is not None and type(data) is list:
-            self._times.sizes = [_size_bytes(item) for item in data]
+            # In the midst of the user's batch: what an item of theirs raises costs the sizes, not the batch.
+            with suppress(*FAILS):
+                self._times.sizes = [_size_bytes(item) for item in data]
         self._look.collating()
         return self._collate(data)
 
@@ -323,7 +325,12 @@ def _size_bytes(item: Any, depth: int = 3) -> int | None:
         parts = list(item.values() if type(item) is dict else item)[:ITEMS]
         sizes = [size for part in parts if (size := _size_bytes(part, depth - 1)) is not None]
         return sum(sizes) if sizes else None
-    size = getattr(item, "nbytes", None) if type(item).__module__.partition(".")[0] in ("torch", "numpy") else None
+    if type(item).__module__.partition(".")[0] not in ("torch", "numpy"):
+        return None
+    try:
+        size = getattr(item, "nbytes", None)
+    except RuntimeError:  # a sparse tensor's
+        return None
     return size if isinstance(size, int) else None
 
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
+from itertools import chain
 from types import FunctionType, MethodType
 from typing import Any
+from weakref import ref
+from zlib import crc32
 
 from ...errors import SettingError
 from .dataloader import CANNOT_SET, is_dataloader, stop_workers
@@ -26,6 +29,10 @@ DEEP = 3
 MANY, MOST = 200, 2000
 """Attributes of one object, and of all, that are looked at."""
 
+CONTENT_BYTES, BYTES_A_MEMBER = 64 << 20, 64
+"""So much of containers and arrays is compared, between two epochs, in some 50 ms; a member of a container takes as
+long as so many bytes of an array. What holds more is not known to stay the same."""
+
 
 class LoaderSettings:
     """Sets one loader's settings; on the training thread, between two epochs."""
@@ -33,7 +40,7 @@ class LoaderSettings:
     def __init__(self) -> None:
         self._seen: dict[str, object] | None = None
         self._changes = ""
-        """Which attribute of the dataset has changed between two epochs."""
+        """Which attribute of the dataset has changed between two epochs, or may have."""
         self._kept: KeptSeeds | None = None
         self._context: object = None
 
@@ -46,7 +53,9 @@ class LoaderSettings:
         now = state_of(loader)
         before, self._seen = self._seen, now
         if before is not None and before != now and not self._changes:
-            self._changes = next(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+            name = next(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+            what = "holds too much to be compared" if isinstance(now.get(name), _Unknown) else "changes"
+            self._changes = f"{name} {what}"
         if self._kept is not None:
             self._kept.renew(loader)
             return self._why_not_kept(loader)
@@ -122,7 +131,7 @@ class LoaderSettings:
             if hasattr(part, "set_epoch"):
                 return f"{type(part).__name__} is told the epoch, which workers that are kept would not hear of"
         if self._changes:
-            return f"the dataset's {self._changes} changes between epochs, which workers that are kept would not see"
+            return f"the dataset's {self._changes} between epochs, and workers that are kept would not see a change"
         return None
 
 
@@ -134,22 +143,29 @@ class KeptSeeds:
     """
 
     def __init__(self) -> None:
-        self._of: Any = None
+        self._of: ref[Any] | None = None
 
     def renew(self, loader: Any) -> None:
         """See to the loader's iterator, once it has one that is kept."""
         iterator = getattr(loader, "_iterator", None)
-        if iterator is None or iterator is self._of:
+        if iterator is None or (self._of is not None and iterator is self._of()):
             return
-        self._of = iterator
-        iterator._reset = _drawing(iterator._reset)
+        self._of = ref(iterator)
+        iterator._reset = _drawing(iterator)
 
 
-def _drawing(reset: Callable[..., None]) -> Callable[..., None]:
+def _drawing(iterator: Any) -> Callable[..., None]:
+    """Return what an iterator is renewed by from now on.
+
+    It holds the iterator weakly: one that held itself would outlive its loader until garbage is collected, with its
+    workers, and where a process forked meanwhile collects it, torch complains of a child that is none of its own.
+    """
+    kept, reset = ref(iterator), type(iterator)._reset
+
     def drawn(loader: Any, first_iter: bool = False) -> None:
         torch = sys.modules["torch"]
         torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-        reset(loader, first_iter)
+        reset(kept(), loader, first_iter)
 
     return drawn
 
@@ -160,18 +176,23 @@ def start_method_of(context: Any) -> str:
 
 
 def state_of(loader: Any) -> dict[str, object]:
-    """Return the plain values that a loader's dataset and collate function hold, by the way to them."""
+    """Return what tells the values that a loader's dataset and collate function hold, by the way to them."""
     found: dict[str, object] = {}
+    left = [CONTENT_BYTES]
     for name in ("dataset", "collate_fn"):
-        _note(getattr(loader, name, None), name, found, DEEP)
+        _note(getattr(loader, name, None), name, found, left, DEEP)
     return found
 
 
-def _note(part: object, path: str, found: dict[str, object], depth: int) -> None:
+def _note(part: object, path: str, found: dict[str, object], left: list[int], depth: int) -> None:
     if isinstance(part, SIMPLE):
         found[path] = part
-    elif isinstance(part, (list, tuple, dict, set)):
-        found[path] = len(part)
+    elif isinstance(part, (list, tuple, dict, set, frozenset)):
+        found[path] = _members(part, left)
+    elif hasattr(part, "__array_interface__"):
+        found[path] = _array(part, left)
+    elif callable(getattr(part, "data_ptr", None)):
+        found[path] = _tensor(part)
     elif (
         depth
         and len(found) < MOST
@@ -179,7 +200,47 @@ def _note(part: object, path: str, found: dict[str, object], depth: int) -> None
         and not isinstance(part, (type, FunctionType, MethodType))
     ):
         for name, value in list(vars(part).items())[:MANY]:
-            _note(value, f"{path}.{name}", found, depth - 1)
+            _note(value, f"{path}.{name}", found, left, depth - 1)
+
+
+def _members(part: Collection[object], left: list[int]) -> object:
+    """Return what tells a container's members: their values where they are plain, else which objects they are.
+
+    What such an object holds itself is not compared.
+    """
+    left[0] -= BYTES_A_MEMBER * len(part)
+    if left[0] < 0:
+        return _Unknown()
+    members: Iterable[object] = chain.from_iterable(part.items()) if isinstance(part, dict) else part
+    return type(part), hash(tuple((type(one), one) if isinstance(one, SIMPLE) else id(one) for one in members))
+
+
+def _array(part: Any, left: list[int]) -> object:
+    """Return what tells an array's values. What a file or memory that is shared holds, workers see themselves."""
+    where, size = part.__array_interface__, int(getattr(part, "nbytes", 0))
+    if type(part).__name__ == "memmap":
+        return where["data"], where["shape"], where["typestr"]
+    left[0] -= size
+    if left[0] < 0:
+        return _Unknown()
+    return where["shape"], where["typestr"], crc32(part.tobytes())
+
+
+def _tensor(part: Any) -> object:
+    """Return what tells a tensor's values: where they are, and how often torch has changed them there."""
+    try:
+        return part.data_ptr(), getattr(part, "_version", None), tuple(part.shape)
+    except (NotImplementedError, RuntimeError):  # a sparse one's, say
+        return id(part), getattr(part, "_version", None)
+
+
+class _Unknown:
+    """Stands for values that are too many to be compared: it equals none, itself included."""
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def _has_device() -> bool:
