@@ -388,6 +388,10 @@ LOOPS = {
     "a method beside the model's": ("out = self.model(x)", "loss = self.judge()", False),
     "a statement of several lines": ("out = model(x)", "loss = criterion(", False),
     "nothing but the language's": ("out = model(x)", "len([])", False),
+    "a call that gives nothing": ("out = model(x)", "dashboard.draw(words)", False),
+    "a number that the model is not called with": ("out = model(x)", "count = census(words)", False),
+    "an attribute of its name": ("out = model(batch.x)", "x = census(words)", False),
+    "a part of the model's name": ("out = model(xs)", "x = census(words)", False),
 }
 
 

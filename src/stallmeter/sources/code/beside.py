@@ -18,7 +18,7 @@ from operator import not_
 
 from ...records import SENDS_OBJECTS, CodeSpot
 from .fold import Frame, Seen, owner
-from .taken import takes_nothing_since
+from .taken import makes_next_batch
 from .whose import Function
 
 MODULE, CALL = "torch/nn/modules/module.py", "call_impl"
@@ -216,7 +216,7 @@ def _is_early(stack: Sequence[Frame], called: Mapping[Function, Where]) -> bool:
     around = _innermost(stack, called)
     if around is None or around + 1 == len(stack) or not stack[around + 1].function.own:
         return False
-    return takes_nothing_since(stack[around].path, called[stack[around].function][0], stack[around].line)
+    return makes_next_batch(stack[around].path, called[stack[around].function][0], stack[around].line)
 
 
 def model_and_gradients_s(seen: Sequence[Seen]) -> tuple[float, float]:

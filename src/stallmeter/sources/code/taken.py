@@ -1,7 +1,8 @@
-"""Whether a call takes anything that its function has computed from some line on, by the text of the lines.
+"""Whether a call makes the next batch, by the text of the lines: what it takes, and who takes what it gives.
 
 Two calls of ``x, y = next_batch()`` and ``loss = criterion(out, y)`` may stand at the same place, between the model and
-its gradients: the second takes what the model made, the first is the next batch, which has come early.
+its gradients: the second takes what the model made, the first is the next batch, which has come early. A third one,
+``draw(words)``, gives nothing that the model is called with: it is neither.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import builtins
 import io
 import keyword
 import linecache
+import re
 import tokenize
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -17,15 +19,20 @@ from functools import lru_cache
 NAMES_OF_PYTHON = frozenset((*keyword.kwlist, *vars(builtins)))
 
 
-@lru_cache(maxsize=256)
-def takes_nothing_since(path: str, since: int, line: int) -> bool:
-    """Whether no name in what a line calls was mentioned from an earlier line on, up to the line before it.
+BEFORE = 30
+"""So many lines before the model's call may say what it is called with: ``x = batch["x"].float()``, and then it."""
 
-    An attribute counts as the object that has it: a method may take what another one has left there.
+
+@lru_cache(maxsize=256)
+def makes_next_batch(path: str, since: int, line: int) -> bool:
+    """Whether a line, behind the one that calls the model, gives names to what stands at or before that call.
+
+    And whether no name in what it calls was mentioned since that call. An attribute counts as the object that has it: a
+    method may take what another one has left there.
 
     Args:
         path: Of the file.
-        since: Counted from 1.
+        since: Where the model is called; counted from 1.
         line: Of a statement that begins and ends there; of others nothing is known.
 
     Returns:
@@ -35,11 +42,13 @@ def takes_nothing_since(path: str, since: int, line: int) -> bool:
     if not 0 < since < line <= len(lines):
         return False
     asked, before = _tokens(lines[line - 1 : line]), _tokens(lines[since - 1 : line - 1])
-    if asked is None or before is None:
+    given = [i for i, (text, depth) in enumerate(asked or ()) if text == "=" and not depth]
+    if asked is None or before is None or not given:
         return False
-    given = [i for i, (text, depth) in enumerate(asked) if text == "=" and not depth]
-    taken = _names(asked[given[-1] + 1 :] if given else asked)
-    return bool(taken) and not taken & _names(before)
+    called_with = "".join(lines[max(0, since - BEFORE) : since])
+    taken, gives = _names(asked[given[-1] + 1 :]), _names(asked[: given[-1]])
+    is_used = any(re.search(rf"(?<![\w.]){name}\b", called_with) for name in gives)
+    return is_used and bool(taken) and not taken & _names(before)
 
 
 def _names(tokens: Sequence[tuple[str, int]]) -> set[str]:
