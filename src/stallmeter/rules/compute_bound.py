@@ -144,4 +144,4 @@ def _cheaper_steps(window: Window) -> tuple[Advice, ...]:
         ),
     )
     has_gpu = window.gpu.count is not None or window.facts.accelerator not in (None, "CPUAccelerator")
-    return (precision, *others) if has_gpu else (*others, precision)
+    return (precision, *others) if has_gpu else others

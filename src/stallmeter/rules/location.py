@@ -35,6 +35,12 @@ MOST = 0.5
 """Part of that advice's seconds with which the place comes first, and of validation's from which on it is worth an
 advice: our choice, most of what there is to win."""
 
+SETTINGS = ("no-workers", "too-few-workers")
+"""Rules whose usual advice is to change one number."""
+
+SETTING_PART = 0.55
+"""Part of what work on the items would win with which such a change comes first; so is the truth of benchmarks/faults."""
+
 IN_TURNS = {"checkpoint-stall": "Saving", "validation-heavy": "Validation"}
 """Rules about what is done now and then: it may be done less often, or be made cheaper."""
 
@@ -117,7 +123,8 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
         interval_pct=found.interval_pct,
     )
     # Nobody can make a library's function cheaper, but may call it less: what else helps is said first.
-    enough = math.inf if not spot.own else MOST if diagnosis.rule == SAME else NEARLY
+    usual = 1.0 / SETTING_PART if diagnosis.rule in SETTINGS else NEARLY
+    enough = math.inf if not spot.own else MOST if diagnosis.rule == SAME else usual
     return _with_advice(diagnosis, advice, enough)
 
 
