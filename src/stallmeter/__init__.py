@@ -37,15 +37,18 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'stallmeter' has no attribute {name!r}")
 
 
+_notebook: list[Any] = []
+"""What ``%load_ext`` has begun."""
+
+
 def load_ipython_extension(_: Any) -> None:
     """Begin to measure a notebook's training loops: ``%load_ext stallmeter``."""
     from .zero_code.attaching import auto
 
-    auto()
+    _notebook.append(auto())
 
 
 def unload_ipython_extension(_: Any) -> None:
-    """End the run: ``%unload_ext stallmeter``."""
-    from .zero_code.startup import end
-
-    end()
+    """End the run, and switch off: ``%unload_ext stallmeter``."""
+    while _notebook:
+        _notebook.pop().stop()

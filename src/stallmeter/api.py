@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from .engine import wiring
 from .engine.context import RunContext
-from .engine.monitor import Monitor
+from .engine.monitor import Monitor, check_watched
 from .engine.options import Options, takes_options
 from .errors import SettingError
 from .records.diagnosis import WorkerAdvice
@@ -53,6 +53,7 @@ def watch(
         SettingError: ``stage`` or an option makes no sense, or ``loader`` cannot be iterated.
         TypeError: There is no such option.
     """
+    check_watched(loader, stage)  # before a monitor starts, which would record a run of nothing
     Options.of(options)  # what a later call says does not hold, but is checked
     return _monitor_of_this_process(options).watch(loader, stage=stage)
 

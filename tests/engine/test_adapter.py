@@ -73,6 +73,16 @@ def test_options_are_checked_at_once(tmp_path: Path) -> None:
         Callback(directory=tmp_path, interval_s=-1)
 
 
+def test_a_second_one_names_what_of_it_does_not_hold(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first, same = Callback(directory=tmp_path), Callback(directory=tmp_path)
+    other, unasked_for = Callback(directory=tmp_path / "other", console=False), Callback()
+    several = [first, same, other, unasked_for]
+    assert [one._is_second(several, Callback) for one in several * 2] == [False, True, True, True] * 2
+    assert caplog.messages == [
+        "stallmeter: the training has a Callback already, which records; this one's directory, console does not hold"
+    ]
+
+
 def test_what_is_measured_unasked_has_the_options_that_were_chosen(tmp_path: Path) -> None:
     chosen = Options(directory=tmp_path, trackers=None, interval_s=2.0)
     set_unasked(chosen)

@@ -77,16 +77,28 @@ def test_an_option_that_there_is_not(taker: Any, wrong: str, said: str) -> None:
     ("options", "said"),
     [
         ({"directory": 3}, "directory is 3; give a path"),
+        ({"directory": ""}, "directory is ''; give a path"),
+        ({"directory": b"runs"}, "directory is b'runs'; give a path"),
         ({"trackers": "neptun"}, "trackers is 'neptun'"),
         ({"rules": ["no rule"]}, "which has no check"),
+        ({"rules": "no-workers"}, "rules is 'no-workers'; give a list of rules"),
+        ({"rules": None}, "rules is None; give a list of rules"),
+        ({"sources": 3}, "sources is 3; give a list of sources"),
         ({"sources": ["no source"]}, "which has no name, sample"),
+        ({"hardware": "false"}, "hardware is 'false'; give True or False"),
+        ({"workers": None}, "workers is None; give True or False"),
+        ({"console": "no"}, "console is 'no'; give True or False"),
+        ({"loop_looks": 0}, "loop_looks is 0; give True or False"),
         ({"interval_s": 0}, "interval_s is 0; give a number of seconds"),
+        ({"interval_s": True}, "interval_s is True; give a number of seconds"),
         ({"period_s": "soon"}, "period_s is 'soon'"),
         ({"close_budget_s": -1}, "close_budget_s is -1"),
         ({"close_budget_s": float("inf")}, "close_budget_s is inf"),
         ({"close_budget_s": float("nan")}, "close_budget_s is nan"),
         ({"close_budget_s": None}, "close_budget_s is None"),
+        ({"close_budget_s": True}, "close_budget_s is True"),
         ({"sync_probe_steps": 0.5}, "sync_probe_steps is 0.5"),
+        ({"deep_batches": True}, "deep_batches is True; give a number of batches"),
         ({"deep_steps": 1001}, "deep_steps is 1001; give a number of steps"),
         ({"on_num_workers": 3}, "on_num_workers is 3; give 'report', 'apply'"),
         ({"on_num_workers": "apply", "workers": False}, "needs what workers=False switches off"),
@@ -96,6 +108,24 @@ def test_an_option_that_there_is_not(taker: Any, wrong: str, said: str) -> None:
 def test_what_makes_no_sense_is_refused_alike(taker: Any, options: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingError, match=said):
         call(taker, **options)
+
+
+@pytest.mark.parametrize(("loader", "stage"), [(5, "train"), (None, "train"), ([1], "training")])
+def test_what_cannot_be_watched_starts_no_run(
+    loader: Any, stage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "_implicit", None)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingError):
+        stallmeter.watch(loader, stage=stage)
+    assert api._implicit is None
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("taker", [stallmeter.Monitor, StallMonitorMixin], ids=lambda taker: taker.__name__)
+def test_what_is_given_without_a_name_is_refused_with_the_name_of_the_class(taker: Any) -> None:
+    with pytest.raises(TypeError, match=rf"^{taker.__name__} takes its options by name: .*\(directory='runs'\)$"):
+        taker("runs")
 
 
 def test_they_do_not_change_any_more() -> None:

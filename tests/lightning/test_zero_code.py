@@ -115,7 +115,7 @@ def test_each_rank_records_and_the_ranks_meet_in_one_folder(
 
 
 def test_nothing_happens_without_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    for value in (None, "", "0", "yes"):
+    for value in (None, "", "0", "no", "something"):
         monkeypatch.delenv("STALLMETER", raising=False)
         if value is not None:
             monkeypatch.setenv("STALLMETER", value)

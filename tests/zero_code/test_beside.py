@@ -199,13 +199,40 @@ for (batch,) in train:
 stallmeter.unload_ipython_extension(None)
 for (batch,) in train:
     update(batch)
+
+import os
+from stallmeter.lightning.entry_points import lightning_callbacks
+print(os.environ.get("STALLMETER"), lightning_callbacks())
 """
 
 
 def test_a_notebook(forks: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STALLMETER_DIR", "runs")
-    run(forks, tmp_path, NOTEBOOK, before="import stallmeter\n")
+    assert run(forks, tmp_path, NOTEBOOK, before="import stallmeter\n") == "None []\n"
     assert steps_of_runs(tmp_path) == {"loop": [8]}
+
+
+TWICE = """
+stallmeter.auto(directory="first", trackers=None, console=False, hardware=False)
+second = stallmeter.auto(directory="runs", trackers=None, console=False, hardware=False)
+for (batch,) in train:
+    update(batch)
+stallmeter.auto(directory="third")
+stallmeter.auto()
+second.stop()
+import os
+print(os.environ.get("STALLMETER"))
+"""
+
+
+def test_options_of_a_second_call_are_named_where_they_do_not_hold(forks: Forks, tmp_path: Path) -> None:
+    done = forks.run(NO_PICTURES + "import stallmeter\n" + HEAD + TWICE, cwd=tmp_path)
+    assert done.stdout == "None\n"
+    assert steps_of_runs(tmp_path) == {"loop": [8]}
+    assert [line for line in done.stderr.splitlines() if line.startswith("stallmeter: ")] == [
+        "stallmeter: auto() was called before with another directory; the last call holds",
+        "stallmeter: a run has begun; what this auto() says of directory, trackers, hardware, console does not hold",
+    ]
 
 
 def test_an_option_that_makes_no_sense_is_refused_at_once(forks: Forks, tmp_path: Path) -> None:

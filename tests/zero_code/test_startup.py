@@ -22,7 +22,8 @@ class DataLoader:
 
 LOOK = """
 import sys
-before = sorted(name for name in sys.modules if name.startswith(("torch", "stallmeter.engine", "psutil")))
+heavy = ("torch", "stallmeter.engine.", "psutil")
+before = sorted(name for name in sys.modules if name.startswith(heavy) and name != "stallmeter.engine.environment")
 import torch.utils.data.dataloader as module
 print(before, module.DataLoader.__iter__.__code__.co_filename.endswith("patches.py"))
 print(type(module.__loader__).__name__, type(module.__spec__.loader).__name__)
@@ -84,6 +85,27 @@ def test_children_are_reached(packages: Path) -> None:
 def test_an_interpreter_without_stallmeter_runs_as_before(packages: Path) -> None:
     done = run("-S", "-c", "import sitecustomize; print('up')", path=(SITE, packages), STALLMETER="1")
     assert (done.stdout, done.stderr) == ("up\n", "")
+
+
+ASKED = [
+    *(("1", True), ("true", True), ("YES", True), (" on", True)),
+    *(("0", False), ("no", False), ("Off", False), ("", False)),
+]
+
+
+@pytest.mark.parametrize(("value", "asked"), ASKED)
+def test_words_for_yes_and_no(packages: Path, value: str, asked: bool) -> None:
+    done = run("-c", LOOK, path=(SITE, packages), STALLMETER=value)
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[0] == f"[] {asked}"
+
+
+def test_a_word_that_says_neither_is_named_once(packages: Path) -> None:
+    program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {LOOK!r}], check=True)"
+    done = run("-c", program, path=(SITE, packages), STALLMETER="yep")
+    assert done.stdout.splitlines()[0] == "[] False"
+    assert done.stderr.count("\n") == 1
+    assert "STALLMETER is 'yep', so nothing is measured; give 1, true, yes, on" in done.stderr
 
 
 @pytest.mark.parametrize("asked", ["1", "0"])

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from ..delivery.choice import choose_trackers
 from ..records.interfaces import Tracker
 from ..timing.ledger import Span
 from .context import RunContext
 from .monitor import Monitor
-from .options import Options, takes_options
+from .options import Options, refuse_positional, takes_options, unasked
 from .patch import Patches
 from .run import Run, is_signalled
 from .wiring import assemble
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from .options import OptionArguments
+
+
+_log = logging.getLogger("stallmeter")
 
 
 class InProgress(Protocol):
@@ -48,9 +52,11 @@ class Adapter:
     """
 
     _now = staticmethod(time.perf_counter_ns)
+    _ignored_told = False
 
     @takes_options
-    def __init__(self, **options: Unpack[OptionArguments]) -> None:
+    def __init__(self, *nothing: NoReturn, **options: Unpack[OptionArguments]) -> None:
+        refuse_positional(self, nothing)
         super().__init__()
         self._options = Options.of(options)
         self._options.check_recordings()
@@ -65,6 +71,32 @@ class Adapter:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_training": None, "_last": None}
+
+    def _is_second(self, callbacks: Iterable[object], kind: type[Adapter]) -> bool:
+        """Whether another callback of ours comes before this one, and records; options that then do not hold are named.
+
+        Args:
+            callbacks: Those of the training, in their order.
+            kind: Which of them are ours.
+        """
+        first = next((one for one in callbacks if isinstance(one, kind)), self)
+        if first is not self:
+            self._tell_ignored(first._options)
+        return first is not self
+
+    def _tell_ignored(self, holding: Options) -> None:
+        # One that the program has not asked for itself steps aside for its own, as it should.
+        if self._ignored_told or self._options == unasked():
+            return
+        self._ignored_told = True
+        names = self._options.others(than=holding)
+        if names:
+            kind = type(self).__name__
+            _log.warning(
+                "stallmeter: the training has a %s already, which records; this one's %s does not hold",
+                kind,
+                ", ".join(names),
+            )
 
     def _finish(self, reason: str, exception: BaseException | None = None) -> None:
         training, self._training = self._training, None  # first: closing may raise, and hooks that come later find none

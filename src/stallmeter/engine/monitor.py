@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, NoReturn, TypeVar
 
 from ..delivery.forwarder import Undelivered
 from ..errors import SettingError
@@ -17,7 +17,7 @@ from ..timing.loop import Watched
 from ..timing.turns import Turns
 from ..window import Window
 from . import wiring
-from .options import Options, takes_options
+from .options import Options, refuse_positional, takes_options
 from .run import Run, is_signalled
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ class Monitor:
     """
 
     @takes_options
-    def __init__(self, **options: Unpack[OptionArguments]) -> None:
+    def __init__(self, *nothing: NoReturn, **options: Unpack[OptionArguments]) -> None:
+        refuse_positional(self, nothing)
         self._show(wiring.plain_run(Options.of(options)))
         self.run.start()
 
@@ -78,10 +79,7 @@ class Monitor:
         Raises:
             SettingError: ``stage`` is unknown or ``loader`` cannot be iterated.
         """
-        if stage not in ("train", "validation"):
-            raise SettingError(f"stage is {stage!r}; give 'train' or 'validation'")
-        if not hasattr(loader, "__iter__"):
-            raise SettingError(f"watch() needs something to iterate over, not {type(loader).__name__}")
+        check_watched(loader, stage)
         loaders = self.run.loaders
         return Watched(
             loader,
@@ -196,6 +194,18 @@ class Monitor:
     def closed(self) -> bool:
         """Whether the run has ended."""
         return self.run.closed
+
+
+def check_watched(loader: object, stage: object) -> None:
+    """Refuse what cannot be watched.
+
+    Raises:
+        SettingError: ``stage`` is unknown or ``loader`` cannot be iterated.
+    """
+    if stage not in ("train", "validation"):
+        raise SettingError(f"stage is {stage!r}; give 'train' or 'validation'")
+    if not hasattr(loader, "__iter__"):
+        raise SettingError(f"watch() needs something to iterate over, not {type(loader).__name__}")
 
 
 def turns_of(run: Run, why_not: str | None = None) -> Turns:

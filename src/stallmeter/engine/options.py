@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, get_type_hints
@@ -115,15 +115,15 @@ class Options:
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense, in the program's own line and not when the run starts."""
-        if self.directory is not None and not isinstance(self.directory, (str, os.PathLike)):
-            raise SettingError(f"directory is {self.directory!r}; give a path")
+        self._check_directory()
         check_trackers(self.trackers)
-        object.__setattr__(self, "rules", tuple(self.rules))
-        object.__setattr__(self, "sources", tuple(self.sources))
+        for name in ("rules", "sources"):
+            object.__setattr__(self, name, _several(name, getattr(self, name)))
         check_rules(self.rules)
         for source in self.sources:
             if not isinstance(source, Source):
                 raise SettingError(f"sources holds {source!r}, which has no name, sample(time_s) and close()")
+        self._check_switches()
         self._check_numbers()
         check_mode(self.on_num_workers)
         if self.on_num_workers != "report" and not self.workers:
@@ -132,17 +132,35 @@ class Options:
                 "leave that out"
             )
 
+    def _check_directory(self) -> None:
+        if self.directory is None:
+            return
+        path = os.fspath(self.directory) if isinstance(self.directory, (str, os.PathLike)) else None
+        if not isinstance(path, str) or not path.strip():
+            raise SettingError(f"directory is {self.directory!r}; give a path")
+
+    def _check_switches(self) -> None:
+        """Text is never a switch: ``"false"`` would count as true."""
+        for name in ("hardware", "workers", "console", "loop_looks"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise SettingError(f"{name} is {value!r}; give True or False")
+
     def _check_numbers(self) -> None:
         for name in ("interval_s", "period_s"):
             value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not 0.01 <= value <= 86_400:
+            if not _is_number(value) or not 0.01 <= value <= 86_400:
                 raise SettingError(f"{name} is {value!r}; give a number of seconds between 0.01 and 86400")
         for name in ("sync_probe_steps", "deep_steps", "deep_batches"):
             value, of = getattr(self, name), name.rpartition("_")[2]
-            if not isinstance(value, int) or not 0 <= value <= 1000:
+            if not _is_number(value, int) or not 0 <= value <= 1000:
                 raise SettingError(f"{name} is {value!r}; give a number of {of} from 0, for none, to 1000")
-        if not isinstance(self.close_budget_s, (int, float)) or not 0 <= self.close_budget_s <= 86_400:
+        if not _is_number(self.close_budget_s) or not 0 <= self.close_budget_s <= 86_400:
             raise SettingError(f"close_budget_s is {self.close_budget_s!r}; give a number of seconds from 0 to 86400")
+
+    def others(self, than: Options) -> list[str]:
+        """Return the names of the options that are not the same as in others."""
+        return [field.name for field in fields(self) if getattr(self, field.name) != getattr(than, field.name)]
 
     @property
     def recordings(self) -> Path:
@@ -173,6 +191,17 @@ class Options:
         return path
 
 
+def _is_number(value: object, *kinds: type) -> bool:
+    """Whether it is a number, and none of the two that are truth values: ``True`` is no second."""
+    return isinstance(value, kinds or (int, float)) and not isinstance(value, bool)
+
+
+def _several(name: str, value: object) -> tuple[Any, ...]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise SettingError(f"{name} is {value!r}; give a list of {name}")
+    return tuple(value)
+
+
 _unasked: Options | None = None
 
 
@@ -187,6 +216,18 @@ def unasked() -> Options:
     return _unasked or Options()
 
 
+def refuse_positional(taker: object, given: tuple[object, ...]) -> None:
+    """Say how options are given, in the name of the class that the program calls.
+
+    Raises:
+        TypeError: Something was given without a name.
+    """
+    if given:
+        name, first = type(taker).__name__, given[0]
+        option = f"directory={first!r}" if isinstance(first, (str, os.PathLike)) else f"option={first!r}"
+        raise TypeError(f"{name} takes its options by name: {name}({option})")
+
+
 def takes_options(function: F) -> F:
     """Let Python see the options that a function takes as ``**options: Unpack[OptionArguments]``.
 
@@ -195,7 +236,8 @@ def takes_options(function: F) -> F:
     """
     hints = get_type_hints(Options)
     signature = inspect.signature(function)
-    own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    variable = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    own = [p for p in signature.parameters.values() if p.kind not in variable]
     options = [
         inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
         for f in fields(Options)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import ignite
 
 from ..engine import adapter
-from ..engine.options import takes_options
+from ..engine.options import Options, takes_options
 from ..engine.patch import Patches
 from ..engine.run import Run
 from ..engine.wiring import this_rank
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ..engine.options import OptionArguments
 
 
-_RECORDED: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
-"""What stands in the place of engines' ``run``."""
+_RECORDED: weakref.WeakKeyDictionary[Callable[..., Any], Options] = weakref.WeakKeyDictionary()
+"""What stands in the place of engines' ``run``, with the options that hold there."""
 
 
 class StallHandler(adapter.Adapter):
@@ -43,8 +43,8 @@ class StallHandler(adapter.Adapter):
     _training: Training | None
 
     @takes_options
-    def __init__(self, **options: Unpack[OptionArguments]) -> None:
-        super().__init__(**options)
+    def __init__(self, *nothing: NoReturn, **options: Unpack[OptionArguments]) -> None:
+        super().__init__(*nothing, **options)
         self._attached = Patches()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -57,7 +57,9 @@ class StallHandler(adapter.Adapter):
             trainer: The engine whose process function trains.
         """
         run = trainer.run
-        if getattr(run, "func", None) in _RECORDED:
+        there: Any = getattr(run, "func", None)
+        if there in _RECORDED:
+            self._tell_ignored(_RECORDED[there])
             return self
         engine = weakref.ref(trainer)
 
@@ -69,7 +71,7 @@ class StallHandler(adapter.Adapter):
             self._finish("end")
             return state
 
-        _RECORDED.add(recorded)
+        _RECORDED[recorded] = self._options
         self._attached.set(trainer, "run", recorded)
         return self
 

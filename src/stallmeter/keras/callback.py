@@ -71,7 +71,7 @@ class StallCallback(Adapter, keras.callbacks.Callback):
         self._finish("a new training began")
         callbacks, iterated = _callers()
         known = [] if callbacks is None else callbacks.callbacks
-        if next((one for one in known if isinstance(one, StallCallback)), self) is not self:
+        if self._is_second(known, StallCallback):
             return
         if why_hidden() is not None:
             _log.warning("stallmeter: nothing is recorded: %s", why_hidden())

@@ -48,8 +48,7 @@ class StallMonitorMixin(Adapter):
         if stage != "fit":
             return
         self._finish("a new fit began")
-        first = next((cb for cb in trainer.callbacks if isinstance(cb, StallMonitorMixin)), self)
-        if first is not self:
+        if self._is_second(trainer.callbacks, StallMonitorMixin):
             return
         run = self._assemble(trainer)
         self._training = _Fit(run, trainer, FitEnd(trainer, self, self._finish))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import logging
-import os
 from typing import Any
+
+from ..engine.environment import is_asked
 
 _log = logging.getLogger("stallmeter")
 
@@ -21,7 +22,7 @@ def pytorch_lightning_callbacks() -> list[Any]:
 
 
 def _callbacks(module: str) -> list[Any]:
-    if os.environ.get("STALLMETER") != "1":
+    if not is_asked():
         return []
     from ..engine.options import unasked
     from ..errors import StallmeterError
@@ -29,5 +30,5 @@ def _callbacks(module: str) -> list[Any]:
     try:
         return [importlib.import_module(f".{module}", __package__).StallMonitor(**unasked().given())]
     except (ImportError, OSError, StallmeterError) as exc:
-        _log.warning("stallmeter: STALLMETER=1 is set, but the callback cannot be made: %s", exc)
+        _log.warning("stallmeter: STALLMETER asks for it, but the callback cannot be made: %s", exc)
         return []

@@ -75,7 +75,7 @@ class StallCallback(Adapter, transformers.TrainerCallback):
         self._finish("a new training began")
         trainer = _calling_trainer()
         callbacks = [] if trainer is None else trainer.callback_handler.callbacks
-        if next((one for one in callbacks if isinstance(one, StallCallback)), self) is not self:
+        if self._is_second(callbacks, StallCallback):
             return
         self._follow(trainer)
         run = self._assemble(args, trainer)

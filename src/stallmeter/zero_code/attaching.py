@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING
 
+from ..engine.environment import VARIABLE
 from ..engine.monitor import Monitor
 from ..engine.options import Options, set_unasked, takes_options
-from .patches import choose
+from .patches import choose, loop_of_this_process
 from .startup import begin, end
 
 if TYPE_CHECKING:
@@ -16,15 +18,16 @@ if TYPE_CHECKING:
     from ..engine.options import OptionArguments
     from .loop import Loop
 
-VARIABLE = "STALLMETER"
+_log = logging.getLogger("stallmeter")
+_before: list[str | None] = []
+"""What the environment said before the first call that holds; empty where none does."""
 
 
 class Auto:
     """Measures whatever loop trains; see `auto`."""
 
-    def __init__(self, loop: Loop, before: str | None) -> None:
+    def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._before = before
 
     @property
     def monitor(self) -> Monitor | None:
@@ -35,10 +38,12 @@ class Auto:
         """End the run, and leave nothing of ours in torch's classes."""
         end()
         set_unasked(None)
-        if self._before is None:
-            os.environ.pop(VARIABLE, None)
-        else:
-            os.environ[VARIABLE] = self._before
+        while _before:
+            before = _before.pop()
+            if before is None:
+                os.environ.pop(VARIABLE, None)
+            else:
+                os.environ[VARIABLE] = before
 
 
 @takes_options
@@ -49,7 +54,7 @@ def auto(**options: Unpack[OptionArguments]) -> Auto:
     options. Call it once, before the first batch.
 
     Args:
-        **options: As for `Monitor`; once a run has begun they change nothing.
+        **options: As for `Monitor`. Those of the newest call hold; once a run has begun they change nothing.
 
     Raises:
         SettingError: An option makes no sense.
@@ -57,7 +62,22 @@ def auto(**options: Unpack[OptionArguments]) -> Auto:
     """
     chosen = Options.of(options)
     chosen.check_recordings()
-    before = os.environ.get(VARIABLE)
+    if not _before:
+        _before.append(os.environ.get(VARIABLE))
     os.environ[VARIABLE] = "1"  # Lightning's entry points look for it
     begin()
-    return Auto(choose(chosen), before)
+    _tell_other(chosen, loop_of_this_process())
+    return Auto(choose(chosen))
+
+
+def _tell_other(chosen: Options, loop: Loop) -> None:
+    """Say which options do not hold, of those that two calls have given."""
+    begun, known = loop.run is not None, loop.options
+    names = chosen.others(than=known)
+    if not names or (chosen if begun else known) == Options():
+        return
+    said = ", ".join(names)
+    if begun:
+        _log.warning("stallmeter: a run has begun; what this auto() says of %s does not hold", said)
+    else:
+        _log.warning("stallmeter: auto() was called before with another %s; the last call holds", said)

@@ -11,6 +11,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from ..engine.environment import is_asked
+
 ITERATED = {
     "torch.utils.data.dataloader": ("DataLoader",),
     "torchdata.stateful_dataloader.stateful_dataloader": ("StatefulDataLoader",),
@@ -59,6 +61,12 @@ CALLING = ("torch.serialization", "accelerate.accelerator", "lightning.fabric.fa
 """Modules with functions whose time `named` books under their names."""
 
 WRAPPED = frozenset((*ITERATED, *PIPELINES, *FRAMEWORKS, *CALLING, OPTIMIZER))
+
+
+def begin_if_asked() -> None:
+    """Begin where the environment asks for it."""
+    if is_asked():
+        begin()
 
 
 def begin() -> None:

@@ -23,10 +23,10 @@ def _next() -> None:
 try:
     _next()
 finally:
-    if os.environ.get("STALLMETER") == "1":
+    if os.environ.get("STALLMETER", "0") not in ("", "0"):
         try:
-            from stallmeter.zero_code.startup import begin
+            from stallmeter.zero_code.startup import begin_if_asked
         except ImportError:  # another interpreter than the one that stallmeter is installed for
             pass
         else:
-            begin()
+            begin_if_asked()
