@@ -7,6 +7,7 @@ import dataclasses
 import importlib.util
 import inspect
 import re
+import subprocess
 import sys
 import typing
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,7 @@ from stallmeter.rules import ALL_RULES
 from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.frameworks import Setting, said
 from stallmeter.rules.job import JOB_RULES
+from stallmeter.rules.rule import check_rules
 from stallmeter.window import Window
 from stallmeter.window.facts import Facts
 from stallmeter.window.signals import read_signal
@@ -52,6 +54,22 @@ KINDS = (
     records.ProducerLooks,
     records.Fork,
 )
+
+
+def test_each_asks_for_signals_that_there_are() -> None:
+    check_rules(ALL_RULES)
+
+
+def test_to_import_them_asks_for_no_signals() -> None:
+    """A mistake in a rule costs that rule, and never the program that imports stallmeter."""
+    asked = "from stallmeter.window.signals import signals; import stallmeter.rules, stallmeter.engine.options as o"
+    told = subprocess.run(
+        [sys.executable, "-c", f"{asked}; o.Options(); print(signals.cache_info().currsize)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout == "0\n"
 
 
 def _tool() -> Any:

@@ -32,7 +32,7 @@ from .noisy_neighbour import NoisyNeighbour
 from .open_files_growth import OpenFilesGrowth
 from .prep_stall import PrepStall
 from .recompiles import Recompiles
-from .rule import Rule, check_rules
+from .rule import Rule
 from .shm_near_limit import ShmNearLimit
 from .slow_batches import SlowBatches
 from .slow_callback import SlowCallback
@@ -97,5 +97,3 @@ ALL_RULES: tuple[Rule, ...] = (
     ComputeBound(),
 )
 """Every rule with its default thresholds."""
-
-check_rules(ALL_RULES)
