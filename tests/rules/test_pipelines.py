@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ def pipeline(
     work_s: float = 0.04,
     cpus: float = 8.0,
     job_cpus: float = 1.5,
-    main_cpus: float | None = None,
+    loop_cpu: float | None = None,
     **looks: Any,
 ) -> Window:
     """A run of 1,000 steps with a loader of its own kind, and what was found at work in its wait."""
@@ -32,11 +33,15 @@ def pipeline(
     info = LoaderInfo(time_s=START_S, kind="Prefetcher", probed=False, why_not="it is no torch.utils.data.DataLoader")
     known: dict[str, Any] = {"looks": 10, "steps": 10, "period_s": 1.0, "cpu_s": 0.9, "run_queue_s": 0.0} | looks
     found = [ProducerLooks(time_s=START_S + 2 + i, **known) for i in range(10)]
-    main = job_cpus if main_cpus is None else main_cpus
-    hosts = [
-        HostSample(time_s=START_S + 2 + i, usable_cpus=cpus, job_cpus=job_cpus, others_cpus=0.0, main_cpus=main)
-        for i in range(20)
-    ]
+    host = HostSample(
+        time_s=START_S,
+        usable_cpus=cpus,
+        job_cpus=job_cpus,
+        others_cpus=0.0,
+        main_cpus=job_cpus,
+        loop_cpu_pct=None if loop_cpu is None else 100.0 * loop_cpu,
+    )
+    hosts = [replace(host, time_s=START_S + 2 + i) for i in range(20)]
     whole = 1000 * (wait_s + work_s)
     return window(info, *steps, *found, *hosts, ledger(wall_s=1.1 * whole, data_wait=1000 * wait_s))
 
@@ -69,7 +74,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "one thread in Python": ("too-few-workers", {"running": 0.7, "interpreter": 0.3, "job_cpus": 1.0}),
     "threads in Python that hold up the steps": (
         "lock-contention",
-        {**IN_THE_STEPS, "main_cpus": 0.3},
+        {**IN_THE_STEPS, "loop_cpu": 0.3},
     ),
     "threads that sleep": ("fetch-stall", {"sleep": 3.8, "running": 0.1, "cpu_s": 0.01, "job_cpus": 0.1}),
     "threads that wait for a connection": ("fetch-stall", {"socket": 3.8, "cpu_s": 0.01, "job_cpus": 0.1}),
@@ -141,25 +146,25 @@ def _nothing() -> Diagnosis:
 
 def test_a_thread_that_computes_all_the_time_does_not_wait_for_the_lock() -> None:
     """Who asks where threads are takes the lock himself: what the loop's thread computes is not what it waited."""
-    found = fires(RULES["lock-contention"], pipeline(**IN_THE_STEPS, main_cpus=0.6))
+    found = fires(RULES["lock-contention"], pipeline(**IN_THE_STEPS, loop_cpu=0.6))
     assert found.time_lost_s == pytest.approx(0.4 * 110.1 - 1.0, rel=0.01)
-    assert RULES["lock-contention"].check(pipeline(**IN_THE_STEPS, main_cpus=0.97)) is None
+    assert RULES["lock-contention"].check(pipeline(**IN_THE_STEPS, loop_cpu=0.97)) is None
 
 
 def test_threads_that_hardly_compute_hardly_hold_the_lock() -> None:
-    assert RULES["lock-contention"].check(pipeline(**IN_THE_STEPS, main_cpus=0.3, cpu_s=0.05)) is None
+    assert RULES["lock-contention"].check(pipeline(**IN_THE_STEPS, loop_cpu=0.3, cpu_s=0.05)) is None
 
 
 def test_a_thread_beside_the_steps_is_said_to_be_one() -> None:
     """Nobody waits for its batches: what it does is moved away, whatever it is."""
-    found = fires(RULES["lock-contention"], pipeline(**IN_THE_STEPS, main_cpus=0.3))
+    found = fires(RULES["lock-contention"], pipeline(**IN_THE_STEPS, loop_cpu=0.3))
     assert found.title == "Another thread holds Python's lock while the training needs it"
     assert found.advice[0].text.startswith("Move that thread's work into a process of its own")
 
 
 def test_what_holds_the_lock_beside_the_steps_is_named() -> None:
     """The function of the program's own thread, not what the loop does meanwhile."""
-    found = pipeline(**IN_THE_STEPS, main_cpus=0.3)
+    found = pipeline(**IN_THE_STEPS, loop_cpu=0.3)
     spot = CodeSpot(file="stats.py", line=12, function="Census.count", own=True, wall_s=0.8)
     found.append(
         CodeLook(

@@ -179,6 +179,14 @@ def test_the_switch_interval_is_short_only_while_something_is_in_question():
     assert sys.getswitchinterval() == before
 
 
+def test_the_switch_interval_stays_where_other_threads_compute():
+    """A short one would speed such a program up: what is looked at must not be another one."""
+    before = sys.getswitchinterval()
+    rig = Rig(slots=frozenset({FORWARD}), crowded=True)
+    rig.sampler.look()
+    assert sys.getswitchinterval() == before
+
+
 def test_a_switch_interval_of_the_program_is_left_alone():
     rig = Rig()
     rig.ledger.enter(CHECKPOINT)

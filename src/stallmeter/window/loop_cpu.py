@@ -37,8 +37,8 @@ class LoopCpuSignals:
     @property
     def blocked_share(self) -> float | None:
         """Share (0 to 1) of the time in which the training thread could not run, but for want of a CPU; median."""
-        main, waits_pct = self._host.median(lambda s: s.main_cpus), self.wait_pct
-        return None if main is None else max(0.0, 1.0 - main - (waits_pct or 0.0) / 100.0)
+        runs_pct, waits_pct = self._host.median(lambda s: s.loop_cpu_pct), self.wait_pct
+        return None if runs_pct is None else max(0.0, 1.0 - (runs_pct + (waits_pct or 0.0)) / 100.0)
 
     @property
     def neighbour_wait_pct(self) -> float | None:

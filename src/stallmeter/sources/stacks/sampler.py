@@ -6,8 +6,10 @@ A look needs the interpreter's lock. Where the training thread holds it in Pytho
 let in after the switch interval, by default 5 ms, or when some call gives the lock up before: it would then see that
 call again and again, and hardly ever the code that holds the lock. So the interval is `SWITCH_S` while stacks are
 taken. Where a function of C holds the lock, the look comes when that function has returned, and still sees the line
-that called it. A look stands for all points of an even grid, shaken by chance, that have passed since the one before: a
-function that made it late counts for those points, and not for its own length once more.
+that called it. Where other threads of the program compute the interval stays what it is: with a short one they hold up
+the training less, and what is looked at would be another program. A look stands for all points of an even grid, shaken
+by chance, that have passed since the one before: a function that made it late counts for those points, and not for its
+own length once more.
 """
 
 from __future__ import annotations
@@ -114,6 +116,8 @@ class Wanted:
     """Slots of which there are looks enough: not even when they are open for long."""
     median_ns: int | None = None
     """Time of a step; None where long steps are of no interest, or not known yet."""
+    crowded: bool = False
+    """Whether other threads of the program compute: how fast they hand the lock over is then part of the program."""
     often: bool = False
     """Whether long steps are too short to be met by a glance now and then."""
 
@@ -232,7 +236,7 @@ class StackSampler:
         if interval < self._interval_ns:  # no point of the coarse grid must be waited for
             self._due_ns = min(self._due_ns, got + int(interval * (0.5 + self._random.random())))
         self._interval_ns, self._dense = interval, dense
-        self._switch(SWITCH_S if dense else None)
+        self._switch(SWITCH_S if dense and not wanted.crowded else None)
 
     def _phase(self, wanted: Wanted, slot: int, got: int, last: int) -> int | None:
         """Return the phase that a look would belong to; None where none is wanted."""

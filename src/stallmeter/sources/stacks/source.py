@@ -54,7 +54,7 @@ from ..code.beside import (
 )
 from ..code.fold import Seen, fold
 from ..code.whose import Whose
-from .helpers import Helpers
+from .helpers import Crowd, Helpers
 from .others import awaits_thread
 from .sampler import LONG_STEP, STEADY, WORK, Look, StackSampler, Wanted
 from .tally import Reading, Tally
@@ -91,6 +91,9 @@ STALE_S = 10.0
 
 MEDIAN_TICKS = 8
 """So rarely the median step is asked for: it sorts thousands."""
+
+CROWDED_CPUS = 0.2
+"""CPUs of other threads of the program from which on they may hold up the training at the lock; our choice."""
 
 SHORT_S = 0.2
 """Steps of which three take less are missed by glances now and then."""
@@ -130,6 +133,7 @@ class LoopLooks:
         self._sampler = StackSampler(clock, own_slot)
         self._tallies: dict[tuple[Place, int], Tally] = {}
         """By place and slot of the ledger."""
+        self._crowd = Crowd(self._ledger.thread)
         self._awaited, self._beside = Helpers("", lambda: clock.index), Helpers(STEPS, lambda: clock.index)
         self._first: list[Look] = []
         """Into steps that may be no steady ones."""
@@ -198,7 +202,8 @@ class LoopLooks:
                 share = max(grown[slot] / passed, acc[slot] / elapsed)
                 slots.update({slot} if share >= ASKED_SHARE else ())
         median_ns, often = self._long_steps()
-        return Wanted(frozenset(slots), first_steps, frozenset(enough), median_ns, often)
+        crowded = self._crowd.cpus() >= CROWDED_CPUS
+        return Wanted(frozenset(slots), first_steps, frozenset(enough), median_ns, crowded, often)
 
     def _has_enough(self, place: Place) -> bool:
         quota = self._quota.get(place[1], ENOUGH)
