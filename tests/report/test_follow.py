@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import socket
 import struct
 import subprocess
 import sys
@@ -15,15 +16,19 @@ from typing import Any
 import pytest
 
 from stallmeter import cli
+from stallmeter.machine.procfs import process_space
 from stallmeter.recording import Header, Recorder
 from stallmeter.recording import reader as reader_module
 from stallmeter.records import Event, LoaderInfo
+from stallmeter.report import follow as follow_module
 from stallmeter.report.follow import MERGED_STEPS, QUIET_LOOKS, Followed, Lines, follow
 from stallmeter.report.model import Report, read_history
 from stallmeter.report.text import Screen, to_text
 from stallmeter.rules.evaluation import diagnose
 
 from .recordings import START_S, VERDICT, hardware, ledger, step, write
+
+GONE = "no program writes this recording any more: the run has ended and could not say how"
 
 
 class Growing:
@@ -160,8 +165,36 @@ def test_a_run_that_was_killed(tmp_path: Path) -> None:
     os.utime(run.recorder.path, (silent, silent))
     follow(Followed(tmp_path), shown, sleep=script(*(20 * [lambda: None])))
     assert shown.ended is not None
-    assert shown.ended[1] == "no program writes this recording any more: the run was killed"
+    assert shown.ended[1] == GONE
     assert len(shown.states) == QUIET_LOOKS
+
+
+def test_a_process_that_is_gone_from_this_machine_is_not_waited_for(tmp_path: Path) -> None:
+    shown = Shown()
+    header = {"host": socket.gethostname(), "process_space": process_space(), "pid": 4_000_000_000}
+    folder = write(tmp_path, [*(step(i) for i in range(20)), ledger()], **header, started_s=time.time())
+    follow(Followed(folder), shown, sleep=script())
+    assert shown.states == []
+    assert shown.ended is not None
+    report, status = shown.ended
+    assert status == GONE
+    assert report is not None
+    assert report.running is False
+
+
+def test_an_end_that_comes_while_it_is_asked_for_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process writes it and is gone, between the look and the question."""
+    run, shown = Growing(tmp_path), Shown()
+    run.add(*(step(i) for i in range(20)), ledger())
+
+    def gone(_: object) -> bool:
+        run.add(end(), VERDICT)
+        return False
+
+    monkeypatch.setattr(follow_module, "process_lives", gone)
+    follow(Followed(tmp_path), shown, sleep=script())
+    assert shown.ended is not None
+    assert shown.ended[1] == "the run has ended"
 
 
 def test_one_that_is_silent_is_waited_for(tmp_path: Path) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import time
 from dataclasses import replace
 
 import pytest
 
 from stallmeter.errors import RecordingError
+from stallmeter.machine.procfs import process_space
 from stallmeter.recording import Recorder
 from stallmeter.records import BUCKETS, Event
 from stallmeter.records.diagnosis import Verdict
@@ -127,7 +131,31 @@ def test_torn_last_line(tmp_path):
     assert report.steps == 1000
     assert report.skipped_lines == 0
     assert not report.settled
-    assert "killed" in report.how_it_ended
+    assert "has no end" in report.how_it_ended
+
+
+def test_a_process_that_is_gone_or_not(tmp_path):
+    """Of a recording without an end; of another machine's nobody here can tell."""
+    here = {"host": socket.gethostname(), "process_space": process_space()}
+    of = {
+        "gone": {**here, "pid": 4_000_000_000, "started_s": time.time()},
+        "there": {**here, "pid": os.getpid(), "started_s": time.time()},
+        "elsewhere": {"host": "node2", "pid": os.getpid(), "started_s": time.time()},
+        "another container": {**here, "process_space": "other", "pid": 4_000_000_000},
+    }
+    said = {}
+    for name, header in of.items():
+        report = read_history(write(tmp_path / name, [step(0), ledger(), VERDICT], **header)).report()
+        said[name] = report.running, report.how_it_ended
+    unknown = None, "The recording has no end: the run goes on, or could not say how it ended"
+    assert said == {
+        "gone": (False, "The run has ended and could not say how: its process is gone"),
+        "there": (True, "The run goes on"),
+        "elsewhere": unknown,
+        "another container": unknown,
+    }
+    end = Event(time_s=START_S, name="end", detail="end")
+    assert read_history(write(tmp_path / "ended", [end, ledger(), VERDICT], **of["gone"])).report().running is None
 
 
 def test_killed_while_beginning_a_part(tmp_path):

@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 from ..errors import RecordingError
-from . import Reader
+from ..machine.procfs import process_space
+from . import Header, Reader
 from .cursor import Cursor, cursors
 
 NEWEST = 50
@@ -80,15 +81,21 @@ def is_written(folder: Path, rank: int = 0) -> bool:
         path, header = Reader(folder, rank).newest()
         if _has_ended(path):
             return False
-        if header.host == socket.gethostname():
-            from ..machine.processes import (
-                is_running,
-            )  # psutil takes 26 ms to import, and few runs leave anything behind
-
-            return is_running(header.pid, header.started_s)
-        return time.time() - path.stat().st_mtime < SILENT_S
+        lives = process_lives(header)
+        return time.time() - path.stat().st_mtime < SILENT_S if lives is None else lives
     except (RecordingError, OSError):
         return False
+
+
+def process_lives(header: Header) -> bool | None:
+    """Whether the process that makes a recording still runs; None where that cannot be told from here."""
+    here = process_space()
+    if header.host != socket.gethostname() or (header.process_space and here and header.process_space != here):
+        return None
+    # psutil takes 26 ms to import, and few runs leave anything behind
+    from ..machine.processes import is_running
+
+    return is_running(header.pid, header.started_s)
 
 
 def _has_ended(path: Path) -> bool:

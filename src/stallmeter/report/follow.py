@@ -19,7 +19,7 @@ from ..ranks.job import RankView, assemble, facts_of_a_rank
 from ..ranks.posts import MOST_DDP, joined, view_of_steps
 from ..ranks.steps import lives_on
 from ..recording import Header, Reader, ranks
-from ..recording.pending import is_written
+from ..recording.pending import is_written, process_lives
 from ..records import Arrivals, DdpTimes, Event, StepRecord
 from ..records.diagnosis import Verdict
 from ..records.steps import END
@@ -40,7 +40,7 @@ MOST_JUDGED = 16
 """Ranks whose own records are judged at each look; of more ranks the verdicts that they recorded count."""
 
 QUIET_LOOKS = 5
-"""So many looks without anything new, and it is asked whether a program still writes."""
+"""So many looks without anything new, and a recording of another machine is asked whether a program still writes it."""
 
 
 class Display(Protocol):
@@ -152,6 +152,11 @@ class FollowedRank:
         self._ddp.clear()
         return self._view
 
+    @property
+    def lives(self) -> bool | None:
+        """Of a run that has not said that it ended: whether its process runs; None where that cannot be told."""
+        return None if self.header is None or self.ended is not None else process_lives(self.header)
+
     def report(self, verdict: Verdict | None) -> Report | None:
         """Return the report with this verdict; None while nothing was measured."""
         if self.window.ledger.record is None:
@@ -164,6 +169,7 @@ class FollowedRank:
             ranks=ranks(self._folder),
             settled=self.settled,
             skipped_lines=self._reader.skipped,
+            running=self.lives,
         )
 
 
@@ -203,6 +209,12 @@ class Followed:
     def settled(self) -> bool:
         """Whether all ranks have recorded their last verdict, too."""
         return self.ended and all(one.settled for one in self._ranks.values())
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the processes of all ranks that have not said that they ended are gone from this machine."""
+        open_ended = [one for one in self._ranks.values() if one.ended is None]
+        return bool(open_ended) and all(one.lives is False for one in open_ended)
 
     @property
     def is_written(self) -> bool:
@@ -276,8 +288,13 @@ def follow(
             if followed.settled or (followed.ended and not news):
                 status = "the run has ended"
                 break
-            if quiet >= QUIET_LOOKS and not followed.is_written:
-                status = "no program writes this recording any more: the run was killed"
+            if followed.is_gone if quiet < QUIET_LOOKS else not followed.is_written:
+                # It may have written its end since it was looked at.
+                again = followed.look()
+                report = followed.report()
+                if again:
+                    continue
+                status = "no program writes this recording any more: the run has ended and could not say how"
                 break
             silent = f", nothing new for {wording.seconds(quiet * look_s)}" if quiet >= QUIET_LOOKS else ""
             status = "the run goes on" + silent

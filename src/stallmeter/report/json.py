@@ -93,6 +93,7 @@ def _run(report: Report) -> dict[str, Any]:
         "started_s": None if header is None else header.started_s,
         "settings": {} if header is None else header.settings,
         "ended": report.ended,
+        "running": report.running,
         "settled": report.settled,
         "skipped_lines": report.skipped_lines,
         "epochs": report.epochs,

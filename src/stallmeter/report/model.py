@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from ..errors import RecordingError
 from ..recording import Header, Reader, ranks
+from ..recording.pending import process_lives
 from ..records import (
     BUCKETS,
     CodeLook,
@@ -27,6 +28,7 @@ from ..records.stats import Stats, median
 from ..records.steps import END
 from ..window import Window
 from ..workers.patch import patch
+from . import wording
 from .device import DeviceView, device_view
 from .job.model import JobReport
 from .timeline import Timeline
@@ -148,7 +150,7 @@ class Report:
     ranks: tuple[int, ...]
     """Ranks that this folder holds."""
     settled: bool
-    """True when the run ended and the verdict saw all that was recorded; False when it goes on or was killed."""
+    """True when the run ended and the verdict saw all that was recorded."""
     skipped_lines: int
     """Damaged lines of the recording that were passed over."""
     wall_s: float | None
@@ -185,6 +187,8 @@ class Report:
     """Of this rank; of the whole job where ``job`` is there."""
     looks: tuple[CodeLook, ...] = ()
     """What looks into the program's code saw."""
+    running: bool | None = None
+    """Of a recording without an end: whether its process still runs; None where that cannot be told from here."""
     job: JobReport | None = None
     """All ranks; None for a run of one, and for a report of one rank alone."""
 
@@ -207,7 +211,7 @@ class Report:
     def how_it_ended(self) -> str:
         """One sentence, without its full stop."""
         if self.ended is None:
-            return "The recording has no end: the run goes on, or it was killed"
+            return wording.without_end(self.running)
         return "The run ended" if self.ended in ("", END) else f"The run ended by {self.ended}"
 
 
@@ -233,6 +237,7 @@ class History:
         Raises:
             RecordingError: The recording holds values of a wrong type.
         """
+        running = None if self._has_end else process_lives(self.header)
         return self.guarded(
             lambda window: summarize(
                 window,
@@ -242,8 +247,13 @@ class History:
                 ranks=ranks(self.folder),
                 settled=self.settled,
                 skipped_lines=self.skipped_lines,
+                running=running,
             )
         )
+
+    @property
+    def _has_end(self) -> bool:
+        return any(event.name == END for event in self.window.events)
 
     def guarded(self, read: Callable[[Window], T]) -> T:
         """Call what uses the history, and say that the recording is damaged where its values make no sense.
@@ -314,6 +324,7 @@ def summarize(
     ranks: tuple[int, ...] = (),
     settled: bool = False,
     skipped_lines: int = 0,
+    running: bool | None = None,
     job: JobReport | None = None,
 ) -> Report:
     """Return the report of a window as it stands: the one way there, for a live run and for a replayed recording.
@@ -326,6 +337,7 @@ def summarize(
         ranks: Ranks that the folder holds.
         settled: Whether the run ended and the verdict saw all of the window.
         skipped_lines: Damaged lines of the recording.
+        running: Whether the process of a run without an end still runs.
         job: The other ranks, where the verdict is the job's.
     """
     ledger = window.ledger.record
@@ -359,6 +371,7 @@ def summarize(
         patch=None if verdict is None else patch(verdict, window.present().loader.info, window.loader.trials),
         verdict=verdict or Verdict(primary=None),
         looks=window.code.looks,
+        running=running,
         job=job,
     )
 

@@ -105,6 +105,17 @@ def size(value: float | None) -> str:
     return f"{value:.0f} B"
 
 
+def without_end(running: bool | None) -> str:
+    """Return what is said of a recording that does not say how its run ended, without a full stop.
+
+    Args:
+        running: Whether its process still runs; None where that cannot be told.
+    """
+    if running is None:
+        return "The recording has no end: the run goes on, or could not say how it ended"
+    return "The run goes on" if running else "The run has ended and could not say how: its process is gone"
+
+
 def label(bucket: str) -> str:
     """Return the words for a bucket of the ledger."""
     return LABELS.get(bucket, one_line(bucket, NAME_LIMIT))

@@ -277,7 +277,7 @@ def test_killed_run(tmp_path):
     with (folder / "rank0.0000.jsonl").open("a") as file:
         file.write('["step",401,0,')
     page = page_of(folder)
-    assert "the run goes on, or it was killed" in page.text
+    assert "the run goes on, or could not say how it ended" in page.text
     assert "phases" in page.charts
 
 

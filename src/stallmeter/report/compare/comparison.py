@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from ...errors import RecordingError
 from ...records import BUCKETS
+from .. import wording
 from ..json import SCHEMA, to_json
 from ..model import WRONG_VALUES, History, Report
 from .noise import Interval, Noise, interval_of_difference, noise_of_rate, noise_of_steps
@@ -32,7 +33,7 @@ class Side:
     framework: str | None
     host: str | None
     ended: str | None
-    """Why the run ended; None when it goes on or was killed."""
+    """Why the run ended; None when it goes on, or could not say."""
     steps: int
     wall_s: float | None
     num_workers: int | None
@@ -53,6 +54,8 @@ class Side:
     rank: int | None = None
     """Whose steps and ledger are compared."""
     world_size: int | None = None
+    running: bool | None = None
+    """Of a run without an end: whether its process still ran; None where that could not be told."""
     noise: Mapping[str, Noise | None] = field(default_factory=dict)
     """By key of `NUMBERS`; empty where only a summary is known."""
 
@@ -252,6 +255,7 @@ def _side(document: Mapping[str, Any], source: str, noise: Mapping[str, Noise | 
         cause_ranks=tuple(map(int, primary.get("ranks") or ())),
         rank=run.get("rank"),
         world_size=run.get("world_size"),
+        running=None if run.get("running") is None else bool(run["running"]),
         noise=noise,
     )
 
@@ -311,7 +315,7 @@ def _doubts(before: Side, after: Side) -> Iterator[str]:
             yield f"The {what} changed from {_said(a)} to {_said(b)}"
     for name, side in (("first", before), ("second", after)):
         if side.ended is None:
-            yield f"The {name} run has no end: it goes on, or it was killed"
+            yield f"Of the {name} run: {wording.without_end(side.running)}"
 
 
 def _said(value: object) -> str:
