@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,48 @@ def test_noise_is_no_regression(tmp_path):
     assert slower.decisive.worse_pct > 0
     assert not slower.regressed
     assert outcome(slower).startswith("No difference beyond noise.")
+
+
+def test_a_few_percent_are_no_difference_that_one_run_each_can_tell(tmp_path):
+    """However small the noise within them is."""
+    a, b = recorded(tmp_path / "a"), recorded(tmp_path / "b", factor=1.03, seed=1)
+    c = recorded(tmp_path / "c", factor=1.08, seed=1)
+    made, more = compare_sides(a, b), compare_sides(a, c)
+    assert made.decisive.beyond_noise is more.decisive.beyond_noise is True
+    assert (made.alike, more.alike) == (True, False)
+    assert outcome(made).startswith("No difference that one run each can tell. Step time, median went from ")
+    assert outcome(compare_sides(b, a)).startswith("No difference that one run each can tell.")
+    assert outcome(more).startswith("The second run is slower. ")
+    assert outcome(compare_sides(c, a)).startswith("The second run is faster. ")
+    assert comparison_to_json(made)["alike"] is True
+    assert compare_sides(a, b, max_regression_pct=2).regressed  # who sets such a limit knows why
+    assert "One run each cannot tell" in comparison_overview(more).remarks[-1]
+
+
+def test_wall_time_that_moved_alone_is_in_the_headline(tmp_path):
+    a, b = recorded(tmp_path / "a"), recorded(tmp_path / "b", factor=1.01, seed=1)
+    longer = replace(b, wall_s=1.3 * a.wall_s)
+    assert re.search(r" But wall time went from .* s to .* s \(\+30\.0 %\)\.$", outcome(compare_sides(a, longer)))
+    assert "wall time" not in outcome(compare_sides(a, b))
+    assert "wall time" not in outcome(compare_sides(a, replace(longer, steps=b.steps + 1)))
+    slow = replace(recorded(tmp_path / "c", factor=2.0), wall_s=1.3 * a.wall_s)
+    assert "wall time" not in outcome(compare_sides(a, slow))
+
+
+def test_small_buckets_stand_together(tmp_path):
+    """What is small in one run alone has its row."""
+    a = replace(
+        recorded(tmp_path / "a"), ledger_s={"data_wait": 1.0, "forward": 0.004, "backward": 0.001, "h2d": 0.001}
+    )
+    b = replace(a, ledger_s={"data_wait": 1.0, "forward": 0.006, "backward": 0.002, "h2d": 0.001})
+    made = compare_sides(a, b)
+    (rows,) = [table.rows for table in comparison_overview(made).tables if table.head[0] == "Time per step"]
+    assert [row[:3] for row in rows] == [
+        ("data wait", "1 s", "1 s"),
+        ("forward", "4 ms", "6 ms"),
+        ("the rest", "2 ms", "3 ms"),
+    ]
+    assert {"backward", "h2d"} < comparison_to_json(made)["ledger_s_per_step"].keys()
 
 
 def test_what_was_not_measured(tmp_path):

@@ -13,7 +13,7 @@ from ...records import BUCKETS
 from .. import wording
 from ..json import SCHEMA, to_json
 from ..model import WRONG_VALUES, History, Report
-from .noise import Interval, Noise, interval_of_difference, noise_of_rate, noise_of_steps
+from .noise import ALIKE_PCT, Interval, Noise, interval_of_difference, noise_of_rate, noise_of_steps
 
 Metric = Literal["step_time", "throughput"]
 Unit = Literal["s", "%", "samples/s", "steps/s"]
@@ -140,6 +140,20 @@ class Comparison:
             return by_key["step_time_median_s"]
         samples = by_key["samples_per_s"]
         return by_key["steps_per_s"] if samples.difference is None else samples
+
+    @property
+    def alike(self) -> bool | None:
+        """Whether the decisive number differs by less than one run each can tell; None where it was not measured."""
+        worse = self.decisive.worse_pct
+        return None if worse is None else abs(worse) < ALIKE_PCT
+
+    @property
+    def wall(self) -> Change | None:
+        """The wall time of as many steps; None where they were not as many."""
+        before, after = self.before, self.after
+        if before.steps != after.steps:
+            return None
+        return Change(key="wall_s", label="wall time", unit="s", before=before.wall_s, after=after.wall_s)
 
     @property
     def regressed(self) -> bool:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...rules.job.words import of_ranks
+from ...workers.gains import RUN_NOISE
 from .. import wording
 from ..overview import Overview
 from ..table import Table
 from .comparison import Change, Comparison, Side
+from .noise import ALIKE_PCT
 
 SCHEMA = 1
 """Raised when a key changes its meaning or goes away; new keys do not raise it."""
+
+
+SHOWN = 0.005
+"""Share of the time per step of one run or the other from which on a bucket has a row of its own."""
+
+ONE_EACH = (
+    "One run each cannot tell a difference of a few percent: two runs of one program differ by up to "
+    f"{100 * RUN_NOISE:.0f} % in 8 of 10 cases, and the noise above is that within a run"
+)
 
 
 def comparison_to_json(comparison: Comparison) -> dict[str, Any]:
@@ -24,6 +36,7 @@ def comparison_to_json(comparison: Comparison) -> dict[str, Any]:
         "max_regression_pct": comparison.max_regression_pct,
         "worse_pct": decisive.worse_pct,
         "beyond_noise": decisive.beyond_noise,
+        "alike": comparison.alike,
         "regressed": comparison.regressed,
         "summary": outcome(comparison),
         "before": _side(comparison.before),
@@ -38,15 +51,15 @@ def comparison_overview(comparison: Comparison) -> Overview:
     """Return what is shown of a comparison."""
     before, after = comparison.before, comparison.after
     numbers = tuple(_row(change) for change in comparison.changes if not (change.before is change.after is None))
-    ledger = tuple(_row(change) for change in comparison.ledger)
+    ledger = tuple(_row(change) for change in _large(comparison.ledger))
     return Overview(
         headline=outcome(comparison),
         tables=(
             Table(("Run", "before", "after"), _facts(before, after), numeric=False),
-            Table(("", "before", "after", "change", "difference, 95 % sure"), numbers),
+            Table(("", "before", "after", "change", "difference, noise within a run"), numbers),
             Table(("Time per step", "before", "after", "change"), tuple(row[:-1] for row in ledger)),
         ),
-        remarks=comparison.doubts,
+        remarks=(*comparison.doubts, ONE_EACH),
     )
 
 
@@ -60,19 +73,44 @@ def outcome(comparison: Comparison) -> str:
         f" ({_moved(change)})"
     )
     if change.beyond_noise is False:
-        return f"No difference beyond noise. {moved}; the difference is {_between(change)}."
+        return f"No difference beyond noise. {moved}; the difference is {_between(change)}.{_wall(comparison)}"
     limit = comparison.max_regression_pct
-    if limit is None:
-        said = "slower" if change.worse_pct > 0 else "faster" if change.worse_pct < 0 else "unchanged"
-        said = f"The second run is {said}"
+    if limit is None and comparison.alike:
+        said = "No difference that one run each can tell"
+    elif limit is None:
+        said = f"The second run is {'slower' if change.worse_pct > 0 else 'faster'}"
     elif comparison.regressed:
         said = f"Regression of more than {limit:g} %"
     else:
         said = f"No regression of more than {limit:g} %"
-    doubt = (
-        "how much of it is noise cannot be told" if change.interval is None else f"the difference is {_between(change)}"
-    )
-    return f"{said}. {moved}; {doubt}."
+    doubt = "how much of it is noise cannot be told"
+    if change.interval is not None:
+        doubt = f"by the noise within a run the difference is {_between(change)}"
+    return f"{said}. {moved}; {doubt}.{_wall(comparison) if comparison.alike else ''}"
+
+
+def _wall(comparison: Comparison) -> str:
+    """Return what is said of the wall time where it moved and the decisive number did not."""
+    wall = comparison.wall
+    change_pct = None if wall is None else wall.change_pct
+    if wall is None or change_pct is None or abs(change_pct) < ALIKE_PCT:
+        return ""
+    return f" But wall time went from {_value(wall, wall.before)} to {_value(wall, wall.after)} ({_moved(wall)})."
+
+
+def _large(ledger: Sequence[Change]) -> Iterator[Change]:
+    """Yield the buckets that matter in one run or the other, and the sum of those that do not."""
+    sums = [sum(getattr(change, side) or 0.0 for change in ledger) for side in ("before", "after")]
+    small = []
+    for change in ledger:
+        parts = zip((change.before, change.after), sums, strict=True)
+        if any((seconds or 0.0) >= SHOWN * total > 0 for seconds, total in parts):
+            yield change
+        else:
+            small.append(change)
+    if small:
+        before, after = (sum(getattr(change, side) or 0.0 for change in small) for side in ("before", "after"))
+        yield Change(key="the rest", label="the rest", unit="s", before=before, after=after)
 
 
 def _facts(before: Side, after: Side) -> tuple[tuple[str, ...], ...]:

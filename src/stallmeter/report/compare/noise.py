@@ -5,7 +5,7 @@ other resemble each other. So single steps would make a run look more certain th
 `BLOCKS` consecutive blocks, and the number is taken in each. The standard error of the run's number is the standard
 deviation of the blocks' numbers, divided by the square root of how many there are.
 
-It knows what varies within a run and nothing of what differs between days or machines.
+It knows what varies within a run and nothing of what differs between runs, days or machines: see `ALIKE_PCT`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ MIN_BLOCK_STEPS = 5
 """Fewest steps of a block, so that its median is one."""
 
 CONFIDENCE = 0.95
+
+ALIKE_PCT = 5.0
+"""One run each that differ by less are called alike: two runs of one program differ by up to 8 % in 8 of 10 cases
+(`stallmeter.workers.gains.RUN_NOISE`, from benchmarks/faults), and from 5 % on a loss matters (`rules.weight`)."""
 
 Interval = tuple[float, float]
 
