@@ -304,13 +304,14 @@ class Hands:
         loader.num_workers = workers
         self.sizes.append(workers)
 
-    def worker_tuner(self) -> WorkerTuner:
+    def worker_tuner(self, epochs: int | None = None) -> WorkerTuner:
         return WorkerTuner(
             "apply",
             resize=self.resize,
             why_fixed=lambda loader, workers: None,
             guard=lambda name, call, *args: call(*args),
             tell=self.events.append,
+            epochs=lambda: epochs,
         )
 
 
@@ -327,6 +328,19 @@ def run_epoch(worker_tuner: WorkerTuner, clock: StepClock, seconds: float = 0.1)
                 time_s=0.0, total_s=seconds, data_wait_s=0.0, epoch_start=i == 0,
             )
         )  # fmt: skip
+
+
+@pytest.mark.parametrize(("epochs", "tried"), [(None, True), (3, True), (2, False)])
+def test_nothing_is_tried_in_the_last_epoch(fake_time: FakeTime, epochs: int | None, tried: bool) -> None:
+    """It could neither be measured against a later one nor taken back."""
+    hands, loader, clock = Hands(), DataLoader(Items(fake_time)), make_clock(fake_time)
+    worker_tuner = hands.worker_tuner(epochs)
+    worker_tuner.attach(loader)
+    clock.epochs = 1
+    run_epoch(worker_tuner, clock)
+    worker_tuner.decide(advice(0, 2), fresh=True)
+    assert worker_tuner.boundary(clock) == tried
+    assert hands.sizes == [2] * tried
 
 
 def test_a_decision_is_used_once(fake_time: FakeTime) -> None:

@@ -112,7 +112,7 @@ def assemble(
     profiler = guard("the profiler", _profiler, options, context, output, window, between_steps)
     looks = [*filter(None, [profiler]), *_usual_looks(options, clock, window, own_slot, probe, guard)]
     sources += [*filter(None, [probe]), *looks]
-    worker_tuner = guard("num_workers", _worker_tuner, options, context, guard, inbox.append)
+    worker_tuner = guard("num_workers", _worker_tuner, options, context, window.facts, guard, inbox.append)
     collector = Collector(
         options,
         context,
@@ -427,7 +427,7 @@ def _batch_look(options: Options, probe: LoaderProbe | None, window: Window) -> 
 
 
 def _worker_tuner(
-    options: Options, context: RunContext, guard: Guard, tell: Callable[[Event], None]
+    options: Options, context: RunContext, facts: Mapping[str, object], guard: Guard, tell: Callable[[Event], None]
 ) -> WorkerTuner | None:
     """Return what changes the training loader's number of workers, where that was asked for."""
     if options.on_num_workers == "report":
@@ -443,6 +443,7 @@ def _worker_tuner(
         settings=LoaderSettings(),
         guard=guard,
         tell=tell,
+        epochs=lambda: facts.get("epochs_ahead"),
     )
     if context.world_size < 2:
         return make()

@@ -388,6 +388,12 @@ def _copies_without_waiting(trainer: Any) -> bool | None:
     return True
 
 
+def _epochs_ahead(trainer: Any) -> int | None:
+    """Return how many epochs there are at most; None where there is no such bound."""
+    most = trainer.max_epochs
+    return None if most is None or most < 0 else max(0, most - trainer.current_epoch)
+
+
 def _facts_of(trainer: Any) -> dict[str, Callable[[], object]]:
     """Return what finds each fact: one that a strategy or plugin does not know costs that one alone."""
     return {
@@ -397,6 +403,7 @@ def _facts_of(trainer: Any) -> dict[str, Callable[[], object]]:
         "nodes": lambda: trainer.num_nodes,
         "precision": lambda: str(trainer.precision),
         "accumulate_grad_batches": lambda: trainer.accumulate_grad_batches,
+        "epochs_ahead": lambda: _epochs_ahead(trainer),
         "torch": lambda: str(getattr(sys.modules.get("torch"), "__version__", "")),
         "non_blocking": lambda: _copies_without_waiting(trainer),
         "model": lambda: model_facts(trainer.lightning_module),

@@ -39,7 +39,7 @@ SETTINGS = ("no-workers", "too-few-workers")
 """Rules whose usual advice is to change one number."""
 
 SETTING_PART = 0.55
-"""Part of what work on the items would win with which such a change comes first; so is the truth of benchmarks/faults."""
+"""Part of what work on the items would win with which such a change comes first, as in benchmarks/faults."""
 
 IN_TURNS = {"checkpoint-stall": "Saving", "validation-heavy": "Validation"}
 """Rules about what is done now and then: it may be done less often, or be made cheaper."""

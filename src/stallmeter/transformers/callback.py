@@ -6,6 +6,7 @@ it among its callers, and puts a function around its ``train`` that tells an exc
 
 from __future__ import annotations
 
+import math
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -185,5 +186,6 @@ def _facts_of(args: Any, trainer: Any) -> dict[str, Callable[[], object]]:
         "accelerator": lambda: f"{str(args.device.type).upper()}Accelerator",
         "precision": lambda: "bf16-mixed" if args.bf16 else "16-mixed" if args.fp16 else "32-true",
         "accumulate_grad_batches": lambda: args.gradient_accumulation_steps,
+        "epochs_ahead": lambda: math.ceil(args.num_train_epochs) if args.max_steps <= 0 else None,
         "model": lambda: model_facts(trainer.model),
     }

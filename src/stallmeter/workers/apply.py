@@ -108,6 +108,7 @@ class WorkerTuner:
         job: What this rank knows of the others; None for a training of one rank.
         exchange: Tells them what is new here and returns what is new there, see `heard`; given this rank's recorder,
             and whether the run ends.
+        epochs: Returns how many there are at most; None where nobody knows.
     """
 
     def __init__(
@@ -121,8 +122,10 @@ class WorkerTuner:
         settings: Settings | None = None,
         job: Leader | Follower | None = None,
         exchange: Callable[[Any, bool], Sequence[str]] = lambda _recorder, _ended: (),
+        epochs: Callable[[], object] = lambda: None,
     ) -> None:
         self.exchange = exchange
+        self._epochs = epochs
         self.job = job
         """What this rank knows of the others; None for a training of one rank."""
         self._ask = mode if callable(mode) else None
@@ -147,6 +150,8 @@ class WorkerTuner:
         """Of the job, as far as it was told."""
         self._obeyed = 0
         """The newest order of rank 0 that the training thread has carried out."""
+        self._begun = 0
+        """Epochs that have begun, at the newest boundary."""
         self._told: WorkerAdvice | None = None
         self._heard: WorkerTrial | None = None
         """The newest trial of rank 0."""
@@ -192,6 +197,7 @@ class WorkerTuner:
             return False
         if self._settings is not None:
             self._must_let_go = self._settings.boundary(self._loader) or ""
+        self._begun = clock.epochs
         order, proposal = self._of_the_job(clock.epochs) if self._in_a_job else (0, self._of_its_own())
         taken = proposal if proposal is not None and self._set(proposal) else None
         self._passed += 1
@@ -228,7 +234,13 @@ class WorkerTuner:
             return Proposal(before=True, workers=False, setting=PERSISTENT, revert=True)
         if self._fixed:
             return None
-        return self._choose() if self._ask is not None else self._decided()
+        return self._choose() if self._ask is not None else self._of_use(self._decided())
+
+    def _of_use(self, proposal: Proposal | None) -> Proposal | None:
+        """Return the proposal unless the last epoch is next: after it nothing could be measured or taken back."""
+        epochs = self._epochs()
+        is_last = isinstance(epochs, int) and self._begun + 1 >= epochs
+        return None if is_last and proposal is not None and not proposal.revert else proposal
 
     def _decided(self) -> Proposal | None:
         made_after, proposal = self._pending
