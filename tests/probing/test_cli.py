@@ -66,6 +66,9 @@ FACTORY = textwrap.dedent(
     def network():
         return torch.nn.Linear(4, 1), loader
 
+    def needs(width):
+        return plain()
+
     def wrong_third():
         return lightning(third=3)
     """
@@ -154,6 +157,7 @@ def test_lightning(forks: Forks, imported: Path, capfd: pytest.CaptureFixture[st
         ("nowhere_at_all:plain", "there is no module 'nowhere_at_all'"),
         ("factory_of_a_test.py:lost", "has no 'lost'"),
         ("factory_of_a_test.py:nothing", "gives NoneType; it must give (module, data)"),
+        ("factory_of_a_test.py:needs", "without arguments: missing a required argument: 'width'"),
         ("factory_of_a_test.py:network", "gives Linear first; it must give"),
         ("factory_of_a_test.py:wrong_third", "gives int as third; it must give"),
     ],

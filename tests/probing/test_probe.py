@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, Sampler, SequentialSampler
 
 import stallmeter
 from stallmeter.errors import SettingError
@@ -437,6 +437,47 @@ def test_any_iterable() -> None:
     json.dumps(result.to_json(), allow_nan=False)
 
 
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_batches_in_a_list(kind: Any) -> None:
+    plain = Plain()
+    batches = kind(torch.rand(4, 4) for _ in range(10))
+    before = [batch.clone() for batch in batches]
+    result = stallmeter.probe(step=plain.step, loader=batches, **QUICK)
+    assert result.together is not None
+    assert (result.num_workers, result.batch_size) == (None, 4)
+    assert all(map(torch.equal, batches, before))
+
+
+class Unsized(Sampler):
+    """Says nothing of its length, as torch allows."""
+
+    def __init__(self, items: int) -> None:
+        self.items = items
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.items))
+
+
+def test_sampler_without_length() -> None:
+    plain = Plain()
+    loader = DataLoader(Items(), 8, sampler=Unsized(20), drop_last=True)
+    result = stallmeter.probe(step=plain.step, loader=loader, sweep_batch_size=[16, 32], **QUICK)
+    assert [row.measured is not None for row in result.batch_sizes] == [True, True, False]
+    assert "yields no batch" in result.batch_sizes[2].why_not
+
+
+def test_sparse_buffers() -> None:
+    plain = Plain()
+    plain.network.register_buffer("near", torch.eye(3).to_sparse())
+    before = copy.deepcopy(plain.network.state_dict())
+    state = torch.get_rng_state()
+    result = stallmeter.probe(step=plain.step, loader=DataLoader(Items(), 8), **QUICK)
+    assert result.together is not None
+    after = plain.network.state_dict()
+    assert all(torch.equal(before[name].to_dense(), after[name].to_dense()) for name in before)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_own_batch_sampler() -> None:
     """The loader keeps it; another batch size cannot be had of it."""
     plain = Plain()
@@ -579,6 +620,8 @@ def test_wrong_arguments() -> None:
     refused("restore=(model, optimizer)", step=lambda batch: None, loader=loader)
     refused("read only once", step=plain.step, loader=iter(loader))
     refused("one training loader", module=module, data=[loader, loader])
+    refused("one training loader", step=plain.step, loader=[loader, loader])
+    refused("one training loader", step=plain.step, loader={"a": loader})
     refused("to iterate over", step=plain.step, loader=7)
     refused("max_steps", module=module, data=loader, trainer_kwargs={"max_steps": 3})
     refused("no batch", step=plain.step, loader=DataLoader(Items(4), 8, drop_last=True))
@@ -597,6 +640,9 @@ def test_lazy_module() -> None:
     module = module_of(NAMESPACES[0])
     module.layers[0] = nn.LazyLinear(8)
     refused("not initialised", module=module, data=DataLoader(Items(), 8))
+    plain = Plain()
+    plain.network = nn.Sequential(nn.LazyLinear(1))
+    refused("not initialised", step=plain.step, loader=DataLoader(Items(), 8))
 
 
 def test_one_process_only(monkeypatch: pytest.MonkeyPatch) -> None:

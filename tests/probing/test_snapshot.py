@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from stallmeter.errors import SettingError
 from stallmeter.probing.snapshot import Snapshot, generators_in, random_state
 
 
@@ -117,6 +118,120 @@ def test_restored_more_than_once() -> None:
         assert all(torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True))
         assert not optimizer.state
         assert all(p.grad is None for p in network.parameters())
+
+
+def nested(layout: torch.layout) -> torch.Tensor:
+    return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
+
+
+KINDS = {
+    "coordinates": lambda: torch.eye(4).to_sparse(),
+    "csr": lambda: torch.eye(4).to_sparse_csr(),
+    "csc": lambda: torch.eye(4).to_sparse_csc(),
+    "bsr": lambda: torch.eye(4).to_sparse_bsr((2, 2)),
+    "nested": lambda: nested(torch.strided),
+    "jagged": lambda: nested(torch.jagged),
+    "mkldnn": lambda: torch.ones(3, 3).to_mkldnn(),
+}
+
+
+def values_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    if tensor.is_nested:
+        return [part.clone() for part in tensor.unbind()]
+    return [tensor.to_dense() if tensor.layout is not torch.strided else tensor.clone()]
+
+
+@pytest.mark.filterwarnings("ignore:.*(Sparse|nested tensors)")
+@pytest.mark.parametrize("change", ["mul_", "zero_"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_tensors_of_every_layout(kind: str, change: str) -> None:
+    """Also where places are dropped, and more than once."""
+    module = nn.Module()
+    tensor = KINDS[kind]()
+    module.register_buffer("odd", tensor)
+    before = values_of(tensor)
+    kept = Snapshot(module)
+    for _ in range(2):
+        tensor.mul_(3) if change == "mul_" else tensor.zero_()
+        kept.restore()
+        assert module.odd is tensor
+        assert all(map(torch.equal, before, values_of(tensor)))
+
+
+def test_sparse_gradients() -> None:
+    embedding = nn.Embedding(10, 4, sparse=True)
+    embedding(torch.tensor([1, 3])).sum().backward()
+    grad, weight = embedding.weight.grad, embedding.weight.detach().clone()
+    optimizer = torch.optim.SparseAdam(embedding.parameters())
+    before = grad.to_dense()
+    kept = Snapshot(embedding, optimizer)
+    for _ in range(2):
+        embedding(torch.tensor([2, 3])).sum().backward()
+        optimizer.step()
+        embedding.weight.grad.zero_()
+        kept.restore()
+        assert embedding.weight.grad is grad
+        assert torch.equal(grad.to_dense(), before)
+        assert torch.equal(embedding.weight, weight)
+        assert not optimizer.state
+
+
+def test_memory_that_elements_share() -> None:
+    """Expanded and overlapping tensors; NaN is not equal to itself, and minus zero is equal to zero."""
+    module = nn.Module()
+    mask, row, zeros = torch.full((1, 1), float("nan")), torch.arange(5.0), torch.tensor([0.0, -0.0])
+    for name, buffer in (("mask", mask.expand(3, 3)), ("rows", row.unfold(0, 3, 1)), ("zeros", zeros)):
+        module.register_buffer(name, buffer)
+    kept = Snapshot(module)
+    kept.restore()
+    mask.zero_()
+    row.zero_()
+    zeros.neg_()
+    kept.restore()
+    assert module.mask.isnan().all()
+    assert row.tolist() == [0, 1, 2, 3, 4]
+    assert zeros.signbit().tolist() == [False, True]
+
+
+def test_changed_in_inference_mode() -> None:
+    module = nn.Module()
+    with torch.inference_mode():
+        module.register_buffer("seen", torch.ones(3))
+    kept = Snapshot(module)
+    with torch.inference_mode():
+        module.seen.add_(1)
+    kept.restore()
+    assert module.seen.tolist() == [1, 1, 1]
+
+
+def test_transposed_in_place() -> None:
+    module = nn.Linear(2, 2)
+    before = module.weight.detach().clone()
+    kept = Snapshot(module)
+    module.weight.data = module.weight.data.t()
+    kept.restore()
+    assert torch.equal(module.weight, before)
+
+
+@pytest.mark.parametrize("lazy", [nn.LazyLinear(2), nn.LazyBatchNorm1d()])
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_not_initialised(lazy: nn.Module) -> None:
+    with pytest.raises(SettingError, match="send one batch through it first"):
+        Snapshot(nn.Sequential(lazy))
+
+
+def test_one_that_fails_does_not_stop_the_others() -> None:
+    class Stubborn(random.Random):
+        def setstate(self, state: Any) -> None:
+            raise ZeroDivisionError("no")
+
+    lists = [[1], [2]]
+    kept = Snapshot([lists[0], Stubborn(), lists[1]])
+    for each in lists:
+        each.clear()
+    with pytest.raises(ZeroDivisionError):
+        kept.restore()
+    assert lists == [[1], [2]]
 
 
 def test_nan_and_meta() -> None:

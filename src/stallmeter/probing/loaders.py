@@ -12,6 +12,10 @@ from ..sources.loader.dataloader import DEFAULT_PREFETCH, is_dataloader, is_iter
 from .snapshot import generators_in
 
 
+class NoBatchError(SettingError):
+    """An epoch of a loader has no batch."""
+
+
 class FreeData:
     """A loader that costs nothing: the same batch again and again."""
 
@@ -22,13 +26,18 @@ class FreeData:
         return repeat(self._batch)
 
 
-def check_loader(loader: object) -> None:
-    """Refuse what cannot be iterated over more than once.
+def check_loader(loader: object, *, batches: bool) -> None:
+    """Refuse what is not one loader that can be iterated over more than once.
+
+    Args:
+        loader: As it was given.
+        batches: Whether a list may be one of batches; Lightning takes it for one of loaders.
 
     Raises:
         SettingError: It says what to give.
     """
-    if isinstance(loader, (list, tuple, dict)):
+    several = isinstance(loader, (list, tuple)) and not (batches and not any(map(is_dataloader, loader)))
+    if several or isinstance(loader, dict):
         raise SettingError(f"the probe takes one training loader, not a {type(loader).__name__}")
     if not hasattr(loader, "__iter__"):
         raise SettingError(f"the probe needs a loader to iterate over, not {type(loader).__name__}")
@@ -42,7 +51,7 @@ def endless(loader: Iterable[Any]) -> Iterator[Any]:
     """Iterate epoch after epoch.
 
     Raises:
-        SettingError: An epoch has no batch.
+        NoBatchError: An epoch has no batch.
     """
     while True:
         empty = True
@@ -50,7 +59,7 @@ def endless(loader: Iterable[Any]) -> Iterator[Any]:
             empty = False
             yield batch
         if empty:
-            raise SettingError("the loader yields no batch; with drop_last it needs a batch's worth of items")
+            raise NoBatchError("the loader yields no batch; with drop_last it needs a batch's worth of items")
 
 
 def workers_of(loader: object) -> int | None:
@@ -70,9 +79,18 @@ def why_batch_size_fixed(loader: Any, batch_size: int) -> str | None:
         return f"{type(loader).__name__} is no torch.utils.data.DataLoader"
     if loader.batch_size is None:
         return "the loader has a batch sampler of its own, or its dataset makes the batches"
-    if not is_iterable(loader) and len(loader.sampler) < batch_size:
-        return f"an epoch has only {len(loader.sampler)} items"
+    items = None if is_iterable(loader) else _length(loader.sampler)
+    if items is not None and items < batch_size:
+        return f"an epoch has only {items} items"
     return None
+
+
+def _length(sampler: Any) -> int | None:
+    """Return how many items a sampler gives; None where it does not say, which torch does not ask of it."""
+    try:
+        return len(sampler)
+    except (TypeError, NotImplementedError):
+        return None
 
 
 def copy_of(loader: Any, *, workers: int | None = None, batch_size: int | None = None) -> Any:

@@ -49,7 +49,7 @@ def probe(
         module: A LightningModule of either package.
         data: A LightningDataModule, or the training DataLoader.
         step: Of a plain loop: takes a batch, trains on it.
-        loader: Of a plain loop: any iterable that can be read more than once.
+        loader: Of a plain loop: any iterable that can be read more than once, for example a list of batches.
         restore: What ``step`` changes (model, optimizer, …); by default what its closure and globals are found to hold.
         sweep_workers: Numbers of workers to measure; ``auto`` chooses them by the CPUs; None measures the
             recommended one only.
@@ -139,7 +139,7 @@ class _Subject:
             self.training = LightningTraining(module, self._datamodule, trainer_kwargs or {})
             self.loader = data
         if self._datamodule is None:
-            check_loader(self.loader)
+            check_loader(self.loader, batches=step is not None)
 
     def __enter__(self) -> None:
         from .loaders import check_loader
@@ -153,14 +153,15 @@ class _Subject:
             self._datamodule.prepare_data()
             self._datamodule.setup("fit")
             self.loader = self._datamodule.train_dataloader()
-            check_loader(self.loader)
+            check_loader(self.loader, batches=False)
         except BaseException:
             self.__exit__()
             raise
 
     def __exit__(self, *exc: object) -> None:
-        self._data.restore()
-        self._put_back()
+        from .snapshot import all_of
+
+        all_of((self._data.restore, self._put_back))
 
 
 def _recorded(path: str | os.PathLike[str]) -> tuple[Window, str]:

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from ..workers import BatchShape, batch_shape
 from .loader_model import LoaderModel, model_of, rate_of
 from .loaders import (
     FreeData,
+    NoBatchError,
     batch_size_of,
     copy_of,
     endless,
@@ -31,7 +33,7 @@ from .memory import is_out_of_memory, peak_memory_bytes, release_memory, reset_p
 from .progress import Progress
 from .rate_meter import MIN_STEPS, RateMeter
 from .result import BatchSizeRow, ProbeResult, Rate, WorkersRow
-from .snapshot import Snapshot, random_state
+from .snapshot import Snapshot, all_of, random_state
 from .training import Training, synchronize
 
 MODEL_STEPS = 20
@@ -215,12 +217,9 @@ class ProbeRun:
                 warnings.filterwarnings("ignore", message="This DataLoader will create")
                 yield loader, meter
         finally:
-            stop_workers(loader)
-            if self._rest is not None:
-                self._rest.restore()
-            put_back()
+            rest = (self._rest.restore,) if self._rest is not None else ()
             # The next phase is not to pay for the garbage of this one.
-            gc.collect()
+            all_of((partial(stop_workers, loader), *rest, put_back, gc.collect))
 
     @property
     def _late(self) -> bool:
@@ -286,6 +285,7 @@ class ProbeRun:
 
     def _with_batch_size(self, size: int, present: int | None, model: LoaderModel | None) -> BatchSizeRow:
         free_data = measured = predicted_s = None
+        why_not: str | None
         reset_peak_memory()
         try:
             batch = self._first_batch(copy_of(self.loader, batch_size=size))
@@ -297,7 +297,9 @@ class ProbeRun:
             if not is_out_of_memory(exc):
                 raise
             exc.__traceback__ = None  # its frames hold the tensors that did not fit
-            why_not: str | None = OUT_OF_MEMORY
+            why_not = OUT_OF_MEMORY
+        except NoBatchError as exc:
+            why_not = str(exc)
         else:
             why_not = None if free_data and measured else FEW
         peak = peak_memory_bytes()

@@ -11,7 +11,11 @@ import random
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
+
+from .tensors import keep_tensor
 
 GENERATOR_DEPTH = 4
 """How deep a dataset is searched for random generators: dataset, wrapped dataset, transforms, one transform."""
@@ -36,6 +40,9 @@ class Snapshot:
 
     Args:
         roots: What is kept, with all its attributes.
+
+    Raises:
+        SettingError: A tensor is not initialised, or of a kind that cannot be kept.
     """
 
     def __init__(self, *roots: object) -> None:
@@ -49,12 +56,11 @@ class Snapshot:
             self._keep(self._waiting.pop())
 
     def restore(self) -> None:
-        """Put everything back."""
+        """Put everything back. What fails is raised once all the rest was put back."""
         import torch
 
         with torch.no_grad():
-            for undo in self._undo:
-                undo()
+            all_of(self._undo)
 
     def _keep(self, thing: Any) -> None:
         if thing is None or isinstance(thing, (str, bytes, int, float, complex)) or id(thing) in self._seen:
@@ -85,26 +91,18 @@ class Snapshot:
             self._undo.append(lambda: None if thing == set(before) else _refill(thing, thing.update, before))
 
     def _keep_tensor(self, tensor: Any) -> None:
+        parts, put_back = keep_tensor(tensor)
         leaf = tensor.is_leaf
         grad, requires_grad = (tensor.grad if leaf else None), tensor.requires_grad
-        if grad is not None:
-            self._waiting.append(grad)
-        data = tensor.detach()
-        values = None if tensor.is_meta else data.to("cpu", copy=True)
 
         def undo() -> None:
-            import torch
-
-            if tensor.data_ptr() != data.data_ptr() or tensor.device != data.device or tensor.shape != data.shape:
-                tensor.data = data
-            # Written only where it differs: expanded and inference tensors cannot be written to, nor are they by steps.
-            if values is not None and not torch.equal(data.cpu(), values):
-                data.copy_(values)
+            put_back()
             if leaf and (tensor.requires_grad != requires_grad or tensor.grad is not grad):
                 tensor.requires_grad_(requires_grad)
                 tensor.grad = grad
 
         self._undo.append(undo)
+        self._waiting += [*parts, grad]
 
 
 def random_state() -> Callable[[], None]:
@@ -127,11 +125,18 @@ def random_state() -> Callable[[], None]:
     if torch.backends.mps.is_available():
         kept.append((torch.mps.set_rng_state, torch.mps.get_rng_state()))
 
-    def restore() -> None:
-        for put_back, state in kept:
-            put_back(state)
+    return lambda: all_of(partial(put_back, state) for put_back, state in kept)
 
-    return restore
+
+def all_of(calls: Iterable[Callable[[], object]]) -> None:
+    """Call one after the other, also where one fails.
+
+    Raises:
+        BaseException: What the last one raised that failed.
+    """
+    with ExitStack() as stack:
+        for call in reversed(list(calls)):
+            stack.callback(call)
 
 
 def generators_in(thing: object, depth: int = GENERATOR_DEPTH) -> list[object]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,7 +25,7 @@ def import_target(target: str) -> dict[str, Any]:
             taken as it is.
 
     Raises:
-        SettingError: There is no such module, file or name, or it gives something else than a pair.
+        SettingError: There is no such module, file or name, it needs arguments, or gives something else than a pair.
         Exception: Whatever the module or the factory raises.
     """
     where, colon, name = target.rpartition(":")
@@ -35,7 +37,21 @@ def import_target(target: str) -> dict[str, Any]:
         if not hasattr(thing, part):
             raise SettingError(f"{where!r} has no {name!r}; it must be there when the module is imported")
         thing = getattr(thing, part)
-    return _arguments(thing() if callable(thing) else thing, target)
+    if callable(thing):
+        _check_takes_nothing(thing, target)
+        thing = thing()
+    return _arguments(thing, target)
+
+
+def _check_takes_nothing(factory: Callable[..., object], target: str) -> None:
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):  # some of C have none
+        return
+    try:
+        signature.bind()
+    except TypeError as exc:
+        raise SettingError(f"{target!r} is called without arguments: {exc}; name one that needs none") from None
 
 
 def _from_file(path: Path) -> ModuleType:

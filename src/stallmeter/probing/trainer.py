@@ -17,6 +17,7 @@ from ..errors import SettingError
 from ..timing.batches import BatchSizes, given_size
 from ..window import Window
 from .rate_meter import RateMeter
+from .tensors import NOT_INITIALISED
 from .training import options_of
 
 NAMESPACES = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_lightning"}
@@ -58,7 +59,7 @@ class LightningTraining:
         if taken:
             raise SettingError(f"trainer_kwargs has {', '.join(taken)}, which the probe sets itself; leave it out")
         if any(is_lazy(parameter) for parameter in module.parameters()):
-            raise SettingError("a parameter of the module is not initialised yet; send one batch through it first")
+            raise SettingError(NOT_INITIALISED)
 
     def roots(self) -> list[object]:
         """Return the module."""
