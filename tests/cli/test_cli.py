@@ -20,6 +20,7 @@ import stallmeter
 from stallmeter import cli
 from stallmeter.cli.arguments import FORMATS
 from stallmeter.engine.run_check import NOTHING
+from stallmeter.machine.ends import ask_wait_status
 from stallmeter.recording import Reader
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.job import JOB_RULES
@@ -107,6 +108,19 @@ def test_report_formats(recording, tmp_path):
         written = call("report", recording, "--format", form, "--output", file)
         assert (written.returncode, written.stdout, written.stderr) == (0, "", "")
         assert file.read_text(encoding="utf-8") == shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [("x.html", "html"), ("x.HTM", "html"), ("x.json", "json"), ("x.md", "markdown"), ("x.txt", "text"), ("x", "text")],
+)
+def test_the_files_name_tells_the_format(recording, tmp_path, name, form):
+    """Unless another one is asked for."""
+    assert cli.main(["report", str(recording), "--output", str(tmp_path / name)]) == 0
+    assert cli.main(["report", str(recording), "--output", str(tmp_path / "asked"), "--format", form]) == 0
+    assert (tmp_path / name).read_bytes() == (tmp_path / "asked").read_bytes()
+    assert cli.main(["report", str(recording), "--output", str(tmp_path / name), "--format", "text"]) == 0
+    assert (tmp_path / name).read_text(encoding="utf-8").startswith("stallmeter 0.1.0")
 
 
 def test_report_html_is_not_for_a_terminal(recording, monkeypatch, capsys):
@@ -360,6 +374,19 @@ def test_run_handler_of_the_program(tmp_path):
     assert run_script(tmp_path, source).returncode == 5
 
 
+def knows_how_strangers_ended() -> bool:
+    """Whether the system tells it also when the parent was the first to ask: Linux, from 6.15 on."""
+    if not hasattr(os, "pidfd_open"):
+        return False
+    child = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+    descriptor = os.pidfd_open(child.pid)
+    child.wait()
+    status = ask_wait_status(descriptor)
+    os.close(descriptor)
+    assert status in (None, 3 << 8)
+    return status is not None
+
+
 MEASURES = f"{NO_PICTURES}import stallmeter; [batch for batch in stallmeter.watch([[1, 2]] * 3)]"
 
 
@@ -379,14 +406,19 @@ MEASURES = f"{NO_PICTURES}import stallmeter; [batch for batch in stallmeter.watc
     ids=["nothing", "failed", "killed", "exec", "watch", "elsewhere", "exec and watch", "child", "another machine"],
 )
 def test_run_of_a_program_that_measures_nothing(tmp_path, source, measured):
-    """Two lines say so and how to change it; not where any of its processes has measured something."""
+    """A line says so and how to change it, a short one where the program failed; not where any process has measured."""
     (tmp_path / "stallmeter").mkdir()
     os.utime(tmp_path / "stallmeter", (0, 0))
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     clean = {k: v for k, v in os.environ.items() if not k.startswith("STALLMETER")}
     done = run_script(tmp_path, source, cwd=tmp_path, env={**clean, "TMPDIR": str(temporary)})
-    assert (NOTHING in done.stderr) is not measured
+    failed = "status 3" if "SystemExit" in source else "by signal 9" if "SIGKILL" in source else ""
+    failed = failed if knows_how_strangers_ended() else ""
+    assert (NOTHING in done.stderr) == (not measured and not failed)
+    if failed:
+        assert done.stderr.splitlines()[-1].endswith(failed)
+        assert len(done.stderr.splitlines()[-1]) < 80
     assert done.stderr.count("nothing was recorded") == (not measured)
     assert list(temporary.iterdir()) == []
     if "SystemExit" in source:

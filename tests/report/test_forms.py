@@ -12,8 +12,8 @@ import sys
 import pytest
 
 from stallmeter.records import Event, GpuSample, LoaderInfo, WorkerTrial
-from stallmeter.records.diagnosis import Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
-from stallmeter.report import markdown, text, wording
+from stallmeter.records.diagnosis import Abstention, Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
+from stallmeter.report import json, markdown, text, wording
 from stallmeter.report.model import read_history, summarize
 from stallmeter.report.run_page import build_page
 from stallmeter.report.steps_csv import write_steps_csv
@@ -182,6 +182,51 @@ def test_no_verdict(tmp_path, count, expected):
     assert expected in shown
     assert "the run goes on, or could not say how it ended" in shown
     assert markdown.to_markdown(report).startswith(f"**{expected}**")
+
+
+def test_rules_that_could_not_judge_stand_together(tmp_path):
+    """By what they miss, in words; each signal is in the JSON."""
+    abstained = (
+        Abstention("low-utilization", ("gpu.utilization_pct", "spent.data_wait_share_pct")),
+        Abstention("transfer-bound", ("device.h2d_share_pct",)),
+        Abstention("prep-stall", ("workers.service_s", "loader.num_workers")),
+        Abstention("my-rule", ("my.signal",)),
+        Abstention("cpu-throttled", ("host.cpu_throttled_pct",)),
+        Abstention("slow-batches", ("queue.blocked_wait_share",)),
+        Abstention("recompiles", ("device.compiler.recompile_s",)),
+        Abstention("cold-cache", ("steps.epochs.first_wait_s",)),
+    )
+    records = [*(step(i) for i in range(20)), ledger(), Verdict(primary=None, abstained=abstained)]
+    report = read_history(write(tmp_path, records)).report()
+    said = [
+        "GPU rules: no GPU was seen",
+        "not known of the loader and its workers: prep-stall, slow-batches",
+        "not known of the machine: cpu-throttled",
+        "torch.compile was not seen: recompiles",
+        "too few steps: cold-cache",
+        "my-rule (needs my.signal)",
+    ]
+    assert "; ".join(said) in " ".join(text.to_text(report).split())
+    assert "".join(f"\n- {one}" for one in said) in markdown.to_markdown(report)
+    assert json.to_json(report)["abstained"][0]["missing"] == ["gpu.utilization_pct", "spent.data_wait_share_pct"]
+    known = wording.unjudged(abstained[:2], gpu_seen=True)
+    assert known == ["not known of the GPU: low-utilization, transfer-bound"]
+
+
+@pytest.mark.parametrize(
+    ("given", "limit", "shown"),
+    [
+        ("one two three", 13, "one two three"),
+        ("one two three", 12, "one two…"),
+        ("one two three", 9, "one two…"),
+        ("one two three", 8, "one two…"),
+        ("one two three", 7, "one…"),
+        ("one " + "x" * 60, 40, "one " + "x" * 35 + "…"),
+        ("x" * 60, 40, "x" * 39 + "…"),
+    ],
+)
+def test_a_text_is_cut_between_words(given, limit, shown):
+    assert wording.one_line(given, limit) == shown
 
 
 def test_other_ranks_in_text(tmp_path):

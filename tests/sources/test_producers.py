@@ -254,20 +254,3 @@ def thread_of_python(name: str = "reader") -> Iterator[int]:
     finally:
         ended.set()
         thread.join()
-
-
-def test_beside_torchs_workers_only_the_loops_own_steps_are_looked_at(bench: Bench) -> None:
-    """Who makes the batches is known; that another thread of Python holds the lock is not."""
-    bench.blind, bench.steps = False, 1
-    with thread_of_python() as tid:
-        bench.put(tid, "running")
-        bench.states[bench.loop] = Wait("interpreter")
-        bench.source.sample(0.0)
-        for _ in range(LOOKS):
-            bench.source.look()
-        assert not bench.source.sample(1.0)
-        bench.waiting = False
-        worked = bench.watch()
-
-    assert (worked.looks, worked.body_looks, worked.body_interpreter) == (0, LOOKS, LOOKS)
-    assert worked.cpu_s == pytest.approx(0.5)

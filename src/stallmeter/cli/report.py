@@ -11,12 +11,17 @@ from ..errors import SettingError
 from .arguments import FORMATS
 from .show import read, show
 
+SUFFIXES = {".html": "html", ".htm": "html", ".json": "json", ".md": "markdown", ".markdown": "markdown"}
+"""Formats by how a file's name ends; of other names it is text."""
+
 
 def add(commands: Any) -> None:
     """Add the command."""
     report = commands.add_parser("report", help="show a recording", description="Show a recording.")
     report.add_argument("path", nargs="?", default="stallmeter", type=Path, help="a recording, or a folder: its newest")
-    report.add_argument("--format", choices=FORMATS, default="text")
+    report.add_argument(
+        "--format", choices=FORMATS, help="default: that of the file's name (.md, .json, .html), else text"
+    )
     report.add_argument("--rank", type=int, help="one rank of a distributed run alone (default: all of them, the job)")
     report.add_argument("--output", type=Path, metavar="FILE", help="write there instead of to stdout")
     report.add_argument("--follow", action="store_true", help="draw it anew while the run goes on, until it ends")
@@ -30,12 +35,17 @@ def _run(arguments: argparse.Namespace) -> int:
     from ..report.job.folder import report_of_job, report_of_one
 
     report = report_of_job(history) if arguments.rank is None else report_of_one(history)
-    history.guarded(lambda _: show(history, arguments.format, arguments.output, report))
+    form = arguments.format or _format_of(arguments.output)
+    history.guarded(lambda _: show(history, form, arguments.output, report))
     return 0
 
 
+def _format_of(output: Path | None) -> str:
+    return "text" if output is None else SUFFIXES.get(output.suffix.lower(), "text")
+
+
 def _follow(arguments: argparse.Namespace) -> int:
-    if arguments.format != "text" or arguments.output is not None:
+    if arguments.format not in (None, "text") or arguments.output is not None:
         raise SettingError("--follow draws text; leave out --format and --output")
     from ..recording import find_recording
     from ..report.follow import Followed, Lines, follow

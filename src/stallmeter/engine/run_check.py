@@ -21,6 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..machine.ends import ask_wait_status, read_wait_status
+
 VARIABLE = "STALLMETER_WITNESS"
 MARK = "measured"
 
@@ -33,6 +35,13 @@ def nothing(why: str) -> str:
     # Not always a loader: a loop may iterate what a thread of its own fills from one.
     fix = "measure a training loop with: for batch in stallmeter.watch(what the loop iterates): ..."
     return f"stallmeter: nothing was recorded on this machine: {why}; {fix}\n"
+
+
+def _briefly(wait_status: int) -> str:
+    """Return what is said where the program failed: that comes first, and may be why."""
+    if os.WIFSIGNALED(wait_status):
+        return f"stallmeter: nothing was recorded: the program was ended by signal {os.WTERMSIG(wait_status)}\n"
+    return f"stallmeter: nothing was recorded: the program ended with status {os.WEXITSTATUS(wait_status)}\n"
 
 
 NOTHING = nothing(
@@ -100,22 +109,28 @@ def report_if_unmeasured(environment: MutableMapping[str, str], recordings: Path
     return (folder / MARK).touch
 
 
-def _end_of_this_process() -> Callable[[], None] | None:
-    """Return what waits for the end of this process in another one; None where that cannot be done."""
+def _end_of_this_process() -> Callable[[], int | None] | None:
+    """Return what waits for the end of this process in another one; None where that cannot be done.
+
+    It returns how the process ended, as ``waitpid`` would; None where the system does not tell a stranger.
+    """
+    pid = os.getpid()
     if hasattr(os, "pidfd_open"):
         with suppress(OSError):
-            descriptor = os.pidfd_open(os.getpid())
-            return lambda: _wait_for_descriptor(descriptor)
+            descriptor = os.pidfd_open(pid)
+            return lambda: _wait_for_descriptor(descriptor, pid)
     if hasattr(select, "kqueue"):
-        pid = os.getpid()
         return lambda: _wait_for_event(pid)
     return None
 
 
-def _wait_for_descriptor(descriptor: int) -> None:
+def _wait_for_descriptor(descriptor: int, pid: int) -> int | None:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     poll.poll()
+    # The one knows until its parent has asked for it, the other one from then on.
+    status = read_wait_status(pid)
+    return ask_wait_status(descriptor) if status is None else status
 
 
 def _wait_for_event(pid: int) -> None:
@@ -125,7 +140,7 @@ def _wait_for_event(pid: int) -> None:
         system.kqueue().control([exits], 1)
 
 
-def _wait_and_tell(ended: Callable[[], None], folder: Path, recordings: Path, began_s: float) -> None:
+def _wait_and_tell(ended: Callable[[], int | None], folder: Path, recordings: Path, began_s: float) -> None:
     os.setsid()  # signals to the program's group and terminal are not for us
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -133,12 +148,14 @@ def _wait_and_tell(ended: Callable[[], None], folder: Path, recordings: Path, be
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.chdir("/")
-    ended()
+    status = ended()
     measured = (folder / MARK).exists() or _newest_s(recordings) >= began_s - 1.0
     said = NOTHING
     with suppress(OSError):
         said = nothing((folder / WHY).read_text(encoding="utf-8"))
     shutil.rmtree(folder, ignore_errors=True)
+    if status:
+        said = _briefly(status)
     if not measured:
         os.write(2, said.encode())
 

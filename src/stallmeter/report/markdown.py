@@ -124,7 +124,8 @@ def _sections(report: Report, *, full: bool) -> Iterator[str]:
     if not full:
         return
     if verdict.abstained:
-        names = "\n".join(f"- {escape(wording.abstention(a))}" for a in verdict.abstained)
+        said = wording.unjudged(verdict.abstained, gpu_seen=report.gpu_seen)
+        names = "\n".join(f"- {escape(one, 2 * wording.TEXT_LIMIT)}" for one in said)
         yield f"**Not judged, because it was not measured**\n\n{names}"
     events = [event for event in report.events if event.name != END]
     if events:

@@ -203,6 +203,11 @@ class Report:
         return judged(self.verdict, self.step_time_s)
 
     @property
+    def gpu_seen(self) -> bool:
+        """Whether anything of a GPU was measured."""
+        return bool(self.hardware.gpus) or self.device is not None
+
+    @property
     def ended(self) -> str | None:
         """Why the run ended; None when the recording does not tell."""
         return next((event.detail for event in reversed(self.events) if event.name == END), None)

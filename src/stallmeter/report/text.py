@@ -444,7 +444,7 @@ def _joined(key: str, parts: Iterable[str | None]) -> Iterator[tuple[str, str]]:
 def _doubts(report: Report) -> Iterator[tuple[str, str]]:
     abstained = report.verdict.abstained
     if abstained:
-        yield "not judged", "; ".join(wording.abstention(a) for a in abstained)
+        yield "not judged", "; ".join(wording.unjudged(abstained, gpu_seen=report.gpu_seen))
     if report.steps and report.recorded_steps < report.steps:
         yield "detail", f"{report.recorded_steps:,} of {report.steps:,} steps in full; the times above count all"
     for event in report.events:

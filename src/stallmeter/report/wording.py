@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..records import WorkerTrial
@@ -23,6 +23,9 @@ NAME_LIMIT = 60
 
 TEXT_LIMIT = 400
 """Most characters of a sentence that a report shows."""
+
+LONGEST_WORD = 24
+"""Longer ones are cut where a text has to be."""
 
 HEADLINE_LIMIT = 300
 """Most characters of the headline, which has to fit into a tracker's note and a console line."""
@@ -42,14 +45,18 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u206
 
 
 def one_line(text: object, limit: int = TEXT_LIMIT) -> str:
-    """Make foreign text safe to show: one line, no control or direction characters, no passwords, capped.
+    """Make foreign text safe to show: one line, no control or direction characters, no passwords, cut between words.
 
     Args:
         text: What somebody else wrote.
         limit: Most characters to keep.
     """
     clean = redact(" ".join(_CONTROL.sub(" ", str(text)).split()))
-    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+    if len(clean) <= limit:
+        return clean
+    whole = clean[: limit - 1].rpartition(" ")[0] if clean[limit - 1] != " " else clean[: limit - 1]
+    # A word that is longer than that is a path or a name, of which the beginning says more than nothing.
+    return (whole if len(whole) > limit - 1 - LONGEST_WORD else clean[: limit - 1]).rstrip() + "…"
 
 
 def significant(value: float | None, digits: int = 3) -> str:
@@ -205,6 +212,43 @@ def abstention(item: Abstention) -> str:
     """Return which rule could not judge, and for want of what."""
     missing = ", ".join(one_line(m, NAME_LIMIT) for m in item.missing)
     return f"{one_line(item.rule, NAME_LIMIT)} (needs {missing or 'more steps'})"
+
+
+_GPU = "not known of the GPU"
+_ABOUT = {
+    _GPU: ("gpu.", "device.caught", "device.h2d", "device.syncs"),
+    "torch.compile was not seen": ("device.compiler.",),
+    "not known of the loader and its workers": ("loader.", "queue.", "workers."),
+    "not known of the machine": ("host.",),
+    "too few steps": ("ledger.", "spent.", "steps."),
+}
+"""Why rules cannot judge, by how the signals begin that they miss; one that misses several is named with the first."""
+
+
+def unjudged(abstained: Iterable[Abstention], *, gpu_seen: bool) -> list[str]:
+    """Return which rules could not judge, together where they miss the same kind of signal; the JSON has each signal.
+
+    Args:
+        abstained: The rules.
+        gpu_seen: Whether anything of a GPU was measured.
+    """
+    groups: dict[str, list[str]] = {}
+    others = []
+    for item in abstained:
+        about = _about(item)
+        if about is None:
+            others.append(abstention(item))
+        else:
+            groups.setdefault(about, []).append(one_line(item.rule, NAME_LIMIT))
+    of_gpus = [] if gpu_seen or not groups.pop(_GPU, ()) else ["GPU rules: no GPU was seen"]
+    return [*of_gpus, *(f"{about}: {', '.join(rules)}" for about, rules in groups.items()), *others]
+
+
+def _about(item: Abstention) -> str | None:
+    for about, begins in _ABOUT.items():
+        if any(name.startswith(begins) for name in item.missing):
+            return about
+    return None
 
 
 def times(gain_pct: float) -> str:

@@ -1,11 +1,11 @@
 """Who makes the batches where torch's workers do not: threads of this process, other processes, or the loop itself.
 
 A thread of its own looks at the others while the loop waits for data: whoever is at work then is what the loop waits
-for. While the loop computes it only looks whether the loop must wait for the interpreter's lock, because another thread
-of Python holds it; this beside torch's workers, too. It looks often at first and seldom later, and takes a bounded
-share of a CPU. Threads that have nothing to do wait for other threads, at a pipe or at a semaphore; they are not
-counted. Nor are those that wait for a connection or sleep, unless they have run about as often as there were batches:
-many a thread that serves something else waits like this for ever.
+for. While the loop computes it only looks whether the loop must wait for the interpreter's lock, because threads that
+make batches hold it. It looks often at first and seldom later, and takes a bounded share of a CPU. Threads that have
+nothing to do wait for other threads, at a pipe or at a semaphore; they are not counted. Nor are those that wait for a
+connection or sleep, unless they have run about as often as there were batches: many a thread that serves something else
+waits like this for ever.
 
 To look at all, this thread takes the interpreter's lock from whoever holds it. So a thread that computes in Python may
 be found waiting for that lock on our account; two or more of them wait on each other's.
@@ -29,9 +29,6 @@ from ..records import ProducerLooks
 
 FAST_S = 0.03
 """Mean time between two looks at first."""
-
-BESIDE_S = 0.1
-"""The same beside torch's workers, where only the loop's own thread is looked at: a share of it is asked for."""
 
 FAST_LOOKS = 1000
 
@@ -148,10 +145,7 @@ class ProducerSource:
         Args:
             time_s: Unix time of this poll.
         """
-        if not self._can:
-            return ()
-        self._threads = self._find_threads()
-        if not self._is_asked():
+        if not self._can or not self._is_blind():
             self._restart()
             return ()
         if self._thread is None:
@@ -159,6 +153,7 @@ class ProducerSource:
             self._restart()
             self._thread = threading.Thread(target=self._follow, name=f"{OWN}-producers", daemon=True)
             self._thread.start()
+        self._threads = self._find_threads()
         if self._seen.looks < MIN_LOOKS and self._seen.body_looks < MIN_BODY_LOOKS:
             return ()
         seen, self._seen = self._seen, _Seen()
@@ -170,16 +165,10 @@ class ProducerSource:
         if self._thread is not None:
             self._thread.join(LOOK_S)
 
-    def _is_asked(self) -> bool:
-        """Whether there is anything to find out: who makes the batches, or whether another thread holds the lock."""
-        return self._is_blind() or (bool(self._python) and self._steps() > 0)
-
     def look(self) -> None:
         """Look once at the loop and at those who may work for it."""
         if not self._is_waiting():
             self._look_at_body()
-            return
-        if not self._is_blind():
             return
         loop, deadline_s = self._looks_at(self._pid, self._loop), self._clock() + LOOK_S
         if loop is None or not self._is_waiting():
@@ -201,26 +190,18 @@ class ProducerSource:
         self._note(loop, found)
 
     def _look_at_body(self) -> None:
-        """Look whether the loop computes or waits for the interpreter's lock, and another thread of Python with it.
-
-        A thread of Python that computes without the lock looks the same as one that has it: what such threads and the
-        loop itself spend on a CPU bounds what the lock can have cost.
-        """
+        """Look whether the loop computes or waits for the interpreter's lock, and another thread of Python with it."""
         loop, seen = self._looks_at(self._pid, self._loop), self._seen
         if loop is None or self._is_waiting():
             return
         seen.body_looks += 1
-        self._looks += not self._is_blind()
         if loop.kind == blocked.INTERPRETER:
             others = self._random.sample(self._python, min(AT_ONCE, len(self._python)))
-            waits = [(thread, self._looks_at(*thread)) for thread in others]
-            rivals = [
-                t for t, wait in waits if wait is not None and wait.kind in (blocked.RUNNING, blocked.INTERPRETER)
-            ]
+            waits = (self._looks_at(*thread) for thread in others)
             # Alone it would wait for us.
-            seen.body_interpreter += bool(rivals)
-            for thread in rivals:
-                self._meet(thread)
+            seen.body_interpreter += any(
+                w is not None and w.kind in (blocked.RUNNING, blocked.INTERPRETER) for w in waits
+            )
 
     def _note(self, loop: Wait, found: Counter[tuple[Thread, str]]) -> None:
         seen = self._seen
@@ -235,15 +216,14 @@ class ProducerSource:
     def _follow(self) -> None:
         cost_s = 0.0
         while not self._ended.wait(self._pause_s(cost_s)):
-            if self._is_asked():
+            if self._is_blind():
                 began_s = time.thread_time()
                 self.look()
                 cost_s = 0.9 * cost_s + 0.1 * (time.thread_time() - began_s)
 
     def _pause_s(self, cost_s: float) -> float:
         """Return how long to wait for the next look; at random, or it would find the same moment of each step."""
-        fast_s = FAST_S if self._is_blind() else BESIDE_S
-        pause_s = max(fast_s if self._looks < FAST_LOOKS else SLOW_S, cost_s / MOST_CPU)
+        pause_s = max(FAST_S if self._looks < FAST_LOOKS else SLOW_S, cost_s / MOST_CPU)
         return pause_s * self._random.uniform(0.5, 1.5)
 
     def _restart(self) -> None:
@@ -262,8 +242,7 @@ class ProducerSource:
         here = [tid for tid in threads_of(self._pid) if tid not in own]
         if self._spins:
             here = [tid for tid in here if tid in names]
-        pids = self._pids() if self._is_blind() else ()
-        elsewhere = [(pid, tid) for pid in pids if pid != self._pid for tid in threads_of(pid)]
+        elsewhere = [(pid, tid) for pid in self._pids() if pid != self._pid for tid in threads_of(pid)]
         return (*((self._pid, tid) for tid in here), *elsewhere)[:MOST_THREADS]
 
     def _meet(self, thread: Thread) -> None:
