@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from stallmeter.recording.format import decode, encode
 from stallmeter.records import CodeLook, CodeSpot, CodeStack
 from stallmeter.report.page.flames import flames
 from stallmeter.report.speedscope import to_speedscope
+from stallmeter.sources.code.fold import Frame, Seen, fold
+from stallmeter.sources.code.whose import Function
 
 from .recordings import HOSTILE
 
@@ -66,3 +70,20 @@ def test_hostile_names_are_one_line():
     (flame,) = flames([_look(CodeStack(frames=(HOSTILE,), wall_s=1.0))])
     assert "\n" not in flame.bars[0].said
     assert "\x1b" not in flame.bars[0].said
+
+
+def test_what_is_the_users_has_its_own_colour():
+    """Also a function that calls one of the user's, and so owns no time; in an old recording it needs some."""
+    get = Function("Photos.__getitem__", "train.py", True, first_line=10)
+    decoded = Function("decode", "train.py", True, first_line=20)
+    rotate = Function("Image.rotate", "PIL/Image.py", False, "PIL.Image.Image.rotate", "PIL", first_line=2000)
+    compress = Function("compress", "", False, "zlib.compress", "zlib")
+    found = fold([Seen((Frame(get, 12), Frame(decoded, 22), Frame(rotate, 2100), Frame(compress)), 1.0)])
+    look = replace(_look(*found.stacks), spots=found.spots)
+    old = replace(look, stacks=tuple(replace(stack, own=()) for stack in found.stacks))
+    tones = [[bar.tone for bar in flames([one])[0].bars] for one in (look, old)]
+    assert tones == [["data_wait", "data_wait", "second", "limit"], ["second", "data_wait", "second", "limit"]]
+    assert decode(encode(look)) == look
+    line = encode(old).replace(',"own":[]', "")
+    assert '"own":[' not in line
+    assert decode(line) == old

@@ -203,7 +203,8 @@ def _spot(content: Mapping[str, Any]) -> records.CodeSpot:
 
 
 def _stack(content: Mapping[str, Any]) -> records.CodeStack:
-    return _build(records.CodeStack, {**content, "frames": tuple(content["frames"])})  # type: ignore[no-any-return]
+    stack = {**content, "frames": tuple(content["frames"]), "own": tuple(content.get("own", ()))}
+    return _build(records.CodeStack, stack)  # type: ignore[no-any-return]
 
 
 def _diagnosis(content: Mapping[str, Any]) -> Diagnosis:

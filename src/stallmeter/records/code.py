@@ -111,6 +111,8 @@ class CodeStack:
     frames: tuple[str, ...]
     """``function (file:line)``, the outermost first."""
     wall_s: float
+    own: tuple[int, ...] = ()
+    """Which of the frames are the user's, by their place; none in recordings from before that was kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,7 +54,7 @@ def flames(looks: Sequence[CodeLook]) -> list[Flame]:
     """Return a flame graph for each look that saw stacks."""
     found = []
     for look in looks:
-        own = {f"{spot.function} ({spot.file}:" for spot in look.spots if spot.own}
+        own = _own(look)
         bars = list(_bars(look.stacks, 0.0, 0, sum(stack.wall_s for stack in look.stacks), own))
         if bars:
             rows = max(bar.y for bar in bars)
@@ -62,6 +62,13 @@ def flames(looks: Sequence[CodeLook]) -> list[Flame]:
             title = f"Where in the code: {where(look)}"
             found.append(Flame(wording.one_line(title), _summary(look), int(rows + ROW), turned))
     return found
+
+
+def _own(look: CodeLook) -> set[str]:
+    """Return the frames that are the user's; of an old recording those that hold a spot's time."""
+    spots = tuple(f"{spot.function} ({spot.file}:" for spot in look.spots if spot.own)
+    frames = {frame for stack in look.stacks for frame in stack.frames if frame.startswith(spots)}
+    return frames | {name for stack in look.stacks for i, name in enumerate(stack.frames) if i in stack.own}
 
 
 def _summary(look: CodeLook) -> str:
@@ -88,7 +95,7 @@ def _bars(stacks: Sequence[CodeStack], x: float, depth: int, total_s: float, own
 
 def _bar(name: str, x: float, depth: int, width: float, share: float, wall_s: float, own: set[str]) -> Bar:
     written = name.endswith(")")
-    tone = "data_wait" if any(name.startswith(one) for one in own) else "second" if written else "limit"
+    tone = "data_wait" if name in own else "second" if written else "limit"
     short = wording.one_line(name.rpartition(" (")[0] if written else name, wording.NAME_LIMIT)
     fits = int(width / LETTER)
     label = short if len(short) <= fits else f"{short[: fits - 1]}…" if fits >= 4 else ""

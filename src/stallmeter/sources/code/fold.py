@@ -250,19 +250,26 @@ def _named(path: Sequence[Frame]) -> int:
 
 
 def _stacks(seen: Iterable[Seen]) -> tuple[CodeStack, ...]:
-    wall_s: dict[tuple[str, ...], float] = defaultdict(float)
+    wall_s: dict[tuple[tuple[str, bool], ...], float] = defaultdict(float)
     for one in seen:
         wall_s[_shown(one.stack)] += one.wall_s
     ordered = sorted(wall_s.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(CodeStack(frames=frames, wall_s=s) for frames, s in ordered[:STACKS] if frames)
+    return tuple(
+        CodeStack(
+            frames=tuple(name for name, _ in frames), wall_s=s, own=tuple(i for i, (_, own) in enumerate(frames) if own)
+        )
+        for frames, s in ordered[:STACKS]
+        if frames
+    )
 
 
-def _shown(stack: Sequence[Frame]) -> tuple[str, ...]:
-    shown: list[str] = []
+def _shown(stack: Sequence[Frame]) -> tuple[tuple[str, bool], ...]:
+    """Return the names of the functions, and which are the user's."""
+    shown: list[tuple[str, bool]] = []
     before: Function | None = None
     for frame in stack:
         if frame.function != before:  # a comprehension is part of its function
-            shown.append(show(frame.function))
+            shown.append((show(frame.function), frame.function.own))
         before = frame.function
     return tuple(shown[:DEEPEST])
 

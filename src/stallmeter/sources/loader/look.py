@@ -116,5 +116,8 @@ class WorkerLook:
             item_s=document["item_s"],
             items=tuple(CodeItem(**item) for item in document["items"]),
             spots=tuple(CodeSpot(**{**spot, "calls": tuple(spot["calls"])}) for spot in document["spots"]),
-            stacks=tuple(CodeStack(frames=tuple(s["frames"]), wall_s=s["wall_s"]) for s in document["stacks"]),
+            stacks=tuple(
+                CodeStack(**{**stack, "frames": tuple(stack["frames"]), "own": tuple(stack["own"])})
+                for stack in document["stacks"]
+            ),
         )
