@@ -15,6 +15,7 @@ from typing import Any
 
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.job import JOB_RULES
+from stallmeter.rules.rule import alternatives
 from stallmeter.window.signals import signals
 
 FOLDER = Path(__file__).parent.parent / "docs" / "rules"
@@ -109,8 +110,8 @@ def _signals(rule: Any) -> Iterator[str]:
         return
     optional = getattr(rule, "optional", ())
     yield from ("## Signals", "")
-    instead = getattr(rule, "instead", ())
-    unless = f", unless all of these are known instead: {_listed(instead)}" if instead else ""
+    instead = "; or all of these: ".join(_listed(names) for names in alternatives(rule))
+    unless = f", unless all of these are known instead: {instead}" if instead else ""
     yield f"Without one of these it abstains: {_listed(rule.needs)}{unless}."
     if optional:
         yield f"It also reads, where they were measured: {_listed(optional)}."

@@ -192,7 +192,7 @@ def test_workers_that_are_not_forked(
     finally:
         multiprocessing.set_start_method(None, force=True)
     assert fit.refusals == []
-    assert fit.workers == [0, 1, 1]
+    assert fit.workers[:2] == [0, 1]
     assert sorted(x for batch in fit.batches[STEPS : 2 * STEPS] for x in batch) == [float(i) for i in range(4 * STEPS)]
     assert not processes_left()
 

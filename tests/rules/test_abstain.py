@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 from unittest import mock
 
@@ -14,7 +15,7 @@ from stallmeter.records import HostSample, StepRecord, WorkerBatch
 from stallmeter.records.diagnosis import Severity, Verdict
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.evaluation import evaluate
-from stallmeter.rules.rule import Rule
+from stallmeter.rules.rule import Rule, alternatives
 from stallmeter.window import Window
 from stallmeter.window.memo import Memo
 from stallmeter.window.signals import signals
@@ -72,7 +73,7 @@ def test_there_is_a_window_for_every_rule() -> None:
 def test_what_is_read_is_listed(rule: Rule) -> None:
     """With everything there and with each part of it missing: branches read differently."""
     window = FIRING[rule.id]()
-    listed = {*rule.needs, *optional(rule), *getattr(rule, "instead", ())}
+    listed = {*rule.needs, *optional(rule), *chain.from_iterable(alternatives(rule))}
     for without in ((), *((name,) for name in optional(rule))):
         shown = seen(window, without)
         evaluate([rule], shown)

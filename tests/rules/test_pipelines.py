@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stallmeter.records import CodeLook, CodeSpot, HostSample, LoaderInfo, ProducerLooks, StepRecord
+from stallmeter.records import CodeLook, CodeSpot, HostSample, LoaderInfo, LockTrial, ProducerLooks, StepRecord
 from stallmeter.records.diagnosis import Diagnosis
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.evaluation import evaluate
@@ -149,6 +149,33 @@ def test_a_thread_that_computes_all_the_time_does_not_wait_for_the_lock() -> Non
     found = fires(RULES["lock-contention"], pipeline(**IN_THE_STEPS, loop_cpu=0.6))
     assert found.time_lost_s == pytest.approx(0.4 * 110.1 - 1.0, rel=0.01)
     assert RULES["lock-contention"].check(pipeline(**IN_THE_STEPS, loop_cpu=0.97)) is None
+
+
+def tried(short_s: float, usual_s: float, *, pairs: int = 8, faster: int = 8) -> Window:
+    """A loop whose steps take so long with a short switch interval, and so long with Python's own."""
+    found = pipeline(wait_s=0.001, work_s=0.1, looks=0)
+    found.append(
+        LockTrial(time_s=START_S, pairs=pairs, faster=faster, short_s=5e-5, short_step_s=short_s, usual_step_s=usual_s)
+    )
+    return found
+
+
+def test_steps_that_are_faster_when_the_lock_changes_hands_sooner_wait_for_it() -> None:
+    found = fires(RULES["lock-contention"], tried(0.05, 0.1))
+    assert found.time_lost_s == pytest.approx(0.5 * 110.1, rel=0.01)
+    away, sooner, _ = found.advice
+    assert away.predicted_gain_pct == pytest.approx(100.0, rel=0.01)
+    assert sooner.text.startswith("Call sys.setswitchinterval(5e-05) before training.")
+    assert sooner.predicted_gain_pct == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize(
+    "window",
+    [tried(0.095, 0.1), tried(0.11, 0.1), tried(0.05, 0.1, pairs=2, faster=2), tried(0.08, 0.1, faster=5)],
+    ids=["hardly faster", "slower", "too few", "by chance"],
+)
+def test_steps_that_are_hardly_faster_do_not(window: Window) -> None:
+    assert RULES["lock-contention"].check(window) is None
 
 
 def test_threads_that_hardly_compute_hardly_hold_the_lock() -> None:

@@ -41,6 +41,7 @@ _KINDS: dict[str, type[Any]] = {
     "profile": records.DeepProfile,
     "compiler": records.CompilerSample,
     "look": records.CodeLook,
+    "lock": records.LockTrial,
     "arrivals": records.Arrivals,
     "ddp": records.DdpTimes,
     "event": records.Event,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .code import SENDS_OBJECTS, CodeItem, CodeLook, CodeSpot, CodeStack
+from .code import SENDS_OBJECTS, CodeItem, CodeLook, CodeSpot, CodeStack, LockTrial
 from .compiler import CompilerSample
 from .device import AllocatorSample, DeepProfile, DeviceStep, Operator, SyncCalls
 from .exchange import Arrivals, DdpTimes
@@ -47,6 +47,7 @@ __all__ = [
     "LedgerRecord",
     "LibraryWait",
     "LoaderInfo",
+    "LockTrial",
     "MemorySample",
     "NetworkSample",
     "Operator",
@@ -82,6 +83,7 @@ Sample = (
     | DeepProfile
     | CompilerSample
     | CodeLook
+    | LockTrial
     | Arrivals
     | DdpTimes
     | Event

@@ -179,3 +179,20 @@ class CodeLook:
     and optimizers of torch call."""
     stacks: tuple[CodeStack, ...] = ()
     """The largest first; bounded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockTrial:
+    """Steps with a short switch interval of the interpreter's, and with the program's own, in turn; so far."""
+
+    time_s: float
+    pairs: int
+    """Of a time with the one and a time with the other."""
+    faster: int
+    """Pairs in which steps were faster with the short one."""
+    short_s: float
+    """Interval of the short one, seconds."""
+    short_step_s: float
+    """Mean step with it: its own work and its wait for data."""
+    usual_step_s: float
+    """Mean step with the program's own."""

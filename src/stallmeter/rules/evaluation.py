@@ -14,7 +14,7 @@ from ..workers.forecast import Outlook, forecast
 from . import ALL_RULES
 from .confidence import calibrated, signs
 from .location import located, with_gain
-from .rule import Rule
+from .rule import Rule, alternatives
 from .weight import HEALTHY, as_it_matters, only_informs, won_s
 
 CALIBRATED = frozenset(rule.id for rule in ALL_RULES)
@@ -153,8 +153,7 @@ def name_of(rule: object) -> str:
 
 def _ask(rule: Rule, window: Window) -> Diagnosis | Abstention | None:
     missing = tuple(name for name in rule.needs if read_signal(window, name) is None)
-    instead = getattr(rule, "instead", ())
-    if missing and instead and all(read_signal(window, name) is not None for name in instead):
+    if missing and any(all(read_signal(window, name) is not None for name in names) for names in alternatives(rule)):
         missing = ()
     return Abstention(rule.id, missing) if missing else sound_diagnosis(rule.check(window))
 

@@ -15,7 +15,8 @@ anew.
 **Advice.** Without workers prepare batches beside the loop, unless the loader's work is tiny: then the hand-over
 between processes costs more than it saves. Let stallmeter see the workers: then the cause has a name, and a number of
 workers a predicted gain. Then make the preparation of one batch cheaper; first, where looks find one function that is
-nearly all of it. Of a loader that was not looked into it is not known what a batch costs, and whether making it computes or waits. The gain of making batches beside the loop is then as wide:
+nearly all of it. Of a loader that was not looked into it is not known what a batch costs, and whether making it
+computes or waits. The gain of making batches beside the loop is then as wide:
 from one helper, which works while the loop computes, to all of the wait; expected are as many helpers as CPUs.
 
 **When it is wrong.** Without a loader anything that the loop does before it calls its model counts as its batch, but

@@ -5,7 +5,9 @@ GIL). Several threads that make batches in Python code are no faster than one, a
 lock, too, so that its own steps take longer. So it does beside any other thread that computes in Python: one that
 collects statistics, say.
 
-**Evidence.** `loader.producers.lock_waiters`: threads that wait for the lock while the loop waits for data, mean.
+**Evidence.** `code.lock_trial`: where other threads of the program compute, the interpreter's switch interval is short
+and the program's own in turn; steps that are faster with the short one wait for the lock, at least for the difference.
+`loader.producers.lock_waiters`: threads that wait for the lock while the loop waits for data, mean.
 `loader.producers.cpus`: CPUs that all of them together keep busy, about one. `loader.producers.body_lock_share`: share
 of the steps' own time in which the loop's thread waits for the lock while another thread of Python holds it, 0 to 1.
 That is no more than `host.loop.blocked_share` of all time without the wait for data, and than what those threads
@@ -15,9 +17,10 @@ compute.
 of the lock: NumPy, Pillow, torch, compressors and files do, for pieces that are large enough.
 
 Of a thread that does something else than batches its function is named, and its work moved to a process or made rarer.
+A shorter switch interval wins a part of it at once.
 
-**When it is wrong.** Whether a thread that computes holds the lock cannot be seen. On a build of Python without
-the lock this is silent.
+**When it is wrong.** Looks cannot see whether a thread that computes holds the lock; a trial can. On a build of Python
+without the lock this is silent.
 
 **References.** David Beazley, "Understanding the Python GIL", PyCon 2010 (threads that compute delay one that does not
 by the switch interval, 5 ms, each time it needs the lock). `sys.setswitchinterval`.
@@ -29,6 +32,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..records import LockTrial
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.pipeline import pipeline_of
@@ -44,67 +48,70 @@ class LockContention:
     id: ClassVar[str] = "lock-contention"
     title: ClassVar[str] = "Threads that make batches hold each other up at Python's lock"
     needs: ClassVar[tuple[str, ...]] = ("loader.producers.lock_waiters", *OF_THE_RUN)
-    instead: ClassVar[tuple[str, ...]] = ("loader.producers.body_lock_share", *OF_THE_RUN)
-    optional: ClassVar[tuple[str, ...]] = ("loader.producers.cpus", "host.loop.blocked_share")
+    instead: ClassVar[tuple[tuple[str, ...], ...]] = (
+        ("loader.producers.body_lock_share", *OF_THE_RUN),
+        ("code.lock_trial", *OF_THE_RUN),
+    )
+    optional: ClassVar[tuple[str, ...]] = ("host.loop.blocked_share", "loader.producers.cpus")
     family: ClassVar[str] = "input"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
     waiters: float = threshold(0.9, "1", "One thread alone is found waiting in 0.3 of the looks; our choice")
     most_cpus: float = threshold(1.4, "CPUs", "Threads that hold one lock keep one CPU busy; our choice")
+    pairs: float = threshold(3.0, "1", "Three of three go one way by chance in one run of eight; our choice")
+    agree: float = threshold(
+        0.75, "1", "Of the pairs: six of eight go one way by chance in one run of seven; our choice"
+    )
     gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare what the lock costs the wait and the steps themselves with the thresholds."""
+        trial = self._trial(window)
         wait_s, body_s = self._in_the_wait_s(window), self._in_the_steps_s(window)
         training_s = window.ledger.training_s
-        lost = wait_s + body_s
+        tried_s = 0.0 if trial is None else (training_s or 0.0) * (1.0 - trial.short_step_s / trial.usual_step_s)
+        lost = max(wait_s + body_s, tried_s)
         if not training_s or lost < self.warn_pct / 100.0 * training_s:
             return None
         gain = self._gain_pct(window, lost, training_s)
         if gain is not None and gain < self.gain_pct:
             return None
-        waiting, held = window.loader.producers.lock_waiters or 0.0, body_s / (window.spent.step_work_s or math.inf)
-        interval = None if gain is None else (max(0.0, 100.0 * ((1 + gain / 100) / 1.3 - 1)), 1.3 * gain + 30.0)
+        waiting = window.loader.producers.lock_waiters or 0.0
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if lost >= 2 * self.warn_pct / 100.0 * training_s else Severity.WARNING,
             title=self.title if wait_s else "Another thread holds Python's lock while the training needs it",
-            summary=f"{100 * lost / training_s:.0f} % of the training time went by at the interpreter's lock (GIL): "
-            + (f"{waiting:.1f} threads waited for it while the loop had no data, and " if wait_s else "")
-            + f"the loop's own steps waited for it for {100 * held:.0f} % of their time.",
+            summary=f"{100 * lost / training_s:.0f} % of the training time went by at the interpreter's lock (GIL)"
+            + (f"; {waiting:.1f} threads waited for it while the loop had no data." if wait_s else "."),
             time_lost_s=lost,
             share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=0.8,
-            evidence=(
-                *(
-                    (Evidence("threads that wait for the lock", waiting, "1", self.waiters, "our choice"),)
-                    * bool(wait_s)
-                ),
-                Evidence("share of the steps' time waiting for the lock", held, "1"),
-                Evidence("CPUs that those threads use", window.loader.producers.cpus or 0.0, "CPUs"),
-            ),
-            advice=(
-                Advice.of(
-                    "Make batches in processes: DataLoader workers, or a pool of processes in place of threads.",
-                    expect="Each process has a lock of its own, and the training keeps this one's.",
-                    limit="Batches must then be handed over between processes.",
-                    gain_pct=gain,
-                    interval_pct=interval,
-                )
-                if wait_s
-                else Advice.of(
-                    "Move that thread's work into a process of its own, or do it less often.",
-                    expect="The training keeps the lock to itself.",
-                    limit="What the process needs must then be sent to it.",
-                    gain_pct=gain,
-                    interval_pct=interval,
-                ),
-                Advice.of(
-                    "Use code that lets go of the lock: NumPy, Pillow or torch on whole batches.",
-                    limit="Many small calls need the lock as often as Python code does.",
-                ),
-            ),
+            evidence=self._evidence(window, trial, waiting if wait_s else None, body_s),
+            advice=_advice(gain, trial, batches=bool(wait_s)),
         )
+
+    def _evidence(
+        self, window: Window, trial: LockTrial | None, waiting: float | None, body_s: float
+    ) -> tuple[Evidence, ...]:
+        found = []
+        if waiting is not None:
+            found.append(Evidence("threads that wait for the lock", waiting, "1", self.waiters, "our choice"))
+        if body_s:
+            share = body_s / (window.spent.step_work_s or math.inf)
+            found.append(Evidence("share of the steps' time waiting for the lock", share, "1"))
+            found.append(Evidence("CPUs that those threads use", window.loader.producers.cpus or 0.0, "CPUs"))
+        if trial is not None:
+            found.append(Evidence("step with Python's own switch interval, mean", trial.usual_step_s, "s"))
+            short = f"step with one of {1e3 * trial.short_s:.2g} ms, in turn, mean"
+            found.append(Evidence(short, trial.short_step_s, "s"))
+        return tuple(found)
+
+    def _trial(self, window: Window) -> LockTrial | None:
+        """Return what was tried with the switch interval, if steps were faster with a short one."""
+        trial = window.code.lock_trial
+        if trial is None or trial.pairs < self.pairs or trial.faster < self.agree * trial.pairs:
+            return None
+        return trial if 0.0 < trial.short_step_s < trial.usual_step_s else None
 
     def _in_the_wait_s(self, window: Window) -> float:
         producers = window.loader.producers
@@ -132,3 +139,49 @@ class LockContention:
         if pipeline is None or pipeline.cpu_bound_s is None:
             return bound_pct
         return min(bound_pct, pipeline.gain_pct(pipeline.cpu_bound_s) or 0.0)
+
+
+def _advice(gain: float | None, trial: LockTrial | None, *, batches: bool) -> tuple[Advice, ...]:
+    """What to do: away from the lock first, then what makes it change hands sooner.
+
+    A thread that is gone wins at least what a short interval has won: nobody waits for that either.
+    """
+    least = 0.0 if gain is None else max(0.0, 100.0 * ((1 + gain / 100) / 1.3 - 1))
+    interval = None if gain is None else (least, (2.0 if trial else 1.3) * gain + 30.0)
+    away = (
+        Advice.of(
+            "Make batches in processes: DataLoader workers, or a pool of processes in place of threads.",
+            expect="Each process has a lock of its own, and the training keeps this one's.",
+            limit="Batches must then be handed over between processes.",
+            gain_pct=gain,
+            interval_pct=interval,
+        )
+        if batches
+        else Advice.of(
+            "Move that thread's work into a process of its own, or do it less often.",
+            expect="The training keeps the lock to itself.",
+            limit="What the process needs must then be sent to it.",
+            gain_pct=gain,
+            interval_pct=interval,
+        )
+    )
+    sooner: tuple[Advice, ...] = ()
+    if trial is not None:
+        won_pct = 100.0 * (trial.usual_step_s / trial.short_step_s - 1.0)
+        sooner = (
+            Advice.of(
+                f"Call sys.setswitchinterval({trial.short_s:g}) before training.",
+                expect="The lock changes hands sooner: tried in this run.",
+                limit="The other thread takes longer for its work.",
+                gain_pct=won_pct,
+                interval_pct=(0.7 * won_pct, 1.3 * won_pct),
+            ),
+        )
+    return (
+        away,
+        *sooner,
+        Advice.of(
+            "Use code that lets go of the lock: NumPy, Pillow or torch on whole batches.",
+            limit="Many small calls need the lock as often as Python code does.",
+        ),
+    )

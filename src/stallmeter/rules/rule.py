@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any, ClassVar, Protocol
 
 from ..errors import SettingError
@@ -18,7 +19,8 @@ class Rule(Protocol):
 
     It may have more class variables. ``optional`` lists signals that ``check`` reads beside those in ``needs``: without
     them it says less, and nothing else. ``instead`` lists signals that stand in for all those in ``needs``, so that a
-    rule can also judge what has none of these: loaders without torch's workers. Rules of one ``family`` explain the
+    rule can also judge what has none of these: loaders without torch's workers. Where there are several such lists, it
+    is a tuple of them (`alternatives`). Rules of one ``family`` explain the
     same seconds (`evaluate`). ``bucket`` is the bucket of the ledger whose seconds a rule explains: where one rank of a
     job loses them and all others wait for it, the rule's diagnosis is the job's. ``own_severity`` is true where seconds
     or the hardware say how severe a diagnosis is, and not what its removal gains. Rules of the family ``input`` explain
@@ -59,6 +61,8 @@ def check_rules(rules: Iterable[object]) -> None:
             raise SettingError(f"rules holds {rule!r}, which has no check(window)")
         for listed, verb in (("needs", "needs"), ("optional", "reads"), ("instead", "reads")):
             names = getattr(rule, listed, ())
+            if listed == "instead" and isinstance(names, (tuple, list)):
+                names = tuple(chain.from_iterable(alternatives(rule)))
             if not isinstance(names, (tuple, list)):
                 raise SettingError(f"{_name(rule)}: {listed} is {names!r}; give a tuple of signals")
             for name in names:
@@ -66,6 +70,14 @@ def check_rules(rules: Iterable[object]) -> None:
                     raise SettingError(
                         f"{_name(rule)} {verb} {name!r}, which is no signal of the window; {_hint(name)}"
                     )
+
+
+def alternatives(rule: object) -> tuple[tuple[str, ...], ...]:
+    """Return the lists of signals each of which stands in for all that a rule needs."""
+    instead = tuple(getattr(rule, "instead", ()))
+    if not instead:
+        return ()
+    return instead if all(isinstance(one, (tuple, list)) for one in instead) else (instead,)
 
 
 def _name(rule: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..records import CodeLook, Event, LedgerRecord
+from ..records import CodeLook, Event, LedgerRecord, LockTrial
 from ..records.code import BEFORE_MODEL, BETWEEN_EPOCHS, EPOCH_STARTS, LONG_STEPS, STANDING, STEPS
 from ..records.stats import Reservoir
 from ..records.steps import END
@@ -37,16 +37,25 @@ class CodeSignals:
         self._events = events
         self.memo = Memo()
         self._looks: dict[tuple[str, str, str, int], CodeLook] = {}
+        self._lock_trial: LockTrial | None = None
 
-    def append(self, look: CodeLook) -> None:
-        """Take what a look saw; it replaces an earlier one at the same place."""
+    def append(self, look: CodeLook | LockTrial) -> None:
+        """Take what a look saw; it replaces an earlier one at the same place. So does what was tried with the lock."""
         self.memo.changes += 1
+        if isinstance(look, LockTrial):
+            self._lock_trial = look
+            return
         self._looks[look.place, look.bucket, look.part, look.loader] = look
 
     @property
     def looks(self) -> tuple[CodeLook, ...]:
         """All of them, in the order of their places."""
         return tuple(self._looks.values())
+
+    @property
+    def lock_trial(self) -> LockTrial | None:
+        """Steps with a short switch interval of Python's and the usual one; None where no other threads compute."""
+        return self._lock_trial
 
     @property
     def beside_model(self) -> tuple[BesideModel, ...] | None:

@@ -21,6 +21,7 @@ from ..records import (
     LedgerRecord,
     LibraryWait,
     LoaderInfo,
+    LockTrial,
     MemorySample,
     ProducerLooks,
     Record,
@@ -72,6 +73,7 @@ PART = {
     DeepProfile: "device",
     CompilerSample: "device",
     CodeLook: "code",
+    LockTrial: "code",
     Event: "events",
 }
 """Which part of a window takes which kind of record. Kinds that no signal needs are not listed."""

@@ -118,6 +118,8 @@ class Wanted:
     """Time of a step; None where long steps are of no interest, or not known yet."""
     crowded: bool = False
     """Whether other threads of the program compute: how fast they hand the lock over is then part of the program."""
+    short_interval: bool = False
+    """Whether the interpreter's switch interval is to be short, whatever is looked into."""
     often: bool = False
     """Whether long steps are too short to be met by a glance now and then."""
 
@@ -231,12 +233,13 @@ class StackSampler:
             if wanted.first_steps:
                 pause_s = max(pause_s, elapsed_s * START_THINNING)
         else:
-            pause_s = min(COARSEST_S, max(COARSE_S, elapsed_s * THINNING))
+            # The interval is set in glances: while it is tried they stay frequent.
+            pause_s = COARSE_S if wanted.crowded else min(COARSEST_S, max(COARSE_S, elapsed_s * THINNING))
         interval = int(pause_s * 1e9)
         if interval < self._interval_ns:  # no point of the coarse grid must be waited for
             self._due_ns = min(self._due_ns, got + int(interval * (0.5 + self._random.random())))
         self._interval_ns, self._dense = interval, dense
-        self._switch(SWITCH_S if dense and not wanted.crowded else None)
+        self._switch(SWITCH_S if wanted.short_interval or (dense and not wanted.crowded) else None)
 
     def _phase(self, wanted: Wanted, slot: int, got: int, last: int) -> int | None:
         """Return the phase that a look would belong to; None where none is wanted."""

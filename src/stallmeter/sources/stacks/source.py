@@ -10,7 +10,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 
-from ...records import BUCKETS, CodeLook
+from ...records import BUCKETS, CodeLook, LockTrial
 from ...records.code import (
     BEFORE_MODEL,
     BETWEEN_EPOCHS,
@@ -55,6 +55,7 @@ from ..code.beside import (
 from ..code.fold import Seen, fold
 from ..code.whose import Whose
 from .helpers import Crowd, Helpers
+from .lock_trial import SwitchTrial
 from .others import awaits_thread
 from .sampler import LONG_STEP, STEADY, WORK, Look, StackSampler, Wanted
 from .tally import Reading, Tally
@@ -133,7 +134,8 @@ class LoopLooks:
         self._sampler = StackSampler(clock, own_slot)
         self._tallies: dict[tuple[Place, int], Tally] = {}
         """By place and slot of the ledger."""
-        self._crowd = Crowd(self._ledger.thread)
+        self._crowd, self._lock_trial = Crowd(self._ledger.thread), SwitchTrial()
+        self._is_crowded = False
         self._awaited, self._beside = Helpers("", lambda: clock.index), Helpers(STEPS, lambda: clock.index)
         self._first: list[Look] = []
         """Into steps that may be no steady ones."""
@@ -202,8 +204,9 @@ class LoopLooks:
                 share = max(grown[slot] / passed, acc[slot] / elapsed)
                 slots.update({slot} if share >= ASKED_SHARE else ())
         median_ns, often = self._long_steps()
-        crowded = self._crowd.cpus() >= CROWDED_CPUS
-        return Wanted(frozenset(slots), first_steps, frozenset(enough), median_ns, crowded, often)
+        return Wanted(
+            frozenset(slots), first_steps, frozenset(enough), median_ns, self._is_crowded, self._lock_trial.short, often
+        )
 
     def _has_enough(self, place: Place) -> bool:
         quota = self._quota.get(place[1], ENOUGH)
@@ -230,7 +233,7 @@ class LoopLooks:
 
     # -- what was seen -------------------------------------------------------------------------------------------------
 
-    def sample(self, time_s: float) -> Sequence[CodeLook]:
+    def sample(self, time_s: float) -> Sequence[CodeLook | LockTrial]:
         """Return what there is to tell since the last call.
 
         Args:
@@ -240,13 +243,23 @@ class LoopLooks:
         self._take()
         if self._wanted.first_steps and not first_steps:
             self._settle()
+        tried = self._try_lock(first_steps, time_s)
         self._wanted = self._sampler.wanted = self._decide(first_steps)
         self._ticks += 1
         told = [look for place, tallies in self._places().items() for look in self._tell(place, tallies, time_s)]
         return [
+            *tried,
             *told,
             *(one for helpers in (self._awaited, self._beside) for one in self._tell_of_helpers(helpers, time_s)),
         ]
+
+    def _try_lock(self, first_steps: bool, time_s: float) -> Sequence[LockTrial]:
+        """Go on with finding out whether the training waits for the lock that other threads of the program hold."""
+        self._is_crowded = self._crowd.cpus() >= CROWDED_CPUS
+        acc = self._ledger.peek()
+        work_ns = sum(acc[slot] for slot in (*WORK, DATA_WAIT) if slot < len(acc))
+        wanted = self._is_crowded and not first_steps
+        return self._lock_trial.turn(wanted=wanted, steps=self._clock.index, work_ns=work_ns, time_s=time_s)
 
     def close(self) -> None:
         """Look no more."""
