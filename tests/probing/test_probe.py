@@ -490,7 +490,7 @@ def test_own_batch_sampler() -> None:
 
 
 def test_recording_in_place_of_the_run(tmp_path: Path) -> None:
-    """What the real run reached is taken from its recording, and nothing is trained with the loader."""
+    """What the real run reached is taken from its recording; what is tried is compared with the same, measured here."""
     plain = Plain(work_s=0.01)
     loader = DataLoader(Items(cost_s=0.005), 4)
     with stallmeter.Monitor(directory=tmp_path, trackers=None, console=False, interval_s=0.1) as monitor:
@@ -502,7 +502,53 @@ def test_recording_in_place_of_the_run(tmp_path: Path) -> None:
     assert result.together.steps == len([s for s in monitor.window.steps.steady if not s.epoch_start])
     assert result.together.step_time_s > 0.03
     assert result.advice is not None
+    assert result.base is result.present is result.workers[0].measured
+    assert result.drift_pct is not None
     assert "recorded run" in str(result)
+
+
+def recorded_with_callbacks(loader: Any, folder: Path) -> None:
+    """Callbacks take 20 ms of each step."""
+    plain = Plain()
+    with stallmeter.Monitor(directory=folder, trackers=None, console=False, interval_s=0.1) as monitor:
+        for batch in monitor.watch(loader):
+            plain.step(batch)
+            with monitor.span("callbacks", "ImageLogger"):
+                time.sleep(0.02)
+
+
+def test_callbacks_of_a_recorded_run_are_nothing_that_workers_win(tmp_path: Path) -> None:
+    """The recorded step has them and a probe's has not: the one is not compared with the other."""
+    loader = DataLoader(Items(400), 8)
+    recorded_with_callbacks(loader, tmp_path)
+    quick = {**QUICK, "recording": tmp_path, "sweep_workers": [0, 1], "sweep_batch_size": [4]}
+    result = stallmeter.probe(step=Plain().step, loader=loader, **quick)
+    assert result.unhindered.step_time_s == pytest.approx(result.together.step_time_s - result.recorded_wait_s)
+    assert result.unhindered.step_time_s > 0.02
+    assert result.headspace_pct < 100
+    assert result.pause_s > 0.01
+    rows = [*result.workers, *result.batch_sizes]
+    assert all(row.measured.step_time_s >= result.pause_s for row in rows)
+    assert result.workers[0].measured is result.batch_sizes[1].measured is result.present
+    assert result.measured_gain_pct <= result.headspace_pct
+    assert "besides data and training" in " ".join(str(result).split())
+
+
+def test_recording_of_another_number_of_workers(tmp_path: Path) -> None:
+    """Gains are taken against the recorded number, measured here."""
+    recorded_with_callbacks(DataLoader(Items(200), 8, num_workers=1), tmp_path)
+    plain, loader = Plain(), DataLoader(Items(200), 8)
+    result = stallmeter.probe(step=plain.step, loader=loader, recording=tmp_path, sweep_workers=[0], **QUICK)
+    assert (result.num_workers, [row.num_workers for row in result.workers]) == (1, [0, 1])
+    assert result.workers[1].measured is result.present is not None
+
+
+def test_recording_of_other_batches(tmp_path: Path) -> None:
+    recorded_with_callbacks(DataLoader(Items(200), 8), tmp_path)
+    quick = {**QUICK, "recording": tmp_path, "sweep_workers": [0, 1]}
+    result = stallmeter.probe(step=Plain().step, loader=DataLoader(Items(200), 4), **quick)
+    assert result.pause_s == 0.0
+    assert any("batches of another size" in note for note in result.notes)
 
 
 # -- time

@@ -133,3 +133,16 @@ def test_never_beyond_the_first_step_after_the_deadline(times: list[float], work
     rate = meter.rate()
     if rate is not None:
         assert min(times) - 1e-9 <= rate.step_time_s <= max(times) + 1e-9
+
+
+def test_a_pause_is_part_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("stallmeter.probing.rate_meter.time.sleep", lambda s: clock.__setitem__(0, clock[0] + s))
+    meter = RateMeter(
+        workers=0, seconds=1.0, deadline_s=100.0, now=lambda: clock[0], synchronize=lambda: None, pause_s=0.25
+    )
+    while not meter.tick(8):
+        clock[0] += 0.25
+    rate = meter.rate()
+    assert rate is not None
+    assert rate.step_time_s == pytest.approx(0.5)

@@ -227,3 +227,33 @@ def test_the_smallest_number_near_the_best_is_recommended() -> None:
     assert RESULT.recommended_num_workers == 4
     kept = replace(RESULT, num_workers=8)
     assert kept.recommended_num_workers == 8
+
+
+RECORDED = replace(
+    RESULT, together=rate(0.05), recording="a folder", recorded_wait_s=0.01, pause_s=0.02, present=rate(0.06)
+)
+
+
+def test_a_recorded_run_is_measured_by_its_own_wait() -> None:
+    """Its step without the wait is what free data would give, and no sweep wins more than that."""
+    assert RECORDED.unhindered == rate(0.04)
+    assert RECORDED.headspace_pct == pytest.approx(25)
+    assert RECORDED.measured_gain_pct == pytest.approx(25)
+    assert RECORDED.reached_pct == 100
+    text = " ".join(to_text(RECORDED).split())
+    assert "640 samples/s of the 800 samples/s that free data would give: +25 % at most" in text
+    assert "the same, measured here" in text
+    assert "each step with the loader pauses as long here" in text
+    assert to_json(RECORDED)["present"]["samples_per_s"] == pytest.approx(32 / 0.06)
+
+
+def test_a_recorded_run_that_does_not_wait_keeps_its_workers() -> None:
+    result = replace(RECORDED, recorded_wait_s=0.0005)
+    assert result.recommended_num_workers == 0
+    assert "keep 0: the recorded run waits too little" in " ".join(to_text(result).split())
+
+
+def test_a_recorded_run_without_a_sweep_has_no_gains() -> None:
+    result = replace(RECORDED, present=None)
+    assert result.measured_gain_pct is None
+    assert "the same, measured here" not in to_text(result)

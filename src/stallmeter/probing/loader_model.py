@@ -10,7 +10,6 @@ from ..machine.budget import read_budget
 from ..records.diagnosis import WorkerAdvice
 from ..window import Window
 from ..workers import BatchShape, Limits, LoaderCosts, advise, costs_from, limits_from, predict_step_time_s
-from .result import Rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +84,3 @@ def model_of(window: Window, shape: BatchShape, device_s: float | None) -> Loade
     except SettingError:  # what was measured makes no sense, for example after the system clock was set back
         return None
     return None if costs is None else LoaderModel(costs, limits, advise(costs, limits))
-
-
-def rate_of(window: Window) -> Rate | None:
-    """Return how fast the steady steps of a recorded run were, validation and checkpoints left out."""
-    steps = [step for step in window.steps.steady if not step.epoch_start]
-    if not steps:
-        return None
-    times = [step.step_time_s - (step.checkpoint_s or 0.0) for step in steps]
-    sizes = [step.samples for step in steps if step.samples is not None]
-    mean_s = math.fsum(times) / len(times)
-    if mean_s <= 0:
-        return None
-    return Rate(
-        step_time_s=mean_s,
-        batch_samples=sum(sizes) / len(sizes) if len(sizes) == len(steps) else None,
-        steps=len(steps),
-    )

@@ -15,7 +15,7 @@ from .result import ProbeResult
 
 if TYPE_CHECKING:
     from ..delivery.choice import Trackers
-    from ..window import Window
+    from .recorded import RecordedRun
     from .training import Training
 
 SECONDS = 3.0
@@ -56,7 +56,7 @@ def probe(
         sweep_batch_size: Batch sizes to measure.
         seconds: Most time (s) to measure in each phase, warm-up not counted.
         time_limit_s: Most time (s) for everything; looked at between two batches.
-        recording: A recording of the real run, taken instead of measuring training and loader together.
+        recording: A recording of the real run, to say what it could win. Gains of a sweep are measured here.
         trainer_kwargs: For Lightning's Trainer: ``precision``, ``accelerator``, ``accumulate_grad_batches``, …
         trackers: Where the result is forwarded: ``auto`` to the active MLflow run or that of ``MLFLOW_RUN_ID``.
         progress: Whether to draw a bar, where stderr is a terminal.
@@ -164,12 +164,13 @@ class _Subject:
         all_of((self._data.restore, self._put_back))
 
 
-def _recorded(path: str | os.PathLike[str]) -> tuple[Window, str]:
+def _recorded(path: str | os.PathLike[str]) -> RecordedRun:
     from ..recording import find_recording, ranks
     from ..report.model import read_history
+    from .recorded import RecordedRun
 
     folder = find_recording(Path(path))
-    return read_history(folder, min(ranks(folder), default=0)).window, str(folder)
+    return RecordedRun(read_history(folder, min(ranks(folder), default=0)).window, str(folder))
 
 
 def _require_torch() -> None:

@@ -6,7 +6,7 @@ import gc
 import math
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from ..machine.budget import read_budget
+from ..report.wording import seconds
 from ..sources.loader.dataloader import stop_workers, why_no_other_workers
 from ..timing.batches import BatchSizes, batch_size, given_size
 from ..window import Window
 from ..workers import BatchShape, batch_shape
-from .loader_model import LoaderModel, model_of, rate_of
+from .loader_model import LoaderModel, model_of
 from .loaders import (
     FreeData,
     NoBatchError,
@@ -32,6 +33,7 @@ from .loaders import (
 from .memory import is_out_of_memory, peak_memory_bytes, release_memory, reset_peak_memory
 from .progress import Progress
 from .rate_meter import MIN_STEPS, RateMeter
+from .recorded import RecordedRun
 from .result import BatchSizeRow, ProbeResult, Rate, WorkersRow
 from .snapshot import Snapshot, all_of, random_state
 from .training import Training, synchronize
@@ -69,14 +71,14 @@ class ProbeRun:
         loader: As the user gave it; only copies are read.
         plan: What to measure.
         progress: Told what is going on.
-        recorded: A window of a real run to compare with, and where it is from; None to measure it here.
+        recorded: A real run to say something about; None where it is measured here.
     """
 
     training: Training
     loader: Any
     plan: ProbePlan
     progress: Progress
-    recorded: tuple[Window, str] | None = None
+    recorded: RecordedRun | None = None
     _ends_s: float = 0.0
     _began_s: float = 0.0
     _left: int = 3
@@ -85,6 +87,7 @@ class ProbeRun:
     _rest: Snapshot | None = None
     _folder: Path = Path()
     _current: int | None = None
+    _pause_s: float = 0.0
 
     def run(self) -> ProbeResult:
         """Measure.
@@ -107,15 +110,12 @@ class ProbeRun:
         free_data = self._free_data(self._batch, "training on one batch")
         together, window = self._present()
         model = self._model(window, free_data)
-        workers = self._sweep_workers(together, model)
-        sizes = self._sweep_batch_sizes(free_data, together, model)
-        drift_pct = self._drift_pct(together, swept=bool(workers or sizes))
-        measured = {"loader alone": free_compute, "training on one batch": free_data, "together": together}
-        for name, rate in measured.items():
-            if rate is None:
-                self._notes.append(f"{name}: {FEW}; raise the time limit")
-            elif not rate.settled:
-                self._notes.append(f"{name}: measured during its warm-up; raise the time limit")
+        numbers = self._numbers(self._current, model)
+        base = self._base(together, free_data, numbers)
+        workers = self._sweep_workers(numbers, base, model)
+        sizes = self._sweep_batch_sizes(free_data, base, model)
+        drift_pct = self._drift_pct(base, swept=bool(workers or sizes))
+        self._note_short({"loader alone": free_compute, "training on one batch": free_data, "together": together})
         return ProbeResult(
             framework=self.training.framework,
             device=self.training.device,
@@ -124,15 +124,25 @@ class ProbeRun:
             free_data=free_data,
             free_compute=free_compute,
             together=together,
-            recording=None if self.recorded is None else self.recorded[1],
+            recording=None if self.recorded is None else self.recorded.folder,
             advice=None if model is None else model.advice,
             workers=workers,
             batch_sizes=sizes,
+            recorded_wait_s=None if self.recorded is None else self.recorded.wait_s,
+            pause_s=self._pause_s,
+            present=None if self.recorded is None else base,
             drift_pct=drift_pct,
             restored=tuple(type(thing).__name__ for thing in self.training.roots()),
             notes=tuple(self._notes),
             wall_s=self.plan.now() - self._began_s,
         )
+
+    def _note_short(self, measured: Mapping[str, Rate | None]) -> None:
+        for name, rate in measured.items():
+            if rate is None:
+                self._notes.append(f"{name}: {FEW}; raise the time limit")
+            elif not rate.settled:
+                self._notes.append(f"{name}: measured during its warm-up; raise the time limit")
 
     # -- phases -------------------------------------------------------------------------------------------------------
 
@@ -151,7 +161,7 @@ class ProbeRun:
         return meter.rate()
 
     def _together(self, loader: Any, name: str, least: int = MIN_STEPS) -> tuple[Rate | None, Window]:
-        with self._phase(name, loader, least) as (clone, meter):
+        with self._phase(name, loader, least, self._pause_s) as (clone, meter):
             window = self.training.run(clone, meter, self._folder, inside=True)
         return meter.rate(), window
 
@@ -159,14 +169,47 @@ class ProbeRun:
         if self.recorded is None:
             return self._together(copy_of(self.loader), "together", MODEL_STEPS)
         self._left -= 1
-        window, _ = self.recorded
+        window = self.recorded.window
         recorded = window.loader.num_workers
         if recorded is not None and recorded != self._current:
             self._notes.append(
                 f"the recording is of {recorded} workers, the loader alone was measured with {self._current}"
             )
             self._current = recorded
-        return rate_of(window), window
+        return self.recorded.rate, window
+
+    def _base(self, together: Rate | None, free_data: Rate | None, numbers: set[int]) -> Rate | None:
+        """Return what sweeps are compared with: the present setting, measured as they are.
+
+        A recorded step holds more than theirs. A pause stands for that in each of them, and in the present setting.
+        """
+        others = len(numbers - {self._current}) + 2 * len(self.plan.sweep_batch_size)
+        self._left = 1 + others
+        if self.recorded is None:
+            return together
+        loader = self._current_loader
+        if loader is None or not (numbers or self.plan.sweep_batch_size):
+            return None
+        if free_data and self.recorded.same_batches(free_data):
+            self._pause_s = self.recorded.besides_s(free_data)
+        elif free_data:
+            self._notes.append("the recording is of batches of another size; gains are those of the training alone")
+        self._left += 1
+        here, _ = self._together(loader, "together, here")
+        self._note_short({"the present number of workers": here})
+        if here and together and abs(100.0 * (here.step_time_s / together.step_time_s - 1)) > DRIFT_PCT:
+            self._notes.append(
+                f"the present setting took {seconds(here.step_time_s)} a step here, and "
+                f"{seconds(together.step_time_s)} in the recording; gains are those measured here"
+            )
+        return here
+
+    @property
+    def _current_loader(self) -> Any | None:
+        """A copy with the present number of workers; None where that is a recording's, which cannot be had here."""
+        if self._current == workers_of(self.loader):
+            return copy_of(self.loader)
+        return None if why_no_other_workers(self.loader) else copy_of(self.loader, workers=self._current)
 
     def _model(self, window: Window, free_data: Rate | None) -> LoaderModel | None:
         shape = BatchShape(0, 0) if self._batch is None else batch_shape(self._batch)
@@ -179,14 +222,15 @@ class ProbeRun:
             self._notes.append(f"nothing was predicted: {why}")
         return model
 
-    def _drift_pct(self, together: Rate | None, *, swept: bool) -> float | None:
+    def _drift_pct(self, base: Rate | None, *, swept: bool) -> float | None:
         """Measure the present setting once more after the sweeps: did the machine stay the same meanwhile?"""
-        if together is None or self.recorded is not None or not swept or self._late:
+        loader = self._current_loader
+        if base is None or loader is None or not swept or self._late:
             return None
-        again, _ = self._together(copy_of(self.loader), "together, again")
+        again, _ = self._together(loader, "together, again")
         if again is None:
             return None
-        drift_pct = 100.0 * (again.step_time_s / together.step_time_s - 1)
+        drift_pct = 100.0 * (again.step_time_s / base.step_time_s - 1)
         if abs(drift_pct) > DRIFT_PCT:
             self._notes.append(
                 f"the machine did not stay the same: measured again after the sweep, the present setting took "
@@ -195,7 +239,9 @@ class ProbeRun:
         return drift_pct
 
     @contextmanager
-    def _phase(self, name: str, loader: Any, least: int = MIN_STEPS) -> Iterator[tuple[Any, RateMeter]]:
+    def _phase(
+        self, name: str, loader: Any, least: int = MIN_STEPS, pause_s: float = 0.0
+    ) -> Iterator[tuple[Any, RateMeter]]:
         """Share out the time that is left, and put everything back afterwards."""
         now_s = self.plan.now()
         share_s = max(0.0, self._ends_s - now_s) / max(1, self._left)
@@ -209,6 +255,7 @@ class ProbeRun:
             now=self.plan.now,
             synchronize=synchronize,
             least=least,
+            pause_s=pause_s,
             on_progress=lambda part: self.progress.show(name, part),
         )
         try:
@@ -227,15 +274,13 @@ class ProbeRun:
 
     # -- sweeps -------------------------------------------------------------------------------------------------------
 
-    def _sweep_workers(self, together: Rate | None, model: LoaderModel | None) -> tuple[WorkersRow, ...]:
-        current = self._current
-        numbers = self._numbers(current, model)
-        self._left = 1 + len(set(numbers) - {current}) + 2 * len(self.plan.sweep_batch_size)
+    def _sweep_workers(self, numbers: set[int], base: Rate | None, model: LoaderModel | None) -> tuple[WorkersRow, ...]:
         rows = []
         for number in sorted(numbers):
             predicted_s = model.step_time_s(number) if model else None
-            if number == current:
-                rate, why_not = together, None if together else FEW
+            if number == self._current:
+                why_fixed = why_no_other_workers(self.loader) if self._current_loader is None else None
+                rate, why_not = base, None if base else why_fixed or FEW
             else:
                 rate, why_not = self._with_workers(number)
             rows.append(
@@ -265,7 +310,7 @@ class ProbeRun:
         return rate, None if rate else FEW
 
     def _sweep_batch_sizes(
-        self, free_data: Rate | None, together: Rate | None, model: LoaderModel | None
+        self, free_data: Rate | None, base: Rate | None, model: LoaderModel | None
     ) -> tuple[BatchSizeRow, ...]:
         present = batch_size_of(self.loader)
         sizes = sorted({*self.plan.sweep_batch_size, *([present] if present else [])})
@@ -274,7 +319,7 @@ class ProbeRun:
         for size in sizes if self.plan.sweep_batch_size else ():
             if size == present:
                 predicted_s = model.step_time_s(model.costs.current) if model else None
-                row = _size_row(size, free_data, together, predicted_s)
+                row = _size_row(size, free_data, base, predicted_s)
             else:
                 why_not = refused or why_batch_size_fixed(self.loader, size) or (LATE if self._late else "")
                 row = _size_row(size, why_not=why_not) if why_not else self._with_batch_size(size, present, model)
@@ -291,7 +336,7 @@ class ProbeRun:
             batch = self._first_batch(copy_of(self.loader, batch_size=size))
             free_data = self._free_data(batch, f"batch size {size}, free data")
             if free_data and model and present:
-                predicted_s = model.with_batch(size / present, free_data.step_time_s)
+                predicted_s = model.with_batch(size / present, free_data.step_time_s + self._pause_s)
             measured, _ = self._together(copy_of(self.loader, batch_size=size), f"batch size {size}")
         except (RuntimeError, MemoryError) as exc:
             if not is_out_of_memory(exc):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from .result import Rate
@@ -28,6 +29,7 @@ class RateMeter:
         now: Monotonic seconds.
         synchronize: Waits for the device; called only at both ends of what is measured.
         least: Steps to measure even where they take longer than ``seconds``.
+        pause_s: Pause at the end of each step, for what a step of the run has besides.
         on_progress: Called about ten times with the part of ``seconds`` that is over, 0 to 1.
     """
 
@@ -40,6 +42,7 @@ class RateMeter:
         now: Callable[[], float],
         synchronize: Callable[[], None],
         least: int = MIN_STEPS,
+        pause_s: float = 0.0,
         on_progress: Callable[[float], None] = lambda _: None,
     ) -> None:
         self._warm_up = warm_up(workers)
@@ -49,6 +52,7 @@ class RateMeter:
         self._now = now
         self._synchronize = synchronize
         self._least = max(least, self._round)
+        self._pause_s = pause_s
         self._on_progress = on_progress
         self._next_word_s = 0.0
         self._seen = 0
@@ -67,6 +71,8 @@ class RateMeter:
         """
         if self._over:
             return True
+        if self._pause_s:
+            time.sleep(self._pause_s)
         self._seen += 1
         if self._seen == 1:
             self._synchronize()

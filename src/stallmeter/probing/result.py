@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..records.diagnosis import WorkerAdvice
 
@@ -80,13 +80,19 @@ class ProbeResult:
     free_compute: Rate | None
     """The loader alone, emptied as fast as it delivers."""
     together: Rate | None
-    """Training and loader together, as the run does it."""
+    """Training and loader together, as the run does it; of a recorded run with all else that its steps hold."""
     recording: str | None
     """The recording that `together` was taken from; None when it was measured here."""
     advice: WorkerAdvice | None
     """The model's recommendation, predicted from `together`."""
     workers: tuple[WorkersRow, ...] = ()
     batch_sizes: tuple[BatchSizeRow, ...] = ()
+    recorded_wait_s: float | None = None
+    """What a step of the recorded run waited for data; None without a recording."""
+    pause_s: float = 0.0
+    """Pause in each step of `present` and of the sweeps, for what a recorded step has besides: callbacks, loggers."""
+    present: Rate | None = None
+    """The setting of the recorded run, measured here: sweeps are compared with it. None without recording or sweep."""
     drift_pct: float | None = None
     """Change of the step time of the present setting from before to after the sweeps; None without a sweep."""
     restored: tuple[str, ...] = ()
@@ -97,24 +103,41 @@ class ProbeResult:
     """Time that the probe took."""
 
     @property
+    def unhindered(self) -> Rate | None:
+        """The run if data were free: `free_data`; of a recorded run its own steps, without their wait for data."""
+        if self.recording is None:
+            return self.free_data
+        if self.together is None or self.recorded_wait_s is None or self.recorded_wait_s >= self.together.step_time_s:
+            return None
+        return replace(self.together, step_time_s=self.together.step_time_s - self.recorded_wait_s)
+
+    @property
+    def base(self) -> Rate | None:
+        """The present setting, measured as the sweeps are: what their gains are taken against."""
+        return self.together if self.recording is None else self.present
+
+    @property
     def headspace_pct(self) -> float | None:
         """The best possible rise of throughput if data were free, percent."""
-        return None if not (self.free_data and self.together) else max(0.0, gain_pct(self.together, self.free_data))
+        free = self.unhindered
+        return None if not (free and self.together) else max(0.0, gain_pct(self.together, free))
 
     @property
     def reached_pct(self) -> float | None:
         """Throughput of the run as a share of the lower ceiling, percent."""
-        if not (self.together and self.free_data and self.free_compute):
+        free = self.unhindered
+        if not (self.together and free and self.free_compute):
             return None
-        lower_s = max(self.free_data.step_time_s, self.free_compute.step_time_s)
+        lower_s = max(free.step_time_s, self.free_compute.step_time_s)
         return min(100.0, 100.0 * lower_s / self.together.step_time_s)
 
     @property
     def lower_ceiling(self) -> str | None:
         """``data`` when the loader is slower than the training, ``compute`` when it is faster, else ``both``."""
-        if not (self.free_data and self.free_compute):
+        free = self.unhindered
+        if not (free and self.free_compute):
             return None
-        ratio = self.free_compute.step_time_s / self.free_data.step_time_s
+        ratio = self.free_compute.step_time_s / free.step_time_s
         return "data" if ratio > 1 + NEAR else "compute" if ratio < 1 - NEAR else "both"
 
     @property
@@ -127,15 +150,27 @@ class ProbeResult:
 
     @property
     def measured_gain_pct(self) -> float | None:
-        """Measured rise of throughput with the recommended number, percent; None where it was not measured."""
+        """Measured rise of throughput with the recommended number, percent; None where it was not measured.
+
+        A recorded run wins no more than its headspace, whatever is measured here.
+        """
         best = self._best()
-        if best is None or best.measured is None or self.together is None:
+        if best is None or best.measured is None or self.base is None:
             return None
-        return gain_pct(self.together, best.measured)
+        gain = gain_pct(self.base, best.measured)
+        most = None if self.recording is None else self.headspace_pct
+        return gain if most is None else min(gain, most)
+
+    @property
+    def nothing_to_win(self) -> bool:
+        """Whether a recorded run waited too little for data to be won by workers."""
+        from ..workers import NOISE
+
+        return self.recording is not None and self.headspace_pct is not None and self.headspace_pct < 100 * NOISE
 
     def _best(self) -> WorkersRow | None:
         times_s = {row.num_workers: row.measured.step_time_s for row in self.workers if row.measured}
-        best = fewest_near_best(times_s, self.num_workers)
+        best = self.num_workers if self.nothing_to_win else fewest_near_best(times_s, self.num_workers)
         return next((row for row in self.workers if row.num_workers == best), None)
 
     def to_json(self) -> dict[str, object]:

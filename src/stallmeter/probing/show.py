@@ -46,7 +46,7 @@ def to_markdown(result: ProbeResult) -> str:
 def to_json(result: ProbeResult) -> dict[str, object]:
     """Return plain objects for ``json.dumps``. What was not measured is None."""
     document = dataclasses.asdict(result)
-    for name in ("free_data", "free_compute", "together"):
+    for name in ("free_data", "free_compute", "together", "present"):
         document[name] = _rate(getattr(result, name))
     for rows, of in (("workers", result.workers), ("batch_sizes", result.batch_sizes)):
         for plain, row in zip(document[rows], of, strict=True):
@@ -75,7 +75,7 @@ def render(result: ProbeResult, form: str) -> str:
 
 def headline(result: ProbeResult) -> str:
     """Return where the run stands, in one line."""
-    together, free = result.together, result.free_data
+    together, free = result.together, result.unhindered
     if together is None or free is None:
         return "The probe measured too little to say where the run stands."
     headspace = result.headspace_pct or 0.0
@@ -122,12 +122,12 @@ def _title(result: ProbeResult) -> str:
 
 
 def _tables(result: ProbeResult) -> Iterator[Table]:
-    where = "recorded run" if result.recording else "together, as it is"
-    ceilings = (
-        ("free data (no loader)", result.free_data),
-        ("free compute (loader alone)", result.free_compute),
-        (where, result.together),
-    )
+    ceilings = [("free data (no loader)", result.free_data), ("free compute (loader alone)", result.free_compute)]
+    if result.recording is None:
+        ceilings += [("together, as it is", result.together)]
+    else:
+        ceilings += [("recorded run", result.together), ("recorded run, free data", result.unhindered)]
+        ceilings += [("the same, measured here", result.present)] if result.present else []
     yield Table(
         ("Ceilings", "samples/s", "a step", "steps"),
         tuple(
@@ -160,7 +160,7 @@ def _workers_row(row: WorkersRow, result: ProbeResult) -> tuple[str, ...]:
         _time(row.measured),
         _error(predicted_s, row.measured),
         _samples(row.measured),
-        _gain(result.together, row.measured),
+        _gain(result.base, row.measured),
     )
 
 
@@ -175,7 +175,7 @@ def _size_row(row: BatchSizeRow, result: ProbeResult, *, memory: bool) -> tuple[
         _time(row.measured),
         _error(row.predicted_step_time_s, row.measured),
         _samples(row.measured),
-        _gain(result.together, row.measured),
+        _gain(result.base, row.measured),
     )
     return (*cells, wording.size(row.peak_memory_bytes)) if memory else cells
 
@@ -191,6 +191,11 @@ def _facts(result: ProbeResult) -> Iterator[tuple[str, str]]:
     yield from _workers_facts(result)
     if result.recording:
         yield "recording", wording.one_line(result.recording)
+    if result.pause_s:
+        more = (
+            f"a recorded step takes {wording.seconds(result.pause_s)} besides data and training (callbacks, loggers …)"
+        )
+        yield "pause", f"{more}; each step with the loader pauses as long here"
     if result.restored:
         yield "restored", ", ".join(wording.one_line(name, wording.NAME_LIMIT) for name in result.restored)
     for note in result.notes:
@@ -201,7 +206,10 @@ def _workers_facts(result: ProbeResult) -> Iterator[tuple[str, str]]:
     advice, number, measured = result.advice, result.recommended_num_workers, result.measured_gain_pct
     if number is not None and measured is not None:
         change = f"keep {number}" if number == result.num_workers else f"use {number}, {gained(measured)} measured"
-        yield "num_workers", f"{change}: no other number that was measured is more than 3 % faster"
+        why = "no other number that was measured is more than 3 % faster"
+        if result.nothing_to_win:
+            why = "the recorded run waits too little for data for another number to help"
+        yield "num_workers", f"{change}: {why}"
     if advice is None:
         return
     won = wording.predicted(advice.predicted_gain_pct or None)
