@@ -182,6 +182,7 @@ def test_memory_that_elements_share() -> None:
     mask, row, zeros = torch.full((1, 1), float("nan")), torch.arange(5.0), torch.tensor([0.0, -0.0])
     for name, buffer in (("mask", mask.expand(3, 3)), ("rows", row.unfold(0, 3, 1)), ("zeros", zeros)):
         module.register_buffer(name, buffer)
+    module.register_buffer("empty", torch.zeros(0, 5)[:, 0])
     kept = Snapshot(module)
     kept.restore()
     mask.zero_()

@@ -27,9 +27,8 @@ def keep_tensor(tensor: Any) -> tuple[list[Any], Callable[[], None]]:
         if hasattr(tensor, "__tensor_flatten__"):
             return _keep_wrapper(tensor)
         data = tensor.detach()
-        parts = _parts(data)
-        if parts is not None:
-            return parts, lambda: setattr(tensor, "data", data)
+        if data.is_nested:
+            return [data.values()], lambda: setattr(tensor, "data", data)
         return [], _keep_dense(tensor, data) if _is_dense(data) else _keep_opaque(tensor, data)
     except (RuntimeError, TypeError, AttributeError) as exc:
         raise SettingError(
@@ -49,15 +48,6 @@ def _keep_wrapper(tensor: Any) -> tuple[list[Any], Callable[[], None]]:
                 setattr(tensor, name, part)
 
     return list(inner.values()), undo
-
-
-def _parts(data: Any) -> list[Any] | None:
-    """Return the tensors that a nested one or one of coordinates is made of; None for others."""
-    import torch
-
-    if data.layout is torch.sparse_coo:
-        return [data._indices(), data._values()]
-    return [data.values()] if data.is_nested else None
 
 
 def _is_dense(data: Any) -> bool:
@@ -81,13 +71,16 @@ def _keep_dense(tensor: Any, data: Any) -> Callable[[], None]:
 
 
 def _keep_opaque(tensor: Any, data: Any) -> Callable[[], None]:
-    """Keep what has no memory of its own to look at: compressed sparse, quantized, MKL-DNN."""
+    """Keep what has no memory of its own to look at: sparse, quantized, MKL-DNN."""
     values = data.clone()
 
     def undo() -> None:
+        import torch
+
         tensor.data = data
         # ``zero_`` of a compressed tensor drops its places, in its detached twin as well.
-        if str(tensor.layout).startswith("torch.sparse") and tensor._nnz() != values._nnz():
+        compressed = tensor.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+        if compressed and tensor.values().shape != values.values().shape:
             tensor.resize_as_sparse_(values)
         tensor.copy_(values)
 
@@ -102,6 +95,8 @@ def _place(tensor: Any) -> tuple[object, ...]:
 
 def _without_repeats(data: Any) -> Any:
     """Return a view that holds each element once: expanded tensors cannot be written to."""
+    if not data.numel():
+        return data
     for dim, (size, stride) in enumerate(zip(data.shape, data.stride(), strict=True)):
         if stride == 0 and size > 1:
             data = data.narrow(dim, 0, 1)
