@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stallmeter.records import BUCKETS, NO_LOADER, LedgerRecord, LoaderInfo, StepRecord
-from stallmeter.records.code import BEFORE_MODEL, BETWEEN_EPOCHS, EPOCH_STARTS
+from stallmeter.records.code import BEFORE_MODEL, BETWEEN_EPOCHS, EPOCH_STARTS, LONG_STEPS
 from stallmeter.sources.code.whose import Whose
 from stallmeter.sources.garbage import GarbageSource
 from stallmeter.sources.stacks.sampler import LONG_STEP, STEADY, Look, StackSampler
@@ -24,6 +24,7 @@ from stallmeter.timing.ledger import (
     COMPUTE,
     FIRST_WAIT,
     H2D,
+    OPTIMIZER,
     OTHER,
     START,
     WORKER_STARTUP,
@@ -303,3 +304,30 @@ def test_what_lies_between_two_epochs_counts_once_there_is_another_one(rig):
     assert rig.sample(60.0) == []
     assert OTHER in rig._sampler.wanted.enough
     assert OTHER not in rig._sampler.wanted.slots
+
+
+def train(model: Any, loss: Any) -> None:
+    """Stands for a step; each line is told by its number."""
+    model()
+    loss.backward()
+    slow()
+
+
+def _in_train(looks: LoopLooks, line: int, called: CodeType, *, phase: int = STEADY, times: int = 20) -> None:
+    first = train.__code__.co_firstlineno
+    at = next(at for at, number in dis.findlinestarts(train.__code__) if number == first + line)
+    for _ in range(times):
+        looks._sampler.looks.append(Look(COMPUTE, phase, 10_000_000, ((train.__code__, at), (called, 0))))
+
+
+def test_what_long_steps_do_is_told_by_the_lines_that_usual_ones_were_met_in(rig):
+    """A save each tenth step: the looks into long steps meet neither model nor gradients."""
+    torch = pytest.importorskip("torch")
+    _window_of(rig, 100, 0.03, first_s=0.03)
+    rig._ledger.acc[OPTIMIZER] = 1
+    _in_train(rig, 2, torch.nn.Module._call_impl.__code__)
+    _in_train(rig, 3, torch.autograd.backward.__code__)
+    _in_train(rig, 4, slow.__code__, phase=LONG_STEP)
+    (long,) = [look for look in rig.sample(0.0) if look.bucket == LONG_STEPS]
+    assert long.wall_s == pytest.approx(0.2)
+    assert [(spot.function, spot.wall_s) for spot in long.after] == [("slow", pytest.approx(0.2))]

@@ -18,6 +18,7 @@ from operator import not_
 
 from ...records import SENDS_OBJECTS, CodeSpot
 from .fold import Frame, Seen, owner
+from .hooks import in_hooks_of_gradients
 from .taken import makes_next_batch
 from .whose import Function
 
@@ -225,8 +226,13 @@ def model_and_gradients_s(seen: Sequence[Seen]) -> tuple[float, float]:
     Args:
         seen: Of the steps.
     """
-    gradients = [one for one in seen if any(_computes_gradients(frame.function) for frame in one.stack)]
-    known = set(map(id, gradients))
+    hooks = set(map(id, in_hooks_of_gradients(seen)))
+    gradients = [
+        one
+        for one in seen
+        if id(one) not in hooks and any(_computes_gradients(frame.function) for frame in one.stack)
+    ]
+    known = hooks | set(map(id, gradients))
     model = [one for one in seen if id(one) not in known and any(_is_module(frame.function) for frame in one.stack)]
     return sum(one.wall_s for one in model), sum(one.wall_s for one in gradients)
 

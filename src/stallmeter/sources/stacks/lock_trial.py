@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ...records import LockTrial
 from .sampler import SWITCH_S
 
-LEAST_S, LEAST_STEPS = 1.0, 8
+LEAST_S, LEAST_STEPS = 0.5, 4
 """How long each of the two lasts at least."""
 
 PAIRS = 8

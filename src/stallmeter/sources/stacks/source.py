@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from ...records import BUCKETS, CodeLook, LockTrial
 from ...records.code import (
@@ -53,6 +54,7 @@ from ..code.beside import (
     told_with_helpers,
 )
 from ..code.fold import Seen, fold
+from ..code.hooks import in_hooks_of_gradients
 from ..code.whose import Whose
 from .helpers import Crowd, Helpers
 from .lock_trial import SwitchTrial
@@ -374,10 +376,20 @@ class LoopLooks:
         else:
             yield self._look(place, count, seen, seen, copied)
             asks_none = place[1] in (STEPS, LONG_STEPS) and self._window.loader.asks_none
-            before = before_call(seen) if asks_none else None
+            before = before_call([*seen, *self._usual(place)]) if asks_none else None
             if before is not None:
                 part = "" if place[1] == STEPS else place[1]
                 yield self._look((place[0], BEFORE_MODEL, part), count, seen, before)
+
+    def _usual(self, place: Place) -> Sequence[Seen]:
+        """Return what was seen of usual steps, as no time: by its lines the parts of a long one are told.
+
+        A step that is long for what it does once it has its gradients may never have been met before that.
+        """
+        if place[1] != LONG_STEPS:
+            return ()
+        usual = (tally for (known, _), tally in self._tallies.items() if known[1] == STEPS)
+        return [replace(one, wall_s=0.0) for one in self._read().seen(usual)]
 
     def _look(
         self, place: Place, count: int, seen: Sequence[Seen], told: Sequence[Seen], copied: Sequence[Seen] = ()
@@ -387,11 +399,11 @@ class LoopLooks:
         What is seen while a framework copies a batch is a hook of the user's that prepares it.
         """
         folded = fold(told)
-        in_steps = seen if place[1] in (STEPS, LONG_STEPS) else ()
+        in_steps = (*seen, *self._usual(place)) if place[1] in (STEPS, LONG_STEPS) else ()
         own_work = [below_judges(below_training_step(one)) for one in in_steps]
         hooks = [one for one in beside(copied, modules=True) if not one.stack[-1].sleeps] if own_work else []
         updates = self._ledger.acc[OPTIMIZER] > 0
-        after = after_gradients(own_work, optimizer=updates)
+        after = [*after_gradients(own_work, optimizer=updates), *in_hooks_of_gradients(own_work)]
         model_s, gradients_s = model_and_gradients_s(own_work)
         beside_model, after_model = told_with_helpers(own_work, fold(beside(own_work)).spots, fold(after).spots)
         return CodeLook(

@@ -1,0 +1,38 @@
+"""Hooks of gradients: functions of the user's that torch calls while it computes gradients, and that compute none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .fold import Frame, Seen
+
+ENGINE, FUNCTIONS = "torch/autograd/", "torch/autograd/function.py"
+"""Folder of what computes gradients, and the file from which it calls the backward of functions of one's own."""
+
+CALLS_HOOKS = "torch/utils/hooks.py"
+"""Stands between it and the hook of a module."""
+
+OPTIMIZERS = "torch/optim/"
+
+
+def in_hooks_of_gradients(seen: Sequence[Seen]) -> list[Seen]:
+    """Return which stacks are of a hook that torch calls with a gradient: of a tensor, a parameter or a module.
+
+    What a hook does with an optimizer, to update weights as soon as they have their gradient, is the training. On a
+    GPU torch calls hooks on another thread.
+
+    Args:
+        seen: Of the steps.
+    """
+    return [one for one in seen if _is_in_a_hook(one.stack)]
+
+
+def _is_in_a_hook(stack: Sequence[Frame]) -> bool:
+    library = [(i, frame.function.file) for i, frame in enumerate(stack) if not frame.function.own]
+    computing = [i for i, file in library if file.startswith(ENGINE)]
+    if not computing or stack[computing[-1]].function.file == FUNCTIONS:
+        return False
+    if any(file.startswith(OPTIMIZERS) for i, file in library if i > computing[-1]):
+        return False
+    called = next((frame for frame in stack[computing[-1] + 1 :] if frame.function.file != CALLS_HOOKS), None)
+    return called is not None and called.function.own
