@@ -169,9 +169,15 @@ def test_steps_that_are_faster_when_the_lock_changes_hands_sooner_wait_for_it() 
     assert sooner.predicted_gain_pct == pytest.approx(100.0)
 
 
+def test_of_a_short_run_two_pairs_tell_what_is_plain() -> None:
+    assert fires(RULES["lock-contention"], tried(0.05, 0.1, pairs=2, faster=2))
+    assert RULES["lock-contention"].check(tried(0.05, 0.1, pairs=2, faster=1)) is None
+    assert RULES["lock-contention"].check(tried(0.05, 0.1, pairs=1, faster=1)) is None
+
+
 @pytest.mark.parametrize(
     "window",
-    [tried(0.095, 0.1), tried(0.11, 0.1), tried(0.05, 0.1, pairs=2, faster=2), tried(0.08, 0.1, faster=5)],
+    [tried(0.095, 0.1), tried(0.11, 0.1), tried(0.08, 0.1, pairs=2, faster=2), tried(0.08, 0.1, faster=5)],
     ids=["hardly faster", "slower", "too few", "by chance"],
 )
 def test_steps_that_are_hardly_faster_do_not(window: Window) -> None:

@@ -59,6 +59,8 @@ class LockContention:
     waiters: float = threshold(0.9, "1", "One thread alone is found waiting in 0.3 of the looks; our choice")
     most_cpus: float = threshold(1.4, "CPUs", "Threads that hold one lock keep one CPU busy; our choice")
     pairs: float = threshold(3.0, "1", "Three of three go one way by chance in one run of eight; our choice")
+    plain: float = threshold(1.5, "x", "our choice: steps seldom get half as long by chance, and twice in turn never")
+    few_pairs: float = threshold(2.0, "1", "Enough where it is so plain; our choice")
     agree: float = threshold(
         0.75, "1", "Of the pairs: six of eight go one way by chance in one run of seven; our choice"
     )
@@ -109,9 +111,11 @@ class LockContention:
     def _trial(self, window: Window) -> LockTrial | None:
         """Return what was tried with the switch interval, if steps were faster with a short one."""
         trial = window.code.lock_trial
-        if trial is None or trial.pairs < self.pairs or trial.faster < self.agree * trial.pairs:
+        if trial is None or not 0.0 < trial.short_step_s < trial.usual_step_s:
             return None
-        return trial if 0.0 < trial.short_step_s < trial.usual_step_s else None
+        is_plain = trial.usual_step_s >= self.plain * trial.short_step_s
+        enough = trial.pairs >= (self.few_pairs if is_plain else self.pairs)
+        return trial if enough and trial.faster >= self.agree * trial.pairs else None
 
     def _in_the_wait_s(self, window: Window) -> float:
         producers = window.loader.producers

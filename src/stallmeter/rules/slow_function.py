@@ -8,9 +8,10 @@ package that it spends it in trains nothing, or the step has its gradients by th
 calls, from looks at the training thread's stack. What lies below a module's call, in the backward pass or in a
 collective is the model's, and so are the functions that call these. A function that is called from a later line than
 the one that has the gradients computed is neither a loss nor part of a batch, whatever it spends its time in, the model
-included; nor is a hook that torch calls with a gradient, of a tensor, a parameter or a module. One that is called from an earlier line than the model, and computes with a package that no gradient flows
-through, prepares the batch; so does one that is called, whatever it computes, before a function that holds both the
-model and its gradients. One that is found between two instructions of Python's again and again computes with numbers of
+included; nor is a hook that torch calls with a gradient, of a tensor, a parameter or a module. One that is called from
+an earlier line than the model, and computes with a package that no gradient flows through, prepares the batch; so does
+one that is called, whatever it computes, before a function that holds both the model and its gradients. One that is
+found between two instructions of Python's again and again computes with numbers of
 Python's, through which no gradient flows: code that computes with tensors is found in its operators and calls. Between
 the model and the gradients a function that computes with such a package is no loss either: a metric, or a match. One
 that takes nothing of what the model made, by the text of the line that calls it, is the next batch, made early.
@@ -33,8 +34,8 @@ its class's name ends so (Loss, Criterion, Metric), and for a part of the model 
 before the model in operators of its own or in torch where the same function has the gradients computed, one after the
 gradients that sleeps, which may stand for a device, or what stands in the loop itself. Where no optimizer of torch was
 heard of, a function may be one. compute-bound names the place of all of them. Programs without modules are not judged,
-nor are the steps of those on a GPU, where the host waits for the device in whatever asks for a result, and where hooks of
-gradients run on a thread of torch's.
+nor are the steps of those on a GPU, where the host waits for the device in whatever asks for a result, and where hooks
+of gradients run on a thread of torch's.
 
 **References.** XProf calls other host work in a step moderate from 3 % and high from 15 %
 (`op_stats_to_input_pipeline_analysis.cc`).

@@ -228,9 +228,7 @@ def model_and_gradients_s(seen: Sequence[Seen]) -> tuple[float, float]:
     """
     hooks = set(map(id, in_hooks_of_gradients(seen)))
     gradients = [
-        one
-        for one in seen
-        if id(one) not in hooks and any(_computes_gradients(frame.function) for frame in one.stack)
+        one for one in seen if id(one) not in hooks and any(_computes_gradients(frame.function) for frame in one.stack)
     ]
     known = hooks | set(map(id, gradients))
     model = [one for one in seen if id(one) not in known and any(_is_module(frame.function) for frame in one.stack)]
