@@ -50,7 +50,7 @@ class LockContention:
     needs: ClassVar[tuple[str, ...]] = ("loader.producers.lock_waiters", *OF_THE_RUN)
     instead: ClassVar[tuple[tuple[str, ...], ...]] = (
         ("loader.producers.body_lock_share", *OF_THE_RUN),
-        ("code.lock_trial", *OF_THE_RUN),
+        ("code.lock_trial", "ledger.training_s"),
     )
     optional: ClassVar[tuple[str, ...]] = ("host.loop.blocked_share", "loader.producers.cpus")
     family: ClassVar[str] = "input"
