@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from stallmeter.records import LoaderInfo
 from stallmeter.sources.loader import LoaderProbe
 from stallmeter.sources.loader.dataloader import why_no_other_workers
-from stallmeter.sources.loader.identity import shards_of, splits_itself
+from stallmeter.sources.loader.identity import remember, shards_of, splits_itself
 
 from . import loader_datasets as data
 
@@ -162,3 +162,18 @@ def test_hf_datasets() -> None:
 def _rows(parts: list[int]) -> Any:
     for part in parts:
         yield {"x": part}
+
+
+class Equal(DataLoader):
+    """Of which there is no hash."""
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_a_loader_that_cannot_be_hashed_is_asked_anew_each_time() -> None:
+    loader = Equal(ByHelper())
+    remember(loader, splits=False)
+    assert splits_itself(loader) is splits_itself(DataLoader(ByHelper()))

@@ -244,3 +244,27 @@ def test_what_torch_collates(item: Any, count: int, known: bool) -> None:
 
 def test_packed_sequences_are_what_torch_says() -> None:
     assert isinstance(pack_sequence([torch.ones(2)]), PackedSequence)
+
+
+class _Pictures(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.zeros(3, 8, 8), index
+
+
+def test_items_that_are_not_put_together_are_one_each_whatever_they_look_like():
+    sizes = BatchSizes()
+    loader = DataLoader(_Pictures(), batch_size=None, shuffle=True)
+    sizes.set_loader(loader)
+    assert [sizes(item) for item in loader] == [1] * 6
+
+
+def test_a_sampler_that_draws_batches_is_believed_by_what_comes():
+    """torch's own way to have a dataset read a whole batch at once."""
+    drawn = torch.utils.data.BatchSampler(torch.utils.data.SequentialSampler(range(6)), 3, drop_last=False)
+    loader = DataLoader([torch.zeros(3, 2)], batch_size=None, sampler=drawn)
+    sizes = BatchSizes()
+    sizes.set_loader(loader)
+    assert sizes(torch.zeros(3, 2)) == 3

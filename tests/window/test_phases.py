@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stallmeter.records import Event, WorkerBatch, WorkerChange, WorkerTrial
+from stallmeter.rules.evaluation import evaluate
+from stallmeter.rules.input_bound import InputBound
 from stallmeter.window import Window
 from stallmeter.window.phases import difference
 
@@ -116,3 +118,16 @@ def test_warm_up_of_before_is_none_since():
     assert since.buckets["warmup"] == pytest.approx(10.0)
     assert since.buckets["forward"] == 0.0
     assert sum(since.buckets.values()) == pytest.approx(since.wall_s)
+
+
+def test_a_share_is_one_of_the_run_whatever_part_of_it_was_judged(first):
+    """Seconds since the change are compared with the run: that is what reports say."""
+    for i in range(100, 200):
+        first.append(step(i, total_s=0.5, data_wait_s=0.4))
+    first.append(ledger(wall_s=150.0, steps=200, data_wait=40.0))
+    verdict = evaluate([InputBound()], first)
+    assert first.present().ledger.wall_s == 50.0
+    assert [found.share_pct for found in verdict.diagnoses] == [
+        pytest.approx(100.0 * found.time_lost_s / 150.0) for found in verdict.diagnoses
+    ]
+    assert verdict.diagnoses

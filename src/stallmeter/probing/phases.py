@@ -16,7 +16,7 @@ from typing import Any
 from ..machine.budget import read_budget
 from ..report.wording import seconds
 from ..sources.loader.dataloader import stop_workers, why_no_other_workers
-from ..timing.batches import BatchSizes, batch_size, given_size
+from ..timing.batches import BatchSizes, batch_size
 from ..window import Window
 from ..workers import BatchShape, batch_shape
 from .loader_model import LoaderModel, model_of
@@ -148,7 +148,8 @@ class ProbeRun:
 
     def _loader_alone(self) -> Rate | None:
         with self._phase("loader alone", copy_of(self.loader)) as (clone, meter):
-            sizes = BatchSizes(given_size(clone))
+            sizes = BatchSizes()
+            sizes.set_loader(clone)
             for batch in endless(clone):
                 self._batch = batch
                 if meter.tick(sizes(batch)):

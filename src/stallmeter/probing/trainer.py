@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import SettingError
-from ..timing.batches import BatchSizes, given_size
+from ..timing.batches import BatchSizes
 from ..window import Window
 from .rate_meter import RateMeter
 from .tensors import NOT_INITIALISED
@@ -84,7 +84,8 @@ class LightningTraining:
         return window
 
     def _metering_callback(self, meter: RateMeter, watcher: Any, loader: object) -> Any:
-        sizes = BatchSizes(given_size(loader))
+        sizes = BatchSizes()
+        sizes.set_loader(loader)
 
         def on_train_batch_end(trainer: Any, _module: Any, _outputs: Any, batch: Any, _batch_idx: int) -> None:
             if meter.tick(sizes(batch)):

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from ..engine.monitor import Monitor
 from ..engine.options import OptionArguments
 from ..errors import SettingError
-from ..timing.batches import BatchSizes, given_size
+from ..timing.batches import BatchSizes
 from ..window import Window
 from .loaders import endless
 from .rate_meter import RateMeter
@@ -99,7 +99,8 @@ class StepTraining:
         """Train; see `Training.run`."""
         monitor = Monitor(**options_of(folder, inside=inside))
         monitor.run.ending.skip_reports()
-        sizes = BatchSizes(given_size(loader))
+        sizes = BatchSizes()
+        sizes.set_loader(loader)
         try:
             for batch in endless(monitor.watch(loader)):
                 self._step(batch)

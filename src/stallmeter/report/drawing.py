@@ -12,6 +12,7 @@ import shlex
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -134,13 +135,21 @@ def draw(folder: Path, rank: int) -> ChildDrawing | None:
     return drawing
 
 
+def _stand_back() -> None:
+    """The next fit comes first: on Linux this runs only where a CPU has nothing else to do."""
+    if hasattr(os, "nice"):
+        os.nice(19)
+    if hasattr(os, "SCHED_IDLE"):
+        with suppress(OSError):  # a container may forbid it
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
 def main(arguments: Sequence[str]) -> None:
     """What the child process does: draw the recording in the folder ``arguments[0]`` of the rank ``arguments[1]``.
 
     A file that fails leaves the others; the first error is raised once all were tried.
     """
-    if hasattr(os, "nice"):
-        os.nice(10)  # the next fit comes first
+    _stand_back()
     folder, rank = Path(arguments[0]), int(arguments[1])
     errors: list[Exception] = []
 

@@ -25,6 +25,11 @@ PATIENCE = 8
 PLAIN: Final = (str, bytes, int, float, complex, type(None))
 """Values of an item, not fields of a batch."""
 
+DRAW_NUMBERS: Final = frozenset(
+    {"DistributedSampler", "RandomSampler", "SequentialSampler", "SubsetRandomSampler", "WeightedRandomSampler"}
+)
+"""Samplers of torch that draw one index after the other."""
+
 _ODD = (ArithmeticError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError)
 """What shapes, keys and attributes of somebody's batch can raise where they are not as expected."""
 
@@ -82,10 +87,12 @@ class BatchSizes:
         expected: The batch size that the loader was given, None when it is not known.
     """
 
-    __slots__ = ("_by_shape", "_expected", "_misses", "_path", "_root")
+    __slots__ = ("_by_shape", "_expected", "_misses", "_one", "_path", "_root")
 
     def __init__(self, expected: int | None = None) -> None:
         self._expected = expected
+        self._one = False
+        """Whether each of what the loader makes is one item, whatever it looks like."""
         self._root: type | None = None
         self._path: tuple[Any, ...] = ()
         self._by_shape = False
@@ -94,12 +101,14 @@ class BatchSizes:
     def expect(self, expected: int | None) -> None:
         """Batches of another loader follow, or of the same one from its beginning."""
         self._expected = expected
+        self._one = False
         self._root = None
         self._misses = 0
 
     def set_loader(self, loader: object) -> None:
         """The same, with the batch size that a loader has."""
         self.expect(given_size(loader))
+        self._one = makes_items(loader)
 
     def known(self, batch: Any) -> int | None:
         """Look a size up where the first batch had it; None when it is not there: `find` it. Never raises."""
@@ -115,6 +124,8 @@ class BatchSizes:
 
     def find(self, batch: Any) -> int | None:
         """Return how many items a batch holds; None when that cannot be told."""
+        if self._one:
+            return 1
         if self._misses >= PATIENCE:
             return None
         size, reading = _decide(batch, self._expected)
@@ -147,6 +158,19 @@ def given_size(loader: object) -> int | None:
         if isinstance(size, int) and not isinstance(size, bool) and size > 0:
             return size
     return None
+
+
+def makes_items(loader: object) -> bool:
+    """Whether a DataLoader makes single items: of a map-style dataset, one for each number that its sampler draws.
+
+    With ``batch_size=None`` a sampler of one's own may draw the indices of a batch, and a stream may hold batches.
+    """
+    kinds = [kind.__name__ for kind in type(loader).__mro__]
+    dataset = [kind.__name__ for kind in type(getattr(loader, "dataset", None)).__mro__]
+    if "DataLoader" not in kinds or "IterableDataset" in dataset or "IterDataPipe" in dataset:
+        return False
+    apart = getattr(loader, "batch_size", 0) is None and getattr(loader, "batch_sampler", 0) is None
+    return apart and type(getattr(loader, "sampler", None)).__name__ in DRAW_NUMBERS
 
 
 class Fixed(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from ..timing.batches import batch_size, given_size
+from ..timing.batches import batch_size, given_size, makes_items
 
 if TYPE_CHECKING:
     from .loop import Loop
@@ -159,7 +159,8 @@ class Undecided(Iteration):
             loop.fetching = before
         if len(self.fetches) < MOST_BATCHES:
             got = now()
-            self.fetches.append(Fetch(asked, got, batch_size(batch, given_size(self.loader)), grad))
+            size = 1 if makes_items(self.loader) else batch_size(batch, given_size(self.loader))
+            self.fetches.append(Fetch(asked, got, size, grad))
         return batch
 
 

@@ -130,9 +130,10 @@ def splits_itself(loader: Any) -> bool | None:
         return True if all(map(_pipeline_splits, pipelines)) else None
     if any(_of_library(part) or hasattr(type(part), "apply_sharding") for part in parts):
         return True
-    seen = _seen.get(loader)
-    if seen is not None:
-        return seen
+    with suppress(TypeError):  # as in `remember`
+        seen = _seen.get(loader)
+        if seen is not None:
+            return seen
     return True if any(map(_code_splits, parts)) else None
 
 
