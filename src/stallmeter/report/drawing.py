@@ -12,7 +12,6 @@ import shlex
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,18 @@ MOST_WAITING = 8
 
 class DrawingError(StallmeterError):
     """The child process has failed."""
+
+
+STANDS_BACK = """
+import os
+if hasattr(os, "nice"):
+    os.nice(19)
+try:
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+except (AttributeError, OSError):  # no Linux, or a container that forbids it
+    pass
+"""
+"""The next fit comes first: on Linux the child runs only where a CPU has nothing else to do."""
 
 
 class ChildDrawing:
@@ -100,7 +111,7 @@ class ChildDrawing:
 
     def _start(self) -> subprocess.Popen[bytes]:
         arguments = [str(self._folder), str(self._rank)]
-        return child.start(__name__, arguments, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        return child.start(__name__, arguments, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, first=STANDS_BACK)
 
 
 _turn = threading.Semaphore()
@@ -135,21 +146,11 @@ def draw(folder: Path, rank: int) -> ChildDrawing | None:
     return drawing
 
 
-def _stand_back() -> None:
-    """The next fit comes first: on Linux this runs only where a CPU has nothing else to do."""
-    if hasattr(os, "nice"):
-        os.nice(19)
-    if hasattr(os, "SCHED_IDLE"):
-        with suppress(OSError):  # a container may forbid it
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-
-
 def main(arguments: Sequence[str]) -> None:
     """What the child process does: draw the recording in the folder ``arguments[0]`` of the rank ``arguments[1]``.
 
     A file that fails leaves the others; the first error is raised once all were tried.
     """
-    _stand_back()
     folder, rank = Path(arguments[0]), int(arguments[1])
     errors: list[Exception] = []
 
