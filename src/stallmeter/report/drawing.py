@@ -33,18 +33,6 @@ class DrawingError(StallmeterError):
     """The child process has failed."""
 
 
-STANDS_BACK = """
-import os
-if hasattr(os, "nice"):
-    os.nice(19)
-try:
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-except (AttributeError, OSError):  # no Linux, or a container that forbids it
-    pass
-"""
-"""The next fit comes first: on Linux the child runs only where a CPU has nothing else to do."""
-
-
 class ChildDrawing:
     """A child process for a recording's folder and a rank; it starts when those of earlier runs have ended.
 
@@ -111,7 +99,7 @@ class ChildDrawing:
 
     def _start(self) -> subprocess.Popen[bytes]:
         arguments = [str(self._folder), str(self._rank)]
-        return child.start(__name__, arguments, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, first=STANDS_BACK)
+        return child.start(__name__, arguments, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
 _turn = threading.Semaphore()
@@ -151,6 +139,8 @@ def main(arguments: Sequence[str]) -> None:
 
     A file that fails leaves the others; the first error is raised once all were tried.
     """
+    if hasattr(os, "nice"):
+        os.nice(10)  # the next fit comes first
     folder, rank = Path(arguments[0]), int(arguments[1])
     errors: list[Exception] = []
 
