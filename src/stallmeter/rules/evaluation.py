@@ -50,7 +50,7 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
         window: What they may read.
         guard: Calls a rule and keeps its errors away; by default errors rise.
     """
-    run_s, window = window.ledger.wall_s, window.present()
+    whole, window = window, window.present()
     diagnoses: list[Diagnosis] = []
     abstained: list[Abstention] = []
     rivals: list[Diagnosis] = []
@@ -82,7 +82,7 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
     ruled_out = {_rules_out(by_id, d) for d in ordered}
     runner_up = _sure_or_not(ordered, rivals, window)
     # Last: what a place in the code would gain is no part of what is weighed above.
-    ordered = [_of_the_run(with_gain(found, window), run_s) for found in ordered]
+    ordered = [_of_the_run(with_gain(found, window), whole, window) for found in ordered]
     if not ordered and HEALTHY in by_id:
         abstained += _outside(window)
     return Verdict(
@@ -94,9 +94,12 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
     )
 
 
-def _of_the_run(diagnosis: Diagnosis, run_s: float | None) -> Diagnosis:
-    """Return the diagnosis with its share of the whole run: what was judged may be what came after a change alone."""
-    return replace(diagnosis, share_pct=100.0 * diagnosis.time_lost_s / run_s) if run_s else diagnosis
+def _of_the_run(diagnosis: Diagnosis, whole: Window, judged: Window) -> Diagnosis:
+    """Return the diagnosis with its share of the whole run, where only what came after a change was judged."""
+    run_s = whole.ledger.wall_s
+    if judged is whole or not run_s:
+        return diagnosis
+    return replace(diagnosis, share_pct=100.0 * diagnosis.time_lost_s / run_s)
 
 
 def _outside(window: Window) -> list[Abstention]:
