@@ -369,6 +369,19 @@ def test_where_an_epoch_begins_counts_what_the_loader_or_the_framework_asks_of_t
     assert at_epoch_starts([_seen(launcher, MAIN, configured, UPDATE, timed, begins)]) == []
 
 
+def test_what_the_start_of_a_worker_has_the_user_do_is_part_of_that_start():
+    """A fork's handler, or what is pickled for a spawned worker: workers that live on save it."""
+    begins = _torch("DataLoader._get_iterator", "utils/data/dataloader.py")
+    starts = Function("BaseProcess.start", "multiprocessing/process.py", False, standard=True)
+    pickled = Function("Photos.__getstate__", "data.py", True, first_line=30)
+    own_start = _seen(MAIN, FIT, pickled, starts, pickled)
+    assert at_epoch_starts([_seen(MAIN, FIT, begins, starts, pickled), own_start]) == [
+        _seen(FIT, pickled, starts, pickled)
+    ]
+    bootstrap = Function("BaseProcess._bootstrap", "multiprocessing/process.py", False, standard=True)
+    assert at_epoch_starts([_seen(bootstrap, MAIN, begins, pickled)]) == [_seen(begins, pickled)]
+
+
 def test_a_dataset_that_is_a_sampler_itself_is_named():
     asks = _torch("_BaseDataLoaderIter._next_index", "utils/data/dataloader.py")
     item = Function("Ring.__getitem__", "data.py", True, first_line=30)

@@ -24,5 +24,7 @@ class RunContext:
     """How many ranks share this machine; None lets the launcher's environment say."""
     is_killed: bool = False
     """Whether the process is killed once its part of the program has returned: nothing is left to the program's end."""
+    began_ns: int | None = None
+    """When the training began, in ns of the run's clock, where that was before the run was put together."""
     ddp_module: Callable[[], object] | None = None
     """Returns the module that exchanges gradients, where the adapter knows it; called from the sampler thread."""

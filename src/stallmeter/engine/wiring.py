@@ -47,12 +47,13 @@ MOST_WAITING = 10_000
 """Records of other threads that are kept between two samples; the oldest go first."""
 
 
-def plain_run(options: Options, framework: str = "loop") -> Run:
+def plain_run(options: Options, framework: str = "loop", began_ns: int | None = None) -> Run:
     """Put together the run of a loop that tells nobody of itself; the caller starts it.
 
     Args:
         options: What the program chose.
         framework: Name and version of what drives the loop, where that is known.
+        began_ns: When the training began (`time.perf_counter_ns`), where that was before now.
 
     Raises:
         SettingError: The folder for recordings is a file, or temporary storage of Ray Train's.
@@ -71,6 +72,7 @@ def plain_run(options: Options, framework: str = "loop") -> Run:
         world_size=world_size,
         ranks_on_node=on_node,
         is_killed=worker is not None,
+        began_ns=began_ns,
     )
     return assemble(options, context, find_trackers=lambda: trackers)
 
@@ -150,7 +152,10 @@ def assemble(
 
 def _new_clock(context: RunContext, now: Callable[[], int]) -> StepClock:
     in_framework = context.loop_bucket == "loop"
-    return StepClock(Ledger(START, now), loop=LOOP if in_framework else COMPUTE, idle=LOOP if in_framework else OTHER)
+    clock = StepClock(Ledger(START, now), loop=LOOP if in_framework else COMPUTE, idle=LOOP if in_framework else OTHER)
+    if context.began_ns is not None:
+        clock.begin_at(context.began_ns)
+    return clock
 
 
 def this_rank() -> tuple[int, int]:

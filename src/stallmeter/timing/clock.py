@@ -167,6 +167,11 @@ class StepClock:
         self._drained_index = 0
         self._measured: set[int] = set()
 
+    def begin_at(self, at_ns: int) -> None:
+        """Have clock and ledger begin earlier (ns): with what went on before anybody knew that it is to be timed."""
+        self.ledger.begin_at(at_ns)
+        self._previous_ns = at_ns
+
     def begin(self, at_ns: int) -> None:
         """A batch is asked for at ``at_ns``; the ledger must be settled up to it."""
         if self.worked:

@@ -88,6 +88,10 @@ class Ledger:
         self.thread: int = get_ident()
         """Who moves it: at first who made it."""
 
+    def begin_at(self, at_ns: int) -> None:
+        """Have it begin earlier (ns); nothing may have been booked yet."""
+        self.origin = self.last = at_ns
+
     def slot(self, bucket: int, name: str | None = None) -> int:
         """Return the slot of a bucket, or of a named part of it, making the latter when it is new."""
         if name is None:
@@ -121,9 +125,14 @@ class Ledger:
         self.stack[0] = slot
         return now
 
-    def enter(self, slot: int) -> None:
-        """Open a span."""
-        now = self.now()
+    def enter(self, slot: int, since: int | None = None) -> None:
+        """Open a span.
+
+        Args:
+            slot: Of the span.
+            since: When it began (ns), where that is past; ignored if the ledger was moved later.
+        """
+        now = self.now() if since is None or since < self.last else since
         stack = self.stack
         self.acc[stack[-1]] += now - self.last
         self.last = now

@@ -39,6 +39,9 @@ class CompilerSignals:
         return self._samples[-1].seconds if self._samples else None
 
     def until_s(self, time_s: float) -> float | None:
-        """Return the seconds that compiling took up to a Unix time; None where that was not measured."""
+        """Return the seconds that compiling took up to a Unix time; None where that was not measured.
+
+        Of a training that was known as one only later the first reading counts, which holds all until then.
+        """
         known = [sample.seconds for sample in self._samples if sample.time_s <= time_s + LATE_S]
-        return known[-1] if known else None
+        return known[-1] if known else next((sample.seconds for sample in self._samples), None)

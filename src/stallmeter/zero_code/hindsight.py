@@ -8,20 +8,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from ..timing.clock import StepClock
-from ..timing.ledger import DATA_WAIT, WORKER_STARTUP, Span
+from ..timing.ledger import DATA_WAIT, OPTIMIZER, WORKER_STARTUP, Span
 from ..timing.loop import Watched
 from .iteration import Fetch, Iteration, Timed
-
-
-@dataclass(frozen=True, slots=True)
-class Past:
-    """Stands for a batch that was used long ago."""
-
-    samples: int | None
+from .updates import Past, Update, Updates
 
 
 class _Moment:
@@ -99,6 +92,39 @@ def book_training(clock: StepClock, watch: Watch, iterations: list[Iteration]) -
             iteration.timed = timed[which]
         iteration.fetches.clear()
         iteration.__class__ = Timed
+
+
+def book_updates(
+    clock: StepClock,
+    alone: Updates,
+    steps: Callable[[], Iterator[Any]],
+    updates: Iterable[Update],
+    made: Callable[[object], None],
+    own_slot: int,
+) -> None:
+    """Book updates as steps, from the ledger's origin on, and have later ones make steps, too.
+
+    Args:
+        clock: Of the run, in which nothing was booked.
+        alone: Makes the steps.
+        steps: Begins what times a loader that hands out nothing.
+        updates: In the order in which they were made.
+        made: Told of each, with its optimizer.
+        own_slot: Where our own time goes.
+    """
+    with _then(clock, device=False) as moment:
+        alone.begin(clock, steps())
+        alone.open()
+        for update in updates:
+            moment.be(update.called)
+            with Span(clock.ledger, own_slot):
+                moment.be(update.began)
+            alone.before()
+            with Span(clock.ledger, OPTIMIZER):
+                moment.be(update.ended)
+            by = update.by()
+            if by is not None:
+                made(by)
 
 
 def book_validation(clock: StepClock, watch: Watch, iteration: Iteration, ended: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -162,6 +162,20 @@ class Undecided(Iteration):
             size = 1 if makes_items(self.loader) else batch_size(batch, given_size(self.loader))
             self.fetches.append(Fetch(asked, got, size, grad))
         return batch
+
+
+def asked_here(asked: Sequence[Iteration]) -> list[Iteration]:
+    """Return which of the iterations that were asked for batches the calling thread's update is for.
+
+    A batch that somebody took before the newest of them was begun is another matter, and is forgotten.
+    """
+    here = [one for one in asked if one.thread == get_ident() and (one.fetches[-1].grad or not one.grad)]
+    newest = max((one.began for one in here), default=0)
+    found = [one for one in here if one.fetches[-1].asked >= newest]
+    for one in here:
+        if one not in found:
+            one.fetches.clear()
+    return found
 
 
 def has_enough_gradients(iteration: Iteration) -> bool:

@@ -26,6 +26,7 @@ from ..engine.options import Options
 from ..engine.run import Run, are_loops_claimed
 from ..engine.wiring import OWN_NAME, plain_run
 from ..errors import StallmeterError
+from ..timing.clock import StepClock
 from ..timing.ledger import (
     CALLBACKS,
     DATA_WAIT,
@@ -39,12 +40,22 @@ from ..timing.ledger import (
 from ..timing.loop import Watched
 from ..timing.turns import Turns
 from ..timing.updating import UpdateSpan
-from .hindsight import Past, begin_validation, book_training, book_validation
-from .iteration import Asking, Iteration, Timed, Undecided, Validating, has_enough_gradients, in_this_process
+from .hindsight import begin_validation, book_training, book_updates, book_validation
+from .iteration import (
+    Asking,
+    Iteration,
+    Timed,
+    Undecided,
+    Validating,
+    asked_here,
+    has_enough_gradients,
+    in_this_process,
+)
 from .known import Known, Stage
 from .probed import Probed
 from .renewed import Renewed
-from .updates import NoLoader, Updates
+from .updates import NoLoader, PastUpdates, Updates
+from .watching import watch
 
 _log = logging.getLogger("stallmeter")
 now = time.perf_counter_ns
@@ -99,6 +110,7 @@ class Loop:
         self._deciding = threading.Lock()
         self._alone = Updates()
         """Makes the steps where no loader does."""
+        self._past = PastUpdates()
         self._turns: Turns | None = None
         self._first_optimizer: int | None = None
         self._heard_of_updates = False
@@ -194,9 +206,9 @@ class Loop:
         self._tries += 1
         self._assemble()
 
-    def _assemble(self) -> None:
+    def _assemble(self, began_ns: int | None = None) -> None:
         try:
-            self.run = plain_run(self.options, self.framework)
+            self.run = plain_run(self.options, self.framework, began_ns)
         except (OSError, StallmeterError) as exc:
             _log.warning("stallmeter: nothing is recorded: %s", exc)
             self.closed = True
@@ -220,37 +232,32 @@ class Loop:
     def _watch(self, loader: Any, stage: str, *, begun: bool = False) -> Watched[Any]:
         assert self.run is not None
         assert self._turns is not None
-        loaders = self.run.loaders
-
-        def size(batch: object) -> int | None:
-            return batch.samples if type(batch) is Past else loaders.size(batch)
-
-        return Watched(
-            loader,
-            self._turns,
-            stage=stage,
-            prepare=loaders.prepare_begun if begun else loaders.prepare,
-            started=(lambda _: None) if begun else loaders.iterator_made,
-            beside=(lambda _, make: make()) if begun else loaders.beside,
-            size=size,
-        )
-
-    def _watch_begun(self, loader: Any, stage: str) -> Watched[Any]:
-        return self._watch(loader, stage, begun=True)
+        return watch(self.run, self._turns, loader, stage, begun=begun)
 
     # -- an optimizer steps --------------------------------------------------------------------------------------------
 
-    def before_update(self) -> None:
-        """An optimizer is about to step."""
+    def before_update(self, optimizer: object, called_ns: int, made_ns: int | None) -> None:
+        """An optimizer is about to step.
+
+        Args:
+            optimizer: Which.
+            called_ns: When it was asked to.
+            made_ns: When the newest optimizer was made.
+        """
         if not self._heard_of_updates:
             self._heard_of_updates = True
             self._alone.forget()
+            self._past.forget()
         if self.closed:
             return
         if self._undecided or self._validating:
             self._guard("zero-code", self._decide)
         if self.monitor is None and self._alone.are_enough():
-            self._guard("zero-code", self._if_nobody_decides, self._adopt_updates)
+            self._guard("zero-code", self._if_nobody_decides, partial(self._adopt_updates, called_ns))
+        if self.monitor is None:
+            self.updating = True
+            self._past.begin(optimizer, called_ns, now(), made_ns)
+            return
         turns, span = self._turns, self._optimizer_span
         if span is None or turns is None or not turns.has():
             return
@@ -262,6 +269,10 @@ class Loop:
 
     def after_update(self, optimizer: object) -> None:
         """An optimizer has stepped, since `updating`."""
+        if self.monitor is None:
+            self._past.end(optimizer, now())
+            self.updating = False
+            return
         turns, span = self._turns, self._optimizer_span
         if self.closed or span is None or turns is None or not turns.has():
             return
@@ -269,12 +280,15 @@ class Loop:
             return
         self.updating = False
         span.__exit__()
+        self._count_update(turns.clock, optimizer)
+
+    def _count_update(self, clock: StepClock, optimizer: object) -> None:
         self.updates += 1
         if self._first_optimizer is None:
             self._first_optimizer = id(optimizer)
-            turns.clock.optimizer_step = 0
+            clock.optimizer_step = 0
         if id(optimizer) == self._first_optimizer:
-            turns.clock.optimizer_step = (turns.clock.optimizer_step or 0) + 1
+            clock.optimizer_step = (clock.optimizer_step or 0) + 1
         self._alone.after(optimizer, self.run)
 
     def after_backward(self, *, optimizers: bool) -> None:
@@ -288,43 +302,60 @@ class Loop:
         if any(has_enough_gradients(iteration) for iteration in self._alive(self._undecided)):
             self._guard("zero-code", self._decide)
         elif self.monitor is None and not optimizers and self._alone.are_enough():
-            self._guard("zero-code", self._if_nobody_decides, self._adopt_updates)
+            self._guard("zero-code", self._if_nobody_decides, partial(self._adopt_updates, now()))
         turns = self._turns
-        if self.monitor is not None and turns is not None and turns.has():
-            self.updates += 1
+        if self.monitor is None:
+            ended_ns = now()
+            self._past.begin(self, ended_ns, ended_ns, None)
+            self._past.end(self, ended_ns)
+        elif turns is not None and turns.has():
             self._alone.before()
-            self._alone.after(self, self.run)
+            self._count_gradients(self)
 
-    def _adopt_updates(self) -> None:
-        """Time the loop by its updates from now on: nobody here asks a loader for batches."""
+    def _count_gradients(self, by: object) -> None:
+        self.updates += 1
+        self._alone.after(by, self.run)
+
+    def _adopt_updates(self, called_ns: int) -> None:
+        """Time the loop by its updates from now on, and those that it has made: nobody here asks a loader for batches.
+
+        Args:
+            called_ns: When the present update was asked for.
+        """
+        began_ns, past = self._past.take()
         if self._is_not_ours():
             return
-        if self.run is None:
-            self._assemble()
+        if self.run is not None:  # for a loader, and its ledger was begun then
+            began_ns, past = None, []
+        else:
+            self._assemble(began_ns)
         run, turns = self.run, self._turns
-        if self.monitor is None and run is not None and turns is not None and turns.take():
-            run.loaders.ask_none()
-            self._alone.begin(run.clock, iter(self._watch_begun(NoLoader(), "train")))
+        if self.monitor is not None or run is None or turns is None or not turns.take():
+            return
+        run.loaders.ask_none()
+        steps = partial(iter, self._watch(NoLoader(), "train", begun=True))
+        if began_ns is None:
+            self._alone.begin(run.clock, steps())
             self._start(run)
+            return
+        ledger = run.clock.ledger
+        own_slot = ledger.slot(CALLBACKS, OWN_NAME)
+        made = partial(self._count_update, run.clock) if self._heard_of_updates else self._count_gradients
+        book_updates(run.clock, self._alone, steps, past, made, own_slot)
+        ledger.enter(own_slot, called_ns)
+        try:
+            self._start(run)
+        finally:
+            ledger.exit(own_slot)
 
     def _decide(self) -> None:
         """What has been asked for batches on this thread is what is trained on."""
         self._end_validations()
         asked = [iteration for iteration in self._alive(self._undecided) if iteration.fetches]
-        here = [
-            iteration
-            for iteration in asked
-            if iteration.thread == get_ident() and (iteration.fetches[-1].grad or not iteration.grad)
-        ]
-        if not here:
+        found = asked_here(asked)
+        if not found:
             self.batches_elsewhere = self.batches_elsewhere or bool(asked)
             return
-        # A batch that somebody took before the newest of them was begun is another matter.
-        newest = max(iteration.began for iteration in here)
-        found = [iteration for iteration in here if iteration.fetches[-1].asked >= newest]
-        for iteration in here:
-            if iteration not in found:
-                iteration.fetches.clear()
         found.sort(key=lambda iteration: (not self._probed.looks_into(iteration.loader), iteration.fetches[0].asked))
         self._if_nobody_decides(partial(self._adopt, found))
 
@@ -355,7 +386,7 @@ class Loop:
             if late:  # there was no ledger then
                 iteration.began = iteration.made = run.clock.ledger.origin
                 iteration.fetches = iteration.fetches[-1:]
-        book_training(run.clock, self._watch_begun, found)
+        book_training(run.clock, partial(self._watch, begun=True), found)
         self._probed.settle(run, found, self._leader())
         self._training += [weakref.ref(iteration) for iteration in found]
         if self.monitor is None:
@@ -367,6 +398,7 @@ class Loop:
             self.monitor = Monitor.of(run, turns=self._turns)
             self._optimizer_span = UpdateSpan(ledger)
             self._probed.forget()
+            self._past.forget()
             run.start()
 
     # -- another iteration beside the training -------------------------------------------------------------------------
@@ -402,7 +434,7 @@ class Loop:
             return
         if run.clock.ledger.last > iteration.began:
             iteration.began = iteration.made = now()
-        begin_validation(run.clock, self._watch_begun, iteration)
+        begin_validation(run.clock, partial(self._watch, begun=True), iteration)
         iteration.fetches.clear()
         self._validating.append(weakref.ref(iteration))
         self._tell_training()
@@ -447,7 +479,7 @@ class Loop:
             if run.clock.ledger.last > iteration.began:
                 pass  # something else was timed meanwhile
             elif enough:
-                book_validation(run.clock, self._watch_begun, iteration, ended)
+                book_validation(run.clock, partial(self._watch, begun=True), iteration, ended)
             elif iteration.thread == get_ident() and iteration.fetches[-1].grad:
                 self._renewed.left(run, iteration, by_updates=self._alone.make_steps)
         self._undecided = [known for known in self._undecided if known() not in (None, iteration)]

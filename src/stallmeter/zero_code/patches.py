@@ -9,6 +9,7 @@ import atexit
 import functools
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,8 @@ _backward: tuple[Any, Any] | None = None
 """torch's own, ours."""
 _listening = False
 """Whether gradients were listened for: once is enough, until everything is taken back."""
-_optimizers = False
-"""Whether the program has made any."""
+_made_ns: int | None = None
+"""When the program made the newest optimizer; None while there is none."""
 _loop: Loop | None = None
 _forks_seen = _end_seen = False
 
@@ -76,14 +77,14 @@ def _exchange(owner: Any, name: str, there: Any, instead: Any) -> None:
 
 def unwrap() -> None:
     """Give each class its own method back where ours still stands there, and take back the hooks."""
-    global _loop, _listening, _optimizers
+    global _loop, _listening, _made_ns
     while _wrapped:
         owner, name, own, ours = _wrapped.pop()
         _exchange(owner, name, ours, own)
     while _hooks:
         _hooks.pop().remove()
     _unwrap_backward()
-    _listening = _optimizers = False
+    _listening, _made_ns = False, None
     loop, _loop = _loop, None
     if loop is not None:
         loop.close()
@@ -122,11 +123,11 @@ def _heard(own: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(own)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - what tracebacks show
-        global _optimizers
-        if not _is_worker():
-            _optimizers = True
-            _hear()
+        global _made_ns
         own(self, *args, **kwargs)
+        if not _is_worker():
+            _made_ns = time.perf_counter_ns()
+            _hear()
 
     return __init__
 
@@ -168,13 +169,14 @@ def _hear() -> None:
 
     compiling = is_compiling()
 
-    def before(*_: Any) -> None:
+    def before(optimizer: Any, *_: Any) -> None:
         if compiling():
             return
+        called_ns = time.perf_counter_ns() if _loop is None or _loop.monitor is None else 0
         loop = loop_of_this_process() if _loop is None else _loop
         if _backward is not None:
             _unwrap_backward()
-        loop.before_update()
+        loop.before_update(optimizer, called_ns, _made_ns)
 
     def after(optimizer: Any, *_: Any) -> None:
         if _loop is not None and _loop.updating:  # which it is not where `before` was traced
@@ -211,9 +213,10 @@ def _wrap_backward() -> None:
         found = own(*args, **kwargs)
         if is_compiling()():  # asked each time: torch may not have been complete before
             return found
-        loop = loop_of_this_process() if _loop is None and not _optimizers and not _is_worker() else _loop
+        made = _made_ns is not None
+        loop = loop_of_this_process() if _loop is None and not made and not _is_worker() else _loop
         if loop is not None:
-            loop.after_backward(optimizers=_optimizers)
+            loop.after_backward(optimizers=made)
         return found
 
     autograd.backward = backward  # type: ignore[union-attr]

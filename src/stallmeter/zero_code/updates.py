@@ -10,11 +10,12 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from threading import get_ident
 from typing import Any
 
 from ..engine.run import Run, are_loops_claimed
 from ..timing.clock import StepClock
-from .hindsight import Past
 
 ENOUGH_UPDATES = 8
 LEAST_S = 1.0
@@ -22,6 +23,87 @@ LEAST_S = 1.0
 
 MOST_OTHERS = 64
 """After so many updates of other optimizers in a row the first one is given up, and the present one makes the steps."""
+
+
+MOST_PAST = 4096
+"""Updates that are remembered until they are known to be steps: a second of them decides, and these are very short."""
+
+
+@dataclass(slots=True)
+class Update:
+    """One that was made before it was known that updates are the loop's steps. Times are the ledger's, in ns."""
+
+    by: Callable[[], object]
+    """Its optimizer, while there is one."""
+    thread: int
+    called: int
+    """When the program asked for it: the first time takes a while until anything of ours is there."""
+    began: int
+    ended: int = 0
+    """0 while it goes on."""
+
+
+class PastUpdates:
+    """Remembers updates until it is known whether they are steps, so that the first ones are steps, too."""
+
+    def __init__(self) -> None:
+        self._found: list[Update] = []
+        self._began_ns: int | None = None
+        self._is_full = False
+
+    def begin(self, by: object, called_ns: int, now_ns: int, made_ns: int | None) -> None:
+        """An update is about to be made.
+
+        Args:
+            by: The optimizer.
+            called_ns: When it was asked for.
+            now_ns: When it begins.
+            made_ns: When the newest optimizer was made; None where that was not seen. There the training began.
+        """
+        found = self._found
+        if found and found[0].by() is None:  # another training, which is over
+            self.forget()
+        if found and not found[-1].ended:
+            if found[-1].by() is not by:
+                return  # part of the other one
+            found.pop()  # which has raised
+        if not found:
+            self._began_ns = made_ns
+        if len(found) < MOST_PAST:
+            found.append(Update(weakref.ref(by), get_ident(), called_ns, now_ns))
+        else:
+            self._is_full = True
+
+    def end(self, by: object, now_ns: int) -> None:
+        """An update was made."""
+        if self._found and not self._found[-1].ended and self._found[-1].by() is by:
+            self._found[-1].ended = now_ns
+
+    def take(self) -> tuple[int | None, list[Update]]:
+        """Return when the calling thread's training began and its updates, and forget them.
+
+        Where nobody saw the beginning it began with the end of its first update.
+        """
+        found = [update for update in self._found if update.ended and update.thread == get_ident()]
+        began_ns, is_full = self._began_ns, self._is_full
+        self.forget()
+        if is_full or not found:
+            return None, []
+        if began_ns is None or began_ns > found[0].called:
+            began_ns, found = found[0].ended, found[1:]
+        return began_ns, found
+
+    def forget(self) -> None:
+        """These were no steps of a loop that is to be measured."""
+        self._found.clear()
+        self._is_full = False
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Stands for a batch that was used long ago, or was never handed out."""
+
+    samples: int | None
 
 
 class NoLoader:
@@ -74,6 +156,11 @@ class Updates:
         """
         self._clock, self._steps = clock, steps
 
+    def open(self) -> None:
+        """The first step has begun already."""
+        if self._steps is not None:
+            next(self._steps)
+
     def end(self) -> None:
         """Make no more steps: a loader makes them. What was begun since the last update is none."""
         self._steps = self._clock = None
@@ -105,6 +192,7 @@ class Updates:
         if first is not by:
             self._others += 1
             if first is not None and self._others < MOST_OTHERS:
+                clock.worked = False  # if this was the last one, what follows is no step
                 return
             self._optimizer = weakref.ref(by)
         self._others = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .fold import Seen
+from .fold import Frame, Seen
 from .whose import Function
 
 TIMED = "stallmeter/"
@@ -25,6 +25,10 @@ TRAINERS = frozenset(
     {"accelerate", "ignite", "keras", "lightning", "lightning_fabric", "pytorch_lightning", "transformers"}
 )
 """Packages that ask for loaders, and the user's hooks, where an epoch begins. What only calls the program is none."""
+
+STARTS_PROCESSES = "multiprocessing/process.py"
+"""On the stack of what a worker's start has done on this thread: a fork's handlers, what is pickled for a spawned one.
+Workers that live on do without, so it is worker-startup's to tell."""
 
 ITEMS = (".__getitem__", ".__getitems__")
 """Ends of the names of what a dataset is read by."""
@@ -50,6 +54,8 @@ def in_sampler(seen: Sequence[Seen]) -> list[Seen]:
 def at_epoch_starts(seen: Sequence[Seen]) -> list[Seen]:
     """Return the stacks of what a loader or a framework has the user's code do where an epoch begins.
 
+    What the start of a worker has it do is left out.
+
     Args:
         seen: Of the thread that asks for a loader's iterator and its first batch.
     """
@@ -59,9 +65,16 @@ def at_epoch_starts(seen: Sequence[Seen]) -> list[Seen]:
             found += in_sampler([one])
             continue
         asked = next((i for i, frame in enumerate(one.stack) if _begins_epochs(frame.function)), len(one.stack))
+        if _starts_worker(one.stack[asked:]):
+            continue
         if any(frame.function.own for frame in one.stack[asked:]):
             found.append(Seen(one.stack[asked:], one.wall_s, one.cpu_s))
     return found
+
+
+def _starts_worker(stack: Sequence[Frame]) -> bool:
+    begun = next((i for i, frame in enumerate(stack) if frame.function.file == LOADER), len(stack))
+    return any(frame.function.file == STARTS_PROCESSES for frame in stack[begun:])
 
 
 def _begins_epochs(function: Function) -> bool:
