@@ -1,7 +1,7 @@
 """Programs whose batches take long in a function that is known: drawn from seeds, written as source text.
 
 Each source has three forms. ``measured`` trains under stallmeter. ``timed`` makes the same batches alone and times the
-planted function and all of it by a clock of its own. ``mended`` trains without what was planted.
+planted function, the one beside it and all of it by a clock of its own. ``mended`` trains without what was planted.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from textwrap import dedent, indent
 
 PLANTED = "# planted"
 """Marks the lines that take the time."""
+
+BESIDE = "prepare"
+"""A second function that takes a part of each item."""
 
 HEAD = '''\
 import contextlib
@@ -149,17 +152,25 @@ def main():
 
 
 def time_it():
-    spent, real = [0.0, 0], {function}
+    spent, beside, real, prepared = [0.0], [0.0], {function}, prepare
+
+    def prepare_timed(index):
+        began = time.perf_counter()
+        try:
+            return prepared(index)
+        finally:
+            beside[0] += time.perf_counter() - began
 
     {wrapper}
     {replace}
+    globals()["prepare"] = prepare_timed
     batches, whole = iter(loader(0, None)), []
     for i in range(14):
-        spent[:] = 0.0, 0
+        spent[0] = beside[0] = 0.0
         began = time.perf_counter()
         next(batches)
-        whole.append((spent[0], time.perf_counter() - began))
-    return {{"spent": sum(a for a, _ in whole[2:]), "whole": sum(b for _, b in whole[2:])}}
+        whole.append((spent[0], beside[0], time.perf_counter() - began))
+    return dict(zip(("spent", "beside", "whole"), map(sum, zip(*whole[2:]))))
 
 
 def fit(batches, step, seconds, digest):
@@ -280,6 +291,14 @@ class Program:
     def lines(self) -> set[int]:
         """Numbers of the planted lines."""
         return {i for i, text in enumerate(self.source.splitlines(), 1) if PLANTED in text}
+
+    @property
+    def lines_beside(self) -> set[int]:
+        """Numbers of the lines of the function beside it that take its time."""
+        head = f"def {BESIDE}("
+        lines = self.source.splitlines()
+        first = next(i for i, text in enumerate(lines, 1) if text.startswith(head))
+        return {first + 2, first + 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -614,34 +633,23 @@ FAMILIES: dict[str, Callable[[random.Random, float], Planted]] = {
 CALL = """
     @functools.wraps(real)
     def wrapper(*arguments):
-        began = time.perf_counter()
+        began, within = time.perf_counter(), beside[0]
         try:
             return real(*arguments)
         finally:
-            spent[0] += time.perf_counter() - began
+            spent[0] += time.perf_counter() - began - (beside[0] - within)
 """
 
 GENERATOR = """
     def wrapper(*arguments):
         made = real(*arguments)
-        prepared = globals()["prepare"]
-        beside = [0.0]
-
-        def prepare_timed(index):
-            began = time.perf_counter()
-            try:
-                return prepared(index)
-            finally:
-                beside[0] += time.perf_counter() - began
-
-        globals()["prepare"] = prepare_timed
         while True:
-            began, beside[0] = time.perf_counter(), 0.0
+            began, within = time.perf_counter(), beside[0]
             try:
                 item = next(made)
             except StopIteration:
                 return
-            spent[0] += time.perf_counter() - began - beside[0]
+            spent[0] += time.perf_counter() - began - (beside[0] - within)
             yield item
 """
 
