@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stallmeter.delivery.delivery import MAX_DELAY_S, deliver, points_left
+from stallmeter.delivery.delays import MAX_DELAY_S
+from stallmeter.delivery.delivery import deliver, points_left
 from stallmeter.delivery.forwarder import Forwarder
 from stallmeter.delivery.points import points_of
 from stallmeter.errors import RecordingError, TrackerError, TrackerUnavailableError

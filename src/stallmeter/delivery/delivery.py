@@ -12,13 +12,8 @@ from ..errors import RecordingError
 from ..recording import Position, Reader
 from ..recording.cursor import Cursor, cursor_path, read_cursor, write_cursor
 from ..records.interfaces import Page, Point, Tracker
+from .delays import delay_s
 from .points import HAS_POINTS, points_of
-
-FIRST_DELAY_S = 1.0
-"""Wait after the first failure; it doubles with each further one."""
-
-MAX_DELAY_S = 15.0
-"""Longest wait between two tries."""
 
 
 class Delivery:
@@ -100,7 +95,7 @@ class Delivery:
     def postpone(self, now: float, longest_s: float) -> None:
         """Note a failure: the next try comes later, the later the more have failed in a row."""
         self.waiting = True
-        self.next_try = now + min(longest_s, FIRST_DELAY_S * 2.0 ** min(self._failures, 10))
+        self.next_try = now + delay_s(self._failures, longest_s)
         self._failures += 1
 
     def recover(self) -> None:

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from ..errors import RecordingError, TrackerError, TrackerUnavailableError
 from ..records.interfaces import GuardedCall, Page, Tracker
-from .delivery import MAX_DELAY_S, Delivery
+from .delays import MAX_DELAY_S
+from .delivery import Delivery
 
 CLOSING_DELAY_S = 1.0
 """Longest wait between two tries while closing, when the time left is short."""

@@ -63,7 +63,7 @@ class Guard:
             self._failed(name, exc, "failed")
             return None
 
-    def retry(self, name: str, call: Callable[[], T], *, at_once: bool = False) -> T | None:
+    def retry(self, name: str, call: Callable[[], T]) -> T | None:
         """Call something that may work again after it failed: an error may pass.
 
         The more failures in a row, the more calls are left out before the next try: none, 1, 3, 7. After
@@ -72,12 +72,11 @@ class Guard:
         Args:
             name: What it is.
             call: What to call.
-            at_once: Whether to leave no call out: there will be no other.
         """
         if name in self._named or name in self._hung:
             return None
         known = self._failing.get(name)
-        if known is not None and known.wait and not at_once:
+        if known is not None and known.wait:
             known.wait -= 1
             return None
         try:
@@ -88,22 +87,37 @@ class Guard:
         self._failing.pop(name, None)
         return found
 
+    def keep_trying(self, name: str, call: Callable[[], T]) -> T | None:
+        """Call something that is never switched off: who calls it leaves time between the tries.
+
+        One warning tells the first failure.
+        """
+        try:
+            return call()
+        except Exception as exc:  # noqa: BLE001 - the same
+            self._tell_failing(name, exc)
+            return None
+
     def _failed_again(self, name: str, exc: Exception) -> None:
-        said = _said(exc)
+        said = self._tell_failing(name, exc)
         known = self._failing.setdefault(name, _Failures())
         known.wait = 2**known.failures - 1
         known.failures += 1
-        if self.name_once(name, "failed", said, key=f"failing {name}", verb="failed and is tried again"):
-            _log.debug("stallmeter: %s", name, exc_info=exc)
         if known.failures == MOST_FAILURES:
             self._named[name] = known
             detail = f"it failed {MOST_FAILURES} times in a row: {said}"
             self._tell(Event(time_s=time.time(), name=f"{name} switched off", detail=detail))
             _log.info("stallmeter: %s is switched off: %s", name, detail)
 
+    def _tell_failing(self, name: str, exc: Exception) -> str:
+        said = _said(exc)
+        if self.name_once(name, "failed", said, key=f"failing {name}", verb="failed and is tried again"):
+            _log_traceback(name, exc)
+        return said
+
     def _failed(self, name: str, exc: Exception, outcome: str) -> None:
         if self.name_once(name, outcome, _said(exc)):
-            _log.debug("stallmeter: %s", name, exc_info=exc)
+            _log_traceback(name, exc)
 
     def name_once(self, name: str, outcome: str, detail: str, key: str = "", verb: str = "") -> bool:
         """Say in a warning and in the recording that something failed; the first time only. Returns whether it was."""
@@ -165,6 +179,12 @@ class Guard:
     def has_hung(self) -> bool:
         """Whether something was abandoned because it hung."""
         return bool(self._hung)
+
+
+def _log_traceback(name: str, exc: BaseException) -> None:
+    """Log where something failed, for who debugs: messages of clients repeat addresses with their passwords."""
+    if _log.isEnabledFor(logging.DEBUG):
+        _log.debug("stallmeter: %s\n%s", name, redact("".join(traceback.format_exception(exc))))
 
 
 @dataclass(slots=True)

@@ -255,8 +255,12 @@ class _Fit:
     def deliver(self, *, last: bool = False) -> None:
         """Hand over what waits for loggers that only this thread may call."""
         for mailbox in self.mailboxes:
-            if mailbox.waiting:
-                self.run.guard.retry(f"tracker {mailbox.name}", mailbox.deliver, at_once=last)
+            if mailbox.waiting and (last or mailbox.is_due(self._now_s())):
+                deliver = functools.partial(mailbox.deliver, self._now_s)
+                self.run.guard.keep_trying(f"tracker {mailbox.name}", deliver)
+
+    def _now_s(self) -> float:
+        return self.clock.ledger.now() / 1e9
 
     def abort(self, exception: BaseException) -> None:
         """Flush the recording; the rest comes with `close`, when all callbacks have been called."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,11 +21,12 @@ from stallmeter.delivery.points import points_of
 from stallmeter.delivery.trackers.lightning_logger import LightningLoggerTracker
 from stallmeter.errors import TrackerUnavailableError
 from stallmeter.recording import Header, Reader, Recorder
-from stallmeter.recording.cursor import cursor_path, read_cursor
+from stallmeter.recording.cursor import cursor_path, cursors, read_cursor
 from stallmeter.records import WindowRecord
 from stallmeter.records.interfaces import Page, Point, Tracker
 
 from ...conftest import ListTracker
+from ...lightning.conftest import Bench
 
 NOW = 1_700_000_000.0
 
@@ -121,6 +124,74 @@ def test_what_the_logger_did_not_take_is_kept_for_the_next_call() -> None:
             (5, {"stallmeter/a": 1.0, "stallmeter/b": 2.0}),
             *((step, {"stallmeter/a": 1.0}) for step in (6, 7, 8)),
         ]
+
+
+def test_a_logger_that_refuses_is_asked_again_as_late_as_any_other_tracker() -> None:
+    """In 1 s, then 2 s, up to 15 s, and never given up; what it takes makes the next wait short again."""
+    now = [100.0]
+    logger = Moody(*range(1, 8), 9)
+    tracker = LightningLoggerTracker(logger)
+    tracker.send([point("a", 1.0, 1), point("a", 1.0, 2)])
+    waits: list[float] = []
+    while tracker.waiting:
+        began = now[0]
+        while not tracker.is_due(now[0]):
+            now[0] += 0.5
+        waits.append(now[0] - began)
+        with contextlib.suppress(OSError):
+            tracker.deliver(lambda: now[0])
+    assert waits == [0, 1, 2, 4, 8, 15, 15, 15, 1]
+    assert [step for step, _ in logger.calls] == [1, 2]
+
+
+def test_a_logger_that_is_slow_to_refuse_does_not_hold_up_the_training() -> None:
+    """One with a timeout of 4 s would take a fifth of the time if it were asked every 15 s."""
+    now = [100.0]
+
+    class Slow(ListLogger):
+        def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+            now[0] += 4
+            raise TimeoutError
+
+    tracker = LightningLoggerTracker(Slow())
+    tracker.send([point("a", 1.0, 1)])
+    with pytest.raises(TimeoutError):
+        tracker.deliver(lambda: now[0])
+    assert not tracker.is_due(now[0] + 399)
+    assert tracker.is_due(now[0] + 400)
+
+
+def test_a_logger_that_refuses_for_many_batches_gets_everything_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The batches of a fast loop are no measure of how long an outage lasts."""
+    bench = Bench("lightning.pytorch", tmp_path)
+    logger = bench.pl.loggers.CSVLogger(tmp_path / "csv")
+    tracker = LightningLoggerTracker(logger)
+    log_metrics, began = logger.log_metrics, bench.time()
+    refused: list[float] = []
+
+    def refuse(metrics: Mapping[str, float], step: int | None = None) -> None:
+        now_s = (bench.time() - began) / 1e9
+        if any(key.startswith("stallmeter") for key in metrics) and now_s < 11:
+            refused.append(now_s)
+            raise OSError(5, "Input/output error")
+        if step == 4:
+            deadline = time.monotonic() + 60
+            while not tracker.waiting and time.monotonic() < deadline:
+                time.sleep(0.02)
+        log_metrics(metrics, step)
+
+    logger.log_metrics = refuse
+    sm = bench.monitor(trackers=tracker)
+    trainer = bench.trainer(sm, logger=logger, max_epochs=1, log_every_n_steps=1)
+    trainer.fit(bench.model(training_step=0.5), bench.loader(4 * 40))
+    assert len(refused) == 4
+    assert sm.monitor.finish()
+    assert sm.monitor.undelivered == ()
+    assert caplog.text.count("tracker logger-CSVLogger failed and is tried again") == 1
+    (cursor,) = cursors(sm.monitor.folder).values()
+    assert cursor.points == sum(len(points_of(x)) for x, _ in Reader(sm.monitor.folder))
 
 
 def record(folder: Path, windows: int) -> None:

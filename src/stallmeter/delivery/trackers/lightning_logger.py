@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ...errors import TrackerUnavailableError
 from ...records.interfaces import Page, Point
+from ..delays import delay_s
 
 MAILBOX_POINTS = 20_000
 """Most points that wait for the training thread."""
+
+REFUSAL_SHARE = 0.01
+"""Most of the training's time that a logger which refuses may take: one that is slow to refuse is asked less often."""
 
 _PREFIX = {"steps": "stallmeter/", "hardware": "stallmeter/hardware/"}
 
@@ -46,6 +52,9 @@ class LightningLoggerTracker:
         self._mailbox: deque[tuple[int, Point]] = deque()
         self._taken = 0
         self._mailbox_points = mailbox_points
+        self._failures = 0
+        self._next_try_s = -math.inf
+        """When to ask a logger again that has refused."""
 
     def send(self, points: Sequence[Point]) -> None:
         """Put points into the mailbox.
@@ -71,8 +80,19 @@ class LightningLoggerTracker:
         """Whether there is anything to deliver."""
         return bool(self._mailbox)
 
-    def deliver(self) -> int:
+    def is_due(self, now_s: float) -> bool:
+        """Whether it is time to deliver: after a refusal in 1 s, then 2 s, up to 15 s, as for every other tracker.
+
+        Args:
+            now_s: On the clock that `deliver` is given.
+        """
+        return now_s >= self._next_try_s
+
+    def deliver(self, now: Callable[[], float] = time.monotonic) -> int:
         """Log what is in the mailbox, one call per step where that is possible. Call it on the training thread.
+
+        Args:
+            now: Clock in seconds.
 
         Returns:
             Number of points logged.
@@ -97,9 +117,12 @@ class LightningLoggerTracker:
         logged = 0
         try:
             for step, metrics in rows:
+                asked_s = now()
                 self._logger.log_metrics(metrics, step=step)
                 logged += 1
+                self._failures = 0
         finally:
+            self._next_try_s = -math.inf if logged == len(rows) else self._next_try_after(asked_s, now())
             kept = [one for one, row in zip(found, row_of, strict=True) if row >= logged]
             # What was added meanwhile stands behind: the first ones are still those that were found.
             with self._lock:
@@ -107,6 +130,11 @@ class LightningLoggerTracker:
                     self._mailbox.popleft()
                 self._mailbox.extendleft(reversed(kept))
         return len(found)
+
+    def _next_try_after(self, asked_s: float, now_s: float) -> float:
+        wait_s = max(delay_s(self._failures), (now_s - asked_s) / REFUSAL_SHARE)
+        self._failures += 1
+        return now_s + wait_s
 
     def show(self, page: Page) -> None:
         """Do nothing: loggers have no common way to show it."""
