@@ -25,6 +25,18 @@ def test_a_period_of_steps() -> None:
     assert len(found) <= 12
 
 
+def test_each_step_counts_for_as_many_as_it_stands_for() -> None:
+    """A slow second is recorded whole, of a fast one only one step in sixteen."""
+    slow = [step(i, total_s=0.05, data_wait_s=0.0475, samples=4) for i in range(20)]
+    fast = [step(20 + 16 * i, total_s=0.001, data_wait_s=0.0, samples=8, every=16) for i in range(63)]
+    found = step_metrics(slow + fast, 2.0, 1020)
+    assert found["data_wait_pct"] == pytest.approx(47, abs=1)
+    assert found["step_time_ms"] == pytest.approx(2.0, abs=0.05)
+    assert found["step_time_ms"] * found["steps_per_s"] == pytest.approx(1000, rel=0.02)
+    assert found["step_time_p95_ms"] == pytest.approx(1)
+    assert found["samples_per_s"] == pytest.approx((20 * 4 + 1000 * 8) / 2, rel=0.01)
+
+
 def test_unknown_batch_sizes_give_no_throughput_in_samples() -> None:
     assert "samples_per_s" not in step_metrics([step(0, samples=None), step(1)], 1.0, 2)
 

@@ -19,6 +19,7 @@ import stallmeter
 from stallmeter.delivery.choice import choose_trackers
 from stallmeter.engine.monitor import Monitor
 from stallmeter.engine.options import Options
+from stallmeter.engine.wiring import MOST_WAITING
 from stallmeter.errors import SettingError
 from stallmeter.recording import Reader
 from stallmeter.records import (
@@ -31,7 +32,7 @@ from stallmeter.records import (
     WindowRecord,
     WorkerBatch,
 )
-from stallmeter.records.rows import is_kept
+from stallmeter.records.rows import FIRST_STEPS, is_kept
 from stallmeter.report.drawing import ChildDrawing
 from stallmeter.rules import ALL_RULES
 from stallmeter.window import Window
@@ -214,7 +215,8 @@ def test_ranks_keep_the_same_steps_and_batches(tmp_path: Path) -> None:
         assert {x.worker for x in batches} == {0, 1, 2, 3}
         assert {x.time_s // 4 % 8 for x in batches} == {0.0}
     assert kept[1] < kept[0]
-    assert all(is_kept(i, 8) for i in kept[0])
+    assert all(i < FIRST_STEPS or is_kept(i, 8) for i in kept[0])
+    assert set(range(FIRST_STEPS)) <= kept[1]
 
 
 def test_batches_and_the_devices_part_are_recorded_as_steps_are(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -232,7 +234,7 @@ def test_batches_and_the_devices_part_are_recorded_as_steps_are(tmp_path: Path, 
     monitor.close()
     found = records(monitor)
     steps = {x.index for x in found if isinstance(x, StepRecord)}
-    assert steps - {9_999} == {i for i in range(10_000) if is_kept(i, 16)}
+    assert steps - {9_999} == {i for i in range(10_000) if i < FIRST_STEPS or is_kept(i, 16)}
     assert sum(isinstance(x, WorkerBatch) for x in found) == 10_000 / 16
     timed = {x.index for x in found if isinstance(x, DeviceStep)}
     assert timed <= steps
@@ -383,6 +385,58 @@ def test_trackers_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_trackers("auto", (), 0) == ()
     with pytest.raises(SettingError, match="trackers"):
         choose_trackers("neptun", (), 0)  # type: ignore[arg-type]
+
+
+def test_a_run_that_is_only_looked_for_may_not_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """``MLFLOW_RUN_ID`` may be left by a launcher, with an address that leads nowhere: the loop trains on."""
+    monkeypatch.setenv("MLFLOW_RUN_ID", "0" * 32)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", str(tmp_path / "folder"))
+    with Monitor(directory=tmp_path, console=False) as monitor:
+        assert list(monitor.watch([1, 2])) == [1, 2]
+    assert monitor.run.trackers == ()
+    assert [
+        r.message
+        for r in caplog.records
+        if "finding the tracker failed" in r.message and "training goes on" in r.message
+    ]
+
+
+class Two:
+    """A tensor of two values."""
+
+    def __float__(self) -> float:
+        raise RuntimeError("a Tensor with 2 elements cannot be converted to Scalar")
+
+    __int__ = __float__
+
+
+def test_what_is_no_number_is_refused(tmp_path: Path, fake_time: FakeTime) -> None:
+    monitor = by_hand(tmp_path, fake_time)
+    for value in ("1.5", None, Two(), 10**400):
+        with pytest.raises(SettingError, match=r"log\(\) takes numbers; 'x' is"):
+            monitor.log({"x": value})  # type: ignore[dict-item]
+    for step in (2**63, -(2**70), float("nan"), float("inf"), "first", Two()):
+        with pytest.raises(SettingError, match="whole number of at most 64 bits"):
+            monitor.log({"x": 1.0}, step=step)  # type: ignore[arg-type]
+    monitor.log({"x": 1}, step=3.0)  # type: ignore[arg-type]
+    monitor.close()
+    (found,) = (x for x in records(monitor) if isinstance(x, UserMetrics))
+    assert (found.tracker_step, found.metrics) == (3, {"x": 1.0})
+
+
+def test_what_is_logged_after_the_end_or_too_fast_is_named(
+    tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture
+) -> None:
+    monitor = by_hand(tmp_path, fake_time)
+    for step in range(MOST_WAITING + 2):
+        monitor.log({"x": 1.0}, step=step)
+    monitor.close()
+    for _ in range(2):
+        monitor.log({"x": 1.0})
+    assert sum("the oldest are lost" in record.message for record in caplog.records) == 1
+    assert sum("call log() before close()" in record.message for record in caplog.records) == 1
 
 
 def test_a_disk_that_is_full_for_a_while_loses_nothing(

@@ -21,6 +21,8 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         ("a http://u:p@h b sqlite:///x.db", "a http://h b sqlite:///x.db"),
         ("postgresql+psycopg2://me:p@ss@db:5432/x refused", "postgresql+psycopg2://db:5432/x refused"),
         ("postgresql://me:Zm9v/YmFy@db:5432/x refused", "postgresql://db:5432/x refused"),
+        ("postgresql://me:S3cr?tPass@db/x refused", "postgresql://db/x refused"),
+        ("postgresql://db/x?user=a@b:c", "postgresql://db/x?user=a@b:c"),
         ("mysql://me:p@s/w:d@db/x and http://h/x@y", "mysql://db/x and http://h/x@y"),
         ("file://host:80/x@y http://me:pw@h/x@y", "file://host:80/x@y http://h/x@y"),
         ("403 for url: https://a.blob.net/c?sv=20&sig=AbC%2Bx%3D", "403 for url: https://a.blob.net/c?sv=20&sig=***"),
@@ -67,6 +69,7 @@ def test_the_secrets_of_a_known_address_are_hidden_wherever_they_stand() -> None
     [
         ("http://u:p@h:80/x?a=b", "http://h:80/x", "http://***@h:80/x?***"),
         ("postgresql://u@h/db", "postgresql://h/db", "postgresql://u@h/db"),
+        ("postgresql://u:S3cr?t@h/db?ssl=1", "postgresql://h/db", "postgresql://***@h/db?***"),
         ("sqlite:////x/y@z.db", "sqlite:////x/y@z.db", "sqlite:////x/y@z.db"),
         ("./runs", "./runs", "./runs"),
     ],

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import DataLoader, default_collate
 
-from stallmeter.timing.batches import PATIENCE, BatchSizes, batch_size, given_size
+from stallmeter.timing.batches import PATIENCE, BatchSizes, batch_size, fixed_size, given_size, makes_items
 
 Pair = namedtuple("Pair", "x y")
 
@@ -268,3 +268,19 @@ def test_a_sampler_that_draws_batches_is_believed_by_what_comes():
     sizes = BatchSizes()
     sizes.set_loader(loader)
     assert sizes(torch.zeros(3, 2)) == 3
+
+
+class Odd:
+    """A loader whose properties raise what they like."""
+
+    @property
+    def batch_size(self) -> int:
+        raise RuntimeError("not before setup()")
+
+    dataset = batch_sampler = batch_size
+
+
+def test_a_property_that_raises_is_not_there() -> None:
+    assert fixed_size(Odd()) is None
+    assert given_size(Odd()) is None
+    assert not makes_items(Odd())

@@ -98,6 +98,16 @@ def test_only_an_even_sample_and_the_outliers_become_records(step_clock: StepClo
     assert step_clock.pending == 0
 
 
+def test_the_first_steps_are_all_kept(step_clock: StepClock, fake_time: FakeTime) -> None:
+    step_clock.new_epoch(0)
+    for _ in range(400):
+        one_step(step_clock, fake_time, 0.01, 0.01)
+    step_clock.pause()
+    steps = step_clock.drain(every=8, first=50).steps
+    assert [s.index for s in steps] == [*range(50), *(i for i in range(50, 400) if is_kept(i, 8))]
+    assert {(s.index < 50, s.every, s.outlier) for s in steps} == {(True, 1, False), (False, 8, False)}
+
+
 @given(st.lists(st.tuples(st.integers(1, 40), st.sampled_from([1, 2, 4, 8])), min_size=1, max_size=20))
 def test_which_steps_are_kept_depends_on_their_index_alone(drains: list[tuple[int, int]]) -> None:
     """Ranks drain at different moments; what one of them keeps, all keep that thin as little or less."""

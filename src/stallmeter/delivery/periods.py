@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from ..records import DeviceStep, GpuSample, HostSample, StepRecord, WindowRecord
-from ..records.stats import Reservoir, mean, percent, scaled, stats
+from ..records.stats import Reservoir, mean, percent, scaled, weighted_percentile, weighted_sum
 from ..window import gpu_samples as gpu
 
 MB = 1e6
@@ -22,31 +22,35 @@ def period_s(elapsed_s: float, base_s: float = BASE_PERIOD_S) -> float:
 def step_metrics(steps: Sequence[StepRecord], duration_s: float, count: int) -> dict[str, float]:
     """Describe the steps of one period.
 
+    Where steps come fast fewer of them are recorded: each stands for as many as its `StepRecord.every` says. Else what
+    is slow for a while, and is recorded whole, would outweigh all that is fast.
+
     Args:
-        steps: The steps, or an even sample of them.
+        steps: The steps, or samples of them.
         duration_s: Length of the period.
         count: How many steps it really had.
     """
-    time_s = stats(s.step_time_s for s in steps)
-    wait_s = stats(s.data_wait_s for s in steps)
-    if time_s is None or wait_s is None or duration_s <= 0:
+    if not steps or duration_s <= 0:
         return {}
-    total = sum(s.step_time_s for s in steps)
+    weights = [s.every for s in steps]
+    times, waits = [s.step_time_s for s in steps], [s.data_wait_s for s in steps]
+    total = weighted_sum(times, weights)
     samples = [s.samples for s in steps if s.samples is not None]
     found = {
-        "step_time_ms": time_s.mean * 1e3,
-        "step_time_p95_ms": time_s.p95 * 1e3,
-        "step_time_max_ms": time_s.max * 1e3,
-        "data_wait_ms": wait_s.mean * 1e3,
-        "data_wait_p95_ms": wait_s.p95 * 1e3,
-        "data_wait_max_ms": wait_s.max * 1e3,
+        "step_time_ms": total / sum(weights) * 1e3,
+        "step_time_p95_ms": weighted_percentile(times, weights, 0.95) * 1e3,
+        "step_time_max_ms": max(times) * 1e3,
+        "data_wait_ms": weighted_sum(waits, weights) / sum(weights) * 1e3,
+        "data_wait_p95_ms": weighted_percentile(waits, weights, 0.95) * 1e3,
+        "data_wait_max_ms": max(waits) * 1e3,
         "steps_per_s": count / duration_s,
     }
     if total > 0:
-        found["data_wait_pct"] = 100.0 * sum(s.data_wait_s for s in steps) / total
-        found["callbacks_pct"] = 100.0 * sum((s.callbacks_s or 0.0) + (s.logging_s or 0.0) for s in steps) / total
+        spent = [(s.callbacks_s or 0.0) + (s.logging_s or 0.0) for s in steps]
+        found["data_wait_pct"] = 100.0 * weighted_sum(waits, weights) / total
+        found["callbacks_pct"] = 100.0 * weighted_sum(spent, weights) / total
     if len(samples) == len(steps):
-        found["samples_per_s"] = sum(samples) / len(steps) * count / duration_s
+        found["samples_per_s"] = weighted_sum(samples, weights) / sum(weights) * count / duration_s
     return found
 
 
@@ -144,7 +148,7 @@ class Period:
             self._gpus.append(record)
 
     def count(self, steps: int) -> None:
-        """Say how many steps there were, of which `add` gets an even sample and the outliers."""
+        """Say how many steps there were, of which `add` gets a sample and the outliers."""
         self._count += steps
 
     def _add_step(self, step: StepRecord) -> None:
@@ -157,7 +161,7 @@ class Period:
         """Return the period's record; None when nothing happened in it."""
         duration = time_s - self.started_s
         metrics = step_metrics(self._steps.items, duration, max(self._count, len(self._steps)))
-        if metrics:  # the slowest of all, which the even sample may not hold
+        if metrics:  # the slowest of all, which the sample may not hold
             metrics["step_time_max_ms"] = self._longest_s * 1e3
             metrics["data_wait_max_ms"] = self._longest_wait_s * 1e3
         if metrics and self._timed:

@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterable
 from ..records import Record, StepRecord, UserMetrics, WindowRecord
 from ..records.diagnosis import Verdict
 from ..records.interfaces import Point
-
-FIRST_STEPS = 200
-"""Steps from the start of a run that trackers get one by one: there a slow start can be seen as it happened."""
+from ..records.rows import FIRST_STEPS
 
 KEY_BYTES = 230
 """Longest key in UTF-8: MLflow takes 250 characters with the prefix that the tracker adds, and in its store of files a

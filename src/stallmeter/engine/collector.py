@@ -34,6 +34,7 @@ from ..records.checks import sound_samples
 from ..records.diagnosis import Verdict
 from ..records.interfaces import Page, Source
 from ..records.redaction import redact
+from ..records.rows import FIRST_STEPS
 from ..report.job.model import JobReport
 from ..report.model import summarize
 from ..report.run_page import build_page
@@ -355,7 +356,8 @@ class Collector:
         self._every = every
         # Asked before the steps are: those before a boundary are then among them.
         boundaries = self._worker_tuner.take_boundaries() if self._worker_tuner is not None else []
-        drained = self._clock.drain(every, OUTLIER_FACTOR * self._median_step_s or math.inf)
+        slower_than_s = OUTLIER_FACTOR * self._median_step_s or math.inf
+        drained = self._clock.drain(every, slower_than_s, first=FIRST_STEPS)
         self._lost_steps += drained.lost
         self._recorded_steps += len(drained.steps)
         if drained.samples is not None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import reprlib
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 from ..delivery.forwarder import Undelivered
 from ..errors import SettingError
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NOT_FOR_SPANS = ("start", "warmup", "worker_startup", "data_wait", "loop", "other")
+NO_NUMBER = (ArithmeticError, RuntimeError, TypeError, ValueError)
+"""What ``float`` and ``int`` raise of a tensor of two values, of ``10**400`` or of NaN."""
+
+MOST_STEP = 2**63 - 1
+"""Trackers keep steps in so many bits."""
+
 WORK = ("h2d", "forward", "backward", "optimizer", "compute", "validation")
 """Buckets whose spans give the device something to do."""
 
@@ -115,17 +122,16 @@ class Monitor:
 
         Args:
             metrics: Numbers by name, recorded and forwarded as floats, exactly. What is not finite is only recorded.
-            step: x axis; the current step by default.
+            step: x axis, a whole number of at most 64 bits; the current step by default.
 
         Raises:
-            SettingError: A value is no number.
+            SettingError: A value is no number, or ``step`` is none.
         """
-        clean = {}
-        for key, value in metrics.items():
-            if not isinstance(value, (int, float)) and not hasattr(value, "__float__"):
-                raise SettingError(f"log() takes numbers; {key!r} is {value!r}")
-            clean[str(key)] = float(value)
-        at = self.run.clock.tracker_step if step is None else int(step)
+        clean = {str(key): _value(str(key), value) for key, value in metrics.items()}
+        at = self.run.clock.tracker_step if step is None else _step(step)
+        if self.run.closed:
+            self.run.guard.name_once("Monitor.log", "is not recorded", "the run has ended; call log() before close()")
+            return
         self.run.tell(UserMetrics(time_s=time.time(), tracker_step=at, metrics=clean))
 
     # -- the end -------------------------------------------------------------------------------------------------------
@@ -206,6 +212,27 @@ def check_watched(loader: object, stage: object) -> None:
         raise SettingError(f"stage is {stage!r}; give 'train' or 'validation'")
     if not hasattr(loader, "__iter__"):
         raise SettingError(f"watch() needs something to iterate over, not {type(loader).__name__}")
+
+
+def _value(key: str, value: Any) -> float:
+    wrong = f"log() takes numbers; {key!r} is {reprlib.repr(value)}"
+    if not isinstance(value, (int, float)) and not hasattr(value, "__float__"):
+        raise SettingError(wrong)
+    try:
+        return float(value)
+    except NO_NUMBER as exc:
+        raise SettingError(wrong) from exc
+
+
+def _step(step: Any) -> int:
+    wrong = f"log() takes a whole number of at most 64 bits as step, not {reprlib.repr(step)}"
+    try:
+        found = int(step)
+    except NO_NUMBER as exc:
+        raise SettingError(wrong) from exc
+    if not -MOST_STEP <= found <= MOST_STEP:
+        raise SettingError(wrong)
+    return found
 
 
 def turns_of(run: Run, why_not: str | None = None) -> Turns:

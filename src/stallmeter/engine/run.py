@@ -101,6 +101,9 @@ class Run:
 
     def tell(self, record: UserMetrics | Event | BatchContent) -> None:
         """Have something recorded; from any thread, without waiting."""
+        if len(self._inbox) == self._inbox.maxlen:
+            detail = f"it has kept up to {self._inbox.maxlen:,} metrics and events of the program; the oldest are lost"
+            self.guard.name_once("the recording", "cannot keep up", detail)
         self._inbox.append(record)
 
     # -- the end -------------------------------------------------------------------------------------------------------

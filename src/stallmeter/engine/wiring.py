@@ -62,7 +62,9 @@ def plain_run(options: Options, framework: str = "loop", began_ns: int | None = 
     """
     recordings = options.check_recordings()
     rank, world_size = this_rank()
-    trackers = choose_trackers(options.trackers, (), rank)  # before there is a run: its errors are the caller's
+    # A run that was asked for is had before there is a recording: its errors are the caller's. One that is only looked
+    # for may not be there, and the training goes on.
+    asked_for = None if options.trackers == "auto" else choose_trackers(options.trackers, (), rank)
     worker = ray_worker()
     on_node = None if worker is None else worker.ranks_on_node
     context = RunContext(
@@ -74,7 +76,11 @@ def plain_run(options: Options, framework: str = "loop", began_ns: int | None = 
         is_killed=worker is not None,
         began_ns=began_ns,
     )
-    return assemble(options, context, find_trackers=lambda: trackers)
+    return assemble(
+        options,
+        context,
+        find_trackers=lambda: choose_trackers(options.trackers, (), rank) if asked_for is None else asked_for,
+    )
 
 
 def assemble(

@@ -80,12 +80,11 @@ def with_gaps(url: str) -> str:
 
     For what cannot be reached without them, so that whoever reads it knows what to fill in.
     """
-    location, asked, _ = url.partition("?")
-    scheme, found, rest = location.partition("://")
-    user = _userinfo(location)
-    if user:
-        rest = (HIDDEN if ":" in user else user) + rest[len(user) :]
-    return f"{scheme}{found}{rest}{f'?{HIDDEN}' if asked else ''}"
+    scheme, found, rest = url.partition("://")
+    user = _userinfo(url)
+    shown = HIDDEN if ":" in user else user
+    location, asked, _ = rest[len(user) :].partition("?")
+    return f"{scheme}{found}{shown}{location}{f'?{HIDDEN}' if asked else ''}"
 
 
 def _userinfo(url: str) -> str:
@@ -97,7 +96,7 @@ def _userinfo(url: str) -> str:
 def _user_of(scheme: str, rest: str) -> str:
     """Return what stands before the last ``@`` of a URL's host.
 
-    SQLAlchemy lets a password of a database hold slashes; ``HTTP`` does not, and has ``@`` in paths.
+    SQLAlchemy lets a password of a database hold slashes and question marks; ``HTTP`` does not, and has ``@`` in paths.
 
     Args:
         scheme: With its colon; may be empty.
@@ -105,12 +104,11 @@ def _user_of(scheme: str, rest: str) -> str:
     """
     host = rest.partition("/")[0]
     if not scheme.lower().startswith("http"):
-        asked = rest.partition("?")[0]
-        user, _, password = asked.rpartition("@")[0].partition(":")
-        if "/" not in user and not _PORT.match(password):
-            host = asked
+        user, _, password = rest.rpartition("@")[0].partition(":")
+        if not set("/?") & set(user) and not _PORT.match(password):
+            host = rest
     return host.rpartition("@")[0]
 
 
-_PORT = re.compile(r"\d+/")
-"""What follows the colon of a host; a path may hold an ``@``."""
+_PORT = re.compile(r"\d+[/?]")
+"""What follows the colon of a host; a path or a query may hold an ``@``."""

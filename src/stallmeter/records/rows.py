@@ -7,6 +7,10 @@ it is in the run. So no two rows are chosen at a fixed distance.
 
 from __future__ import annotations
 
+FIRST_STEPS = 200
+"""Steps from the start of a run that are all kept, and that trackers get one by one: there a slow start can be seen as
+it happened."""
+
 ROW = 8
 """Steps in a row."""
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import operator
 import statistics
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -37,6 +40,26 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     at = share * (len(ordered) - 1)
     below = ordered[math.floor(at)]
     above = ordered[math.ceil(at)]
+    return min(above, below + (above - below) * (at % 1))
+
+
+def weighted_sum(values: Sequence[float], weights: Sequence[int]) -> float:
+    """Return the sum of values, each as often as its weight says."""
+    return float(sum(map(operator.mul, values, weights)))
+
+
+def weighted_percentile(values: Sequence[float], weights: Sequence[int], share: float) -> float:
+    """Return the `percentile` of values of which each stands there as often as its weight says.
+
+    Args:
+        values: At least one.
+        weights: How often each is there; 1 or more.
+        share: 0 to 1.
+    """
+    ordered = sorted(zip(values, weights, strict=True))
+    ends = list(accumulate(weight for _, weight in ordered))
+    at = share * (ends[-1] - 1)
+    below, above = (ordered[bisect_right(ends, rank)][0] for rank in (math.floor(at), math.ceil(at)))
     return min(above, below + (above - below) * (at % 1))
 
 

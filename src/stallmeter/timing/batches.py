@@ -151,10 +151,18 @@ def batch_size(batch: object, expected: int | None = None) -> int | None:
     return _decide(batch, expected)[0]
 
 
+def attribute(owner: object, name: str, default: Any = None) -> Any:
+    """Return an attribute of somebody's loader; the default where it has none, and where its property raises."""
+    try:
+        return getattr(owner, name, default)
+    except Exception:  # noqa: BLE001 - a property is somebody else's code, and only worth something if there is a value
+        return default
+
+
 def given_size(loader: object) -> int | None:
     """Return the batch size that a loader, or its batch sampler, was given; None when it has none."""
-    for owner in (loader, getattr(loader, "batch_sampler", None)):
-        size = getattr(owner, "batch_size", None)
+    for owner in (loader, attribute(loader, "batch_sampler")):
+        size = attribute(owner, "batch_size")
         if isinstance(size, int) and not isinstance(size, bool) and size > 0:
             return size
     return None
@@ -166,11 +174,11 @@ def makes_items(loader: object) -> bool:
     With ``batch_size=None`` a sampler of one's own may draw the indices of a batch, and a stream may hold batches.
     """
     kinds = [kind.__name__ for kind in type(loader).__mro__]
-    dataset = [kind.__name__ for kind in type(getattr(loader, "dataset", None)).__mro__]
+    dataset = [kind.__name__ for kind in type(attribute(loader, "dataset")).__mro__]
     if "DataLoader" not in kinds or "IterableDataset" in dataset or "IterDataPipe" in dataset:
         return False
-    apart = getattr(loader, "batch_size", 0) is None and getattr(loader, "batch_sampler", 0) is None
-    return apart and type(getattr(loader, "sampler", None)).__name__ in DRAW_NUMBERS
+    apart = attribute(loader, "batch_size", 0) is None and attribute(loader, "batch_sampler", 0) is None
+    return apart and type(attribute(loader, "sampler")).__name__ in DRAW_NUMBERS
 
 
 class Fixed(NamedTuple):
@@ -187,8 +195,8 @@ def fixed_size(loader: object) -> Fixed | None:
     Batch samplers of one's own may make batches of many sizes, and so do the workers of an iterable dataset at their
     ends: such loaders are not believed.
     """
-    size = getattr(loader, "batch_size", None)
-    kinds = type(getattr(loader, "dataset", None)).__mro__
+    size = attribute(loader, "batch_size")
+    kinds = type(attribute(loader, "dataset")).__mro__
     if type(size) is not int or size < 1 or any(kind.__name__ == "IterableDataset" for kind in kinds):
         return None
     try:

@@ -221,13 +221,14 @@ class StepClock:
         times = [mark[1] for mark in self.marks.copy()]
         return statistics.median(b - a for a, b in pairwise(times)) / 1e9 if len(times) > 1 else 0.0
 
-    def drain(self, every: int = 1, slower_than_s: float = math.inf) -> Drained:
+    def drain(self, every: int = 1, slower_than_s: float = math.inf, *, first: int = 0) -> Drained:
         """Turn the marks since the last drain into records. For one thread only, not the training thread.
 
         Args:
             every: Make a record of the steps of one row in so many, see `is_kept`, and of the first of each epoch. A
                 rank that thins more keeps some of the steps that another keeps, and no others.
             slower_than_s: Make one of every step that took longer, too, marked as an outlier.
+            first: Make one of each of so many first steps of the run.
         """
         steps: list[StepRecord] = []
         count = lost = 0
@@ -248,9 +249,10 @@ class StepClock:
             if number != done:
                 lost += number - done + step
             elif step:
-                even = is_kept(number, every)
+                rate = 1 if number < first else every
+                even = is_kept(number, rate)
                 if even or epoch_start or at_ns - previous_ns - validating_ns + validated_ns > slower_than_ns:
-                    steps.append(self._record(_in_full(found), _counters(previous), outlier=not even, every=every))
+                    steps.append(self._record(_in_full(found), _counters(previous), outlier=not even, every=rate))
                 count += 1
                 if size is not None:
                     samples = (samples or 0) + size

@@ -11,7 +11,7 @@ from functools import partial
 from threading import get_ident
 from typing import Any, Generic, TypeVar
 
-from .batches import fixed_size
+from .batches import attribute, fixed_size
 from .clock import DataSpan
 from .ledger import (
     DATA_WAIT,
@@ -396,7 +396,7 @@ class _Validation(Generic[T]):
         self._mark()
         self._open = True
         # Without workers the first batch is made like all others.
-        self._waiting = VALIDATION_START if getattr(loader, "num_workers", 0) else VALIDATION_WAIT
+        self._waiting = VALIDATION_START if attribute(loader, "num_workers", 0) else VALIDATION_WAIT
         with Span(self._ledger, VALIDATION_START):
             self._iterator = make()
 

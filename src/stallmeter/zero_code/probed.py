@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..engine.run import Run
+from ..timing.batches import attribute
 from .iteration import Iteration
 
 
@@ -68,4 +69,4 @@ class Probed:
 
 def has_workers(loader: object) -> bool:
     """Whether a loader starts processes to make its batches."""
-    return bool(getattr(loader, "num_workers", 0))
+    return bool(attribute(loader, "num_workers", 0))
