@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,8 +21,10 @@ from hypothesis import strategies as st
 
 from stallmeter.delivery.trackers.mlflow import MlflowTracker
 from stallmeter.delivery.trackers.mlflow.note import BEGIN, END, NOTE_TAG, SECTION_BYTES, merge_note
+from stallmeter.delivery.trackers.mlflow.tracker import VERDICT_TAGS
 from stallmeter.errors import MissingPackageError, TrackerError, TrackerUnavailableError
 from stallmeter.records.interfaces import Page, Point, Tracker
+from stallmeter.report import markdown
 
 from ...ports import free_port
 from ...servers import FaultServer
@@ -141,6 +144,39 @@ def test_a_page_sets_tags_and_note(client: Any, tracker: MlflowTracker, run_id: 
         [client.get_run(run_id).info.experiment_id], "tags.`stallmeter.primary` = 'too-few-workers'"
     )
     assert run_id in {run.info.run_id for run in found}
+
+
+def test_a_tag_that_a_later_verdict_no_longer_says_is_taken_away(
+    client: Any, tracker: MlflowTracker, run_id: str
+) -> None:
+    """Ours only, by this program or the one that syncs later; tags of a probe's page and of the user stay."""
+    client.set_tag(run_id, "stallmeter.mine", "kept")
+    early = {"primary": "x", "num_workers": "2", "num_workers_advised": "4", "predicted_speedup": "1.31"}
+    tracker.show(page(tags={**early, "primary_ranks": "0,1"}))
+    tracker.show(page(tags={"probe.headspace_pct": "3.0"}, note=""))
+    assert client.get_run(run_id).data.tags["stallmeter.predicted_speedup"] == "1.31"
+    delete = tracker._store.delete_tag
+
+    def late(run: str, key: str) -> None:
+        if key == "stallmeter.primary_ranks":
+            client.delete_tag(run, key)
+        delete(run, key)
+
+    tracker._store.delete_tag = late  # type: ignore[method-assign]
+    tracker.show(page(tags={"primary": "y", "num_workers": "2"}, final=True))
+    tags = {k: v for k, v in client.get_run(run_id).data.tags.items() if k.startswith("stallmeter.")}
+    assert tags == {
+        "stallmeter.primary": "y",
+        "stallmeter.num_workers": "2",
+        "stallmeter.mine": "kept",
+        "stallmeter.probe.headspace_pct": "3.0",
+    }
+
+
+def test_the_tags_of_a_verdict_are_known() -> None:
+    """A new one has to be taken away, too, when a later verdict no longer says it."""
+    said = set(re.findall(r'"(stallmeter\.\w+)"', Path(markdown.__file__).read_text(encoding="utf-8")))
+    assert said == VERDICT_TAGS
 
 
 def test_the_users_text_stays_and_his_edits_too(client: Any, tracker: MlflowTracker, run_id: str) -> None:

@@ -13,6 +13,7 @@ from stallmeter.delivery.delivery import deliver
 from stallmeter.delivery.forwarder import Forwarder
 from stallmeter.delivery.trackers.mlflow import MlflowTracker
 from stallmeter.delivery.trackers.mlflow.note import BEGIN, NOTE_TAG
+from stallmeter.delivery.trackers.mlflow.store import RefusedError
 from stallmeter.errors import TrackerError
 from stallmeter.recording import Header, Recorder
 from stallmeter.records import StepRecord, WindowRecord
@@ -146,8 +147,14 @@ def test_tags_note_and_files_reach_a_server(server: MlflowServer, tmp_path: Path
     files = {"report.html": report, "data/a b.csv": report}
     tracker = MlflowTracker(server.uri, run_id)
     tracker.show(Page(tags={"primary": "x"}, headline="h", note="verdict", files=files, final=True))
+    client.set_tag(run_id, "stallmeter.predicted_speedup", "1.3")
+    tracker.show(Page(tags={"primary": "x"}, headline="h", note="verdict", files=files, final=True))
     tracker.close()
     run = client.get_run(run_id)
+    assert "stallmeter.predicted_speedup" not in run.data.tags
+    with pytest.raises(RefusedError) as refused:
+        tracker._store.delete_tag(run_id, "stallmeter.predicted_speedup")
+    assert refused.value.code == "RESOURCE_DOES_NOT_EXIST"
     assert run.data.tags[NOTE_TAG].startswith(f"My own words.\n\n{BEGIN}\n\nverdict [Full report](#/experiments/")
     assert run.data.tags["stallmeter.primary"] == "x"
     assert run.info.status == "RUNNING"

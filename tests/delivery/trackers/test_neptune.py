@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import threading
@@ -199,6 +200,27 @@ def test_only_what_changed_is_written_and_tags_are_added_at_the_end(tmp_path: Pa
     assert {"mine", "also mine", "stallmeter", "stallmeter:no-workers"} <= set(tags)
     uploads = {"/".join(o["path"]): Path(o["file_path"]).name for o in found if o["type"] == "UploadFile"}
     assert uploads == {"perf/input/report.html": "report.html", "perf/input/steps.csv": "steps.csv"}
+
+
+def test_a_field_that_a_later_page_lacks_is_deleted(tmp_path: Path) -> None:
+    """Those of ours only; one that somebody has deleted meanwhile is no error."""
+    for namespace in (None, "training"):
+        run = offline_run()
+        run["stallmeter/summary/mine"] = "x"
+        home = run if namespace is None else run[namespace]
+        tracker = NeptuneTracker(home)
+        early = page(tmp_path / "files", final=False)
+        tracker.show(early)
+        home.pop("stallmeter/summary/num_workers")
+        for _ in range(2):
+            tracker.show(dataclasses.replace(early, tags={"stallmeter.data_wait_pct": "1.0"}, final=True))
+        tracker.show(early)
+        run.stop()
+        deleted = [o["path"][-1] for o in operations(run) if o["type"] == "DeleteAttribute"]
+        assert deleted == ["num_workers", "primary"]
+        assert [o["value"] for o in operations(run) if o["path"][-1] == "primary" and "value" in o] == 2 * [
+            "no-workers"
+        ]
 
 
 def operations_so_far(run: Any) -> list[dict[str, Any]]:

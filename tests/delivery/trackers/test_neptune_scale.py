@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import multiprocessing
 import sqlite3
@@ -119,6 +120,19 @@ def test_the_offline_database_holds_what_the_recording_holds(tmp_path: Path) -> 
     assert found.configs["stallmeter/summary/num_workers"] == 0
     assert found.configs["stallmeter/summary/note"] == "**Data wait 50 %**"
     assert uploads(tmp_path) == {"report.html text/html", "steps.csv text/csv"}
+
+
+def test_a_cause_that_a_later_page_lacks_is_withdrawn(tmp_path: Path) -> None:
+    """The client deletes nothing; a number keeps its type, and so its value."""
+    run = open_run()
+    tracker = NeptuneScaleTracker(run)
+    early = page(tmp_path / "files", final=False)
+    tracker.show(early)
+    tracker.show(dataclasses.replace(early, tags={}, final=True))
+    run.close()
+    found = stored(tmp_path).configs
+    assert found["stallmeter/summary/primary"] == "none"
+    assert found["stallmeter/summary/num_workers"] == 0
 
 
 def test_the_real_client_delivers_everything_once(server: NeptuneScaleServer, tmp_path: Path) -> None:

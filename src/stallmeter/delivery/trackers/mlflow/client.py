@@ -52,6 +52,9 @@ class _ClientStore:
         pairs = [RunTag(k, v) for k, v in tags.items()]
         self._do(lambda client: client.log_batch(run_id, metrics=values, tags=pairs))
 
+    def delete_tag(self, run_id: str, key: str) -> None:
+        self._do(lambda client: client.delete_tag(run_id, key))
+
     def run(self, run_id: str) -> Run:
         run = self._do(lambda client: client.get_run(run_id))
         return Run(

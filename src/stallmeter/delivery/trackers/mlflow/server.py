@@ -56,6 +56,9 @@ class _ServerStore:
         content["tags"] = [{"key": k, "value": v} for k, v in tags.items()]
         self._call("POST", "runs/log-batch", json=content)
 
+    def delete_tag(self, run_id: str, key: str) -> None:
+        self._call("POST", "runs/delete-tag", json={"run_id": run_id, "key": key})
+
     def run(self, run_id: str) -> Run:
         run = self._call("GET", "runs/get", params={"run_id": run_id})["run"]
         info = run["info"]

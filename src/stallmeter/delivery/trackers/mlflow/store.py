@@ -67,6 +67,10 @@ class TrackingStore(Protocol):
         """Log metrics and set tags of a run."""
         ...
 
+    def delete_tag(self, run_id: str, key: str) -> None:
+        """Take a tag from a run; RefusedError with the code RESOURCE_DOES_NOT_EXIST where there is none."""
+        ...
+
     def run(self, run_id: str) -> Run:
         """Return a run."""
         ...

@@ -24,6 +24,20 @@ SAFE_REPLAY = 100
 
 TAG_CHARACTERS = 500
 
+VERDICT_TAGS = frozenset(
+    f"stallmeter.{name}"
+    for name in (
+        "primary",
+        "primary_ranks",
+        "data_wait_pct",
+        "num_workers",
+        "num_workers_advised",
+        "predicted_speedup",
+        "version",
+    )
+)
+"""What a verdict may say in tags. One that a later verdict no longer says is taken away, whoever set it."""
+
 _PREFIX = {"steps": "stallmeter/", "hardware": "system/stallmeter/"}
 _log = logging.getLogger("stallmeter")
 
@@ -162,7 +176,10 @@ class MlflowTracker:
         self._log_or_split([_metric(point) for point in points], first=True)
 
     def show(self, page: Page) -> None:
-        """Set tags, replace our section of the description and, on the final page, upload files. Raises as `send`."""
+        """Set tags, replace our section of the description and, on the final page, upload files. Raises as `send`.
+
+        A tag of an earlier verdict that the page lacks is taken away.
+        """
         run = self._living_run()
         files = {name: path for name, path in page.files.items() if path.is_file()} if page.final else {}
         if files and self._only_through_server(run):
@@ -174,6 +191,9 @@ class MlflowTracker:
         news = {k: v for k, v in tags.items() if run.tags.get(k) != v}
         if news:
             self._store.log(self.run_id, [], news)
+        if page.note:  # one without, a probe's, says nothing of the verdict
+            for tag in sorted((VERDICT_TAGS & run.tags.keys()) - tags.keys()):
+                self._withdraw(tag)
         if not there:
             self._upload_files(run, page, files)
             run = self._living_run()
@@ -184,6 +204,13 @@ class MlflowTracker:
         if self.owns_run:
             self._store.terminate(self.run_id, self.end_status)
             self.owns_run = False
+
+    def _withdraw(self, tag: str) -> None:
+        try:
+            self._store.delete_tag(self.run_id, tag)
+        except RefusedError as exc:
+            if exc.code != "RESOURCE_DOES_NOT_EXIST":  # somebody else has taken it away
+                raise
 
     def _only_through_server(self, run: Run) -> bool:
         """Whether the run's files are kept by a server that we were told to go round; says so."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import importlib.util
 import logging
@@ -147,8 +148,15 @@ class NeptuneTracker(NeptuneRun):
         self._series.complete()
 
     def show(self, page: Page) -> None:
-        """Set the fields that changed and, on the final page, add tags and upload files. Raises as `send`."""
-        for name, value in page_values(page).items():
+        """Set the fields that changed and, on the final page, add tags and upload files. Raises as `send`.
+
+        A field of an earlier page that this one lacks is deleted.
+        """
+        values = page_values(page)
+        for name in self._withdrawn(values):
+            self._delete(f"{self._base}summary/{name}")
+            del self._shown[name]
+        for name, value in values.items():
             if self._shown.get(name) != value:
                 with self._asking() as home:
                     home[f"{self._base}summary/{name}"] = value
@@ -203,6 +211,10 @@ class NeptuneTracker(NeptuneRun):
             self._series.accept(part)
             self._raise_if_late(began)
         return refusal
+
+    def _delete(self, path: str) -> None:
+        with contextlib.suppress(_InconsistentError), self._asking() as home:
+            home.pop(path)  # unless somebody else has
 
     def _add_tags(self, page: Page) -> None:
         with self._asking() as home:

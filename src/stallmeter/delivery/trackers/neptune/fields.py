@@ -16,6 +16,9 @@ _TAGS: Mapping[str, Callable[[str], Value]] = {
     "stallmeter.num_workers": int,
     "stallmeter.version": str,
 }
+TAG_FIELDS = frozenset(key.rpartition(".")[2] for key in _TAGS)
+"""Fields that a later page may lack: the verdict of a run that goes on may change to one without them."""
+
 _REPORT = {
     "wall_s": ("wall_s",),
     "steps": ("steps",),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Collection
 from typing import Any
 
 from ....errors import TrackerError
 from ....records.interfaces import Page, Point
-from .fields import Value
+from .fields import TAG_FIELDS, Value
 from .substeps import Substeps
 
 _FOLDER = {"steps": "", "hardware": "hardware/"}
@@ -40,6 +41,10 @@ class NeptuneRun:
 
     def _path(self, point: Point) -> str:
         return self._base + _FOLDER[point.group] + point.key
+
+    def _withdrawn(self, values: Collection[str]) -> list[str]:
+        """Return the fields of an earlier page of ours that a page with these no longer has."""
+        return sorted((TAG_FIELDS & self._shown.keys()) - set(values))
 
     def _leave_out(self, point: Point, why: str) -> None:
         path = self._path(point)

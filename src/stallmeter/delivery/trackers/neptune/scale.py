@@ -35,6 +35,9 @@ OFFLINE_PROJECT = "offline/stallmeter"
 LARGEST_STEP = 1e12
 """Neptune takes steps from 0 to below this."""
 
+WITHDRAWN = "none"
+"""What an earlier page said and the newest does not."""
+
 _log = logging.getLogger("stallmeter")
 
 
@@ -114,9 +117,14 @@ class NeptuneScaleTracker(NeptuneRun):
         self._series.complete()
 
     def show(self, page: Page) -> None:
-        """Set the configs that changed and, on the final page, add tags and upload files. Raises as `send`."""
+        """Set the configs that changed and, on the final page, add tags and upload files. Raises as `send`.
+
+        A text of an earlier page that this one lacks becomes ``none``: the client deletes nothing.
+        """
         self._raise_if_closed()
-        news = {name: value for name, value in page_values(page).items() if self._shown.get(name) != value}
+        values = page_values(page)
+        values.update({name: WITHDRAWN for name in self._withdrawn(values) if isinstance(self._shown[name], str)})
+        news = {name: value for name, value in values.items() if self._shown.get(name) != value}
         if news:
             with self._asking() as run:
                 run.log_configs({f"{self._base}summary/{name}": value for name, value in news.items()})
