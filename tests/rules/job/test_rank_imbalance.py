@@ -29,12 +29,13 @@ def test_in_turn(ranks, bucket, does):
     (said,) = found(made)
     assert said.ranks == ()
     assert said.severity is Severity.CRITICAL
-    assert said.time_lost_s == pytest.approx(4.0, rel=0.1)
+    # Single slow batches are bridged; work that is evened out is still done: each then takes the mean of all.
+    avoidable = 1.0 if bucket == "data_wait" else 1.0 - 1.0 / ranks
+    assert said.time_lost_s == pytest.approx(4.0 * avoidable, rel=0.1)
     assert said.culprit == {"data_wait": "its data", "backward": "its backward pass"}[bucket]
     assert "It is another rank each time" in said.summary
     assert said.advice[0].text.startswith(does)
-    # Single slow batches are bridged; work that is evened out is still done: each then takes the mean of all.
-    won = 0.5 if bucket == "data_wait" else 0.5 * (1.0 - 1.0 / ranks)
+    won = 0.5 * avoidable
     assert said.advice[0].predicted_gain_pct == pytest.approx(100.0 / (1.0 - won) - 100.0, rel=0.15)
     assert (said.advice[0].gain_interval_pct or (0.0, 0.0))[1] > 100.0
     check_fix(said.advice[0].fix)
@@ -45,10 +46,10 @@ def test_a_little_in_turn_is_noise():
     assert found(job(in_turn(4, "forward", 0.002), ranks=4)) == []
 
 
-@pytest.mark.parametrize(("waits_pct", "bucket", "share_pct"), [(20.0, "backward", 37.5), (60.0, "backward", None),
+@pytest.mark.parametrize(("waits_pct", "bucket", "share_pct"), [(20.0, "backward", 18.75), (60.0, "backward", None),
                                                                 (60.0, "data_wait", 50.0)])  # fmt: skip
 def test_delays_for_want_of_a_cpu_are_no_uneven_work(waits_pct, bucket, share_pct):
-    """Half of the time is waited for the last one. Workers wait for CPUs of their own."""
+    """Half of the time is waited for the last one; half of that could be dealt out. Workers wait for CPUs of their own."""
     busy = Known(facts={CPU_WAIT: waits_pct})
     made = job(in_turn(2, bucket, 0.02), meet="loop", known={0: busy, 1: busy})
     said = found(made)

@@ -2,6 +2,7 @@
 
 **What it means.** Ranks that train together meet in each step. None of them is slow for long, but in each step one of
 them is, and the job runs at the pace of the slowest of each step. That is slower than any rank alone.
+As lost counts what is waited for data; of work, which somebody has to do, what the last takes beyond the mean of all.
 
 **Evidence.** The steps of all ranks, walked through beside each other: how far the last one was behind when the others
 began to wait, and that it was not the same one often enough to be named. What the training threads waited for a CPU
@@ -58,8 +59,10 @@ class RankImbalance:
             return []
         part = 1.0 - by_chance_pct / (100.0 * loss.share)
         loss = replace(loss, lost_s=part * loss.lost_s, share=part * loss.share, per_step_s=part * loss.per_step_s)
-        won_s = loss.lost_s if waits else shared_out_s(job, loss.lost_s)
-        gain_pct, interval_pct = job_gain(job, won_s, most_s=loss.lost_s)
+        # Work that is dealt out evenly is not gone: what can be avoided is what the last rank takes beyond their mean.
+        lost_s = loss.lost_s if waits else shared_out_s(job, loss.lost_s)
+        # Where it is a hiccup of one rank after the other, all of the wait may be.
+        gain_pct, interval_pct = job_gain(job, lost_s, most_s=loss.lost_s)
         share_pct = 100.0 * loss.share
         work = work_of(loss)
         advice = Advice.of(
@@ -79,8 +82,8 @@ class RankImbalance:
                 severity=Severity.CRITICAL if share_pct >= self.critical_pct else Severity.WARNING,
                 title=self.title,
                 summary=f"{waited(loss)}. It is another rank each time, mostly late with {work}.",
-                time_lost_s=loss.lost_s,
-                share_pct=100.0 * loss.lost_s / job.wall_s if job.wall_s else 0.0,
+                time_lost_s=lost_s,
+                share_pct=100.0 * lost_s / job.wall_s if job.wall_s else 0.0,
                 confidence=0.8,
                 culprit=work,
                 evidence=(
