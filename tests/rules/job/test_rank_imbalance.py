@@ -49,7 +49,7 @@ def test_a_little_in_turn_is_noise():
 @pytest.mark.parametrize(("waits_pct", "bucket", "share_pct"), [(20.0, "backward", 18.75), (60.0, "backward", None),
                                                                 (60.0, "data_wait", 50.0)])  # fmt: skip
 def test_delays_for_want_of_a_cpu_are_no_uneven_work(waits_pct, bucket, share_pct):
-    """Half of the time is waited for the last one; half of that could be dealt out. Workers wait for CPUs of their own."""
+    """Half of the time is waited for the last one; half of that could be dealt out. Workers wait for other CPUs."""
     busy = Known(facts={CPU_WAIT: waits_pct})
     made = job(in_turn(2, bucket, 0.02), meet="loop", known={0: busy, 1: busy})
     said = found(made)
