@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -74,6 +76,59 @@ def test_a_recording_becomes_a_new_run_elsewhere(tmp_path: Path, capsys: pytest.
     (run,) = mlflow.MlflowClient(uri).search_runs(["0"])
     assert run.info.status == "FINISHED"
     assert count(uri, run.info.run_id) >= 60
+
+
+def runs(uri: str) -> list[Any]:
+    return list(mlflow.MlflowClient(uri).search_runs(["0"]))
+
+
+def test_what_stops_the_reports_makes_no_run(
+    tmp_path: Path, new_database: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take seconds, and a run made before them would be left open with nothing that knows of it."""
+    folder = record(tmp_path / "rec", trackers=None)
+    uri = new_database(tmp_path / "x.db")
+    for error, seen in ((KeyboardInterrupt, KeyboardInterrupt), (PermissionError("no"), RecordingError)):
+        with monkeypatch.context() as patch:
+            patch.setattr("stallmeter.delivery.sync.complete_reports", mock.Mock(side_effect=error))
+            with pytest.raises(seen):
+                sync(folder, tracking_uri=uri)
+    assert runs(uri) == []
+
+
+def test_what_stops_the_sending_leaves_a_run_that_a_repetition_completes(
+    tmp_path: Path, new_database: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = record(tmp_path / "rec", trackers=None)
+    uri = new_database(tmp_path / "x.db")
+    with monkeypatch.context() as patch:
+        patch.setattr("stallmeter.delivery.sync.points_left", mock.Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            sync(folder, tracking_uri=uri)
+    sync(folder, tracking_uri=uri)
+    (run,) = runs(uri)
+    assert (run.info.status, run.info.run_name) == ("FINISHED", folder.name)
+
+
+def test_no_run_is_made_that_a_repetition_would_not_find(
+    tmp_path: Path, new_database: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a folder that takes no files; and a run that the tracker did not make leaves no trace."""
+    folder = record(tmp_path / "rec", trackers=None)
+    uri = new_database(tmp_path / "x.db")
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowTracker, "start_run", mock.Mock(side_effect=TrackerUnavailableError("down")))
+        with pytest.raises(TrackerUnavailableError):
+            sync(folder, tracking_uri=uri)
+    assert not list(folder.glob("cursor-mlflow-new-*"))
+    sync(folder, tracking_uri=uri)
+    (cursor,) = folder.glob("cursor-mlflow-new-*")
+    cursor.unlink()
+    cursor.mkdir()  # root may write into any folder, but replaces none by a file
+    for _ in range(2):
+        with pytest.raises(RecordingError, match="each repetition would make another run"):
+            sync(folder, tracking_uri=uri)
+    assert len(runs(uri)) == 1
 
 
 def test_a_folder_of_recordings_is_sent_as_a_whole(

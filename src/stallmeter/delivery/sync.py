@@ -12,13 +12,13 @@ from typing import Literal
 
 from ..errors import RecordingError, TrackerError
 from ..recording import Reader
-from ..recording.cursor import cursor_path, cursors, read_cursor
+from ..recording.cursor import Cursor, cursor_path, cursors, read_cursor, write_cursor
 from ..recording.pending import is_written, sendable
 from ..records.interfaces import Tracker
 from ..records.redaction import HIDDEN
 from ..report.files import complete_reports
 from ..report.job.folder import report_of_job
-from ..report.model import Report, read_history
+from ..report.model import History, Report, read_history
 from ..report.run_page import build_page
 from ..rules.evaluation import diagnose
 from .delivery import deliver, points_left
@@ -67,8 +67,8 @@ def sync(
         progress: Called with the number of points sent and of all points to send.
 
     Raises:
-        RecordingError: There is no recording, it does not say where it was going, its run goes on, or another `sync`
-            is sending it.
+        RecordingError: There is no recording, it does not say where it was going, its run goes on, another `sync` is
+            sending it, or its folder takes no files and something has to be written there.
         TrackerUnavailableError: The tracker does not answer; call again, it goes on where it stopped.
         TrackerError: The tracker refuses for good.
         MissingPackageError: The tracker's client is not installed.
@@ -78,9 +78,11 @@ def sync(
         verdict = history.verdict if history.settled and history.verdict else diagnose(history.window)
         report = (report_of_job(history, verdict) if rank == 0 else None) or history.report(verdict)
         tracker, label = _tracker(folder, rank, tracking_uri, run_id, label)
+        files = _finished_reports(folder, rank, history, report)
         if isinstance(tracker, MlflowTracker):
             tracker.end_status = _status(report)
-        files = complete_reports(folder, rank, history, report)
+            if not tracker.run_id:
+                _start_run(folder, rank, tracker, label)
         total = points_left(folder, rank, tracker, label)
         try:
             sent = deliver(
@@ -125,6 +127,13 @@ def _alone(folder: Path, rank: int) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _finished_reports(folder: Path, rank: int, history: History, report: Report) -> dict[str, Path]:
+    try:
+        return complete_reports(folder, rank, history, report)
+    except OSError as exc:
+        raise RecordingError(f"the reports of {str(folder)!r} are missing and cannot be written there: {exc}") from exc
 
 
 def _status(report: Report) -> Literal["FINISHED", "FAILED", "KILLED"]:
@@ -172,12 +181,38 @@ def _known_run(folder: Path, rank: int, tracking_uri: str, run_id: str) -> tuple
 
 
 def _new_run(folder: Path, rank: int, tracking_uri: str) -> tuple[MlflowTracker, str]:
-    """Make a run for a recording, or go on with the one that an earlier call has made."""
-    label = f"mlflow-new-{_digest(MlflowTracker(tracking_uri, '').destination)}"
+    """Go on with the run that an earlier call has made for a recording; without a run id when there is none yet."""
+    new = MlflowTracker(tracking_uri, "", owns_run=True)
+    label = f"mlflow-new-{_digest(new.destination)}"
     cursor = read_cursor(cursor_path(folder, label, rank))
-    if cursor is None:
-        return MlflowTracker.create_run(tracking_uri, run_name=folder.name), label
-    return MlflowTracker(tracking_uri, cursor.destination.rpartition(" run ")[2], owns_run=cursor.ours), label
+    run_id = "" if cursor is None else cursor.destination.rpartition(" run ")[2]
+    if cursor is None or not run_id:
+        return new, label
+    return MlflowTracker(tracking_uri, run_id, owns_run=cursor.ours), label
+
+
+def _start_run(folder: Path, rank: int, tracker: MlflowTracker, label: str) -> None:
+    """Start a run that a repetition will find: the cursor is tried before and names it at once."""
+    path = cursor_path(folder, label, rank)
+    if not _keeps(path, Cursor(tracker.destination, rank)):
+        raise RecordingError(
+            f"{str(path)!r} cannot be written, and without it each repetition would make another run; "
+            "make the folder writable, copy it, or pass --run-id ID of a run that exists"
+        )
+    try:
+        tracker.start_run(run_name=folder.resolve().name)
+    finally:
+        if not tracker.run_id:
+            path.unlink(missing_ok=True)
+    if not _keeps(path, Cursor(tracker.destination, rank, ours=True)):
+        raise RecordingError(
+            f"{str(path)!r} can no longer be written, and a run was made; go on with --run-id {tracker.run_id}"
+        )
+
+
+def _keeps(path: Path, cursor: Cursor) -> bool:
+    write_cursor(path, cursor)
+    return read_cursor(path) == cursor
 
 
 def _neptune_run(folder: Path, rank: int, uri: str, run_id: str | None) -> tuple[Tracker, str]:

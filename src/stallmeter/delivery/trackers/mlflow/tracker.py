@@ -164,9 +164,18 @@ class MlflowTracker:
         """
         uri = tracking_uri or default_uri()
         tracker = cls(uri, "", owns_run=True, traces=traces)
-        tracker.run_id = tracker._store.create_run(tracker._store.experiment(experiment), run_name)
-        tracker.destination += tracker.run_id
+        tracker.start_run(experiment, run_name=run_name)
         return tracker
+
+    def start_run(self, experiment: str = "Default", *, run_name: str | None = None) -> None:
+        """Start the run of a tracker that was made without one, with ``run_id=""``. Raises as `create_run` does.
+
+        Args:
+            experiment: Name of the experiment; made when missing.
+            run_name: None for a name that MLflow invents.
+        """
+        self.run_id = self._store.create_run(self._store.experiment(experiment), run_name)
+        self.destination += self.run_id
 
     def send(self, points: Sequence[Point]) -> None:
         """Log points under their original time, which makes a second sending leave one copy. Raises as `Tracker.send`.
