@@ -130,6 +130,9 @@ def batches(
     ]
 
 
+TWO_WORKERS = replace(loader(), num_workers=2, probed=True, start_method="fork")
+
+
 def again(starts: int, count: int = 1, wait_s: float = 40.0, init: str = "", **options: Any) -> Window:
     """A run of so many epochs in which workers start so often, and the loop waits in its steps."""
     of_init = {"init_file": "data.py", "init_line": 7, "init_function": init} if init else {}
@@ -178,6 +181,20 @@ def test_of_workers_that_live_on_the_only_start_is_compared_with_the_users_funct
         made = batches(1, first_s=0.2, init_s=init_s)
         found = fires(WorkerStartup(), epochs(10, 20.0, *made, persistent_workers=True, num_workers=2, **of_init))
         assert (found.location is not None) == named
+
+
+@pytest.mark.parametrize(("late", "lost_s"), [(12, 12.0), (5, 5.0), (0, None)])
+def test_of_two_loaders_one_begins_anew_within_the_epochs_of_the_other(late: int, lost_s: float | None) -> None:
+    """Each starts as often as there are epochs. Of one the steps show in how many of them the loop waited for it."""
+    one, other = (replace(info, loader=number) for number, info in enumerate([TWO_WORKERS, TWO_WORKERS]))
+    made = replace(ledger(worker_startup=0.0, start=0.0, data_wait=30.0), epochs=13, steps=100)
+    steps = [step(i, data_wait_s=1.0 if i % 8 == 7 and i // 8 < late else 0.02) for i in range(100)]
+    by_both = [replace(batch, loader=number) for number in (0, 1) for batch in batches(13)]
+    found = window(*steps, one, other, *by_both, made)
+    if lost_s is None:
+        assert silent(WorkerStartup(), found)
+    else:
+        assert fires(WorkerStartup(), found).time_lost_s == pytest.approx(lost_s)
 
 
 def test_one_start_an_epoch_is_none_within() -> None:

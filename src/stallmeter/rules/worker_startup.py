@@ -10,10 +10,11 @@ exceeds the steady wait, from the ledger; of workers that live on, in the first 
 in which forks held the training thread, with what other packages do around a fork. `steps.epochs.copying_s`: what a
 fork leaves behind. It shares the program's memory with the workers, and what the first step writes is copied page by
 page; it counts where the optimizer takes longer in the first steps of epochs than in 95 % of the others.
-`workers.starts`: where a loader's workers start more often than there are epochs (an endless loop around it, or a
-shorter one of several loaders that is begun anew), their first batches beyond others, at most the data wait. Where they
-start for every other step or more, and make more batches than there are steps, the program makes a new iterator for
-each, ``next(iter(loader))``; then all of the wait counts that workers would not need that go on.
+`workers.starts`: where a loader's workers start more often than there are epochs (an endless loop around it, or another
+one of several loaders that is begun anew within the epochs of the first), their first batches beyond others, at most
+the data wait. Where they start for every other step or more, and make more batches than there are steps, the program
+makes a new iterator for each, ``next(iter(loader))``; then all of the wait counts that workers would not need that go
+on.
 
 **Advice.** Make a loader's iterator once and ask that. Else keep the workers (`persistent_workers=True`); not where the
 dataset's state has to be read anew each epoch. Then fork instead of spawn, where no thread or CUDA context forbids it;
@@ -71,6 +72,7 @@ class WorkerStartup:
         "steps.step_time_s",
         "steps.data_wait_s",
         "steps.epochs.copying_s",
+        "steps.waits_from",
     )
     rules_out: ClassVar[str] = "more workers"
 
@@ -192,6 +194,10 @@ class WorkerStartup:
         """How often workers started where no epoch began, and what the loop waited for their first batches."""
         starts = window.workers.starts
         again = 0 if starts is None else starts.times - max(1, epochs)
+        if starts is not None and starts.beside:
+            # One loader's epochs are those that are counted. Others may begin with them, where it is counted, too.
+            seen = window.steps.waits_from(starts.excess_s / 2.0) if starts.excess_s else None
+            again = max(again, min(again + starts.beside, seen or 0))
         if starts is None or again < self.min_starts:
             return 0, 0.0
         return again, min(again * starts.excess_s, window.spent.bucket_s("data_wait") or 0.0)

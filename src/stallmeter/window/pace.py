@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..records import NO_LOADER, LoaderInfo, WorkerBatch
 from ..records.stats import Reservoir
@@ -53,6 +53,8 @@ class Starts:
     """That the loop takes."""
     ahead: int = 0
     """Batches that are made before they are asked for."""
+    beside: int = 0
+    """Starts of the other loaders that the loop asks."""
 
 
 @dataclass(slots=True)
@@ -203,7 +205,8 @@ class Pace:
     def starts(self) -> Starts | None:
         """Of the loader whose workers take longest to start, all of their starts together."""
         known = [starts for one in self._loaders.values() if (starts := one.starts) is not None]
-        return max(known, key=lambda starts: starts.times * starts.excess_s, default=None)
+        most = max(known, key=lambda starts: starts.times * starts.excess_s, default=None)
+        return None if most is None else replace(most, beside=sum(one.times for one in known) - most.times)
 
     @property
     def cpu_s(self) -> float | None:
