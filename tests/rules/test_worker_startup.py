@@ -183,7 +183,7 @@ def test_of_workers_that_live_on_the_only_start_is_compared_with_the_users_funct
         assert (found.location is not None) == named
 
 
-@pytest.mark.parametrize(("late", "lost_s"), [(12, 12.0), (5, 5.0), (0, None)])
+@pytest.mark.parametrize(("late", "lost_s"), [(12, 12.0), (11, 11.0), (0, None)])
 def test_of_two_loaders_one_begins_anew_within_the_epochs_of_the_other(late: int, lost_s: float | None) -> None:
     """Each starts as often as there are epochs. Of one the steps show in how many of them the loop waited for it."""
     one, other = (replace(info, loader=number) for number, info in enumerate([TWO_WORKERS, TWO_WORKERS]))

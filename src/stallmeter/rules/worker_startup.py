@@ -72,7 +72,6 @@ class WorkerStartup:
         "steps.step_time_s",
         "steps.data_wait_s",
         "steps.epochs.copying_s",
-        "steps.waits_from",
     )
     rules_out: ClassVar[str] = "more workers"
 
@@ -196,8 +195,9 @@ class WorkerStartup:
         again = 0 if starts is None else starts.times - max(1, epochs)
         if starts is not None and starts.beside:
             # One loader's epochs are those that are counted. Others may begin with them, where it is counted, too.
-            seen = window.steps.waits_from(starts.excess_s / 2.0) if starts.excess_s else None
-            again = max(again, min(again + starts.beside, seen or 0))
+            seen = window.steps.epochs.waits_within(starts.excess_s / 2.0) if starts.excess_s else 0.0
+            record = window.ledger.record
+            again = max(again, min(again + starts.beside, round(seen * (record.steps if record else 0))))
         if starts is None or again < self.min_starts:
             return 0, 0.0
         return again, min(again * starts.excess_s, window.spent.bucket_s("data_wait") or 0.0)

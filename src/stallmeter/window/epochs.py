@@ -51,6 +51,11 @@ class EpochSignals:
         self._memo = Memo(steps.memo, workers.memo)
         self._steps, self._workers, self._openers = steps, workers, openers
 
+    def waits_within(self, seconds: float) -> float:
+        """Return the share (0 to 1) of the steps after the first of each epoch that waited so long for data."""
+        steps = self._steps.steady
+        return sum(s.every for s in steps if s.data_wait_s >= seconds) / sum(s.every for s in steps) if steps else 0.0
+
     @property
     def first_steps(self) -> int | None:
         """Steps of the first epoch."""

@@ -202,14 +202,6 @@ class StepSignals:
         wait = self.data_wait_s
         return None if wait is None or wait.count < MIN_STEADY_STEPS else wait.median
 
-    def waits_from(self, seconds: float) -> int | None:
-        """Return how many steps waited so long for data, the first of each epoch left out; None without steps."""
-        steps, ledger = self.steady, self._ledger.record
-        if not steps or ledger is None:
-            return None
-        share = sum(s.every for s in steps if s.data_wait_s >= seconds) / sum(s.every for s in steps)
-        return round(share * ledger.steps)
-
     def outliers(self, factor: float) -> Outliers | None:
         """Find steps whose body takes ``factor`` times the median or more; None when bodies were not measured."""
         body, ledger = self.body_s, self._ledger.record
