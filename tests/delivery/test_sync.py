@@ -154,6 +154,35 @@ def test_a_folder_of_recordings_is_sent_as_a_whole(
     assert count(uri, trackers[0].run_id) == count(uri, trackers[1].run_id)
 
 
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ZeroDivisionError("a bug")])
+def test_whatever_stops_one_recording_does_not_stop_the_others(
+    error: Exception,
+    tmp_path: Path,
+    new_database: Callable[[Path], str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What nobody foresaw rises in the end: it is a defect of ours."""
+    uri = new_database(tmp_path / "mlflow.db")
+    folders = [record(tmp_path / "rec", trackers=Down.create_run(uri), close_budget_s=1) for _ in range(2)]
+    capsys.readouterr()
+
+    def fail_once(folder: Path, **options: Any) -> Any:
+        if folder.name == folders[0].name:
+            raise error
+        return sync(folder, **options)
+
+    monkeypatch.setattr("stallmeter.delivery.sync.sync", fail_once)
+    if isinstance(error, OSError):
+        assert main(["sync", str(tmp_path / "rec")]) == 2
+    else:
+        with pytest.raises(ZeroDivisionError):
+            main(["sync", str(tmp_path / "rec")])
+    out, err = capsys.readouterr()
+    assert [line.partition(":")[0] for line in out.splitlines()] == [str(folders[1])]
+    assert ("No space left" in err) is isinstance(error, OSError)
+
+
 def test_two_runs_of_one_program_are_both_completed(
     tmp_path: Path, new_database: Callable[[Path], str], capsys: pytest.CaptureFixture[str]
 ) -> None:

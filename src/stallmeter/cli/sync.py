@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from ..errors import StallmeterError
@@ -36,11 +37,29 @@ def add(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from ..delivery.sync import labels
 
-    status = 0
+    status, unexpected = 0, _Unexpected()
     for folder in _recordings_to_send(arguments):
         for label in ("mlflow",) if arguments.to is not None else labels(folder, arguments.rank):
-            status = _send(folder, label, arguments) or status
+            with unexpected:
+                status = _send(folder, label, arguments) or status
+    if unexpected.first is not None:
+        raise unexpected.first
     return status
+
+
+class _Unexpected:
+    """Keeps what nobody foresaw until the other recordings are sent."""
+
+    first: Exception | None = None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> bool:
+        if not isinstance(exc, Exception):
+            return False
+        self.first = self.first or exc
+        return True
 
 
 def _recordings_to_send(arguments: argparse.Namespace) -> list[Path]:
@@ -70,7 +89,7 @@ def _send(folder: Path, label: str, arguments: argparse.Namespace) -> int:
     to = {"tracking_uri": arguments.to, "run_id": arguments.run_id, "label": label}
     try:
         done = sync(folder, rank=arguments.rank, **to, progress=show)
-    except StallmeterError as exc:
+    except (StallmeterError, OSError) as exc:
         return fail(f"{folder}: {exc}")
     print(f"{folder}: {done.points} points sent to {done.destination}")
     for name in done.skipped_parts:

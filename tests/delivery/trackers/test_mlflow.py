@@ -519,6 +519,61 @@ def test_a_database_that_cannot_be_reached_is_tried_again(
     assert len(history(mlflow.MlflowClient(tracker.tracking_uri), run_id, "stallmeter/data_wait_ms")) == 1
 
 
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("mysql+pymysql://u:s3cretpw@h/x", "install it with: pip install pymysql"),
+        ("postgresql+psycopg2://u:s3cretpw@h/x", "install it with: pip install psycopg2-binary"),
+        ("mssql+foo://u:s3cretpw@h/x", "mssql://… without a driver"),
+        ("postgresql+psycopg2://u:s3c@h:s3cretpw/x", "as %XX"),
+    ],
+)
+def test_a_database_that_cannot_be_spoken_to_says_what_is_missing(
+    uri: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that is not installed, one that does not exist, a URI that is none."""
+    for driver in ("pymysql", "psycopg2"):
+        monkeypatch.setitem(sys.modules, driver, None)
+    with pytest.raises(TrackerError, match=re.escape(message)) as caught:
+        MlflowTracker.create_run(uri)
+    assert "cretpw" not in "".join(traceback.format_exception(caught.value))
+
+
+class TestStoreOfFiles:
+    """Of Amazon's kind, as a run may have it beside any tracking server."""
+
+    @pytest.fixture
+    def tracker(self, client: Any, sqlite_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MlflowTracker:
+        pytest.importorskip("boto3")
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+        monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+            monkeypatch.delenv(name, raising=False)
+        experiment = client.create_experiment(f"s3 {tmp_path}", artifact_location="s3://bucket/here")
+        return MlflowTracker(sqlite_uri, client.create_run(experiment).info.run_id, upload_s=60)
+
+    @pytest.fixture
+    def final(self, tmp_path: Path) -> Page:
+        (tmp_path / "report.md").write_text("x")
+        return page(files={"report.md": tmp_path / "report.md"}, final=True)
+
+    def test_without_credentials(self, tracker: MlflowTracker, final: Page) -> None:
+        with pytest.raises(TrackerError, match="no credentials for the store of the run's files"):
+            tracker.show(final)
+
+    @pytest.mark.parametrize(("status", "error"), [(403, TrackerError), (503, TrackerUnavailableError)])
+    def test_that_refuses_or_is_down(
+        self, status: int, error: type[Exception], tracker: MlflowTracker, final: Page, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with FaultServer(status, "") as server:
+            monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
+            monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cretpw")
+            monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", f"http://{server.address}")
+            with pytest.raises(error, match=str(status)):
+                tracker.show(final)
+
+
 # ------------------------------------------------------------------------------------------ servers that do not work
 
 RETRIED = [
@@ -560,6 +615,24 @@ def test_a_server_that_refuses_is_left_alone(status: int, body: str, message: st
         with pytest.raises(TrackerError, match=message):
             tracker.send([point()])
         assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("body", ['{"detail": "ok"}', '{"experiment": [], "run": "x"}', "{}"])
+def test_a_server_that_speaks_of_something_else_is_no_mlflow(body: str) -> None:
+    with FaultServer(200, body) as server:
+        uri = f"http://{server.address}"
+        for call in (lambda: MlflowTracker.create_run(uri), lambda: MlflowTracker(uri, "0" * 32).show(page())):
+            with pytest.raises(TrackerError, match="Is this the address of an MLflow server"):
+                call()
+
+
+def test_what_a_proxy_says_in_place_of_mlflow_is_an_outage() -> None:
+    with FaultServer(200, '{"run": {"info": {}}}') as server:
+        tracker = MlflowTracker(f"http://{server.address}", "0" * 32)
+        tracker.show(page())
+        server.body = '{"status": "maintenance"}'
+        with pytest.raises(TrackerUnavailableError, match="answered without 'run'"):
+            tracker.show(page())
 
 
 def test_a_strange_answer_of_a_server_that_has_worked_is_an_outage() -> None:

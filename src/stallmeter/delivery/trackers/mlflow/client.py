@@ -6,12 +6,12 @@ import contextlib
 import io
 import json
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from .below import errors_below
 from .step_traces import StepTrace
 from .store import OUR_EXPERIMENT, Metric, RefusedError, Run, TrackingStore, deleted_experiment, translated
 from .traces import log_traces
@@ -97,20 +97,25 @@ class _ClientStore:
             return json.loads(Path(path).read_text(encoding="utf-8"))
 
     def _do(self, fn: Callable[[Any], Any]) -> Any:
-        from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
 
         try:
             if self._client is None:
-                self._client = MlflowClient(self._uri)
+                self._client = _client_of(self._uri)
             return fn(self._client)
-        except (MlflowException, OSError, *_database_errors()) as exc:
+        except (MlflowException, OSError, *errors_below()) as exc:
             raise translated(exc, self._uri) from None
 
 
-def _database_errors() -> tuple[type[BaseException], ...]:
-    alchemy = sys.modules.get("sqlalchemy.exc")
-    return () if alchemy is None else (alchemy.DBAPIError,)
+def _client_of(uri: str) -> Any:
+    from mlflow import MlflowClient
+
+    try:
+        return MlflowClient(uri)
+    except ValueError:  # its text may be a part of the password
+        scheme = uri.partition("://")[0]
+        said = f"the tracking URI {scheme}://… cannot be read; write special characters of a password as %XX"
+        raise RefusedError(said, "") from None
 
 
 def _log_artifact(client: Any, run_id: str, artifact: PurePosixPath, path: Path) -> None:

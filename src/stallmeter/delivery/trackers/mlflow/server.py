@@ -50,6 +50,7 @@ class _ServerStore:
         self._credentials = credentials
         self._timeout_s = timeout_s
         self._worked = False
+        self._is_mlflow = False
 
     def log(self, run_id: str, metrics: Sequence[Metric], tags: Mapping[str, str]) -> None:
         content: dict[str, Any] = {"run_id": run_id, "metrics": list(metrics)}
@@ -60,11 +61,11 @@ class _ServerStore:
         self._call("POST", "runs/delete-tag", json={"run_id": run_id, "key": key})
 
     def run(self, run_id: str) -> Run:
-        run = self._call("GET", "runs/get", params={"run_id": run_id})["run"]
-        info = run["info"]
+        run = self._part(self._call("GET", "runs/get", params={"run_id": run_id}), "run")
+        info = self._part(run, "info")
         return Run(
             id=run_id,
-            experiment_id=str(info["experiment_id"]),
+            experiment_id=str(info.get("experiment_id", "")),
             artifact_uri=str(info.get("artifact_uri", "")),
             deleted=info.get("lifecycle_stage") == "deleted",
             tags={t["key"]: t.get("value", "") for t in run.get("data", {}).get("tags", ())},
@@ -77,20 +78,21 @@ class _ServerStore:
             if artifact_location is not None:
                 content["artifact_location"] = artifact_location
             try:
-                return str(self._call("POST", "experiments/create", json=content)["experiment_id"])
+                return self._id(self._call("POST", "experiments/create", json=content), "experiment_id")
             except RefusedError as exc:
                 if exc.code != "RESOURCE_ALREADY_EXISTS":
                     raise
                 found = self._experiment(name)  # somebody else made it in between
         if found is None or found.get("lifecycle_stage") == "deleted":
             raise deleted_experiment(name)
-        return str(found["experiment_id"])
+        return self._id(found, "experiment_id")
 
     def create_run(self, experiment_id: str, name: str | None) -> str:
         content = {"experiment_id": experiment_id, "start_time": round(time.time() * 1000)}
         if name is not None:
             content["run_name"] = name
-        return str(self._call("POST", "runs/create", json=content)["run"]["info"]["run_id"])
+        run = self._part(self._call("POST", "runs/create", json=content), "run")
+        return self._id(self._part(run, "info"), "run_id")
 
     def terminate(self, run_id: str, status: str) -> None:
         content = {"run_id": run_id, "status": status, "end_time": round(time.time() * 1000)}
@@ -127,7 +129,26 @@ class _ServerStore:
             if exc.code == "RESOURCE_DOES_NOT_EXIST":
                 return None
             raise
-        return dict(found["experiment"])
+        return self._part(found, "experiment")
+
+    def _part(self, answer: dict[str, Any], name: str) -> dict[str, Any]:
+        found = answer.get(name)
+        if not isinstance(found, dict):
+            raise self._not_mlflow(name)
+        self._is_mlflow = True
+        return found
+
+    def _id(self, answer: dict[str, Any], name: str) -> str:
+        found = answer.get(name)
+        if not isinstance(found, (str, int)):
+            raise self._not_mlflow(name)
+        return str(found)
+
+    def _not_mlflow(self, lacks: str) -> TrackerError | TrackerUnavailableError:
+        message = f"{without_secrets(self._uri)} answered without {lacks!r}"
+        if self._is_mlflow:  # something that stands before it has answered
+            return TrackerUnavailableError(message)
+        return TrackerError(f"{message}. Is this the address of an MLflow server?")
 
     def _call(self, method: str, path: str, **content: Any) -> dict[str, Any]:
         return self._ask(method, f"/api/2.0/mlflow/{path}", **content)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from ....errors import TrackerError, TrackerUnavailableError
 from ....records.redaction import without_secrets
 from ...messages import client_message
+from .below import status_of, what_is_missing
 from .step_traces import StepTrace
 
 Metric = dict[str, Any]
@@ -108,8 +109,11 @@ def deleted_experiment(name: str) -> TrackerError:
 def translated(exc: BaseException, uri: str) -> TrackerError | TrackerUnavailableError:
     """Return our error for one of MLflow, a database, a network or a disk; without its context, which has secrets."""
     code = str(getattr(exc, "error_code", ""))
-    status = getattr(getattr(exc, "response", None), "status_code", 0)
+    status = status_of(exc)
     message = client_message(exc, uri) or type(exc).__name__
+    missing = what_is_missing(exc, uri)
+    if missing is not None:
+        return RefusedError(missing, code)
     if type(exc).__name__ == "UnsupportedModelRegistryStoreURIException":
         if uri.partition("://")[0].partition("+")[0] in DATABASES:
             what = "mlflow-skinny only talks to servers"
