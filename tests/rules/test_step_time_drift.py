@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
+from stallmeter.records import BatchContent, CodeLook, CodeSpot
+from stallmeter.records.code import STEPS
 from stallmeter.records.diagnosis import Severity
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.step_time_drift import StepTimeDrift
 from stallmeter.window import Window
 
-from .windows import fires, ledger, missing, silent, step, window
+from .windows import START_S, fires, ledger, missing, silent, step, window
 
 
 def slower(part: str = "callbacks", grown_s: float = 0.2, count: int = 400, at_first_s: float = 0.0) -> Window:
@@ -76,3 +78,40 @@ def test_abstains():
 def test_user_threshold():
     """The user's threshold counts, not ours."""
     assert silent(StepTimeDrift(growth_pct=200.0), slower())
+
+
+def grows(part: str = "forward", batches: float = 1.67) -> Window:
+    """The same, while batches hold more and more, in three stages."""
+    made = slower(part)
+    for i in range(42):
+        held = int(1e6 * (1.0 + (batches - 1.0) * (i // 14) / 2.0))
+        made.append(BatchContent(time_s=float(i), tensors=1, bytes=held))
+    return made
+
+
+def test_steps_that_grow_with_their_batches_lose_nothing():
+    """Sequences of 96, 128 and 160 tokens, one after the other: attention makes the step grow a little more."""
+    found = StepTimeDrift().check(grows())
+    assert found is not None
+    assert (found.severity, found.time_lost_s) == (Severity.INFO, 0.0)
+    assert "the batches held 67 % more" in found.summary
+    verdict = evaluate(ALL_RULES, grows())
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "compute-bound"
+
+
+def test_batches_that_grow_a_little_explain_no_steps_that_grow_much():
+    """Nor do they explain a callback."""
+    assert fires(StepTimeDrift(), grows(batches=1.05)).severity is Severity.CRITICAL
+    assert fires(StepTimeDrift(), grows("callbacks")).severity is Severity.CRITICAL
+
+
+def test_a_function_that_takes_what_the_steps_have_gained_is_named():
+    """A score of all that was seen so far, anew in each step."""
+    made = slower("forward")
+    spot = CodeSpot(file="train.py", line=21, function="Scores.push", own=True, wall_s=60.0, calls=("numpy.sort",))
+    seen = {"place": "loop", "rule": "compute-bound", "bucket": STEPS, "method": "samples", "seen": 600}
+    made.append(CodeLook(time_s=START_S, wall_s=80.0, spots=(spot,), beside=(spot,), **seen))  # type: ignore[arg-type]
+    found = fires(StepTimeDrift(), made)
+    assert "Scores.push" in found.advice[0].text
+    assert "(train.py:21)" in found.advice[0].text

@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+CONTENT_NS = 500_000_000
+"""Between two looks at what a batch holds, at the least."""
+
+CONTENT_LOOKS = 64
+"""The time between two looks grows to this part of the run so far."""
+
+
 class LoaderWatch:
     """What an adapter tells of the training loader, all of it on the training thread.
 
@@ -49,8 +56,8 @@ class LoaderWatch:
         self._worker_tuner = worker_tuner
         self.sizes = BatchSizes()
         """Of the training's batches."""
-        self.content_noted = False
-        """Whether it is known what a batch holds."""
+        self.content_due_ns = 0
+        """From this time of the ledger on it is to be noted anew what a batch holds."""
         self._iterators: list[weakref.ref[Any]] = []
         """Those of a plain loop, the one that makes the steps first."""
         self._is_seen = False
@@ -112,14 +119,18 @@ class LoaderWatch:
 
     def size(self, batch: object) -> int | None:
         """Return the number of items in a batch, None when it cannot be known; never raises."""
-        if not self.content_noted:
+        if self._clock.ledger.last >= self.content_due_ns:
             self.note_content(batch)
         size = self.sizes.known(batch)
         return self._guard("batch size", self.sizes.find, batch) if size is None else size
 
     def note_content(self, batch: object) -> None:
-        """Note once what a batch of the training loader holds: what handing it over must cost."""
-        self.content_noted = True
+        """Note what a batch of the training loader holds: what handing it over must cost, and whether batches grow.
+
+        Every few seconds, ever more rarely: a look takes some 20 us.
+        """
+        ledger = self._clock.ledger
+        self.content_due_ns = ledger.last + max(CONTENT_NS, (ledger.last - ledger.origin) // CONTENT_LOOKS)
         shape = self._guard("batch content", batch_shape, batch)
         if shape is not None and (shape.tensors or shape.pickled_bytes):
             self._tell(BatchContent(time_s=time.time(), **asdict(shape)))

@@ -79,8 +79,8 @@ class StallMonitorMixin(Adapter):
         clock.samples = fit.sizes.known(batch)
         if clock.samples is None:
             clock.samples = fit.run.guard("batch size", fit.sizes.find, batch)
-        if not fit.content_noted:
-            fit.note_content(batch)
+        if clock.ledger.last >= fit.loaders.content_due_ns:
+            fit.loaders.note_content(batch)
         clock.worked = True
         if fit.epoch_loop is not None:
             clock.tracker_step = fit.epoch_loop._batches_that_stepped
@@ -144,9 +144,9 @@ class _Fit:
         "_thread",
         "_trainer",
         "clock",
-        "content_noted",
         "end",
         "epoch_loop",
+        "loaders",
         "mailboxes",
         "monitor",
         "optimizer_progress",
@@ -164,7 +164,7 @@ class _Fit:
         self._patches = Patches()
         self._thread = threading.get_ident()
         self._made = 0  # loaders of this setting up, which may be repeated for later epochs
-        self.content_noted = False
+        self.loaders = run.loaders
         self.epoch_loop: Any = None
         self.optimizer_progress: Any = None
         self.sizes = run.loaders.sizes
@@ -242,11 +242,6 @@ class _Fit:
 
     def _loaders(self) -> list[Any]:
         return list(self._trainer.fit_loop._combined_loader.flattened)
-
-    def note_content(self, batch: Any) -> None:
-        """Note what the first batch holds."""
-        self.content_noted = True
-        self.run.loaders.note_content(batch)
 
     def new_epoch(self) -> None:
         """Tell the loader probe where the epoch's iterator will be found."""

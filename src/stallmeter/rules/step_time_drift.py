@@ -11,12 +11,17 @@ one step from low to high. The last eighth of the steps against the first, in pe
 bucket of the ledger that grew most. The time above the first eighth's level, in seconds and as a share of training
 time in percent.
 
-**Advice.** Look at what the bucket that grew does with what it has gathered so far. Keep numbers, not tensors
+`loader.content.growth`: by how much more the batches hold late in the run than early. Where that explains the growth,
+work grows on purpose: it is told as information, with no loss.
+
+**Advice.** Where looks into the steps have found a function beside the model that takes most of what they gained, it
+is named. Look at what the bucket that grew does with what it has gathered so far. Keep numbers, not tensors
 (`.detach()`, `.item()` now and then), keep the last thousand values instead of all, empty lists when an epoch ends.
 
-**When it is wrong.** Work that grows on purpose, such as longer sequences or larger images later in the run, looks the
-same: then nothing is lost. A machine that gets busier all through the run does, too. A run that got slower at once, for
-another job or another phase of the program, is not reported.
+**When it is wrong.** Work that grows on purpose and not with the batches, such as a model that is unfrozen layer by
+layer or, without a loader, longer sequences, looks the same: then nothing is lost. A machine that gets busier all
+through the run does, too. A run that got slower at once, for another job or another phase of the program, is not
+reported.
 
 **References.** Lightning issue 2493, discussion 20076, issue 581: training slows down over time. Mann (1945), Kendall
 (1975), Theil (1950), Sen (1968): the tests for a trend.
@@ -27,8 +32,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..records import CodeSpot
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
-from ..window import Window
+from ..window import Drift, Window
 from ..workers.gains import Gain, gain_without
 from .rule import threshold
 
@@ -62,7 +68,7 @@ class StepTimeDrift:
     id: ClassVar[str] = "step-time-drift"
     title: ClassVar[str] = "Steps get slower over the run"
     needs: ClassVar[tuple[str, ...]] = ("steps.step_time_s", "ledger.training_s", "ledger.wall_s")
-    optional: ClassVar[tuple[str, ...]] = ("steps.drift", "ledger.record")
+    optional: ClassVar[tuple[str, ...]] = ("steps.drift", "ledger.record", "loader.content", "code.beside_model")
 
     growth_pct: float = threshold(20.0, "%", "our measurement: noisy steps without a trend stay below it")
     warn_pct: float = threshold(5.0, "%", "as for a callback that takes this much, which XProf reports")
@@ -70,6 +76,10 @@ class StepTimeDrift:
     bucket_pct: float = threshold(50.0, "%", "our choice: less of the growth in one bucket is no cause")
     grown_factor: float = threshold(3.0, "x", "our choice: from here on most of a bucket is what it grew by")
     min_lost_s: float = threshold(0.5, "s", "our choice: less is not worth a change of the program")
+    per_batch: float = threshold(
+        3.0, "x", "our choice: attention takes the square of the length, and its share of a step grows"
+    )
+    helper: float = threshold(0.5, "1", "Most of the growth; our choice")
 
     def check(self, window: Window) -> Diagnosis | None:
         """Weigh the growth of the steps against their first eighth."""
@@ -85,6 +95,11 @@ class StepTimeDrift:
         sure = 100.0 * found.bucket_share >= self.bucket_pct
         part = _WORDS.get(found.bucket, found.name or found.bucket)
         was_fine = found.bucket_late_s >= self.grown_factor * found.bucket_early_s
+        content = window.loader.content
+        batches_pct = 100.0 * ((content.growth if content is not None else None) or 0.0)
+        if found.bucket in _WORK and growth <= self.per_batch * batches_pct:
+            return self._on_purpose(found, growth, batches_pct)
+        helper = self._helper(window, found, lost_s)
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,
@@ -106,11 +121,47 @@ class StepTimeDrift:
                     f"part of the growth in {part}", 100.0 * found.bucket_share, "%", self.bucket_pct, "our choice"
                 ),
             ),
-            advice=_advice(found.bucket, gain_without(window, lost_s + before_s, least=0.75, most=1.25)),
+            advice=_advice(found.bucket, gain_without(window, lost_s + before_s, least=0.75, most=1.25), helper),
         )
 
+    def _on_purpose(self, found: Drift, growth_pct: float, batches_pct: float) -> Diagnosis:
+        """Tell of steps that grow with what they are given: nothing is lost."""
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.INFO,
+            title="Steps take longer as batches grow",
+            summary=f"Steps took {found.early_s * 1e3:.1f} ms at the beginning and {found.late_s * 1e3:.1f} ms at the "
+            f"end of the run, {growth_pct:.0f} % more; the batches held {batches_pct:.0f} % more.",
+            time_lost_s=0.0,
+            share_pct=0.0,
+            confidence=0.7,
+            evidence=(
+                Evidence("growth of a step, last eighth against first", growth_pct, "%", self.growth_pct, "our choice"),
+                Evidence("growth of a batch, last quarter against first", batches_pct, "%"),
+            ),
+            advice=(Advice.of("Leave it, if the batches grow on purpose."),),
+        )
 
-def _advice(bucket: str, gain: Gain) -> tuple[Advice, ...]:
+    def _helper(self, window: Window, found: Drift, lost_s: float) -> CodeSpot | None:
+        """Return the function beside the model that takes so much of the steps that it must be what has grown."""
+        if found.bucket not in _WORK:
+            return None
+        beside = next(iter(window.code.beside_model or ()), None)
+        return beside.spot if beside is not None and beside.seconds >= self.helper * lost_s else None
+
+
+def _advice(bucket: str, gain: Gain, helper: CodeSpot | None) -> tuple[Advice, ...]:
+    if helper is not None:
+        return (
+            Advice.of(
+                f"Call {helper.function} less often, or with the newest values alone ({helper.file}:{helper.line}).",
+                expect="Calls that take as long at the end as at the beginning.",
+                limit="Not where it needs all that was gathered: then update a result instead of computing it anew.",
+                gain_pct=gain.pct,
+                interval_pct=gain.interval_pct,
+            ),
+            Advice.of("Keep numbers, not tensors, from step to step: loss.detach(), and .item() now and then."),
+        )
     if bucket == "data_wait":
         return (
             Advice.of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .beside import BeforeModel as BeforeModel
 from .beside import BesideEpochs as BesideEpochs
 from .beside import BesideModel as BesideModel
+from .drift import Drift as Drift
 from .steps import BODY as BODY
 from .steps import Outliers as Outliers
 from .window import Window as Window

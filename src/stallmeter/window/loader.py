@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import statistics
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
 
 from ..records import NO_LOADER, BatchContent, LibraryWait, LoaderInfo, ProducerLooks, WorkerTrial
+from ..records.stats import Reservoir
 from .memo import Memo
 from .pace import Pace
 from .producers import ProducerSignals
 
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
+
+
+SIZES = 64
+"""So many batches, spread over the run, tell whether they grow."""
+
+MIN_SIZES = 2
+"""Of fewer in a quarter of the run nothing is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content(BatchContent):
+    """What the first batch holds, and whether later ones hold more."""
+
+    growth: float | None = None
+    """By how much more the batches of the last quarter of the run hold than those of the first, as a part of these.
+
+    None while too few were looked at.
+    """
 
 
 class LoaderSignals:
@@ -26,6 +47,7 @@ class LoaderSignals:
         self.trials: list[WorkerTrial] = []
         """Numbers of workers that were tried, each as it stands now."""
         self._content: BatchContent | None = None
+        self._sizes: Reservoir[int] = Reservoir(SIZES)
 
     def append(self, record: LoaderInfo | BatchContent | WorkerTrial | ProducerLooks | LibraryWait) -> None:
         """Take what is newly known of the loader."""
@@ -36,7 +58,8 @@ class LoaderSignals:
             case ProducerLooks() | LibraryWait():
                 self.producers.append(record)
             case BatchContent():
-                self._content = record
+                self._content = self._content or record
+                self._sizes.add(record.bytes + record.pickled_bytes)
             case WorkerTrial():
                 last = self.trials[-1] if self.trials else None
                 tried = ("measuring", record.setting, record.workers)
@@ -48,7 +71,8 @@ class LoaderSignals:
         """Begin with all that is known of the same loader; what is tried later is known to both."""
         for info in other._pace.infos().values():
             self._pace.add_info(info)
-        self._content, self.trials = other.content, other.trials
+        self._content, self.trials = other._content, other.trials
+        self._sizes = deepcopy(other._sizes)
 
     def set_workers(self, num_workers: int) -> None:
         """Know the number of workers before the loader's own record tells it, or after it told too early."""
@@ -73,9 +97,18 @@ class LoaderSignals:
         return None if info is None else info.kind == NO_LOADER
 
     @property
-    def content(self) -> BatchContent | None:
+    def content(self) -> Content | None:
         """What a batch holds."""
-        return self._content
+        first = self._content
+        return None if first is None else Content(**asdict(first), growth=self._growth())
+
+    def _growth(self) -> float | None:
+        sizes = self._sizes.items
+        quarter = len(sizes) // 4
+        if quarter < MIN_SIZES:
+            return None
+        early, late = statistics.median(sizes[:quarter]), statistics.median(sizes[-quarter:])
+        return late / early - 1.0 if early > 0 else None
 
     @property
     def count(self) -> int | None:
