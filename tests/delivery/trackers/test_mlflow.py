@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,75 @@ def test_a_bad_point_does_not_take_its_batch_with_it(
     assert len(history(client, run_id, "stallmeter/b")) == 40
     [warning] = [r.getMessage() for r in caplog.records if r.name == "stallmeter"]
     assert "'stallmeter/50%'" in warning
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_step_that_no_database_holds_does_not_keep_the_others_back(
+    alone: bool, client: Any, tracker: MlflowTracker, run_id: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """MLflow fails inside for it, which is else a server in trouble."""
+    good = [] if alone else [point(step=step) for step in range(40)]
+    tracker.send([*good, point("far", step=2**70), *good])
+    tracker.send([point("later")])
+    assert len(history(client, run_id, "stallmeter/data_wait_ms")) == len(good)
+    assert len(history(client, run_id, "stallmeter/later")) == 1
+    [warning] = [r.getMessage() for r in caplog.records if r.name == "stallmeter"]
+    assert "'stallmeter/far'" in warning
+    assert str(2**70) in warning
+
+
+@pytest.fixture
+def failing() -> Iterator[set[str]]:
+    """Keys of points at which MLflow fails inside when its database is to hold them; ``*`` is all of them."""
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
+    keys: set[str] = set()
+
+    def fail(connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        hit = "*" in keys or any(key in repr(parameters) for key in keys)
+        if hit and statement.startswith("INSERT INTO metrics"):
+            raise OverflowError("too large")
+
+    event.listen(Engine, "before_cursor_execute", fail)
+    yield keys
+    event.remove(Engine, "before_cursor_execute", fail)
+
+
+def test_a_point_at_which_mlflow_fails_is_left_out_where_it_takes_others(
+    failing: set[str], client: Any, tracker: MlflowTracker, run_id: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing.add("bad")
+    good = [point(step=step) for step in range(40)]
+    tracker.send([*good, point("bad"), *[point("b", step=step) for step in range(40)]])
+    assert len(history(client, run_id, "stallmeter/data_wait_ms")) == 40
+    assert len(history(client, run_id, "stallmeter/b")) == 40
+    [warning] = [r.getMessage() for r in caplog.records if r.name == "stallmeter"]
+    assert "'stallmeter/bad'" in warning
+
+
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("count", [1, 5, 300])
+def test_an_mlflow_that_fails_at_every_point_is_an_outage(
+    before: int,
+    count: int,
+    failing: set[str],
+    client: Any,
+    tracker: MlflowTracker,
+    run_id: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It answers when it is asked for the run, and no point is dropped for it."""
+    points = [point(step=step) for step in range(count)]
+    tracker.send([point("a")] * before)
+    failing.add("*")
+    for _ in range(2):
+        with pytest.raises(TrackerUnavailableError, match="too large"):
+            tracker.send(points)
+    failing.clear()
+    tracker.send(points)
+    assert len(history(client, run_id, "stallmeter/data_wait_ms")) == count
+    assert not [r for r in caplog.records if r.name == "stallmeter"]
 
 
 def test_a_deleted_run_is_a_refusal_not_a_bad_point(client: Any, tracker: MlflowTracker, run_id: str) -> None:
@@ -599,12 +668,14 @@ REFUSED = [
 
 @pytest.mark.parametrize(("status", "body"), RETRIED)
 def test_a_server_in_trouble_is_tried_again_later(status: int, body: str) -> None:
-    """One request, no retries of MLflow's own."""
+    """One request, no retries of MLflow's own; one that failed inside is asked for the run, too."""
     with FaultServer(status, body) as server:
         tracker = MlflowTracker(f"http://{server.address}", "0" * 32)
         with pytest.raises(TrackerUnavailableError, match=str(status)):
             tracker.send([point()])
-        assert server.requests == ["POST /api/2.0/mlflow/runs/log-batch"]
+        asked = ["GET /api/2.0/mlflow/runs/get"] if "INTERNAL_ERROR" in body else []
+        found = [request.partition("?")[0] for request in server.requests]
+        assert found == ["POST /api/2.0/mlflow/runs/log-batch", *asked]
 
 
 @pytest.mark.parametrize(("status", "body", "message"), REFUSED)
@@ -614,7 +685,7 @@ def test_a_server_that_refuses_is_left_alone(status: int, body: str, message: st
         tracker = MlflowTracker(f"http://{server.address}", "0" * 32)
         with pytest.raises(TrackerError, match=message):
             tracker.send([point()])
-        assert len(server.requests) == 1
+        assert sum(request.startswith("POST") for request in server.requests) == 1
 
 
 @pytest.mark.parametrize("body", ['{"detail": "ok"}', '{"experiment": [], "run": "x"}', "{}"])

@@ -16,14 +16,18 @@ from ...messages import client_message
 from .client import open_client
 from .step_traces import StepTrace
 from .store import (
+    BAD_VALUE,
+    INTERNAL,
     OUR_EXPERIMENT,
     CollisionError,
+    FailedError,
     Metric,
     RefusedError,
     Run,
     TrackingStore,
     deleted_experiment,
     is_database_trouble,
+    is_value_refused,
     translated,
 )
 from .uri import PROXIED
@@ -187,6 +191,10 @@ class _ServerStore:
         message = ": ".join(filter(None, (f"{without_secrets(self._uri)} answered {answered}", said)))
         if is_database_trouble(code, answer.get("message")):
             raise CollisionError(message)
+        if is_value_refused(code, answer.get("message")):
+            raise RefusedError(message, BAD_VALUE)
+        if code == INTERNAL:
+            raise FailedError(message)
         if status in (408, 429) or status >= 500:
             raise TrackerUnavailableError(message)
         if not ours and status not in (401, 403):

@@ -22,13 +22,18 @@ curves or traces and evaluations; older versions take no notice. What somebody e
 DATABASES = frozenset(("mssql", "mysql", "postgresql", "sqlite"))
 """Schemes of MLflow's own databases, without the driver."""
 
+BAD_VALUE = "INVALID_PARAMETER_VALUE"
+"""What MLflow answers where one of several values is to blame."""
+
+INTERNAL = "INTERNAL_ERROR"
+
 _REFUSALS = frozenset(
     {
         "BAD_REQUEST",
         "CUSTOMER_UNAUTHORIZED",
         "ENDPOINT_NOT_FOUND",
         "FEATURE_DISABLED",
-        "INVALID_PARAMETER_VALUE",
+        BAD_VALUE,
         "NOT_IMPLEMENTED",
         "PERMISSION_DENIED",
         "RESOURCE_ALREADY_EXISTS",
@@ -44,6 +49,10 @@ class RefusedError(TrackerError):
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class FailedError(TrackerUnavailableError):
+    """MLflow failed inside: it is in trouble, or in all its health it cannot take one of the points."""
 
 
 class CollisionError(TrackerUnavailableError):
@@ -106,6 +115,19 @@ def deleted_experiment(name: str) -> TrackerError:
     return TrackerError(f"the experiment {name!r} has been deleted; restore it or choose another name")
 
 
+def living_run(store: TrackingStore, run_id: str) -> Run:
+    """Return a run, unless it has been deleted.
+
+    Raises:
+        TrackerUnavailableError: MLflow does not answer.
+        TrackerError: It refuses, or the run has been deleted.
+    """
+    run = store.run(run_id)
+    if run.deleted:
+        raise TrackerError(f"the run {run_id} has been deleted; restore it to have the rest delivered")
+    return run
+
+
 def translated(exc: BaseException, uri: str) -> TrackerError | TrackerUnavailableError:
     """Return our error for one of MLflow, a database, a network or a disk; without its context, which has secrets."""
     code = str(getattr(exc, "error_code", ""))
@@ -127,11 +149,25 @@ def translated(exc: BaseException, uri: str) -> TrackerError | TrackerUnavailabl
         return RefusedError(f"{what}; {fix}. It said: {message}", code)
     if is_database_trouble(code, exc):
         return CollisionError(message)
+    # The code is that of a server without an answer, too.
+    if code == INTERNAL and (type(exc).__name__ == "RestException" or not uri.startswith(("http://", "https://"))):
+        return FailedError(message)
+    if is_value_refused(code, exc):
+        return RefusedError(message, BAD_VALUE)
     refused = code in _REFUSALS or (400 <= status < 500 and status not in (408, 429))
     return RefusedError(message, code) if refused else TrackerUnavailableError(message)
 
 
 def is_database_trouble(code: str, message: object) -> bool:
     """Whether MLflow's bad request is its database's: mostly, an unanswered request of ours is still being written."""
+    return _is_of_database(code, message) and not is_value_refused(code, message)
+
+
+def is_value_refused(code: str, message: object) -> bool:
+    """Whether MLflow's bad request is a value that its database cannot hold."""
+    return _is_of_database(code, message) and "DataError" in str(message)
+
+
+def _is_of_database(code: str, message: object) -> bool:
     text = str(message)
-    return code == "BAD_REQUEST" and ("sqlalche.me" in text or "[SQL:" in text) and "DataError" not in text
+    return code == "BAD_REQUEST" and ("sqlalche.me" in text or "[SQL:" in text)

@@ -11,16 +11,14 @@ from typing import Any, Literal
 
 from ....errors import TrackerError, TrackerUnavailableError
 from ....records.interfaces import Page, Point
+from .batches import Batches
 from .note import NOTE_CHARACTERS, NOTE_TAG, linked, merge_note
 from .opening import TIMEOUT_S, default_uri, open_store, require_mlflow
 from .step_traces import step_traces
-from .store import CollisionError, Metric, RefusedError, Run
+from .store import BAD_VALUE, Metric, RefusedError, Run, living_run
 from .traces import check_traces
 from .upload import Upload
 from .uri import PROXIED, address
-
-SAFE_REPLAY = 100
-"""Points that every MLflow takes a second time; 2.10 drops the copies of more than that only if their keys are few."""
 
 TAG_CHARACTERS = 500
 
@@ -87,7 +85,7 @@ class MlflowTracker:
         """True until `close` has ended a run that we started."""
         self._upload_s = upload_s
         self._store = open_store(tracking_uri, timeout_s)
-        self._refused: set[str] = set()
+        self._batches = Batches(self._store, run_id)
         self._upload: Upload | None = None
         self._uploaded: Page | None = None
 
@@ -176,20 +174,22 @@ class MlflowTracker:
         """
         self.run_id = self._store.create_run(self._store.experiment(experiment), run_name)
         self.destination += self.run_id
+        self._batches = Batches(self._store, self.run_id)
 
     def send(self, points: Sequence[Point]) -> None:
         """Log points under their original time, which makes a second sending leave one copy. Raises as `Tracker.send`.
 
-        A point that MLflow rejects is left out with a warning; the others of its batch are delivered.
+        A point that MLflow rejects, or fails at while it takes others, is left out with a warning; the others of its
+        batch are delivered.
         """
-        self._log_or_split([_metric(point) for point in points], first=True)
+        self._batches.log([_metric(point) for point in points])
 
     def show(self, page: Page) -> None:
         """Set tags, replace our section of the description and, on the final page, upload files. Raises as `send`.
 
         A tag of an earlier verdict that the page lacks is taken away.
         """
-        run = self._living_run()
+        run = living_run(self._store, self.run_id)
         files = {name: path for name, path in page.files.items() if path.is_file()} if page.final else {}
         if files and self._only_through_server(run):
             files = {}
@@ -205,7 +205,7 @@ class MlflowTracker:
                 self._withdraw(tag)
         if not there:
             self._upload_files(run, page, files)
-            run = self._living_run()
+            run = living_run(self._store, self.run_id)
             self._write_note(run, linked(run, page.note, files))
 
     def close(self) -> None:
@@ -232,41 +232,6 @@ class MlflowTracker:
         )
         return True
 
-    def _living_run(self) -> Run:
-        run = self._store.run(self.run_id)
-        if run.deleted:
-            raise TrackerError(f"the run {self.run_id} has been deleted; restore it to have the rest delivered")
-        return run
-
-    def _log_or_split(self, metrics: Sequence[Metric], *, first: bool = False) -> None:
-        try:
-            self._store.log(self.run_id, metrics, {})
-        except CollisionError:
-            if len(metrics) <= SAFE_REPLAY:
-                raise
-            for start in range(0, len(metrics), SAFE_REPLAY):
-                self._log_or_split(metrics[start : start + SAFE_REPLAY], first=first)
-        except RefusedError as exc:
-            if exc.code != "INVALID_PARAMETER_VALUE":
-                raise
-            if first:
-                self._living_run()  # a deleted run rejects with the same code, and no point is to blame for that
-            self._split(metrics, exc)
-
-    def _split(self, metrics: Sequence[Metric], refusal: RefusedError) -> None:
-        if len(metrics) == 1:
-            self._leave_out(metrics[0], refusal)
-            return
-        middle = len(metrics) // 2
-        self._log_or_split(metrics[:middle])
-        self._log_or_split(metrics[middle:])
-
-    def _leave_out(self, metric: Metric, refusal: RefusedError) -> None:
-        key = metric["key"]
-        if key not in self._refused:
-            self._refused.add(key)
-            _log.warning("MLflow rejected a point of %r, which is left out there: %s", key, refusal)
-
     def _write_note(self, run: Run, section: str) -> None:
         old = run.tags.get(NOTE_TAG, "")
         for limit in NOTE_CHARACTERS:
@@ -276,7 +241,7 @@ class MlflowTracker:
             try:
                 self._store.log(self.run_id, [], {NOTE_TAG: new})
             except RefusedError as exc:
-                if exc.code != "INVALID_PARAMETER_VALUE":
+                if exc.code != BAD_VALUE:
                     raise
             else:
                 return
@@ -318,7 +283,7 @@ def read_document(tracking_uri: str, run_id: str, artifact: str) -> Any:
         TrackerError: There is no such run, it has no such file, or the file is no JSON.
     """
     tracker = MlflowTracker(tracking_uri, run_id)
-    run = tracker._living_run()
+    run = living_run(tracker._store, run_id)
     try:
         return tracker._store.document(run, PurePosixPath(artifact))
     except (TrackerError, ValueError) as exc:
