@@ -23,7 +23,7 @@ from stallmeter.workers import (
     worker_cap,
 )
 from stallmeter.workers.costs import FORK_S, NUMBER_BYTES
-from stallmeter.workers.model import best_workers
+from stallmeter.workers.model import best_workers, predict_step_time_s
 
 from .loaders import MEBI
 
@@ -218,6 +218,26 @@ def test_first_batches_of_workers_that_start_again_are_part_of_their_start():
     untold = costs_from([replace(batch, idle_s=None) for batch in made], steps(50), current=2, epoch=epoch)
     assert untold is not None
     assert untold.service_s > 0.2
+
+
+SPLITS = LoaderInfo(time_s=0.0, kind="DataLoader", num_workers=2, shards_itself=True, in_order=True)
+
+
+def test_an_iterable_dataset_begins_anew_in_each_epoch_without_workers_too():
+    """A shuffle buffer: both workers together decode for 1.92 s before their first batches, computing for all of it."""
+    first, later = batches(2, wall_s=1.0, cpu_s=1.0), batches(6, wall_s=0.04, cpu_s=0.04, idle_s=0.0)
+    made = [
+        replace(batch, time_s=100.0 * epoch + batch.time_s)
+        for epoch in range(6)
+        for batch in (*first, *(replace(batch, time_s=batch.time_s + 2) for batch in later))
+    ]
+    epoch = EpochStart(steps=8.0, start_s=1.0)
+    for iterable, none_s in ((True, 2 * 0.96 / 8), (False, 0.0)):
+        costs = costs_from(made, steps(50), current=2, epoch=epoch, loader=replace(SPLITS, iterable=iterable))
+        assert costs is not None
+        assert costs.start_none_s == pytest.approx(none_s)
+        without = predict_step_time_s(costs, Limits(available_cpus=2.0), 0)
+        assert without == pytest.approx(costs.work_s + 0.04 + none_s)
 
 
 def test_defaults_follow_the_shape_of_a_batch():

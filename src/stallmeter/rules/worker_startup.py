@@ -20,8 +20,10 @@ on.
 dataset's state has to be read anew each epoch. Then fork instead of spawn, where no thread or CUDA context forbids it;
 then lighten what a worker imports and what `worker_init_fn` does. More workers make it worse.
 
-**When it is wrong.** A single epoch starts its workers once: that is a start-up cost and is not reported. A first
-batch that is slow for a reason of its own (a cold cache) looks the same in the first epoch, not in later ones.
+**When it is wrong.** What an iterable dataset does before its first item it does in each epoch, whether its workers
+live on or not, if it fills a shuffle buffer; once, if it reads a table. That cannot be told apart: the gain lies in
+between. A single epoch starts its workers once: that is a start-up cost and is not reported. A first batch that is slow
+for a reason of its own (a cold cache) looks the same in the first epoch, not in later ones.
 
 **References.** PyTorch `DataLoader(persistent_workers=...)`; Lightning issue 10389.
 """
@@ -243,7 +245,15 @@ class WorkerStartup:
             saved = lost * (epochs - 1) / epochs + within
             # Of a run that goes on longer, or that is timed from later on, its part is less, and all of them are saved.
             most = 1.05 * (lost + within) / saved if saved else 1.0
-            gain = gain_without(window, saved, least=0.85, most=most, in_steps=False, starts_workers=True)
+            kept = min(1.0, self._refill_s(window, epochs) / saved) if saved else 0.0
+            gain = gain_without(
+                window,
+                (1.0 - kept / 2.0) * saved,
+                least=0.85 * (1.0 - kept) / (1.0 - kept / 2.0),
+                most=most / (1.0 - kept / 2.0),
+                in_steps=False,
+                starts_workers=True,
+            )
             remade = loader is not None and loader.remade
             advice.append(
                 Advice.of(
@@ -262,6 +272,18 @@ class WorkerStartup:
             advice.append(
                 Advice.of(f"Make {place.function} cheaper ({place.file}:{place.line}): each worker calls it.")
             )
+        elif self._refill_s(window, epochs) > self.most * lost:
+            advice.append(Advice.of("Make the shuffle buffer smaller, where one is filled anew each epoch."))
         else:
             advice.append(Advice.of("Slim down imports and worker_init_fn in the workers, or use longer epochs."))
         return tuple(advice)
+
+    def _refill_s(self, window: Window, epochs: int) -> float:
+        """Seconds that workers may need for their first batch of an epoch even if they live on.
+
+        An iterable dataset is iterated anew, and fills its shuffle buffer again; a table it reads once.
+        """
+        loader, starts = window.loader.info, window.workers.starts
+        if loader is None or not loader.iterable or starts is None:
+            return 0.0
+        return max(0, epochs - 1) * starts.excess_s

@@ -84,6 +84,10 @@ class BatchShape:
         return BatchShape(1, self.bytes + self.pickled_bytes)
 
 
+MOST_OF_START = 0.5
+"""Part of a start from which on it is what an iterable dataset does before its first item; our choice."""
+
+
 @dataclass(frozen=True, slots=True)
 class EpochStart:
     """What the start of workers costs in a run of several epochs, whose workers do not live on."""
@@ -200,9 +204,8 @@ def costs_from(
     sending_s = batch.sending_s if batch else 0.0
     if current and main_cpus is not None:
         beside_s = max(0.0, ((_average(s.job_cpus for s in during) or 0.0) - main_cpus) * step_time_s - cpu_s)
-        # Between two fetches a worker sends; other children of the process may compute, too.
-        cpu_s += min(beside_s, 2 * sending_s)
-    once_s, each_s = _start(epoch, current, service_s)
+        cpu_s += min(beside_s, 2 * sending_s)  # between two fetches a worker sends; other children may compute, too
+    once_s, each_s, none_s = _start(epoch, current, service_s, _refill_s(batches, made, current, loader))
     return LoaderCosts(
         current=current,
         work_s=max(device_s or 0.0, work_s + per_step * indices_s),
@@ -217,6 +220,7 @@ def costs_from(
         neighbour_wait_s=_neighbour_wait_s(made, cpu_s, during, current, budget),
         start_once_s=once_s,
         start_each_s=each_s,
+        start_none_s=none_s,
         step_time_s=step_time_s + (once_s + current * each_s if current else 0.0),
         profile=() if loader and loader.in_order is False else _profile(times_s),
         longest_s=tuple(sorted(times_s, reverse=True)[:LONGEST]),
@@ -342,17 +346,33 @@ def _settled(batches: Sequence[WorkerBatch], current: int) -> list[WorkerBatch]:
     return settled
 
 
-def _start(epoch: EpochStart | None, current: int, service_s: float) -> tuple[float, float]:
-    """Return what the start of workers adds to a step: with any number of them, and for each of them.
+def _start(epoch: EpochStart | None, current: int, service_s: float, refill_s: float) -> tuple[float, float, float]:
+    """Return what the start of an epoch adds to a step: with any number of workers, for each of them, and without any.
 
     The first batch of an epoch is waited for with any number.
     """
     if epoch is None or epoch.steps < 1:
-        return 0.0, 0.0
+        return 0.0, 0.0, 0.0
     if current == 0:
-        return service_s / epoch.steps, FORK_S / epoch.steps
-    once_s = min(service_s, epoch.start_s) if epoch.in_turn else epoch.start_s
-    return once_s / epoch.steps, (epoch.start_s - once_s) / current / epoch.steps
+        return service_s / epoch.steps, FORK_S / epoch.steps, 0.0
+    # One after the other they start, side by side they fill their buffers.
+    in_turn = epoch.in_turn and refill_s / current < MOST_OF_START * epoch.start_s
+    once_s = min(service_s, epoch.start_s) if in_turn else epoch.start_s
+    return once_s / epoch.steps, (epoch.start_s - once_s) / current / epoch.steps, refill_s / epoch.steps
+
+
+def _refill_s(
+    batches: Sequence[WorkerBatch], made: Sequence[WorkerBatch], current: int, loader: LoaderInfo | None
+) -> float:
+    """Return the work that all workers have with the first batch of an epoch beyond others, CPU time, seconds.
+
+    What a map-style dataset does then, such as reading a table, it does once where the loop makes the batches itself.
+    An iterable one is iterated anew, and fills its shuffle buffer again.
+    """
+    firsts = [b.computed_s for b in batches if b.worker >= 0 and b.idle_s is None]
+    if not current or not firsts or loader is None or not loader.iterable:
+        return 0.0
+    return current * max(0.0, statistics.median(firsts) - _mean([b.computed_s for b in made]))
 
 
 def _of_steps(times_s: Sequence[float], per_step: float) -> list[float]:

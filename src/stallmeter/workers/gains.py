@@ -197,7 +197,7 @@ class _Loader:
         # How workers start is no part of a step here: what that takes is counted apart.
         starts_s = self.costs.start_once_s + self.costs.current * self.costs.start_each_s
         observed_s = max(0.0, (self.costs.step_time_s or 0.0) - starts_s)
-        costs = replace(self.costs, start_once_s=0.0, start_each_s=0.0)
+        costs = replace(self.costs, start_once_s=0.0, start_each_s=0.0, start_none_s=0.0)
         saved_s = min(saved_s, costs.work_s)
         saved_share = saved_s / costs.work_s if costs.work_s else 0.0
         cpu_s = costs.loop_cpu_s * min(1.0, cpu_saved * saved_share)

@@ -98,6 +98,8 @@ class LoaderCosts:
     """Start of an epoch with any number of workers, spread over its steps; 0 where workers live on between epochs."""
     start_each_s: float = 0.0
     """What each worker adds to that."""
+    start_none_s: float = 0.0
+    """The same without workers: what an iterable dataset does before its first item, as it fills a buffer."""
     step_time_s: float | None = None
     """The step as it is now, the start of workers in it, validation and checkpoint left out. Mean."""
     profile: tuple[float, ...] = ()
@@ -294,7 +296,7 @@ def advise_prefetch(costs: LoaderCosts, limits: Limits, workers: int) -> Prefetc
 
 def start_s(costs: LoaderCosts, workers: int) -> float:
     """Return the part of a step that goes into starting so many workers in each epoch."""
-    return costs.start_once_s + workers * costs.start_each_s if workers else 0.0
+    return costs.start_once_s + workers * costs.start_each_s if workers else costs.start_none_s
 
 
 def worker_cap(costs: LoaderCosts, limits: Limits) -> tuple[int, str]:
@@ -360,7 +362,7 @@ def _step_times_s(costs: LoaderCosts, limits: Limits, slower: float = 1.0) -> It
         slower: Multiplies the time that a worker takes.
     """
     alone_s = costs.work_s if costs.quiet_work_s is None else min(costs.work_s, costs.quiet_work_s)
-    yield max(alone_s + costs.service_s + costs.neighbour_wait_s, _floor_s(costs, limits, 0))
+    yield max(alone_s + costs.service_s + costs.neighbour_wait_s, _floor_s(costs, limits, 0)) + start_s(costs, 0)
     best = math.inf
     for number in count(1):
         workers = max(1, min(number, limits.shards or number))
