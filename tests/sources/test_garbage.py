@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import gc
+import itertools
 import os
+import signal
 import sys
 import threading
+import weakref
 from contextlib import suppress
 
 import pytest
@@ -170,7 +175,8 @@ def test_a_callback_that_comes_inside_a_pass(made):
     ledger.base(COMPUTE)
     source.sample(0.0)
     clock.ns += 10**12
-    callbacks[0]("stop", {"generation": 2, "collected": 0, "uncollectable": 0})
+    for callback in callbacks:
+        callback("stop", {"generation": 2, "collected": 0, "uncollectable": 0})
     assert source.sample(1.0) == ()
 
 
@@ -195,6 +201,88 @@ def test_for_real():
     finally:
         source.close()
     assert gc.callbacks == before
+
+
+class Late(Exception):
+    """What a program's handler of a signal raises."""
+
+
+class Node:
+    """Refers to itself, so that only the collector finds it."""
+
+    def __init__(self):
+        self.me = self
+
+
+@pytest.fixture
+def late():
+    """The number of a signal whose handler raises."""
+
+    def handler(number, frame):
+        raise Late
+
+    number = signal.SIGUSR1
+    before = signal.signal(number, handler)
+    yield number
+    signal.signal(number, before)
+
+
+def send_in_a_pass(number):
+    """Have the next pass of the collector send a signal to this process, without an instruction of Python."""
+    node = Node()
+    send = map(ctypes.CDLL(None)["raise"], itertools.repeat(number))
+    return weakref.ref(node, functools.partial(next, send))
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="this system has no such signals")
+@pytest.mark.parametrize("called", [True, False])
+def test_what_a_handler_raises_is_not_lost_when_its_signal_comes_in_a_pass(late, called):
+    """The handler is run with the next instruction of Python: that must be the program's, in no callback of ours."""
+    thresholds = gc.get_threshold()
+    source = GarbageSource(Ledger(COMPUTE))
+    source.sample(0.0)
+    try:
+        sent = send_in_a_pass(late)
+        with pytest.raises(Late):
+            if called:
+                gc.collect()
+            else:
+                gc.set_threshold(100, 1, 1)
+                kept = [[i] for i in range(20_000)]
+                pytest.fail(f"lost among {len(kept)}")
+        gc.set_threshold(*thresholds)
+        assert sent() is None
+        (found,) = source.sample(100.0)
+        assert found.training_s > 0
+        assert (found.called_s > 0) is called
+    finally:
+        gc.set_threshold(*thresholds)
+        source.close()
+
+
+def test_no_instruction_of_python_is_run_in_a_pass():
+    """Nor is anything kept of the program's: its objects die when it lets go of them."""
+    source, events = GarbageSource(Ledger(COMPUTE)), []
+
+    def asks():
+        node = Node()
+        gc.collect()
+        node.me = None
+        return weakref.ref(node)
+
+    try:
+        sys.setprofile(lambda frame, event, arg: events.append((event, frame.f_code.co_name)))
+        try:
+            died = asks()
+        finally:
+            sys.setprofile(None)
+        assert died() is None
+        called = [name for event, name in events if event == "call"]
+        assert called == ["asks", "__init__"]
+        (found,) = source.sample(100.0)
+        assert found.called_function == "test_no_instruction_of_python_is_run_in_a_pass.<locals>.asks"
+    finally:
+        source.close()
 
 
 @pytest.mark.parametrize("raises", [False, True])

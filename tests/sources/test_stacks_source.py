@@ -13,7 +13,6 @@ import pytest
 from stallmeter.records import BUCKETS, NO_LOADER, LedgerRecord, LoaderInfo, StepRecord
 from stallmeter.records.code import BEFORE_MODEL, BETWEEN_EPOCHS, EPOCH_STARTS, LONG_STEPS
 from stallmeter.sources.code.whose import Whose
-from stallmeter.sources.garbage import GarbageSource
 from stallmeter.sources.stacks.sampler import LONG_STEP, STEADY, Look, StackSampler
 from stallmeter.sources.stacks.source import ENOUGH, LoopLooks
 from stallmeter.sources.stacks.tally import Reading, Tally
@@ -263,16 +262,6 @@ def test_a_look_between_two_instructions_is_known_by_the_instruction():
     assert found["FOR_ITER"] == {False}
     assert {name for name, known in found.items() if True in known} <= {"RESUME", "JUMP_BACKWARD", "JUMP_ABSOLUTE"}
     assert any(True in known for known in found.values())
-
-
-def test_a_pass_of_the_garbage_collector_belongs_to_the_function_that_it_began_in():
-    """The interpreter's lock changes hands in what is called after a pass: looks at the pass find that."""
-    tally = Tally()
-    own = dict(GarbageSource.__dict__)["_on_pass"].__code__
-    tally.add(Look(COMPUTE, STEADY, 10, ((slow.__code__, 0), _of_line(dozes, 1), (own, 0))))
-    [seen] = Reading(Whose()).seen([tally])
-    assert [frame.function.name for frame in seen.stack] == ["slow", "dozes"]
-    assert seen.stack[-1].sleeps
 
 
 def _of_a_library() -> CodeType:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from dis import opmap
-from itertools import takewhile
 from types import CodeType
 
 from ..code.fold import Frame, Seen
@@ -25,10 +24,6 @@ DRIVERS = (
     "ultralytics/engine/",
 )
 """Files, or folders, of what drives a loop for its user, whose call of it owns nothing of what it calls in turn."""
-
-
-COLLECTS = "stallmeter/sources/garbage.py"
-"""Is called when garbage was collected, where the interpreter's lock changes hands: looks at such a pass find it."""
 
 ASKED = frozenset(opmap[name] for name in ("RESUME", "JUMP_BACKWARD", "JUMP_ABSOLUTE") if name in opmap)
 """Instructions at which the interpreter looks whether another thread asks for its lock."""
@@ -87,8 +82,6 @@ class Reading:
             Frame(_imported(self._whose.code(code)), self._lines.line(code, at), at, path=code.co_filename)
             for code, at in stack
         ]
-        # A pass is part of whatever it began in.
-        frames = list(takewhile(lambda frame: frame.function.file != COLLECTS, frames))
         if frames and frames[-1].function.own:
             code, at = stack[len(frames) - 1]
             frames[-1] = replace(
