@@ -8,6 +8,7 @@ import gc
 import itertools
 import os
 import signal
+import subprocess
 import sys
 import threading
 import weakref
@@ -283,6 +284,16 @@ def test_no_instruction_of_python_is_run_in_a_pass():
         assert found.called_function == "test_no_instruction_of_python_is_run_in_a_pass.<locals>.asks"
     finally:
         source.close()
+
+
+def test_the_interpreter_ends_without_a_word():
+    """Its last pass begins in no frame of Python's; a source that was never closed is called there, too."""
+    program = (
+        "from stallmeter.sources.garbage import GarbageSource; from stallmeter.timing.ledger import Ledger; import sys;"
+        "sys.kept = GarbageSource(Ledger())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize("raises", [False, True])

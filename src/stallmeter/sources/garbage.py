@@ -101,6 +101,11 @@ def _each(call: Callable[[], Any]) -> Iterator[Any]:
     return iter(call, None)
 
 
+def _either(unless: Iterator[Any], when: Iterator[Any], is_so: Callable[[], bool]) -> Iterator[Any]:
+    """Return an iterator that moves on one of two others: the second one when something is so."""
+    return map(next, map((unless, when).__getitem__, _each(is_so)))
+
+
 def _noting(
     marks: deque[_Begun | _Ended],
     stack: list[int],
@@ -118,16 +123,15 @@ def _noting(
 
     Nothing may keep a frame after that, for it would keep the program's objects: `zip` would, which keeps its last.
     """
-    # There may be no frame at the end of the interpreter, where sys._getframe would raise.
-    frames = map(dict.get, _each(sys._current_frames), _each(threading.get_ident))
+    frames = _each(partial(sys._getframe, 0))
     outwards = map(accumulate, map(chain, map(repeat, frames, repeat(1)), repeat(repeat("f_back"))), repeat(getattr))
     nearest = map(islice, map(takewhile, repeat(truth), outwards), repeat(OUTERMOST))
     callers = map(tuple, map(map, repeat(attrgetter("f_code", "f_lineno")), nearest))
-    unless_called: list[Iterator[_Stack]] = [repeat(()), callers]
-    caller: Iterator[_Stack] = map(next, map(unless_called.__getitem__, _each(is_called)))
+    nobody: Iterator[_Stack] = repeat(())
+    asked = _either(nobody, _either(callers, nobody, sys.is_finalizing), is_called)  # at the end there is no frame
     generations = map(itemgetter("generation"), map(infos.__getitem__, repeat("start")))
     slots = map(itemgetter(-1), repeat(stack))
-    begun = zip(_each(now), caller, strict=True)
+    begun = zip(_each(now), asked, strict=True)
     ended = zip(_each(now), _each(threading.get_ident), slots, generations, strict=True)
     new = tuple.__new__
     return partial(
