@@ -77,15 +77,25 @@ def test_fires():
 
 
 def test_a_small_part_of_the_steps_and_few_looks_are_nothing():
-    assert silent(SlowFunction(), each(look(0.1)))
-    assert silent(SlowFunction(), each(look(0.1, seen=400), warmup=200.0))  # which was not looked at
+    assert silent(SlowFunction(), each(look(0.08, seen=400)))
+    assert silent(SlowFunction(), each(look(0.09, seen=400), warmup=200.0))  # which was not looked at
     assert silent(SlowFunction(), each(look(0.5, seen=30)))
     assert silent(SlowFunction(), each(look(0.0)))
 
 
+def test_a_tenth_of_what_is_surely_no_loss_informs():
+    """A picture is none. What comes behind the gradients may be an average of the weights, which is part of it."""
+    found = fires(SlowFunction(), each(look(0.12, seen=400)))
+    assert (found.severity, found.time_lost_s) == (Severity.INFO, pytest.approx(12.0))
+    verdict = evaluate(ALL_RULES, each(look(0.12, seen=400)))
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "slow-function"
+    assert silent(SlowFunction(), each(look(0.12, seen=400, call="torch.lerp", after=0.12)))
+
+
 def test_a_small_part_in_one_rank_of_several_is_told_for_its_place_alone():
     """What a rank alone may take matters where the others wait for it: its own verdict stays what it is."""
-    made = each(look(0.12, seen=400))
+    made = each(look(0.07, seen=400))
     assert silent(SlowFunction(), made)
     made.facts.update({"world_size": 2})
     found = fires(SlowFunction(), made)

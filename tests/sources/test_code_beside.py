@@ -21,6 +21,7 @@ from stallmeter.sources.code.beside import (
     in_collectives,
     model_and_gradients_s,
     told_with_helpers,
+    without_gradients,
 )
 from stallmeter.sources.code.fold import Frame, Seen, fold
 from stallmeter.sources.code.whose import Function
@@ -424,6 +425,30 @@ def test_a_call_that_takes_nothing_of_what_the_model_made_is_the_next_batch(tmp_
     assert between(seen) == [called] * (not is_early)
     gone = [Seen((replace(one.stack[0], path="gone.py"), *one.stack[1:]), 0.1) for one in seen]
     assert early(gone) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "decorated", "found"),
+    [
+        ("score(out.detach(), y)", False, True),
+        ("score(out, y)", False, False),
+        ("score(out, y)", True, True),
+    ],
+)
+def test_a_score_through_which_no_gradient_flows_is_no_loss(
+    tmp_path: Path, call: str, decorated: bool, found: bool
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(f"for x, y in loader:\n    out = model(x)\n    {call}\n    f(out, y).backward()\n")
+
+    def at(line: int, *functions: Function) -> Seen:
+        return Seen((Frame(MAIN, line, path=str(file)), *(Frame(function, 1) for function in functions)), 0.1)
+
+    switched = _torch("context_decorator.<locals>.decorate_context", "utils/_contextlib.py")
+    called = at(3, *([switched] if decorated else []), UPDATE, NORM)
+    seen = [at(2, CALL, NET), called, at(4, BACK, ENGINE)]
+    assert without_gradients(seen) == [called] * found
+    assert between(seen, optimizer=True) == [called] * (not found)
 
 
 def test_what_follows_the_gradients_is_no_early_batch(tmp_path: Path) -> None:

@@ -13,12 +13,15 @@ an earlier line than the model, and computes with a package that no gradient flo
 one that is called, whatever it computes, before a function that holds both the model and its gradients. One that is
 found between two instructions of Python's again and again computes with numbers of
 Python's, through which no gradient flows: code that computes with tensors is found in its operators and calls. Between
-the model and the gradients a function that computes with such a package is no loss either: a metric, or a match. One
-that takes nothing of what the model made, by the text of the line that calls it, is the next batch, made early.
+the model and the gradients a function that computes with such a package is no loss either: a metric, or a match. Nor is
+one that takes of what the model made only what no gradient flows through (`detach`, `item`, `argmax`), by the text of
+the line that calls it, or that is called without gradients (`no_grad`). One that takes nothing of what the model made,
+by the text of the line that calls it, is the next batch, made early.
 A loss that takes longer than the whole model is written in many small operations, most often in a loop: it is told with
 the part of the backward pass that falls to it. Looks into steps of usual length, and into what long steps take beyond
 three medians, are weighed by the time that the ledger and the steps hold of each. Rare long steps are step-outliers' to
-tell. Of one rank of several a smaller share is told as information: the others may have to wait for it.
+tell. Of one rank of several a smaller share is told as information: the others may have to wait for it. So is half the
+share of what is surely no loss: a package that trains nothing, or Python itself.
 `code.beside_epochs`: the same of what the thread does where an epoch begins, below the loader or the framework that
 asks for it, and between two epochs: a sampler that reads the whole dataset, a loader that is made anew, a table that is
 read again. What comes after the last epoch does not count. The larger one of the two kinds is told.
@@ -123,6 +126,9 @@ class SlowFunction:
     info_pct: float = threshold(
         5.0, "%", "our choice: in one rank of several, where the others may have to wait for it"
     )
+    sure_pct: float = threshold(
+        10.0, "%", "our choice: of what is surely no loss, as of what begins the epochs; told as information"
+    )
     warn_pct: float = threshold(20.0, "%", "our choice: a loss that is written by hand may cost as much")
     critical_pct: float = threshold(40.0, "%", "our choice: twice the share from which it is reported")
     epochs_pct: float = threshold(10.0, "%", "of what begins them: as of workers that start again; benchmarks/faults")
@@ -202,8 +208,10 @@ class SlowFunction:
         # Seconds of the garbage collector are gc-pauses' to tell, and what grows is step-time-drift's.
         lost_s = max(0.0, taken_s - (window.host.garbage.step_s or 0.0))
         share = window.ledger.training_share_pct(lost_s)
-        warns = share is not None and share >= self.warn_pct
-        least_pct = self.info_pct if window.facts.has_other_ranks else self.warn_pct
+        among_ranks = bool(window.facts.has_other_ranks)
+        counts = share is not None and (share >= self.warn_pct or not among_ranks)
+        usual_pct = self.sure_pct if self._is_no_training(found) else self.warn_pct
+        least_pct = self.info_pct if among_ranks else usual_pct
         if share is None or share < least_pct or lost_s < self.min_lost_s or found.samples < self.min_samples:
             return None
         if part_that_grew(window, lost_s) >= self.grown:
@@ -218,13 +226,13 @@ class SlowFunction:
             title=f"{spot.function} holds up the steps",
             summary=f"{_named(spot)} took about {lost_s:.1f} s, {share:.0f} % of the training time, "
             + ("and prepares the batch between the steps." if prepares else "and is no part of the model."),
-            time_lost_s=lost_s if warns else 0.0,
-            share_pct=(window.ledger.share_pct(lost_s) or 0.0) if warns else 0.0,
+            time_lost_s=lost_s if counts else 0.0,
+            share_pct=(window.ledger.share_pct(lost_s) or 0.0) if counts else 0.0,
             confidence=0.8,
             culprit=spot.function,
             location=Location.of(spot, found.share_of_steps_pct),
             evidence=(
-                Evidence("function beside the model, share of training time", share, "%", self.warn_pct, "our choice"),
+                Evidence("function beside the model, share of training time", share, "%", least_pct, "our choice"),
                 Evidence("samples of the training thread's stack in it", float(found.samples), "samples"),
             ),
             advice=_earlier(spot, gain) if prepares else _rarer(spot, gain),
@@ -269,15 +277,22 @@ class SlowFunction:
         """Whether it stands between the model and its gradients, as a loss does, and takes longer than the model."""
         return one.between_s >= self.most * one.seconds and 0.0 < one.model_s <= one.seconds
 
-    def _trains_nothing(self, one: BesideModel) -> bool:
-        """Whether it spends its time in a package that trains nothing, or comes when the gradients are there."""
+    def _is_no_training(self, one: BesideModel) -> bool:
+        """Whether it spends its time in a package that trains nothing, or in Python itself."""
         call = one.spot.calls[0] if one.spot.calls else ""
         package = call.partition(".")[0]
         if package in TRAINS_NOTHING or call.endswith(SENDS_OBJECTS) or (package in FRAMEWORKS and call.endswith(LOGS)):
             return True
+        return self._is_python(one)
+
+    def _trains_nothing(self, one: BesideModel) -> bool:
+        """Whether it trains nothing for what it computes with, or for where it stands: behind the gradients, say."""
+        if self._is_no_training(one):
+            return True
+        package = one.spot.calls[0].partition(".")[0] if one.spot.calls else ""
         if package in PREPARE and one.between_s >= self.most * one.seconds:
             return True
-        return one.after_s >= self.most * one.seconds or self._is_python(one)
+        return one.after_s >= self.most * one.seconds
 
     def _is_python(self, one: BesideModel) -> bool:
         """Whether it computes in Python itself: nothing is trained through numbers of Python's."""

@@ -19,7 +19,7 @@ from operator import not_
 from ...records import SENDS_OBJECTS, CodeSpot
 from .fold import Frame, Seen, owner
 from .hooks import in_hooks_of_gradients
-from .taken import makes_next_batch
+from .taken import makes_next_batch, takes_no_gradient
 from .whose import Function
 
 MODULE, CALL = "torch/nn/modules/module.py", "call_impl"
@@ -194,9 +194,30 @@ def between(seen: Sequence[Seen], *, optimizer: bool = False) -> list[Seen]:
     """
     if not optimizer and not any(_is_of_an_optimizer(one.stack) for one in seen):
         return []
-    called, later = _calls_of_model(seen), set(map(id, after_gradients(seen, optimizer=optimizer)))
+    later = set(map(id, (*after_gradients(seen, optimizer=optimizer), *without_gradients(seen))))
+    called = _calls_of_model(seen)
     found = [one for one in beside(seen) if id(one) not in later and not one.stack[-1].sleeps]
     return [one for one in found if _is_from(one.stack, called) and not _is_early(one.stack, called)]
+
+
+def without_gradients(seen: Sequence[Seen]) -> list[Seen]:
+    """Return which stacks behind the call of the model are of a call through which no gradient flows: a score, say.
+
+    Args:
+        seen: Of the steps.
+    """
+    called = _calls_of_model(seen)
+    found = [one for one in beside(seen) if not one.stack[-1].sleeps and _is_from(one.stack, called)]
+    return [one for one in found if _takes_no_gradient(one.stack, called)]
+
+
+def _takes_no_gradient(stack: Sequence[Frame], called: Mapping[Function, Where]) -> bool:
+    around = _innermost(stack, called)
+    if around is None or around + 1 == len(stack):
+        return False
+    if any(frame.function.file.startswith(SWITCHES) for frame in stack[around:]):
+        return True
+    return takes_no_gradient(stack[around].path, called[stack[around].function][0], stack[around].line)
 
 
 def early(seen: Sequence[Seen]) -> list[Seen]:

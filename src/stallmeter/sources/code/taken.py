@@ -1,8 +1,9 @@
-"""Whether a call makes the next batch, by the text of the lines: what it takes, and who takes what it gives.
+"""What a call beside the model is for, by the text of the lines: what it takes, and who takes what it gives.
 
 Two calls of ``x, y = next_batch()`` and ``loss = criterion(out, y)`` may stand at the same place, between the model and
 its gradients: the second takes what the model made, the first is the next batch, which has come early. A third one,
-``draw(words)``, gives nothing that the model is called with: it is neither.
+``draw(words)``, gives nothing that the model is called with: it is neither. Nor is ``score(out.detach(), y)``, through
+which no gradient flows.
 """
 
 from __future__ import annotations
@@ -49,6 +50,87 @@ def makes_next_batch(path: str, since: int, line: int) -> bool:
     taken, gives = _names(asked[given[-1] + 1 :]), _names(asked[: given[-1]])
     is_used = any(re.search(rf"(?<![\w.]){name}\b", called_with) for name in gives)
     return is_used and bool(taken) and not taken & _names(before)
+
+
+UNTRAINED = frozenset(
+    ("argmax", "argsort", "bool", "data", "detach", "int", "item", "long", "numpy", "shape", "size", "tolist")
+)
+"""What is had of a tensor through these no gradient flows through."""
+
+UNDER = re.compile(r"with\b.*\b(?:no_grad|inference_mode)\b")
+"""Begin of a block in which none are recorded."""
+
+
+@lru_cache(maxsize=256)
+def takes_no_gradient(path: str, since: int, line: int) -> bool:
+    """Whether no gradient flows through what a line calls, behind the one that calls the model.
+
+    It stands in a block without gradients, or has all that was given a name since that call by `UNTRAINED` alone.
+
+    Args:
+        path: Of the file.
+        since: Where the model is called; counted from 1.
+        line: Of a statement that begins and ends there; of others nothing is known.
+
+    Returns:
+        False where the text is not at hand, or does not tell.
+    """
+    lines = linecache.getlines(path)
+    if not 0 < since < line <= len(lines):
+        return False
+    if _is_under(lines[since:line]):
+        return True
+    asked, before = _tokens(lines[line - 1 : line]), _tokens(lines[since - 1 : line - 1])
+    if asked is None or before is None:
+        return False
+    made = _given(before)
+    taken = [i for i, (text, _) in enumerate(asked) if text in made and (not i or asked[i - 1][0] != ".")]
+    called = next((i for i, (text, _) in enumerate(asked) if text == "("), len(asked))
+    taken = [i for i in taken if i > called]
+    return bool(taken) and all(UNTRAINED & set(_attributes(asked, i)) for i in taken)
+
+
+def _is_under(lines: Sequence[str]) -> bool:
+    """Whether the last line stands in a block without gradients that begins among these lines."""
+    deepest = len(lines[-1]) - len(lines[-1].lstrip())
+    for text in reversed(lines[:-1]):
+        indent = len(text) - len(text.lstrip())
+        if text.strip() and indent < deepest:
+            deepest = indent
+            if UNDER.match(text.lstrip()):
+                return True
+    return False
+
+
+def _given(tokens: Sequence[tuple[str, int]]) -> set[str]:
+    """Return the names that are given to something: those before each ``=`` outside all brackets, back to a line's end.
+
+    Lines are not told apart here: a name before another one is an end, ``loss = f(x)`` and then ``y = 2``.
+    """
+    found: set[str] = set()
+    for at, (text, depth) in enumerate(tokens):
+        if text != "=" or depth:
+            continue
+        for before in range(at - 1, -1, -1):
+            name = tokens[before][0]
+            if tokens[before][1] or not (name.isidentifier() or name in (",", ".", "=")):
+                break
+            if name.isidentifier():
+                found.add(name)
+                if before and tokens[before - 1][0] not in (",", ".", "="):
+                    break
+    return found - NAMES_OF_PYTHON
+
+
+def _attributes(tokens: Sequence[tuple[str, int]], at: int) -> list[str]:
+    """Return the attributes that are asked of a name, one after the other: ``out.logits[0].detach()`` has two."""
+    depth, found = tokens[at][1], []
+    for before, (text, level) in zip(tokens[at:], tokens[at + 1 :], strict=False):
+        if level < depth or (level == depth and text not in (".", "(", ")", "[", "]") and before[0] != "."):
+            break
+        if level == depth and before[0] == ".":
+            found.append(text)
+    return found
 
 
 def _names(tokens: Sequence[tuple[str, int]]) -> set[str]:

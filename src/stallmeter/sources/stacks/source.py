@@ -52,6 +52,7 @@ from ..code.beside import (
     in_collectives,
     model_and_gradients_s,
     told_with_helpers,
+    without_gradients,
 )
 from ..code.fold import Seen, fold
 from ..code.hooks import in_hooks_of_gradients
@@ -403,7 +404,8 @@ class LoopLooks:
         own_work = [below_judges(below_training_step(one)) for one in in_steps]
         hooks = [one for one in beside(copied, modules=True) if not one.stack[-1].sleeps] if own_work else []
         updates = self._ledger.acc[OPTIMIZER] > 0
-        after = [*after_gradients(own_work, optimizer=updates), *in_hooks_of_gradients(own_work)]
+        later = _joined(after_gradients(own_work, optimizer=updates), without_gradients(own_work))
+        after = [*later, *in_hooks_of_gradients(own_work)]
         model_s, gradients_s = model_and_gradients_s(own_work)
         beside_model, after_model = told_with_helpers(own_work, fold(beside(own_work)).spots, fold(after).spots)
         return CodeLook(
