@@ -22,6 +22,7 @@ from stallmeter.delivery.forwarder import Forwarder
 from stallmeter.delivery.points import points_of
 from stallmeter.errors import RecordingError, TrackerError, TrackerUnavailableError
 from stallmeter.recording import Header, Reader, Recorder
+from stallmeter.recording.cursor import cursor_path, read_cursor
 from stallmeter.records import Event, HostSample, StepRecord, UserMetrics, WindowRecord
 from stallmeter.records.interfaces import Page, Point, Tracker
 
@@ -270,6 +271,28 @@ def test_a_record_with_more_points_than_a_batch_is_sent_in_parts(tmp_path: Path,
     forwarder(tmp_path, tracker).turn()
     assert tracker.calls == ["send 10", "send 10", "send 5"]
     assert len(tracker.points) == 25
+
+
+def test_a_part_that_was_taken_is_not_sent_again_with_the_rest_of_its_record(
+    tmp_path: Path, recorder: Recorder
+) -> None:
+    """Not every tracker keeps one copy of a point: neptune-scale would get it under a step of its own."""
+    recorder.write(window(1))
+    recorder.write(window(2))
+    recorder.flush()
+    tracker = ReplicaTracker(batch_size=2)
+    down = TrackerUnavailableError("down")
+    tracker.failures = iter([None, down, down, None, None, down])
+    clock = Clock()
+    shipper = forwarder(tmp_path, tracker, monotonic=clock)
+    for _ in range(6):
+        shipper.turn()
+        clock.now += MAX_DELAY_S
+    assert tracker.calls == ["send 2", "send 1", "send 1", "send 1", "send 2", "send 1", "send 1"]
+    assert len(tracker.points) == 6
+    known = read_cursor(cursor_path(tmp_path, tracker.name, 0))
+    assert known is not None
+    assert known.points == 6
 
 
 def test_what_is_written_later_is_sent_later(tmp_path: Path, recorder: Recorder) -> None:

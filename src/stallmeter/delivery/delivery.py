@@ -41,6 +41,8 @@ class Delivery:
         same = known is not None and (known.destination, known.rank) == (tracker.destination, rank)
         cursor = known if known is not None and same else Cursor(tracker.destination, rank)
         self._position, self._taken, self._complete = cursor.position, cursor.points, cursor.complete
+        self._sent = 0
+        """Points behind the position that were sent: the first batches of a record with more points than a batch."""
         self._delivered = (self._taken, self._position)
         """Points that were handed over, and where the next ones begin."""
         # Touched by one thread at a time: the tracker's own; once that has ended or was given up, the one that closes.
@@ -59,9 +61,10 @@ class Delivery:
         """
         points, position = self._next_batch()
         size = max(1, self.tracker.batch_size)
-        for start in range(0, len(points), size):
+        for start in range(self._sent, len(points), size):
             self.tracker.send(points[start : start + size])
-        self._position = position
+            self._sent = start + size
+        self._position, self._sent = position, 0
         self._taken += len(points)
         self._complete = self._complete and not points
         if self._settle():

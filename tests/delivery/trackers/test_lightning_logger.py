@@ -233,6 +233,35 @@ def test_the_cursor_moves_when_points_were_handed_over(tmp_path: Path) -> None:
     assert len(logger.calls) == 5
 
 
+def test_a_record_that_does_not_fit_into_the_mailbox_is_logged_once(tmp_path: Path) -> None:
+    """Its first points went in; the others follow when there is room, and no larger mailbox is needed for a record."""
+    recorder = Recorder(tmp_path, Header(run_id="test", started_s=NOW))
+    metrics = {f"m{i}": float(i) for i in range(10)}
+    recorder.write(WindowRecord(time_s=NOW, tracker_step=1, duration_s=1.0, metrics=metrics))
+    recorder.close()
+    logger = ListLogger()
+    tracker = LightningLoggerTracker(logger, mailbox_points=5)
+    tracker.batch_size = 4
+    now = [0.0]
+    forwarder = Forwarder(
+        tmp_path,
+        0,
+        [tracker],
+        guard=lambda name, fn: fn(),
+        on_problem=lambda name, message: None,
+        monotonic=lambda: now[0],
+        sleep=lambda seconds: now.__setitem__(0, now[0] + seconds),
+        start=False,
+    )
+    for _ in range(4):
+        forwarder.turn()
+        tracker.deliver()
+        now[0] += 60
+    assert forwarder.close() == ()
+    logged = [key for _, row in logger.calls for key in row]
+    assert sorted(logged) == sorted(f"stallmeter/{key}" for key in metrics)
+
+
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
