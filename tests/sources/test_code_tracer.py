@@ -20,6 +20,7 @@ ROOM = 1_000_000
 
 def _traced(call: Any, events: int = ROOM) -> CallTracer:
     tracer = CallTracer(Whose.of_program())
+    tracer.weigh()
     tracer.begin(events)
     call()
     assert tracer.end()
@@ -133,13 +134,51 @@ def test_whoever_else_looks_is_named():
         sys.setprofile(before)
 
 
+def other(*_: Any) -> None:
+    """Somebody else's profile function, or trace function."""
+
+
+def test_a_profiler_that_is_active_is_left_alone():
+    """To make a tracer, to weigh what it costs and to go on with a batch touches nobody's profiler."""
+    tracer = CallTracer(Whose.of_program())
+    tracer.begin(10)
+    pairs(7)
+    assert tracer.is_cut
+    sys.setprofile(other)
+    try:
+        CallTracer(Whose.of_program())
+        tracer.weigh()
+        tracer.resume(ROOM)
+        assert sys.getprofile() is other
+        assert tracer.end()
+        assert sys.getprofile() is other
+        assert fold(tracer.seen()).wall_s > 0
+    finally:
+        sys.setprofile(None)
+
+
+def test_another_trace_function_is_left_alone_where_there_are_too_many_lines():
+    timer = LineTimer([replaces.__code__], 10)
+    before = sys.gettrace()
+    try:
+        timer.begin()
+        replaces()
+        assert sys.gettrace() is other
+        timer.end()
+        assert sys.gettrace() is other
+    finally:
+        sys.settrace(before)
+
+
+def replaces() -> None:
+    sys.settrace(other)
+    for _ in range(20):
+        time.sleep(0)
+
+
 def test_a_profiler_that_came_meanwhile_is_left_alone():
     tracer = CallTracer(Whose.of_program())
     tracer.begin(ROOM)
-
-    def other(*_: Any) -> None:
-        return None
-
     sys.setprofile(other)
     try:
         assert not tracer.end()
@@ -171,6 +210,7 @@ def test_what_is_known_apart_is_put_right_apart():
         return sum(i * i for i in range(20_000))
 
     tracer = CallTracer(Whose.of_program(), collate.__code__)
+    tracer.weigh()
     tracer.begin(ROOM)
     (lambda: (items(), collate()))()
     assert tracer.end()

@@ -150,20 +150,42 @@ def test_the_line_of_a_function_that_computes_itself_is_found():
 @pytest.mark.parametrize("setter", [sys.setprofile, sys.settrace])
 def test_another_profiler_or_a_debugger_is_left_alone(setter):
     found: list[dict[str, Any]] = []
-    look = BatchLook(Order(1, 2, False), [], found.append)
-
-    def other(*_: Any) -> None:
-        return None
-
     before = sys.getprofile(), sys.gettrace()
-    setter(other)
+    setter(_other)
     try:
+        look = BatchLook(Order(1, 2, False), [], found.append)
         assert look.fetch(_Fetcher.fetch, _Fetcher(), [1, 2]) == 3
-        assert other in (sys.getprofile(), sys.gettrace())
+        assert _other in (sys.getprofile(), sys.gettrace())
     finally:
         setter(before[0] if setter is sys.setprofile else before[1])
     assert look.done
     assert "active" in found[0]["why_not"]
+
+
+def _other(*_: Any) -> None:
+    """Somebody else's profile function, or trace function."""
+
+
+@pytest.mark.parametrize("events", [0, EVENTS])
+def test_a_profiler_that_begins_within_a_batch_goes_on(events):
+    """Also where there were too many calls before it, and what puts the items together would be looked into."""
+
+    def begins(index: int) -> int:
+        found = sum(map(functools.partial(_plus, index), range(events)))
+        sys.setprofile(_other)
+        return found
+
+    found: list[dict[str, Any]] = []
+    look = BatchLook(Order(1, 2, False), [], found.append)
+    try:
+        look.fetch(_Fetcher.fetch, _Fetcher(begins), [1])
+        assert sys.getprofile() is _other
+        look.fetch(_Fetcher.fetch, _Fetcher(), [1])
+        assert sys.getprofile() is _other
+    finally:
+        sys.setprofile(None)
+    assert look.done
+    assert found[-1]["why_not"] == "another profiler is active"
 
 
 def test_what_the_dataset_raises_is_raised_and_nothing_stays_behind():

@@ -88,7 +88,7 @@ class LineTimer:
 
         def spend() -> None:
             self._left -= 1
-            if self._left < 0:
+            if self._left < 0 and sys.gettrace() is trace:  # else another one has replaced it
                 sys.settrace(None)
 
         def trace(frame: FrameType, event: str, arg: Any) -> Any:  # noqa: ARG001

@@ -165,7 +165,7 @@ class CallTracer:
         self._callback: Callback | None = None
         self._settle: Settle = _nothing
         self._fd: int | None = None
-        self._measured = [_costs()]
+        self._measured: list[_Costs] = []
         """See `weigh`."""
         self._lines = LineTables()
 
@@ -176,6 +176,8 @@ class CallTracer:
 
     @property
     def _costs(self) -> _Costs:
+        if not self._measured:
+            return _Costs(0.0, 0.0, 1.0)
         each = zip(*self._measured, strict=True)
         return _Costs(*(sum(values) / len(self._measured) for values in each))
 
@@ -214,20 +216,24 @@ class CallTracer:
                 break
 
     def weigh(self) -> None:
-        """Measure what an event costs, in 2 ms: before and after calls are timed, no profiler may be active.
+        """Measure what an event costs, in 2 ms: before and after calls are timed. Not while a profiler is active.
 
         A shared machine turns half as fast from one moment to the next, or twice.
         """
-        self._measured.append(_costs())
+        if sys.getprofile() is None:  # else it would be switched off
+            self._measured.append(_costs())
 
     def resume(self, events: int) -> None:
         """Go on after there were too many calls: with what the function that was called first calls from now on.
 
-        What has gone by unseen is taken to have been like what was seen.
+        What has gone by unseen is taken to have been like what was seen. A profiler that was begun meanwhile is left
+        alone.
 
         Args:
             events: So many more.
         """
+        if sys.getprofile() is not None:
+            return
         seen_ns, missed_ns = _total_ns(self._root), perf_counter_ns() - self._budget.spent_at
         _scale(self._root, 1.0 + missed_ns / seen_ns if seen_ns else 1.0)
         self._budget = _Budget(events)
@@ -431,8 +437,10 @@ def _in_turn(work: Callable[[], int]) -> tuple[float, float, float, float]:
         root = _Node()
         callback, _ = _callback(root, _Budget(10 * _CALLS), whose)
         sys.setprofile(callback)
-        slow_ns = work()
-        sys.setprofile(None)
+        try:
+            slow_ns = work()
+        finally:
+            sys.setprofile(None)
         tries.append((plain_ns, slow_ns, _total_ns(root), _events(root)))
     plain, slow, seen, events = (min(values) for values in zip(*tries, strict=True))
     return plain, slow, seen, events

@@ -131,9 +131,9 @@ class BatchLook:
             return self._fetch_plain(fetch, fetcher, index)
         times = ItemTimes.of(fetcher, index) if self._order.slow else None
         tracer, collate = self._tracer, fetcher.collate_fn
-        fetcher.collate_fn = _Collating(collate, self, times)
         if self._timer is None:
             tracer.weigh()
+        fetcher.collate_fn = _Collating(collate, self, times)
         began = perf_counter_ns()
         try:
             if self._timer is None:
