@@ -150,6 +150,24 @@ def test_several_threads_at_once_are_no_more_than_the_time(feeder: Feeder) -> No
     assert sum(spot.wall_s for spot in look.spots) == pytest.approx(look.wall_s)
 
 
+@pytest.mark.parametrize(("bucket", "seen", "wall_s"), [("steps", 10, 0.1), ("", 40, 0.4)])
+def test_beside_the_steps_only_the_time_counts_in_which_threads_are_at_work(
+    feeder: Feeder, bucket: str, seen: int, wall_s: float
+) -> None:
+    """What is awaited is awaited all the time."""
+    steps = iter((0, 10))
+    helpers = Helpers(bucket, lambda: next(steps), counted(0, 100))
+    looks_beside(helpers)
+    for _ in range(30):
+        helpers.add(Look(0, 0, 10_000_000, (), ()))
+    helpers.count_runs()
+    helpers.count_runs()
+    look = told(helpers)
+    assert look is not None
+    assert (look.seen, look.wall_s) == (seen, pytest.approx(wall_s))
+    assert sum(spot.wall_s for spot in look.spots) == pytest.approx(0.1)
+
+
 def test_threads_that_end_at_once_made_what_was_asked() -> None:
     """A thread for each batch is gone before anybody counts how often it runs."""
     feeder = Feeder()

@@ -104,7 +104,10 @@ class Helpers:
             return None
         whole_s = self.wall_ns / 1e9
         # Of several threads at work at the same time each is a part.
-        scale = min(1.0, whole_s / sum(one.wall_s for one in seen))
+        worked_s = sum(one.wall_s for one in seen)
+        scale = min(1.0, whole_s / worked_s)
+        # Of a wait all counts. Beside the steps threads may be idle for most of the time: what they do is asked there.
+        told_s = scale * worked_s if self.bucket else whole_s
         folded = fold(replace(one, wall_s=scale * one.wall_s) for one in seen)
         return CodeLook(
             time_s=time_s,
@@ -112,8 +115,8 @@ class Helpers:
             rule="lock-contention" if self.bucket else "input-bound",
             bucket=self.bucket,
             method="samples",
-            seen=self.count,
-            wall_s=whole_s,
+            seen=round(self.count * told_s / whole_s),
+            wall_s=told_s,
             spots=folded.spots,
             stacks=folded.stacks,
         )
