@@ -198,3 +198,12 @@ def test_typical_time_of_what_nobody_has_drained(step_clock: StepClock, fake_tim
     assert step_clock.typical_s() == pytest.approx(0.01)
     step_clock.drain()
     assert step_clock.typical_s() == 0.0
+
+
+def test_of_steps_of_unknown_size_no_sum_is_known(step_clock: StepClock, fake_time: FakeTime) -> None:
+    step_clock.new_epoch(0)
+    for size in (8, None, 8):
+        one_step(step_clock, fake_time, 1, 1)
+        step_clock.samples = size
+    step_clock.pause()
+    assert step_clock.drain().samples is None

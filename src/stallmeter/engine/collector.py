@@ -145,7 +145,7 @@ class Collector:
         self._ticks = 0
         self._taken_ns = self._ledger.origin
         self._median_step_s = 0.0
-        self._samples: int | None = None
+        self._samples: int | None = 0
         self._lost_steps = self._recorded_steps = 0
         self._every = 1
         """Of this tick one row of steps in so many is recorded, and one batch: a power of two."""
@@ -360,8 +360,10 @@ class Collector:
         drained = self._clock.drain(every, slower_than_s, first=FIRST_STEPS)
         self._lost_steps += drained.lost
         self._recorded_steps += len(drained.steps)
-        if drained.samples is not None:
-            self._samples = (self._samples or 0) + drained.samples
+        if drained.samples is None or self._samples is None:  # of a part of them no rate can be told
+            self._samples = None
+        else:
+            self._samples += drained.samples
         self._period.count(drained.count)
         for step in drained.steps:
             self._awaited[step.index] = None
@@ -441,7 +443,7 @@ class Collector:
             thread_cpu_s=self.sampler.cpu_s,
             lost_steps=self._lost_steps,
             recorded_steps=self._recorded_steps,
-            samples=self._samples,
+            samples=self._samples or None,
         )
 
     def _close_period(self, now_s: float) -> None:

@@ -71,7 +71,7 @@ class Drained:
     count: int
     """All steps, the lost ones left out."""
     samples: int | None
-    """Items in all of them; None when no size was known."""
+    """Items in all of them; None when the size of one was not known."""
     lost: int
     """Steps whose marks were dropped."""
 
@@ -232,7 +232,7 @@ class StepClock:
         """
         steps: list[StepRecord] = []
         count = lost = 0
-        samples: int | None = None
+        samples: int | None = 0
         slower_than_ns = slower_than_s * 1e9
         marks, done, previous, previous_ns = self.marks, self._drained_index, self._previous, self._previous_ns
         validated_ns = validation_ns(_counters(previous))
@@ -254,8 +254,7 @@ class StepClock:
                 if even or epoch_start or at_ns - previous_ns - validating_ns + validated_ns > slower_than_ns:
                     steps.append(self._record(_in_full(found), _counters(previous), outlier=not even, every=rate))
                 count += 1
-                if size is not None:
-                    samples = (samples or 0) + size
+                samples = None if size is None or samples is None else samples + size
             done = number + step
             previous, previous_ns, validated_ns = found, at_ns, validating_ns
         self._drained_index, self._previous, self._previous_ns = done, _counters(previous), previous_ns
