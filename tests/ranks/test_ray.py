@@ -147,7 +147,7 @@ def test_a_trial_of_the_first_version(session: Path, tmp_path: Path, monkeypatch
 def test_local_mode_moves_nobody(session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, Context(None, 0, 1))
     assert (known().storage, known().temporary) == (None, None)
-    assert Options(directory="here").check_recordings() == Path("here")
+    assert Options(directory="here").check_recordings() == Path("here").absolute()
 
 
 # -- the folder for recordings ----------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def test_a_program_that_has_moved_on_is_believed(
 ) -> None:
     install(monkeypatch, Context(Storage(tmp_path / "results", session)))
     monkeypatch.chdir(tmp_path)
-    assert Options(directory="rec").check_recordings() == Path("rec")
+    assert Options(directory="rec").check_recordings() == tmp_path / "rec"
 
 
 def test_results_in_a_bucket(session: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,4 +200,4 @@ def test_results_in_a_bucket(session: Path, tmp_path: Path, monkeypatch: pytest.
 
 def test_without_ray_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STALLMETER_DIR", raising=False)
-    assert Options().check_recordings() == Path("stallmeter")
+    assert Options().check_recordings() == Path("stallmeter").absolute()

@@ -171,14 +171,16 @@ class Options:
     def recordings_here(self) -> Path:
         """Return the folder of all recordings as the process that trains has it, whatever may stand there by now.
 
+        It is the same folder after the program has changed its own.
+
         Raises:
             SettingError: It is temporary storage of Ray Train's.
         """
         worker = ray_worker()
         if worker is None:
-            return self.recordings
+            return _absolute(self.recordings)
         is_chosen = self.directory is not None or bool(os.environ.get("STALLMETER_DIR"))
-        return worker.recordings(self.recordings, is_chosen=is_chosen)
+        return _absolute(worker.recordings(self.recordings, is_chosen=is_chosen))
 
     def check_recordings(self) -> Path:
         """Return the folder of all recordings, which is made when missing.
@@ -189,6 +191,13 @@ class Options:
         path = self.recordings_here()
         if path.is_file():
             raise SettingError(f"directory {str(path)!r} is a file; give a folder (it is made when missing)")
+        return path
+
+
+def _absolute(path: Path) -> Path:
+    try:
+        return path.absolute()
+    except OSError:  # the program's folder has been deleted: the recording says so when it is begun
         return path
 
 
