@@ -280,6 +280,34 @@ def test_bad_calls_name_the_fix(tmp_path: Path) -> None:
     monitor.close()
 
 
+class Batches:
+    """The old protocol of iteration, as that of a dataset of torch's that is iterated without a loader."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, at: int) -> int:
+        if at >= len(self):
+            raise IndexError(at)
+        return at
+
+
+class Unasked:
+    """Must not be iterated before the loop does."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("iterated")
+
+
+def test_what_python_iterates_by_is_accepted(tmp_path: Path) -> None:
+    """Nothing is iterated to find out."""
+    monitor = make(tmp_path)
+    assert list(monitor.watch(Batches())) == [0, 1, 2]  # type: ignore[arg-type]
+    monitor.watch(Unasked())
+    monitor.close()
+    assert sum(isinstance(record, StepRecord) for record in records(monitor)) == 3
+
+
 def test_a_forked_child_never_closes_its_parents_run(tmp_path: Path) -> None:
     monitor = make(tmp_path)
     pid = os.fork()
@@ -369,10 +397,33 @@ def test_public_names() -> None:
 def test_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STALLMETER_DIR", str(tmp_path))
     assert Options().check_recordings() == tmp_path
-    assert Options(directory="x").check_recordings() == Path("x")
+    assert Options(directory="x").check_recordings() == Path("x").absolute()
     (tmp_path / "f").touch()
     with pytest.raises(SettingError, match="is a file"):
         Options(directory=tmp_path / "f").check_recordings()
+
+
+def test_a_program_may_change_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recording and its reports stand where the run was begun."""
+    (tmp_path / "data").mkdir()
+    monkeypatch.delenv("STALLMETER_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
+    with Monitor(trackers=None, hardware=False, loop_looks=False, console=False) as monitor:
+        for _ in monitor.watch(range(5)):
+            monkeypatch.chdir(tmp_path / "data")
+    monitor.finish()
+    (folder,) = (tmp_path / "stallmeter").iterdir()
+    assert {"report.md", "diagnosis.json"} <= {file.name for file in folder.iterdir()}
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_a_folder_that_is_gone_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STALLMETER_DIR", raising=False)
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert Options().check_recordings() == Path("stallmeter")
+    assert Options(directory=tmp_path).check_recordings() == tmp_path
 
 
 def test_trackers_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,7 +210,8 @@ def check_watched(loader: object, stage: object) -> None:
     """
     if stage not in ("train", "validation"):
         raise SettingError(f"stage is {stage!r}; give 'train' or 'validation'")
-    if not hasattr(loader, "__iter__"):
+    # Some are iterated by their items, as datasets of torch are. To call `iter` would start a loader's workers.
+    if not hasattr(loader, "__iter__") and not hasattr(type(loader), "__getitem__"):
         raise SettingError(f"watch() needs something to iterate over, not {type(loader).__name__}")
 
 
