@@ -118,7 +118,7 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
         if spot.own or place.call is None
         else f"Call {place.call} less, or on less data.",
         expect=_expected(found),
-        limit="Predicted as if it took no time at all.",
+        limit="Predicted as if it took no time at all; other functions of yours that it calls stay.",
         gain_pct=found.gain_pct,
         interval_pct=found.interval_pct,
     )
@@ -152,7 +152,7 @@ def _cheaper_in_turns(diagnosis: Diagnosis, window: Window, look: CodeLook) -> D
     advice = Advice.of(
         f"Make {spot.function} cheaper ({spot.file}:{spot.line}).",
         expect=f"{IN_TURNS[diagnosis.rule]} would take {(1.0 - part) * spent_s:.1f} s instead of {spent_s:.1f} s.",
-        limit="Predicted as if it took no time at all.",
+        limit="Predicted as if it took no time at all; other functions of yours that it calls stay.",
         gain_pct=gain.pct,
         interval_pct=gain.interval_pct,
     )
