@@ -59,6 +59,8 @@ class Exchanges:
     all ranks may have waited: a checkpoint, a report of a logger, a validation."""
     spent_s: Mapping[str, float] = field(default_factory=dict)
     """By such a bucket: what the middle rank spent in it, waits included, in the steps that were seen to their end."""
+    bytes_by_step: Mapping[int, int] = field(default_factory=dict)
+    """What one rank put in, by index of the step, where it has a collective."""
     apart_steps: Mapping[tuple[int, str], int] = field(default_factory=dict)
     """Of ``late_steps`` those in which most was waited for that."""
 
@@ -216,7 +218,9 @@ class _Segments:
         """By such a position and rank: what was waited for it between the epochs."""
         self._measured: set[int] = set()
         """Positions of the steps with a collective whose end was noted."""
-        self._bytes = self._count = 0
+        self._bytes: Counter[int] = Counter()
+        """By index of the step."""
+        self._count = 0
 
     def take(self, entered: _Entered) -> None:
         if self._open is not None and min(entered.began_s) >= max(self._open.began_s):
@@ -224,7 +228,7 @@ class _Segments:
         self._open = entered
         if (at := self._step_at(entered)) is not None:
             self._steps[self._index[at]] = self._totals[at]
-            self._bytes += entered.sent_bytes
+            self._bytes[self._index[at]] += entered.sent_bytes
             self._count += 1
 
     def _step_at(self, entered: _Entered) -> int | None:
@@ -272,7 +276,8 @@ class _Segments:
             late_steps=Counter(latest.values()),
             exchange_s=self._exchanged_s(),
             is_measured=bool(self._exchange_s),
-            bytes_per_step=self._bytes / len(covered),
+            bytes_per_step=self._bytes.total() / len(covered),
+            bytes_by_step=dict(self._bytes),
             per_step=self._count / len(covered),
             waited_s={index: dict(lost) for index, lost in self._late.items()},
             apart_s={key: sum(by_step.values()) for key, by_step in self._apart.items()},

@@ -6,7 +6,7 @@ from array import array
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import compress, pairwise
 
 from ..records import LoaderInfo
 
@@ -69,6 +69,16 @@ def updates_per_step(steps: RankSteps) -> float | None:
     if len(known) < 2 or known[-1][0] <= known[0][0] or known[-1][1] <= known[0][1]:
         return None
     return (known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0])
+
+
+def updating(steps: RankSteps) -> dict[int, bool]:
+    """Return by index of a step whether the weights are updated in it, of those whose step before is known, too."""
+    rows = list(zip(steps.index, steps.optimizer_step, strict=False))
+    return {
+        index: now > before
+        for (previous, before), (index, now) in pairwise(rows)
+        if index == previous + 1 and before is not None and now is not None
+    }
 
 
 def rank_steps(rank: int, columns: Mapping[str, array[float]], host: str = "", *, live_on: bool = False) -> RankSteps:

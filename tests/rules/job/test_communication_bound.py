@@ -144,6 +144,24 @@ def test_where_more_was_noted_or_a_rank_was_not_looked_at_looks_say_nothing():
     assert RULE.check(replace(made, ranks=(made.ranks[0], replace(made.ranks[1], facts={}))), []) == []
 
 
+@pytest.mark.parametrize(
+    ("every", "between", "told"),
+    [(8, 40, True), (8, 27, False), (8, 0, False), (1, 40, False)],
+    ids=["as much in each", "weights of a sharded model", "no_sync", "no accumulation"],
+)
+def test_without_ddps_own_times_the_bytes_of_each_step_tell(every: int, between: int, told: bool) -> None:
+    made = with_exchange(0.4)
+    assert made.exchanges is not None
+    updates = [index // every for index in range(200)]
+    sent = {index: 40 if index % every == 0 else between for index in range(100)}
+    views = tuple(replace(view, steps=replace(view.steps, optimizer_step=updates)) for view in made.ranks)
+    exchanges = replace(made.exchanges, bytes_by_step={index: size for index, size in sent.items() if size})
+    (said,) = RULE.check(replace(made, ranks=views, exchanges=exchanges), [])
+    assert ("model.no_sync()" in said.advice[0].text and "micro-batches" in said.advice[0].text) is told
+    if told:
+        assert "instead of 8" in said.advice[0].text
+
+
 @pytest.mark.parametrize(("every", "told"), [(1, False), (8, True), (None, False)])
 def test_gradients_that_are_exchanged_with_each_micro_batch(every, told):
     """Of eight exchanges for one update seven are in vain."""

@@ -8,7 +8,8 @@ the end of the exchange, bytes and collectives in a step, and the bandwidth of t
 Where it does not note their end (gloo), or notes nothing, the time is DDP's own: it times one exchange in a hundred.
 What the program calls itself may take more: the share of a step in which looks at the training thread's stack find it
 in such a collective, without waits for late ranks that other rules tell of. What overlaps with the backward pass is not
-counted. Where DDP counts an exchange in each of the micro-batches that an update is made of, all but one are in vain.
+counted. Where DDP counts an exchange in each of the micro-batches that an update is made of, or each of them exchanges
+as many bytes as that with the update, all but one are in vain.
 
 **Advice.** Exchange less often (accumulate gradients), less (bf16 compression), or in larger pieces (bucket size);
 check that the fast network is used.
@@ -28,9 +29,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ...ranks.arrivals import Exchanges
 from ...ranks.code import CALLS
 from ...ranks.job import Job
-from ...ranks.steps import updates_per_step
+from ...ranks.steps import updates_per_step, updating
 from ...records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..rule import threshold
 from .gain import job_gain
@@ -44,6 +46,10 @@ IN_VAIN = 1.5
 
 ACCUMULATES = 0.75
 """Updates in a step up to which gradients are accumulated; our choice, between one in two steps and one in each."""
+
+ALIKE, LEAST_STEPS = 0.75, 3
+"""Part of what a step with an update exchanges from which on another one exchanges as much; our choice. Sharded models
+gather their weights in each, two thirds of it. And so many steps of either kind must be known."""
 
 COLLECTIVES = "torch.distributed."
 """Begin of the names of what a program calls to meet its other ranks."""
@@ -131,13 +137,28 @@ def _exchanges_per_update(job: Job) -> float | None:
     """Return how often DDP exchanges all gradients for one update of the weights; None where once, or not known.
 
     Both DDP and the flight recorder must say so: a model that is called twice in a step counts two of DDP's iterations,
-    and a second model has bytes of its own.
+    and a second model has bytes of its own. Where DDP's times are not known, all steps must exchange as much as those
+    with an update.
     """
     updates = next((found for view in job.ranks if (found := updates_per_step(view.steps))), None)
-    if job.ddp is None or job.exchanges is None or not job.ddp.sent_bytes or updates is None or updates > ACCUMULATES:
+    if job.exchanges is None or updates is None or updates > ACCUMULATES:
         return None
+    if job.ddp is None or not job.ddp.sent_bytes:
+        return 1.0 / updates if _is_exchanged_by_all(job, job.exchanges) else None
     per_step = min(job.ddp.per_step, job.exchanges.bytes_per_step / job.ddp.sent_bytes)
     return per_step / updates if per_step / updates >= IN_VAIN else None
+
+
+def _is_exchanged_by_all(job: Job, exchanges: Exchanges) -> bool:
+    """Whether steps without an update exchange as much as those with one."""
+    known = next((found for view in job.ranks if (found := updating(view.steps))), {})
+    sent: dict[bool, list[int]] = {True: [], False: []}
+    for index, updates in known.items():
+        if index in exchanges.steps:
+            sent[updates].append(exchanges.bytes_by_step.get(index, 0))
+    if min(map(len, sent.values())) < LEAST_STEPS:
+        return False
+    return statistics.median(sent[False]) >= ALIKE * statistics.median(sent[True]) > 0
 
 
 def _half_as_often(job: Job, lost_s: float) -> Advice:
@@ -157,7 +178,7 @@ def _once_an_update(job: Job, lost_s: float, exchanges: float) -> Advice:
     # Copies, CPUs and waits for each other that go with each exchange are not in its time.
     gain_pct, interval_pct = job_gain(job, saved_s, most_s=2.0 * saved_s)
     return Advice.of(
-        "Run forward and backward of all micro-batches but the last in model.no_sync().",
+        "Run all micro-batches but the last in model.no_sync() (in Fabric no_backward_sync).",
         expect=f"One exchange for an update instead of {exchanges:.0f}, and the same weights.",
         limit="The forward pass must be inside, too: DDP decides there whether it exchanges.",
         gain_pct=gain_pct,
