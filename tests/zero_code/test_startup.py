@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +76,38 @@ def test_one_that_fails_fails_as_before(packages: Path) -> None:
     assert "ValueError: theirs" in plain.stderr
     assert "ValueError: theirs" in ours.stderr
     assert ours.stdout.splitlines()[0] == "[] True"
+
+
+def test_an_older_interpreter_can_read_it_and_nothing_begins(packages: Path) -> None:
+    """A child may be of Python 2.7: it knows no annotations, no f-strings and no arguments by keyword alone."""
+    text = (SITE / "sitecustomize.py").read_text(encoding="ascii")
+    tree = ast.parse(text, feature_version=(3, 5))
+    for node in ast.walk(tree):
+        assert not isinstance(node, (ast.AnnAssign, ast.JoinedStr, ast.NamedExpr, ast.Nonlocal, ast.AsyncFunctionDef))
+        if isinstance(node, ast.FunctionDef):
+            assert node.returns is None
+            assert not node.args.args + node.args.kwonlyargs
+    (packages / "sitecustomize.py").write_text("print('mine')\n")
+    program = (
+        "import os, runpy, sys; sys.version_info = (3, 9, 0); sys.path.insert(0, sys.argv[1]); "
+        "os.environ['STALLMETER'] = '1'; "
+        "runpy.run_path(sys.argv[1] + '/sitecustomize.py'); "
+        "print([name for name in sys.modules if name.startswith('stallmeter.zero_code')])"
+    )
+    done = run("-c", program, SITE, path=(packages,))
+    assert (done.stdout.splitlines()[-2:], done.stderr) == (["mine", "[]"], "")
+
+
+@pytest.mark.parametrize("version", ["2.7", "3.6"])
+def test_with_an_older_interpreter_where_there_is_one(packages: Path, version: str) -> None:
+    python = shutil.which(f"python{version}")
+    if python is None or subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode:
+        pytest.skip(f"there is no Python {version}")
+    (packages / "sitecustomize.py").write_text("print('mine')\n")
+    environment = {**os.environ, "PYTHONPATH": f"{SITE}{os.pathsep}{packages}", "STALLMETER": "1"}
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    done = subprocess.run([python, "-c", ""], env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert (done.stdout, done.stderr) == ("mine\n", "")
 
 
 def test_children_are_reached(packages: Path) -> None:
