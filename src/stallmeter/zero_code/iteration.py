@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -21,6 +22,9 @@ MOST_BATCHES = 4096
 
 ENOUGH_GRADIENTS = 3
 """After so many batches with gradients and no step of an optimizer none is waited for."""
+
+
+_set_type = object.__dict__["__class__"].__set__
 
 
 class Fetch(NamedTuple):
@@ -80,6 +84,15 @@ class Iteration:
         """Batches after which gradients were computed."""
         self.exhausted = False
 
+    @property
+    def __class__(self) -> type:
+        """What ``isinstance`` asks for: that of the loader's own iterator. What this does is its type."""
+        return self.iterator.__class__
+
+    @__class__.setter
+    def __class__(self, kind: type[Iteration]) -> None:
+        _set_type(self, kind)
+
     def __iter__(self) -> Iteration:
         return self
 
@@ -117,7 +130,7 @@ class Asking(Timed):
     __slots__ = ()
 
     def __next__(self) -> Any:
-        self.__class__ = Timed  # type: ignore[assignment]
+        self.__class__ = Timed
         self.loop.before_batch(self)
         return next(self.timed)
 
@@ -142,7 +155,7 @@ class Undecided(Iteration):
 
     def __next__(self) -> Any:
         loop, before = self.loop, self.loop.fetching
-        grad = loop.records_gradients()
+        grad = records_gradients()
         if self.grad and not grad and loop.monitor is not None:
             loop.begin_validation(self)
             return next(self.timed)
@@ -164,6 +177,19 @@ class Undecided(Iteration):
         return batch
 
 
+def records_gradients() -> bool:
+    """Whether the calling thread records gradients: not under ``no_grad`` or ``inference_mode``."""
+    return bool(sys.modules["torch"].is_grad_enabled())
+
+
+def alive(known: list[weakref.ref[Iteration]]) -> list[Iteration]:
+    """Return which iterations somebody still has, and forget the others."""
+    found = [iteration for iteration in (reference() for reference in known) if iteration is not None]
+    if len(found) < len(known):
+        known[:] = [weakref.ref(iteration) for iteration in found]
+    return found
+
+
 def asked_here(asked: Sequence[Iteration]) -> list[Iteration]:
     """Return which of the iterations that were asked for batches the calling thread's update is for.
 
@@ -176,6 +202,18 @@ def asked_here(asked: Sequence[Iteration]) -> list[Iteration]:
         if one not in found:
             one.fetches.clear()
     return found
+
+
+def begun_beside(training: Iteration, others: Sequence[Iteration]) -> list[Iteration]:
+    """Return which others were asked for batches on the calling thread since a training began, of other loaders."""
+    return [
+        one
+        for one in others
+        if one.fetches
+        and one.thread == get_ident()
+        and one.fetches[0].asked >= training.began
+        and one.loader is not training.loader
+    ]
 
 
 def has_enough_gradients(iteration: Iteration) -> bool:

@@ -40,6 +40,21 @@ class Known:
         # Only this is believed: a first look at all samples, to normalise them say, is no sign of what is to come.
         return Stage.TRAINING if same == {Stage.TRAINING} else Stage.UNKNOWN
 
+    def expected(self, loader: object, *, grad: bool, in_its_midst: bool) -> Stage:
+        """Return what an iteration of a loader is for that begins beside a training, as far as that is known.
+
+        Args:
+            loader: The loader.
+            grad: Whether gradients are recorded.
+            in_its_midst: Whether the training is on another iteration of the same loader: this one looks at a batch.
+        """
+        stage = self.stage(loader)
+        if stage is Stage.TRAINING and in_its_midst:
+            return Stage.UNKNOWN
+        if stage in (Stage.TRAINING, Stage.MIXED):
+            return stage if grad or stage is Stage.MIXED else Stage.VALIDATION
+        return Stage.UNKNOWN if grad and stage is Stage.UNKNOWN else Stage.VALIDATION
+
     def remember(self, loader: object, stage: Stage) -> None:
         """Note what a loader was iterated for."""
         reference = _weak(loader)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 import time
 import weakref
@@ -35,7 +34,6 @@ from ..timing.ledger import (
     VALIDATION_WAIT,
     WORKER_STARTUP,
     Ledger,
-    Span,
 )
 from ..timing.loop import Watched
 from ..timing.turns import Turns
@@ -47,9 +45,12 @@ from .iteration import (
     Timed,
     Undecided,
     Validating,
+    alive,
     asked_here,
+    begun_beside,
     has_enough_gradients,
     in_this_process,
+    records_gradients,
 )
 from .known import Known, Stage
 from .probed import Probed
@@ -127,7 +128,7 @@ class Loop:
         """
         if self._is_not_ours():
             return make()
-        grad = self.records_gradients()
+        grad = records_gradients()
         stage = self._guard("zero-code", self._expect, loader, grad)
         if stage is Stage.TRAINING:
             return self._train(loader, make)
@@ -151,10 +152,6 @@ class Loop:
         if self.monitor is None or self.closed or turns is None or not turns.has():
             return None
         return turns.clock.ledger
-
-    def records_gradients(self) -> bool:
-        """Whether the calling thread records gradients: not under ``no_grad`` or ``inference_mode``."""
-        return bool(sys.modules["torch"].is_grad_enabled())
 
     def _unseen(self, make: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         before, self.fetching = self.fetching, get_ident()
@@ -182,13 +179,8 @@ class Loop:
             if grad:
                 self._prepare(loader)
             return Stage.UNKNOWN
-        stage = self._known.stage(loader)
         leader = self._leader()
-        if stage is Stage.TRAINING and leader is not None and leader.loader is loader:
-            return Stage.UNKNOWN  # a look at a batch, in the midst of training on others of the same loader
-        if stage in (Stage.TRAINING, Stage.MIXED):
-            return stage if grad or stage is Stage.MIXED else Stage.VALIDATION
-        return Stage.UNKNOWN if grad and stage is Stage.UNKNOWN else Stage.VALIDATION
+        return self._known.expected(loader, grad=grad, in_its_midst=leader is not None and leader.loader is loader)
 
     def _expect_one_batch(self, loader: Any) -> None:
         leader = self._leader()
@@ -198,13 +190,10 @@ class Loop:
     def _prepare(self, loader: Any) -> None:
         """Put a run together before anything is known: workers are probed from their start or not at all."""
         if self.run is None and self._tries < MOST_TRIES:
-            self._if_nobody_decides(self._try_to_assemble)
+            self._tries += 1
+            self._if_nobody_decides(self._assemble)
         if self.run is not None:
             self._probed.prepare(self.run, loader)
-
-    def _try_to_assemble(self) -> None:
-        self._tries += 1
-        self._assemble()
 
     def _assemble(self, began_ns: int | None = None) -> None:
         try:
@@ -299,7 +288,7 @@ class Loop:
         """
         if self.closed or self._heard_of_updates:
             return
-        if any(has_enough_gradients(iteration) for iteration in self._alive(self._undecided)):
+        if any(has_enough_gradients(iteration) for iteration in alive(self._undecided)):
             self._guard("zero-code", self._decide)
         elif self.monitor is None and not optimizers and self._alone.are_enough():
             self._guard("zero-code", self._if_nobody_decides, partial(self._adopt_updates, now()))
@@ -325,8 +314,8 @@ class Loop:
         began_ns, past = self._past.take()
         if self._is_not_ours():
             return
-        if self.run is not None:  # for a loader, and its ledger was begun then
-            began_ns, past = None, []
+        if self.run is not None:
+            began_ns = None  # it was put together for a loader, and its ledger was begun then
         else:
             self._assemble(began_ns)
         run, turns = self.run, self._turns
@@ -336,22 +325,15 @@ class Loop:
         steps = partial(iter, self._watch(NoLoader(), "train", begun=True))
         if began_ns is None:
             self._alone.begin(run.clock, steps())
-            self._start(run)
-            return
-        ledger = run.clock.ledger
-        own_slot = ledger.slot(CALLBACKS, OWN_NAME)
-        made = partial(self._count_update, run.clock) if self._heard_of_updates else self._count_gradients
-        book_updates(run.clock, self._alone, steps, past, made, own_slot)
-        ledger.enter(own_slot, called_ns)
-        try:
-            self._start(run)
-        finally:
-            ledger.exit(own_slot)
+        else:
+            made = partial(self._count_update, run.clock) if self._heard_of_updates else self._count_gradients
+            book_updates(run.clock, self._alone, steps, past, made, own_slot=_own_slot(run))
+        self._start(run, called_ns)
 
     def _decide(self) -> None:
         """What has been asked for batches on this thread is what is trained on."""
         self._end_validations()
-        asked = [iteration for iteration in self._alive(self._undecided) if iteration.fetches]
+        asked = [iteration for iteration in alive(self._undecided) if iteration.fetches]
         found = asked_here(asked)
         if not found:
             self.batches_elsewhere = self.batches_elsewhere or bool(asked)
@@ -392,20 +374,23 @@ class Loop:
         if self.monitor is None:
             self._start(run)
 
-    def _start(self, run: Run) -> None:
-        ledger = run.clock.ledger
-        with Span(ledger, ledger.slot(CALLBACKS, OWN_NAME)):
+    def _start(self, run: Run, since_ns: int | None = None) -> None:
+        ledger, own_slot = run.clock.ledger, _own_slot(run)
+        ledger.enter(own_slot, since_ns)
+        try:
             self.monitor = Monitor.of(run, turns=self._turns)
             self._optimizer_span = UpdateSpan(ledger)
             self._probed.forget()
             self._past.forget()
             run.start()
+        finally:
+            ledger.exit(own_slot)
 
     # -- another iteration beside the training -------------------------------------------------------------------------
 
     def _tell_training(self) -> None:
         """Have the training ask, before its next batch, what has become of an iteration that began in its midst."""
-        for iteration in self._alive(self._training):
+        for iteration in alive(self._training):
             if type(iteration) is Timed:
                 iteration.__class__ = Asking
 
@@ -415,14 +400,7 @@ class Loop:
 
     def _settle(self, training: Iteration) -> None:
         self._end_validations()
-        beside = [
-            iteration
-            for iteration in self._alive(self._undecided)
-            if iteration.fetches
-            and iteration.thread == get_ident()
-            and iteration.fetches[0].asked >= training.began
-            and iteration.loader is not training.loader
-        ]
+        beside = begun_beside(training, alive(self._undecided))
         if beside:
             self._if_nobody_decides(partial(self._adopt, beside))
 
@@ -441,7 +419,7 @@ class Loop:
 
     def _end_validations(self) -> None:
         """The training goes on: what is still being validated on is asked for a batch now and then."""
-        for iteration in self._alive(self._validating):
+        for iteration in alive(self._validating):
             if iteration.thread != get_ident():
                 continue
             iteration.timed = iteration.iterator  # what timed it closes its span
@@ -458,7 +436,7 @@ class Loop:
         if self.closed or not in_this_process(self):
             return
         if type(iteration) is Undecided:
-            iteration.__class__ = Timed  # type: ignore[assignment]
+            iteration.__class__ = Timed
             self._guard("zero-code", self._leave_undecided, iteration)
         elif iteration.exhausted is False and self.monitor is not None:
             iteration.exhausted = True
@@ -472,7 +450,7 @@ class Loop:
         if enough and iteration.fetches:
             self._known.learn_validation(iteration.loader)
         if self.monitor is None:
-            others = [other for other in self._alive(self._undecided) if other is not iteration]
+            others = [other for other in alive(self._undecided) if other is not iteration]
             if not others and run is not None:
                 self._if_nobody_decides(partial(self._drop, run))
         elif run is not None and turns is not None and turns.has() and iteration.fetches:
@@ -492,12 +470,6 @@ class Loop:
         run.discard()
         self.run = self._turns = None
         self._probed.forget()
-
-    def _alive(self, known: list[weakref.ref[Iteration]]) -> list[Iteration]:
-        found = [iteration for iteration in (reference() for reference in known) if iteration is not None]
-        if len(found) < len(known):
-            known[:] = [weakref.ref(iteration) for iteration in found]
-        return found
 
     def _leader(self) -> Any:
         turns = self._turns
@@ -522,3 +494,7 @@ class Loop:
             self._discard(run)
         else:
             self.monitor.close()
+
+
+def _own_slot(run: Run) -> int:
+    return run.clock.ledger.slot(CALLBACKS, OWN_NAME)
