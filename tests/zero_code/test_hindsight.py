@@ -72,6 +72,19 @@ def test_training_is_booked_at_its_own_times(step_clock: StepClock, fake_time: F
     assert sum(step_clock.ledger.acc) == 89 * MS
 
 
+def test_it_passes_for_the_loaders_own_iterator(step_clock: StepClock, fake_time: FakeTime) -> None:
+    """As programs look at it: ``isinstance``. Its type is what is done with it, and changes."""
+    iteration = undecided(Loader(), 10, [], ["batch"])
+    own = type(iter([]))
+    assert isinstance(iteration, own)
+    assert isinstance(iteration, Iteration)
+    assert not isinstance(iteration, Loader)
+    iteration.__class__ = Timed
+    assert type(iteration) is Timed
+    assert iteration.__class__ is own
+    assert next(iteration) == "batch"
+
+
 def test_two_loaders_of_one_step(step_clock: StepClock, fake_time: FakeTime) -> None:
     first = undecided(Loader(), 12, [(20, 25)], [])
     second = undecided(Loader(), 10, [(25, 31)], [])
