@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from stallmeter.engine import sampler
+from stallmeter.engine.guard import Guard
 from stallmeter.engine.monitor import Monitor
 from stallmeter.recording import Reader
 from stallmeter.records import Event, HostSample, LedgerRecord, NetworkSample, StepRecord, SyncCalls
@@ -597,3 +600,38 @@ def test_what_is_sound_passes() -> None:
     assert sound_samples(None) == ()
     samples = [HostSample(time_s=1, network=(NetworkSample(name="e", received_bytes_per_s=1, sent_bytes_per_s=0),))]
     assert sound_samples(iter(samples)) == tuple(samples)
+
+
+class Late(Exception):
+    """A limit of the program's."""
+
+
+def _late(number: int, frame: object) -> None:
+    raise Late
+
+
+class _Handles:
+    def __call__(self, number: int, frame: object) -> None:
+        raise Late
+
+    def late(self, number: int, frame: object) -> None:
+        raise Late
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="this system has no such signals")
+@pytest.mark.parametrize("handler", [_late, _Handles(), _Handles().late, functools.partial(_late)])
+@pytest.mark.parametrize("ways", ["__call__", "attempt", "retry", "keep_trying"])
+def test_what_the_programs_handler_of_a_signal_raises_is_the_programs(handler: Any, ways: str) -> None:
+    """It came in our code by chance: nothing of ours has failed, and nothing is switched off."""
+    told: list[Event] = []
+    call = getattr(Guard(told.append), ways)
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(Late):
+            call("a part", lambda: signal.raise_signal(signal.SIGUSR1))
+        assert call("a part", lambda: 3) == 3
+        assert told == []
+        assert call("a part", lambda: Severity("nothing")) is None
+        assert [event.name for event in told] != []
+    finally:
+        signal.signal(signal.SIGUSR1, before)

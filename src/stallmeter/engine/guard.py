@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import signal
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -23,7 +25,8 @@ MOST_FAILURES = 5
 class Guard:
     """Calls something that may fail without hurting the training: ``guard(name, call, *args)``.
 
-    What fails is named once in a warning and in the recording, and never called again; see `retry` for what is.
+    What fails is named once in a warning and in the recording, and never called again; see `retry` for what is. What a
+    signal's handler raised is raised: it is for the program, and came in our code by chance.
 
     Args:
         tell: Takes events for the recording; from any thread.
@@ -46,7 +49,9 @@ class Guard:
             return None
         try:
             return call(*args)
-        except Exception as exc:  # noqa: BLE001 - the one guard: training never fails because of us
+        except Exception as exc:  # the one guard: training never fails because of us
+            if _is_of_a_handler(exc):
+                raise
             self._failed(name, exc, "switched off")
             return None
 
@@ -59,7 +64,9 @@ class Guard:
             return None
         try:
             return call(*args)
-        except Exception as exc:  # noqa: BLE001 - the same
+        except Exception as exc:
+            if _is_of_a_handler(exc):
+                raise
             self._failed(name, exc, "failed")
             return None
 
@@ -81,7 +88,9 @@ class Guard:
             return None
         try:
             found = call()
-        except Exception as exc:  # noqa: BLE001 - the same
+        except Exception as exc:
+            if _is_of_a_handler(exc):
+                raise
             self._failed_again(name, exc)
             return None
         self._failing.pop(name, None)
@@ -94,7 +103,9 @@ class Guard:
         """
         try:
             return call()
-        except Exception as exc:  # noqa: BLE001 - the same
+        except Exception as exc:
+            if _is_of_a_handler(exc):
+                raise
             self._tell_failing(name, exc)
             return None
 
@@ -179,6 +190,16 @@ class Guard:
     def has_hung(self) -> bool:
         """Whether something was abandoned because it hung."""
         return bool(self._hung)
+
+
+def _is_of_a_handler(exc: BaseException) -> bool:
+    """Whether the program's handler of a signal raised an error: a limit that is set by SIGALRM, for example."""
+    if threading.current_thread() is not threading.main_thread():
+        return False  # no handler is run there
+    handlers = [one for number in signal.valid_signals() if callable(one := signal.getsignal(number))]
+    known = [part for one in handlers for part in (one, getattr(one, "func", None), type(one).__call__)]
+    codes = [code for part in known if (code := getattr(part, "__code__", None)) is not None]
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(exc.__traceback__))
 
 
 def _log_traceback(name: str, exc: BaseException) -> None:
