@@ -6,11 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from stallmeter.records import CodeLook, CodeSpot
+from stallmeter.records.code import LONG_STEPS
 from stallmeter.records.diagnosis import Severity
+from stallmeter.rules import ALL_RULES
+from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.validation_heavy import ValidationHeavy
 from stallmeter.window import Window
 
-from .windows import fires, ledger, missing, run, silent, window
+from .windows import START_S, fires, ledger, missing, run, silent, step, window
 
 
 def part(seconds: float) -> Window:
@@ -83,3 +87,32 @@ def test_its_own_loader():
     assert not any("persistent_workers" in advice.text for advice in found.advice)
     assert "num_workers" not in str(fires(ValidationHeavy(), loading(24.0, 0.1)).advice)
     assert fires(ValidationHeavy(), loading(2.0, 5.0)).summary == fires(ValidationHeavy(), part(30.0)).summary
+
+
+def in_the_midst(evaluated: bool) -> Window:
+    """Each twentieth step of 30 ms evaluates for 0.5 s: 100 of 2,000 steps, 50 s of 110."""
+    steps = [
+        step(i, total_s=0.53 if i % 20 == 0 else 0.03, compute_s=0.53 if i % 20 == 0 else 0.03) for i in range(2000)
+    ]
+    steps = [replace(one, forward_s=0.0, backward_s=0.0, optimizer_s=0.0) for one in steps]
+    spot = CodeSpot(file="train.py", line=12, function="estimate_loss", own=True, wall_s=0.96)
+    seen = {"place": "loop", "rule": "step-outliers", "bucket": LONG_STEPS, "method": "samples", "seen": 300}
+    look = CodeLook(time_s=START_S, wall_s=1.0, evaluated=(spot,) if evaluated else (), **seen)  # type: ignore[arg-type]
+    buckets = dict.fromkeys(("start", "data_wait", "forward", "backward", "optimizer", "validation", "loop"), 0.0)
+    record = ledger(wall_s=110.0, steps=2000, compute=110.0, **buckets)
+    return window(*steps, record, look)
+
+
+def test_an_evaluation_in_the_midst_of_the_steps_is_validation() -> None:
+    """A loop without a loader, which evaluates in a function of its own."""
+    found = fires(ValidationHeavy(), in_the_midst(evaluated=True))
+    assert "47.5 s, 43 % of the training time" in found.summary
+    assert found.location is not None
+    assert found.location.function == "estimate_loss"
+    verdict = evaluate(ALL_RULES, in_the_midst(evaluated=True))
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "validation-heavy"
+    assert "step-outliers" not in {one.rule for one in verdict.diagnoses}
+    without = evaluate(ALL_RULES, in_the_midst(evaluated=False))
+    assert without.primary is not None
+    assert without.primary.rule == "step-outliers"

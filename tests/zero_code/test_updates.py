@@ -335,6 +335,37 @@ def test_what_comes_before_the_loop_is_known_is_booked(forks: Forks, tmp_path: P
     assert steps[0].time_s - steps[0].total_s == pytest.approx(ledger.time_s - ledger.wall_s, abs=1e-3)
 
 
+def test_an_evaluation_without_a_loader_is_validation(forks: Forks, tmp_path: Path) -> None:
+    """Each so-many-th step evaluates, in a function of its own that knows no loader."""
+    text = """
+        torch.set_num_threads(1)
+        net = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
+        by = torch.optim.SGD(net.parameters(), lr=1e-4)
+        data = torch.randn(256, 64)
+
+        @torch.no_grad()
+        def estimate_loss():
+            net.eval()
+            for _ in range(600):
+                net(data)
+            net.train()
+
+        for index in range(600):
+            if index % 25 == 24:
+                estimate_loss()
+            net(data).mean().backward()
+            by.step()
+        """
+    program = tmp_path / "train.py"
+    program.write_text(NO_PICTURES + AUTO + AT_ONCE + HEAD + textwrap.dedent(text) + TAIL)
+    found = finish(forks.start(program, cwd=tmp_path), tmp_path)
+    assert found.status == 0, found.stderr
+    (folder,) = (tmp_path / "runs").iterdir()
+    primary = json.loads((folder / "diagnosis.json").read_text(encoding="utf-8"))["primary"]
+    assert primary["rule"] == "validation-heavy"
+    assert primary["location"]["function"] == "estimate_loss"
+
+
 def test_an_optimizer_that_steps_no_more_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = StepClock.__new__(StepClock)
     clock.worked = True

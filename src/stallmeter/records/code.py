@@ -170,6 +170,8 @@ class CodeLook:
     between: tuple[CodeSpot, ...] = ()
     """Of `beside`, what steps do from the call of their model until they have their gradients, and does not sleep: a
     loss above all. The largest first; bounded; empty where no optimizer was heard of."""
+    evaluated: tuple[CodeSpot, ...] = ()
+    """Of steps, functions that evaluate the model in their midst, with all that they call; in none of the others."""
     model_s: float = 0.0
     """Of steps, of ``wall_s`` below a module's call, the backward pass left out."""
     gradients_s: float = 0.0

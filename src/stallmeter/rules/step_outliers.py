@@ -40,7 +40,7 @@ class StepOutliers:
     id: ClassVar[str] = "step-outliers"
     title: ClassVar[str] = "Rare steps take many times longer than the others"
     needs: ClassVar[tuple[str, ...]] = ("steps.body_s", "ledger.training_s", "ledger.wall_s", "ledger.record")
-    optional: ClassVar[tuple[str, ...]] = ("host.garbage.step_s",)
+    optional: ClassVar[tuple[str, ...]] = ("code.evaluation", "host.garbage.step_s")
 
     warn_pct: float = threshold(5.0, "%", "our choice: as for a callback that takes this much")
     critical_pct: float = threshold(20.0, "%", "as for input wait, which XProf calls high from 20 %")
@@ -56,8 +56,7 @@ class StepOutliers:
         body, found, ledger = window.steps.body_s, window.steps.outliers(self.factor), window.ledger.record
         if body is None or found is None or ledger is None or body.count < self.min_steps:
             return None
-        # Seconds of the garbage collector are gc-pauses' to tell.
-        excess_s = max(0.0, found.excess_s - (window.host.garbage.step_s or 0.0))
+        excess_s = max(0.0, found.excess_s - self._told_s(window))
         share = window.ledger.training_share_pct(excess_s)
         rare = found.count <= self.rare_pct / 100.0 * max(ledger.steps, body.count)
         once = found.count < self.min_outliers
@@ -111,6 +110,11 @@ class StepOutliers:
                 Advice.of("Compare the times of the long steps with GPU clocks, swapping and other jobs."),
             ),
         )
+
+    def _told_s(self, window: Window) -> float:
+        """Return the seconds that are gc-pauses' to tell, or are evaluations, validation-heavy's."""
+        evaluation = window.code.evaluation
+        return (window.host.garbage.step_s or 0.0) + (evaluation.seconds if evaluation is not None else 0.0)
 
     def _severity(self, share_pct: float) -> Severity:
         return Severity.CRITICAL if share_pct >= self.critical_pct else Severity.WARNING

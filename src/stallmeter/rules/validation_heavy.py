@@ -6,7 +6,9 @@ or on so much data, that it takes a considerable part of the training time.
 **Evidence.** `validation` bucket of the wall-clock ledger in seconds: the whole validation loop with its own data wait,
 as a share of training time in percent. As lost counts only what exceeds a usual share (`usual_pct`).
 `spent.validation_parts_s`: seconds of it in which its own loader was started (the iterator, and the first batch that
-workers make) and in which its other batches were waited for.
+workers make) and in which its other batches were waited for. `code.evaluation`: seconds of functions that evaluate the
+model in the midst of the steps, from looks at the stack. They compute without gradients (`no_grad`, `inference_mode`),
+by the text of the program, and switch the model to that (`model.eval()`), or are named for it.
 
 **Advice.** Validate less often (in Lightning `check_val_every_n_epoch`, `val_check_interval`; other frameworks' names
 are said in their runs), unless early stopping or the choice of the best checkpoint needs each one. Validate on a part
@@ -25,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
+from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..window import Window
 from ..workers.gains import FIX_SAVES, gain_without
 from .frameworks import Setting, said
@@ -40,7 +42,7 @@ class ValidationHeavy:
     title: ClassVar[str] = "Validation takes a large part of the run"
     bucket: ClassVar[str] = "validation"
     needs: ClassVar[tuple[str, ...]] = ("ledger.training_s", "ledger.wall_s")
-    optional: ClassVar[tuple[str, ...]] = ("facts.framework", "spent.validation_parts_s")
+    optional: ClassVar[tuple[str, ...]] = ("code.evaluation", "facts.framework", "spent.validation_parts_s")
 
     info_pct: float = threshold(15.0, "%", "benchmarks/faults: what it takes beyond a usual tenth is worth 5 %")
     warn_pct: float = threshold(25.0, "%", "our choice: a quarter of the time teaches the model nothing")
@@ -48,10 +50,13 @@ class ValidationHeavy:
     usual_pct: float = threshold(10.0, "%", "our choice: what a validation set of a tenth of the data costs")
     loader_pct: float = threshold(50.0, "%", "our choice: most of the validation is its loader's, not the model's")
     min_lost_s: float = threshold(0.5, "s", "our choice: less is not worth a change of the program")
+    min_samples: float = threshold(20.0, "looks", "a share of all of them is then known to a fifth, one standard error")
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the share of validation with the thresholds."""
-        spent_s = window.spent.bucket_s("validation")
+        booked_s, evaluation = window.spent.bucket_s("validation"), window.code.evaluation
+        in_steps_s = evaluation.seconds if evaluation is not None and evaluation.samples >= self.min_samples else 0.0
+        spent_s = (booked_s or 0.0) + in_steps_s if booked_s is not None or in_steps_s else None
         share = None if spent_s is None else window.ledger.training_share_pct(spent_s)
         if spent_s is None or not share or share < min(self.info_pct, self.warn_pct):
             return None
@@ -59,7 +64,8 @@ class ValidationHeavy:
         if lost_s < self.min_lost_s:
             return None
         # Between less of it, and none at all.
-        gain = gain_without(window, lost_s, least=FIX_SAVES[0], most=spent_s / (lost_s or spent_s), in_steps=False)
+        inside = in_steps_s > spent_s / 2.0
+        gain = gain_without(window, lost_s, least=FIX_SAVES[0], most=spent_s / (lost_s or spent_s), in_steps=inside)
         parts = window.spent.validation_parts_s or {}
         start_s, wait_s = parts.get("start", 0.0), parts.get("wait", 0.0)
         loads = start_s + wait_s >= self.loader_pct / 100.0 * spent_s
@@ -73,6 +79,7 @@ class ValidationHeavy:
             time_lost_s=lost_s,
             share_pct=window.ledger.share_pct(lost_s) or 0.0,
             confidence=0.8,
+            location=Location.of(evaluation.spot, evaluation.share_pct) if inside and evaluation is not None else None,
             evidence=(
                 Evidence(
                     "validation, share of training time",
@@ -82,6 +89,7 @@ class ValidationHeavy:
                     "our choice: a quarter of the time teaches the model nothing",
                 ),
                 Evidence("validation", spent_s, "s"),
+                *((Evidence("of it in the midst of steps", in_steps_s, "s"),) if in_steps_s else ()),
                 *(Evidence(f"of it {name}", s, "s") for name, s in ((_START, start_s), (_WAIT, wait_s)) if s > 0),
             ),
             advice=(

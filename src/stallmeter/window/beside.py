@@ -84,6 +84,20 @@ class BesideEpochs:
         return self.bucket == EPOCH_STARTS
 
 
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Evaluations of the model in the midst of the steps."""
+
+    spot: CodeSpot
+    """The function that takes the most of them."""
+    seconds: float
+    """Of all."""
+    share_pct: float
+    """Of these, in that function."""
+    samples: int
+    """Looks that met them, about."""
+
+
 Parts = Sequence[tuple[CodeLook, float]]
 """Looks into the steps that saw something, each with the seconds of the steps' own work that it stands for."""
 
@@ -126,6 +140,41 @@ def before_model(parts: Parts) -> BeforeModel | None:
         spot=next(spot for _, spot in found if spot.key == largest),
         spot_s=seconds[largest],
         seconds=math.fsum(seconds.values()),
+        samples=round(sum(spot.wall_s / look.wall_s * look.seen for look, spot in found)),
+    )
+
+
+def evaluation(
+    usual: CodeLook | None, long: CodeLook | None, steps: StepSignals, ledger: LedgerSignals
+) -> Evaluation | None:
+    """Return what evaluates the model in the midst of the steps, by the function that takes the most of that.
+
+    Long steps count however rare they are: it is what they are for.
+
+    Args:
+        usual: Into steps of usual length.
+        long: Into long ones; None where nobody looked.
+        steps: Of the run.
+        ledger: Of the run.
+    """
+    found_long = steps.outliers(LONG)
+    if ledger.record is None:
+        return None
+    excess_s = 0.0 if found_long is None else found_long.excess_s
+    parts = [
+        (look, part_s)
+        for look, part_s in ((usual, max(0.0, _work_s(ledger) - excess_s)), (long, excess_s))
+        if look is not None and look.wall_s > 0
+    ]
+    seconds = _seconds(parts, lambda look: look.evaluated)
+    if not seconds:
+        return None
+    largest = max(seconds, key=lambda key: (seconds[key], key))
+    found = [(look, spot) for look, _ in parts for spot in look.evaluated]
+    return Evaluation(
+        spot=next(spot for _, spot in found if spot.key == largest),
+        seconds=math.fsum(seconds.values()),
+        share_pct=100.0 * seconds[largest] / math.fsum(seconds.values()),
         samples=round(sum(spot.wall_s / look.wall_s * look.seen for look, spot in found)),
     )
 

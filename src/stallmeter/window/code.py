@@ -8,7 +8,16 @@ from ..records import CodeLook, Event, LedgerRecord, LockTrial
 from ..records.code import BEFORE_MODEL, BETWEEN_EPOCHS, EPOCH_STARTS, LONG_STEPS, STANDING, STEPS
 from ..records.stats import Reservoir
 from ..records.steps import END
-from .beside import BeforeModel, BesideEpochs, BesideModel, before_model, beside_model, parts_of_steps
+from .beside import (
+    BeforeModel,
+    BesideEpochs,
+    BesideModel,
+    Evaluation,
+    before_model,
+    beside_model,
+    evaluation,
+    parts_of_steps,
+)
 from .ledger import LedgerSignals
 from .memo import Memo
 from .steps import StepSignals
@@ -62,6 +71,11 @@ class CodeSignals:
         """Functions of the program beside the model, the most of the steps' own work first; torch on CPUs."""
         parts = parts_of_steps(self.at("loop", STEPS), self.at("loop", LONG_STEPS), self._steps, self._ledger)
         return beside_model(parts, self._ledger)
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """Evaluations of the model in the midst of the steps; None where none was seen."""
+        return evaluation(self.at("loop", STEPS), self.at("loop", LONG_STEPS), self._steps, self._ledger)
 
     @property
     def before_model(self) -> BeforeModel | None:

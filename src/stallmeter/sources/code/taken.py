@@ -78,7 +78,7 @@ def takes_no_gradient(path: str, since: int, line: int) -> bool:
     lines = linecache.getlines(path)
     if not 0 < since < line <= len(lines):
         return False
-    if _is_under(lines[since:line]):
+    if block_without_gradients(lines, since + 1, line):
         return True
     asked, before = _tokens(lines[line - 1 : line]), _tokens(lines[since - 1 : line - 1])
     if asked is None or before is None:
@@ -90,16 +90,23 @@ def takes_no_gradient(path: str, since: int, line: int) -> bool:
     return bool(taken) and all(UNTRAINED & set(_attributes(asked, i)) for i in taken)
 
 
-def _is_under(lines: Sequence[str]) -> bool:
-    """Whether the last line stands in a block without gradients that begins among these lines."""
-    deepest = len(lines[-1]) - len(lines[-1].lstrip())
-    for text in reversed(lines[:-1]):
+def block_without_gradients(lines: Sequence[str], since: int, line: int) -> int:
+    """Return the line in which a block without gradients begins that a line stands in; 0 where there is none.
+
+    Args:
+        lines: Of the file.
+        since: The first line that may begin it.
+        line: Counted from 1, as the others.
+    """
+    deepest = len(lines[line - 1]) - len(lines[line - 1].lstrip())
+    for at in range(line - 1, max(0, since - 1), -1):
+        text = lines[at - 1]
         indent = len(text) - len(text.lstrip())
         if text.strip() and indent < deepest:
             deepest = indent
             if UNDER.match(text.lstrip()):
-                return True
-    return False
+                return at
+    return 0
 
 
 def _given(tokens: Sequence[tuple[str, int]]) -> set[str]:

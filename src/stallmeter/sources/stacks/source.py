@@ -54,6 +54,7 @@ from ..code.beside import (
     told_with_helpers,
     without_gradients,
 )
+from ..code.evaluating import evaluations, without_evaluations
 from ..code.fold import Seen, fold
 from ..code.hooks import in_hooks_of_gradients
 from ..code.whose import Whose
@@ -377,7 +378,7 @@ class LoopLooks:
         else:
             yield self._look(place, count, seen, seen, copied)
             asks_none = place[1] in (STEPS, LONG_STEPS) and self._window.loader.asks_none
-            before = before_call([*seen, *self._usual(place)]) if asks_none else None
+            before = before_call(without_evaluations([*seen, *self._usual(place)])) if asks_none else None
             if before is not None:
                 part = "" if place[1] == STEPS else place[1]
                 yield self._look((place[0], BEFORE_MODEL, part), count, seen, before)
@@ -401,7 +402,8 @@ class LoopLooks:
         """
         folded = fold(told)
         in_steps = (*seen, *self._usual(place)) if place[1] in (STEPS, LONG_STEPS) else ()
-        own_work = [below_judges(below_training_step(one)) for one in in_steps]
+        evaluated = evaluations(in_steps)
+        own_work = [below_judges(below_training_step(one)) for one in without_evaluations(in_steps)]
         hooks = [one for one in beside(copied, modules=True) if not one.stack[-1].sleeps] if own_work else []
         updates = self._ledger.acc[OPTIMIZER] > 0
         later = _joined(after_gradients(own_work, optimizer=updates), without_gradients(own_work))
@@ -422,6 +424,7 @@ class LoopLooks:
             between=fold(between(own_work, optimizer=updates)).spots,
             model_s=model_s,
             gradients_s=gradients_s,
+            evaluated=fold(evaluated).spots,
             collectives_s=sum(one.wall_s for one in in_collectives(own_work)),
             beside=beside_model,
             before=fold(_joined(before_model(own_work), hooks)).spots,
