@@ -223,6 +223,13 @@ def test_fewer_are_not_said_to_do_the_same_where_that_is_not_sure(why, costs, li
     assert savings(advice) == ""
 
 
+def test_more_workers_than_shards_have_nothing_to_read():
+    """Four for a single shard: uneven batches are bridged by what one of them makes ahead, or not at all."""
+    costs = loader(current=4, step_time_s=0.06, profile=UNEVEN, iterable=True, shards_itself=True)
+    assert advise(costs, replace(ROOMY, shards=1)).recommended == 1
+    assert advise(costs, replace(ROOMY, shards=1)).saves_processes == 3
+
+
 @given(costs_, limits_)
 def test_fewer_workers_never_cost_speed_by_the_models_own_prediction(costs, limits):
     fewer = fewer_workers(costs, limits)

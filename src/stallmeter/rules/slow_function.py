@@ -21,7 +21,7 @@ A loss that takes longer than the whole model is written in many small operation
 the part of the backward pass that falls to it. Looks into steps of usual length, and into what long steps take beyond
 three medians, are weighed by the time that the ledger and the steps hold of each. Rare long steps are step-outliers' to
 tell. Of one rank of several a smaller share is told as information: the others may have to wait for it. So is half the
-share of what is surely no loss: a package that trains nothing, or Python itself.
+share of what is surely no loss: a package that trains nothing, Python itself, or what no gradient flows through.
 `code.beside_epochs`: the same of what the thread does where an epoch begins, below the loader or the framework that
 asks for it, and between two epochs: a sampler that reads the whole dataset, a loader that is made anew, a table that is
 read again. What comes after the last epoch does not count. The larger one of the two kinds is told.
@@ -210,7 +210,7 @@ class SlowFunction:
         share = window.ledger.training_share_pct(lost_s)
         among_ranks = bool(window.facts.has_other_ranks)
         counts = share is not None and (share >= self.warn_pct or not among_ranks)
-        usual_pct = self.sure_pct if self._is_no_training(found) else self.warn_pct
+        usual_pct = self.sure_pct if self._is_no_training(found) or self._comes_after(found) else self.warn_pct
         least_pct = self.info_pct if among_ranks else usual_pct
         if share is None or share < least_pct or lost_s < self.min_lost_s or found.samples < self.min_samples:
             return None
@@ -292,6 +292,10 @@ class SlowFunction:
         package = one.spot.calls[0].partition(".")[0] if one.spot.calls else ""
         if package in PREPARE and one.between_s >= self.most * one.seconds:
             return True
+        return self._comes_after(one)
+
+    def _comes_after(self, one: BesideModel) -> bool:
+        """Whether nothing is trained through it: it comes behind the gradients, or none flow through what it takes."""
         return one.after_s >= self.most * one.seconds
 
     def _is_python(self, one: BesideModel) -> bool:

@@ -54,6 +54,7 @@ def fewer_workers(costs: LoaderCosts, limits: Limits) -> int | None:
         ),
         costs.current,
     )
+    least = min(least, limits.shards or least)  # beyond them workers have nothing to read
     saved = costs.current - least
     return least if saved >= max(SAVES_PROCESSES, SAVES_SHARE * costs.current) else None
 
