@@ -18,7 +18,7 @@ from stallmeter.rules.idle_workers import IdleWorkers
 from stallmeter.rules.input_bound import InputBound
 from stallmeter.rules.no_workers import NoWorkers
 from stallmeter.rules.noisy_neighbour import NoisyNeighbour
-from stallmeter.rules.prep_stall import PrepStall
+from stallmeter.rules.prep_stall import ONE_THREAD, PrepStall
 from stallmeter.rules.rule import Rule
 from stallmeter.rules.slow_batches import SlowBatches
 from stallmeter.rules.slow_sampler import SlowSampler
@@ -509,3 +509,19 @@ def test_a_loop_that_waits_for_a_cpu_has_neighbours_too() -> None:
     assert found.summary.startswith("The training thread could have run and had no CPU during 20 % of the time")
     assert found.advice[0].predicted_gain_pct == pytest.approx(23, abs=4)
     assert silent(NoisyNeighbour(loop_pct=25.0), made)
+
+
+@pytest.mark.parametrize(
+    ("threads", "queue_share", "said"), [(2.0, 0.5, True), (1.2, 0.5, False), (2.0, 0.1, False), (None, 0.5, False)]
+)
+def test_workers_that_compute_with_a_thread_for_each_cpu_are_to_have_one(
+    threads: float | None, queue_share: float, said: bool
+) -> None:
+    """NumPy's library starts a thread for each CPU in each worker: with two of two each the CPUs are short."""
+    case = {**CASES["prep-stall"], "threads": threads, "queue_share": queue_share}
+    found = fires(PrepStall(), waiting(**case))
+    assert found.advice[0].fix.do.startswith(ONE_THREAD) is said
+    if said:
+        least, most = found.advice[0].gain_interval_pct or (0.0, 0.0)
+        assert 0.0 < least < (found.advice[0].predicted_gain_pct or 0.0) < most
+        assert "2.0 threads each" in found.advice[0].fix.expect

@@ -16,6 +16,7 @@ def waiting(
     *,
     workers: int = 2,
     active: int | None = None,
+    threads: float | None = None,
     wait_s: float | Callable[[int], float] = 0.05,
     work_s: float = 0.05,
     batch_s: float | Callable[[int], float] = 0.1,
@@ -67,6 +68,7 @@ def waiting(
                 time_s=START_S + 1.5 + 0.1 * i,
                 wall_s=made + queue,
                 cpu_s=made * cpu_share,
+                process_cpu_s=None if threads is None else threads * made * cpu_share,
                 run_queue_s=queue,
                 idle_s=(made + queue) * (1 / busy_share - 1) if workers and i >= workers else None,
             )

@@ -12,6 +12,7 @@ from ..window import Window
 from ..workers.function_gain import FunctionGain, gain_without_function, shares
 from ..workers.gains import gain_by_looks
 from ..workers.pipeline import CHEAPER, pipeline_of
+from .prep_stall import ONE_THREAD
 
 SAMPLES = "samples"
 """The method of looks at the training thread."""
@@ -123,8 +124,9 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
         interval_pct=found.interval_pct,
     )
     # Nobody can make a library's function cheaper, but may call it less: what else helps is said first.
-    usual = 1.0 / SETTING_PART if diagnosis.rule in SETTINGS else NEARLY
-    enough = math.inf if not spot.own else MOST if diagnosis.rule == SAME else usual
+    is_setting = diagnosis.rule in SETTINGS or any(one.fix.do.startswith(ONE_THREAD) for one in diagnosis.advice[:1])
+    usual = 1.0 / SETTING_PART if is_setting else MOST if diagnosis.rule == SAME else NEARLY
+    enough = usual if spot.own else math.inf
     return _with_advice(diagnosis, advice, enough)
 
 

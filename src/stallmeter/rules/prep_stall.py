@@ -6,14 +6,17 @@ workers take from it: then its own work is slow, and little is seen of a wait fo
 
 **Evidence.** `spent.data_wait_share_pct`: data wait as a share of training time, percent. `workers.batch_cpu_s`: CPU
 time of a batch, seconds. `host.usable_cpus`: CPUs after affinity and quota. CPUs needed for the full speed: CPU
-time of a batch and of the loop's step, over the time of a step whose batch lies ready.
+time of a batch and of the loop's step, over the time of a step whose batch lies ready. `workers.waits.threads`: threads
+of a worker that compute at a time. NumPy's and OpenCV's libraries start one for each CPU in each worker, and with more
+of these than CPUs they keep each other from them.
 
 Of threads or processes that are not torch's workers: `loader.producers.blocked_share`, 0 to 1, and
 `loader.producers.batch_cpu_s`.
 
-**Advice.** Spend less CPU on a batch: simpler or batched transforms, transforms on the GPU (Kornia, DALI), decoding
-at reduced size, preprocessing once offline, uncompressed or array formats. Or give the job more CPUs. Where the loop
-makes its batches itself and a worker beside it is predicted to win a smaller part, that is advised as well.
+**Advice.** Where each worker computes with several threads, one thread for each. Spend less CPU on a batch: simpler or
+batched transforms, transforms on the GPU (Kornia, DALI), decoding at reduced size, preprocessing once offline,
+uncompressed or array formats. Or give the job more CPUs. Where the loop makes its batches itself and a worker beside it
+is predicted to win a smaller part, that is advised as well.
 
 **When it is wrong.** When other processes hold the CPUs: `noisy-neighbour` is asked first.
 
@@ -31,6 +34,9 @@ from ..window import Window
 from ..workers.forecast import Outlook, forecast
 from ..workers.pipeline import INSTEAD, Pipeline, diagnosis_of, pipeline_of
 from .rule import threshold
+
+ONE_THREAD = "Let each worker compute with one thread"
+"""Begin of the advice about libraries that start a thread for each CPU, in each worker: it changes a setting."""
 
 OFFLINE = Advice.of(
     "Preprocess once, offline, into uncompressed or array formats.",
@@ -52,7 +58,7 @@ class PrepStall:
         "steps.work_s",
         "workers.cpu_wait_share",
     )
-    optional: ClassVar[tuple[str, ...]] = ("host.loop.wait_pct",)
+    optional: ClassVar[tuple[str, ...]] = ("host.loop.wait_pct", "workers.waits.threads")
     instead: ClassVar[tuple[str, ...]] = INSTEAD
     family: ClassVar[str] = "input"
     rules_out: ClassVar[str] = "more of its workers"
@@ -62,6 +68,8 @@ class PrepStall:
     gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
     at_work: float = threshold(0.5, "1", "Somebody is found at work in most looks; our choice")
     min_cpu_s: float = threshold(0.003, "s", "Below it the hand-over, not the CPU, is what a batch costs")
+    threads: float = threshold(1.5, "threads", "our choice: of two threads one computes for half of the time")
+    cpu_wait: float = threshold(0.25, "1", "as noisy-neighbour: below, there are CPUs enough for all threads")
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the wait and the CPU share of a batch with the thresholds."""
@@ -103,6 +111,7 @@ class PrepStall:
                 Evidence("CPUs that the job can have", left, "CPUs"),
             ),
             advice=(
+                *self._one_thread_each(window, predicted),
                 Advice.of(
                     "Use simpler or batched transforms; decode images at reduced size.",
                     expect=f"Less data wait, as the {cpu.mean * 1e3:.0f} ms of CPU for a batch fall.",
@@ -114,6 +123,29 @@ class PrepStall:
                 Advice.of("Move transforms to the GPU (Kornia, DALI).", limit="Only where it has time to spare."),
                 OFFLINE,
                 *_more_cpus(needed, predicted),
+            ),
+        )
+
+    def _one_thread_each(self, window: Window, predicted: Outlook) -> tuple[Advice, ...]:
+        """Where workers compute with several threads each, and wait for CPUs, these keep each other from them.
+
+        A thread that shares a piece of work spins until the others have done their parts, which have no CPU: all that
+        the helpers compute is waste then, and as much of the worker's own. So it is taken as that part of what batches
+        would win that cost nothing; at the least half of what the helpers compute is waste, at the most all of it.
+        """
+        threads, waits = window.workers.waits.threads, window.workers.cpu_wait_share
+        won = _part_of(predicted.without.gain_pct(predicted.without.no_cpu_s))
+        if won is None or threads is None or threads < self.threads or (waits or 0.0) < self.cpu_wait:
+            return ()
+        wasted = ((1.0 - 1.0 / threads) / 2.0, 1.0 - threads**-2.0, 1.0)
+        least, gain, most = (predicted.of_run(100.0 * (1.0 / (1.0 - part * won) - 1.0)) or 0.0 for part in wasted)
+        return (
+            Advice.of(
+                "Let each worker compute with one thread: OMP_NUM_THREADS=1, OPENBLAS_NUM_THREADS=1.",
+                expect=f"Workers that no longer take the CPUs from each other, {threads:.1f} threads each.",
+                limit="Before NumPy is imported; later threadpoolctl does it, in worker_init_fn.",
+                gain_pct=gain,
+                interval_pct=(least, most),
             ),
         )
 
@@ -199,6 +231,11 @@ class PrepStall:
                 OFFLINE,
             ),
         )
+
+
+def _part_of(gain_pct: float | None) -> float | None:
+    """Return the part of the time that a rise of throughput saves; None without any."""
+    return gain_pct / (100.0 + gain_pct) if gain_pct is not None and gain_pct > 0 else None
 
 
 def _short_of(needed: float, left: float) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ..records import WorkerWaits
 from ..records.stats import mean
 from .memo import Memo
-from .pace import Pace
+from .pace import MIN_BATCHES, Pace
 from .sharing import Growth, growth
 
 KINDS = ("lock", "threads", "sleep", "socket", "file", "other")
@@ -45,6 +45,16 @@ class WaitSignals:
         self._contended += record.contended
         for kind in KINDS:
             self._kinds[kind] += getattr(record, kind)
+
+    @property
+    def threads(self) -> float | None:
+        """Threads that compute in a worker at a time, the others waiting for it or it for them.
+
+        CPU time of its process over that of the thread that makes the batches; None where one of them is not known.
+        """
+        known = [(b.process_cpu_s, b.cpu_s) for b in self._pace.leading.batches.items if b.process_cpu_s is not None]
+        own_s = sum(own_s for _, own_s in known)
+        return sum(whole_s for whole_s, _ in known) / own_s if len(known) >= MIN_BATCHES and own_s > 0 else None
 
     @property
     def kinds(self) -> Mapping[str, float] | None:
