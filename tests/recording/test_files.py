@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stallmeter.recording import write_output
+from stallmeter.recording import as_typed, write_output
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
@@ -40,3 +40,18 @@ def test_what_cannot_be_written_is_said_with_the_users_path(tmp_path: Path, wher
     assert caught.value.filename == str(tmp_path / where)
     assert ".tmp" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_is_short_in_the_folder_that_the_program_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that has gone elsewhere is told the whole path."""
+    folder = tmp_path / "my runs" / "1"
+    monkeypatch.chdir(tmp_path)
+    assert as_typed(folder) == "'my runs/1'"
+    monkeypatch.chdir("/")
+    (tmp_path / "gone").mkdir()
+    assert as_typed(Path("/elsewhere/1")) == "elsewhere/1"
+    monkeypatch.chdir(tmp_path / "gone")
+    assert as_typed(folder) == f"'{folder}'"
+    (tmp_path / "gone").rmdir()
+    assert as_typed(folder) == f"'{folder}'"
+    assert as_typed(None) == ""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import math
-import shlex
 import threading
 import time
 from collections import deque
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..delivery.periods import Period, period_s
+from ..recording import as_typed
 from ..recording.pending import pending_deliveries
 from ..records import (
     BUCKETS,
@@ -318,7 +318,7 @@ class Collector:
                 "stallmeter: %d earlier recording%s did not reach the tracker in full; send with: stallmeter sync %s",
                 len(found),
                 "s" if len(found) > 1 else "",
-                shlex.quote(str(self._context.recordings if len(found) > 1 else found[0])),
+                as_typed(self._context.recordings if len(found) > 1 else found[0]),
             )
 
     def _flush(self) -> None:

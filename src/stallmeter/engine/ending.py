@@ -7,7 +7,6 @@ until the recording is flushed. All else goes on beside the program and is waite
 from __future__ import annotations
 
 import logging
-import shlex
 import sys
 import threading
 import time
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..delivery.forwarder import Forwarder, Undelivered
-from ..recording import ranks
+from ..recording import as_typed, ranks
 from ..report.files import write_summaries
 from ..report.model import judged, summarize
 from ..report.wording import console_lines
@@ -196,7 +195,7 @@ class Ending:
                 self._give_up(self._drawing)
             _log.warning(
                 "stallmeter: the program ends before all is written and sent; to have the rest: stallmeter sync %s",
-                shlex.quote(str(self._output.folder)),
+                as_typed(self._output.folder),
             )
 
     def cut_short(self) -> None:
@@ -335,7 +334,7 @@ class Ending:
         if lines and job is not None:
             lines[:0] = job.silent
         if self._output.folder is not None and lines:
-            lines.append(f"details: stallmeter report {shlex.quote(str(self._output.folder))}")
+            lines.append(f"details: stallmeter report {as_typed(self._output.folder)}")
             sys.stderr.write("".join(f"stallmeter: {line}\n" for line in lines))
 
     def _said_of_verdict(self) -> list[str]:
@@ -353,5 +352,5 @@ class Ending:
                 points,
                 destination,
                 where,
-                shlex.quote(str(self._output.folder)),
+                as_typed(self._output.folder),
             )

@@ -7,7 +7,7 @@ written. A last line without its newline is a torn write and is ignored. Nothing
 
 from __future__ import annotations
 
-from .files import find_recording, is_recording, ranks, write_atomically, write_output
+from .files import as_typed, find_recording, is_recording, ranks, write_atomically, write_output
 from .format import SCHEMA, Header, decode, encode
 from .reader import Position, Reader, has_recording
 from .writer import Recorder
@@ -18,6 +18,7 @@ __all__ = [
     "Position",
     "Reader",
     "Recorder",
+    "as_typed",
     "decode",
     "encode",
     "find_recording",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 
 from ..errors import RecordingError
@@ -87,3 +88,17 @@ def parts_of(folder: Path, rank: int) -> list[int]:
     if not parts:
         raise RecordingError(f"{str(folder)!r} holds no recording of rank {rank}")
     return parts
+
+
+def as_typed(path: Path | None) -> str:
+    """Return a path as a shell takes it in the folder that the program is in: short where it lies below that.
+
+    Nothing is said of what there is not.
+    """
+    if path is None:
+        return ""
+    try:
+        here = Path.cwd()
+    except OSError:  # it is gone
+        return shlex.quote(str(path))
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))

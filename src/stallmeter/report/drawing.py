@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import StallmeterError
+from ..recording import as_typed
 from . import child
 from .files import report_files, write_drawn
 from .job.folder import report_of_job
@@ -85,7 +85,7 @@ class ChildDrawing:
         if self._process.returncode and not self._stopped:
             last = said.decode(errors="replace").strip().rpartition("\n")[2]
             raise DrawingError(
-                f"{last}. To make what is missing: stallmeter report {shlex.quote(str(self._folder))} --format html "
+                f"{last}. To make what is missing: stallmeter report {as_typed(self._folder)} --format html "
                 "--output report.html"
             )
         return True
@@ -126,7 +126,7 @@ def draw(folder: Path, rank: int) -> ChildDrawing | None:
     if len(_waiting) >= MOST_WAITING:
         _log.info(
             "stallmeter: no page yet; to have it: stallmeter report %s --format html --output report.html",
-            shlex.quote(str(folder)),
+            as_typed(folder),
         )
         return None
     drawing = ChildDrawing(folder, rank)

@@ -10,7 +10,6 @@ It needs 10 MB and no time of a CPU while it waits.
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from pathlib import Path
 from ..errors import StallmeterError
 from ..machine.ends import Watched, can_watch
 from ..machine.procfs import process_space
-from ..recording import Header, Reader, ranks
+from ..recording import Header, Reader, as_typed, ranks
 from ..recording.ends import ProcessEnd, write_ends
 from . import child
 
@@ -99,7 +98,7 @@ def main(arguments: Sequence[str]) -> None:
     except Exception as exc:  # noqa: BLE001 - nobody but the program's user is left to be told
         sys.stderr.write(
             f"stallmeter: the job's reports could not be made: {exc}; "
-            f"to try again: stallmeter report {shlex.quote(str(folder))}\n"
+            f"to try again: stallmeter report {as_typed(folder)}\n"
         )
 
 
@@ -188,7 +187,7 @@ def complete(folder: Path, ends: dict[int, ProcessEnd], *, spoken: bool, speaks:
         lines = [
             *report.job.silent,
             *console_lines(report.verdict),
-            f"details: stallmeter report {shlex.quote(str(folder))}",
+            f"details: stallmeter report {as_typed(folder)}",
         ]
         sys.stderr.write("".join(f"stallmeter: {line}\n" for line in lines))
         sys.stderr.flush()
