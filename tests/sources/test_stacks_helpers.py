@@ -19,6 +19,9 @@ from stallmeter.sources.stacks.others import at_work_beside, awaits_thread
 from stallmeter.sources.stacks.sampler import STEADY, Look
 from stallmeter.sources.stacks.tally import Reading
 
+NAME = "feeder of this file"
+"""Of the threads of these tests: one that a test before has left may be at work as well."""
+
 
 class Feeder:
     """A producer whose batches take long."""
@@ -42,7 +45,7 @@ def serve(ended: threading.Event) -> None:
 
 @contextmanager
 def running(*targets: tuple[Callable[..., None], tuple[object, ...]]) -> Iterator[list[threading.Thread]]:
-    threads = [threading.Thread(target=target, args=args, daemon=True, name="feeder") for target, args in targets]
+    threads = [threading.Thread(target=target, args=args, daemon=True, name=NAME) for target, args in targets]
     for thread in threads:
         thread.start()
     yield threads
@@ -61,8 +64,10 @@ def feeder() -> Iterator[Feeder]:
 
 def looks_beside(helpers: Helpers, count: int = 10) -> None:
     me = threading.get_ident()
+    ours = {thread.ident for thread in threading.enumerate() if thread.name == NAME}
     for _ in range(count):
-        helpers.add(Look(0, STEADY, 10_000_000, (), at_work_beside(me)))
+        seen = tuple(found for found in at_work_beside(me) if found[0] in ours)
+        helpers.add(Look(0, STEADY, 10_000_000, (), seen))
 
 
 def told(helpers: Helpers) -> CodeLook | None:
@@ -184,7 +189,7 @@ def test_threads_that_end_at_once_made_what_was_asked() -> None:
 
 def test_how_much_other_threads_compute_is_asked_of_the_kernel(feeder: Feeder) -> None:
     """The thread that asks for the training's is left out, and one that is new has computed nothing yet."""
-    (native,) = (thread.native_id for thread in threading.enumerate() if thread.name == "feeder")
+    (native,) = (thread.native_id for thread in threading.enumerate() if thread.name == NAME)
     ran_ns, now_s = iter((0, 700_000_000)), iter((0.0, 1.0, 2.0))
     crowd = Crowd(threading.get_ident(), lambda one: next(ran_ns) if one == native else None, lambda: next(now_s))
     assert crowd.cpus() == 0.0
