@@ -8,7 +8,7 @@ import pytest
 
 from stallmeter.records import HostSample
 from stallmeter.window import Window
-from stallmeter.window.loop_cpu import chance_of_at_least
+from stallmeter.window.loop_cpu import MANY, chance_of_at_least
 
 
 def waits(*, job: float, others: float, main: float = 0.1, usable: float = 2.0) -> float | None:
@@ -31,6 +31,13 @@ def test_chances() -> None:
     assert chance_of_at_least(3, 0.0) == 0.0
     assert chance_of_at_least(64, 2.0) == pytest.approx(math.exp(64 * math.log(2) - 2 - math.lgamma(65)), rel=0.1)
     assert chance_of_at_least(2, 500.0) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("mean", [9_800.0, 10_000.0, 10_200.0])
+def test_a_number_of_cpus_that_no_machine_has_takes_no_time(mean: float) -> None:
+    """A recording may say anything."""
+    assert chance_of_at_least(MANY, mean) == pytest.approx(chance_of_at_least(MANY - 1, mean), abs=0.02)
+    assert chance_of_at_least(10**15, 1e11 * mean) in (0.0, pytest.approx(0.5), 1.0)
 
 
 def test_a_job_that_leaves_the_cpus_free_waits_for_others() -> None:

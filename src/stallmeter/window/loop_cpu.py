@@ -73,6 +73,10 @@ class LoopCpuSignals:
 SURELY = 100.0
 """Beyond twice the count and so many the chance of fewer is below 1e-10, and the terms of the sum become too small."""
 
+MANY = 10_000
+"""From this count on the number is taken to be normal, to a hundredth: the sum would have as many terms, and in the
+logarithm of the first one no digit would be left."""
+
 
 def chance_of_at_least(count: int, mean: float) -> float:
     """Return the chance that a Poisson number of this mean is ``count`` or more."""
@@ -80,6 +84,8 @@ def chance_of_at_least(count: int, mean: float) -> float:
         return 0.0
     if mean > 2.0 * count + SURELY:
         return 1.0
+    if count >= MANY:
+        return math.erfc((count - 0.5 - mean) / math.sqrt(2.0 * mean)) / 2.0
     # From the k-th term on, so that a small chance is no difference of two numbers near 1.
     term = math.exp(count * math.log(mean) - mean - math.lgamma(count + 1))
     total, k = 0.0, count
