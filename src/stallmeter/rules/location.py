@@ -14,6 +14,9 @@ from ..workers.gains import gain_by_looks
 from ..workers.pipeline import CHEAPER, pipeline_of
 from .prep_stall import ONE_THREAD
 
+NO_TIME = "Predicted as if it took no time at all; other functions of yours that it calls stay."
+"""Limit of what is predicted of a place."""
+
 SAMPLES = "samples"
 """The method of looks at the training thread."""
 
@@ -119,7 +122,7 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
         if spot.own or place.call is None
         else f"Call {place.call} less, or on less data.",
         expect=_expected(found),
-        limit="Predicted as if it took no time at all; other functions of yours that it calls stay.",
+        limit=NO_TIME,
         gain_pct=found.gain_pct,
         interval_pct=found.interval_pct,
     )
@@ -154,7 +157,7 @@ def _cheaper_in_turns(diagnosis: Diagnosis, window: Window, look: CodeLook) -> D
     advice = Advice.of(
         f"Make {spot.function} cheaper ({spot.file}:{spot.line}).",
         expect=f"{IN_TURNS[diagnosis.rule]} would take {(1.0 - part) * spent_s:.1f} s instead of {spent_s:.1f} s.",
-        limit="Predicted as if it took no time at all; other functions of yours that it calls stay.",
+        limit=NO_TIME,
         gain_pct=gain.pct,
         interval_pct=gain.interval_pct,
     )

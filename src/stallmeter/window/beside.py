@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..records import CodeLook, CodeSpot
 from ..records.code import EPOCH_STARTS
@@ -121,8 +122,7 @@ def parts_of_steps(usual: CodeLook | None, long: CodeLook | None, steps: StepSig
     if usual is None or record is None or body is None:
         return ()
     beyond_s = _beyond_s(steps, record.steps, body.median)
-    parts = [(usual, max(0.0, _work_s(ledger) - beyond_s[0])), (long, beyond_s[1])]
-    return [(look, part_s) for look, part_s in parts if look is not None and look.wall_s > 0]
+    return _seen((usual, max(0.0, _work_s(ledger) - beyond_s[0])), (long, beyond_s[1]))
 
 
 def before_model(parts: Parts) -> BeforeModel | None:
@@ -131,17 +131,10 @@ def before_model(parts: Parts) -> BeforeModel | None:
     Args:
         parts: The looks told of that alone.
     """
-    seconds = _seconds(parts, lambda look: look.spots)
-    if not seconds:
+    found = _largest(parts, lambda look: look.spots)
+    if found is None:
         return BeforeModel(None, 0.0, 0.0, 0) if parts else None
-    largest = max(seconds, key=lambda key: (seconds[key], key))
-    found = [(look, spot) for look, _ in parts for spot in look.spots]
-    return BeforeModel(
-        spot=next(spot for _, spot in found if spot.key == largest),
-        spot_s=seconds[largest],
-        seconds=math.fsum(seconds.values()),
-        samples=round(sum(spot.wall_s / look.wall_s * look.seen for look, spot in found)),
-    )
+    return BeforeModel(found.spot, found.spot_s, found.seconds, found.samples)
 
 
 def evaluation(
@@ -161,22 +154,11 @@ def evaluation(
     if ledger.record is None:
         return None
     excess_s = 0.0 if found_long is None else found_long.excess_s
-    parts = [
-        (look, part_s)
-        for look, part_s in ((usual, max(0.0, _work_s(ledger) - excess_s)), (long, excess_s))
-        if look is not None and look.wall_s > 0
-    ]
-    seconds = _seconds(parts, lambda look: look.evaluated)
-    if not seconds:
+    parts = _seen((usual, max(0.0, _work_s(ledger) - excess_s)), (long, excess_s))
+    found = _largest(parts, lambda look: look.evaluated)
+    if found is None:
         return None
-    largest = max(seconds, key=lambda key: (seconds[key], key))
-    found = [(look, spot) for look, _ in parts for spot in look.evaluated]
-    return Evaluation(
-        spot=next(spot for _, spot in found if spot.key == largest),
-        seconds=math.fsum(seconds.values()),
-        share_pct=100.0 * seconds[largest] / math.fsum(seconds.values()),
-        samples=round(sum(spot.wall_s / look.wall_s * look.seen for look, spot in found)),
-    )
+    return Evaluation(found.spot, found.seconds, 100.0 * found.spot_s / found.seconds, found.samples)
 
 
 def beside_model(parts: Parts, ledger: LedgerSignals) -> tuple[BesideModel, ...] | None:
@@ -236,6 +218,36 @@ def beside_model(parts: Parts, ledger: LedgerSignals) -> tuple[BesideModel, ...]
         for keys in groups.values()
     ]
     return tuple(sorted(found, key=lambda one: -one.seconds))
+
+
+def _seen(*parts: tuple[CodeLook | None, float]) -> Parts:
+    """Return the parts whose looks saw something."""
+    return [(look, part_s) for look, part_s in parts if look is not None and look.wall_s > 0]
+
+
+class _Largest(NamedTuple):
+    """Of some of the spots of looks the one whose function takes the most."""
+
+    spot: CodeSpot
+    spot_s: float
+    seconds: float
+    """Of all of them."""
+    samples: int
+    """Looks that met any, about."""
+
+
+def _largest(parts: Parts, spots: Callable[[CodeLook], Sequence[CodeSpot]]) -> _Largest | None:
+    seconds = _seconds(parts, spots)
+    if not seconds:
+        return None
+    largest = max(seconds, key=lambda key: (seconds[key], key))
+    found = [(look, spot) for look, _ in parts for spot in spots(look)]
+    return _Largest(
+        spot=next(spot for _, spot in found if spot.key == largest),
+        spot_s=seconds[largest],
+        seconds=math.fsum(seconds.values()),
+        samples=round(sum(spot.wall_s / look.wall_s * look.seen for look, spot in found)),
+    )
 
 
 def _seconds(parts: Parts, spots: Callable[[CodeLook], Sequence[CodeSpot]]) -> dict[_Function, float]:

@@ -12,11 +12,9 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
+from .beside import SWITCHES
 from .fold import Frame, Seen
 from .taken import block_without_gradients
-
-SWITCHES = "torch/utils/_contextlib.py"
-"""On the stack of what is decorated with ``no_grad``."""
 
 SWITCHED = re.compile(r"\.eval\(\s*\)|\.train\(\s*(?:mode\s*=\s*)?False\s*\)")
 """A model is switched to being evaluated."""

@@ -19,9 +19,16 @@ from functools import lru_cache
 
 NAMES_OF_PYTHON = frozenset((*keyword.kwlist, *vars(builtins)))
 
-
 BEFORE = 30
 """So many lines before the model's call may say what it is called with: ``x = batch["x"].float()``, and then it."""
+
+UNTRAINED = frozenset(
+    ("argmax", "argsort", "bool", "data", "detach", "int", "item", "long", "numpy", "shape", "size", "tolist")
+)
+"""What is had of a tensor through these no gradient flows through."""
+
+UNDER = re.compile(r"with\b.*\b(?:no_grad|inference_mode)\b")
+"""Begin of a block in which none are recorded."""
 
 
 @lru_cache(maxsize=256)
@@ -39,26 +46,18 @@ def makes_next_batch(path: str, since: int, line: int) -> bool:
     Returns:
         False where the text is not at hand, or does not tell.
     """
-    lines = linecache.getlines(path)
-    if not 0 < since < line <= len(lines):
+    lines = _lines(path, since, line)
+    read = _call_and_before(lines, since, line)
+    if read is None:
         return False
-    asked, before = _tokens(lines[line - 1 : line]), _tokens(lines[since - 1 : line - 1])
-    given = [i for i, (text, depth) in enumerate(asked or ()) if text == "=" and not depth]
-    if asked is None or before is None or not given:
+    asked, before = read
+    given = [i for i, (text, depth) in enumerate(asked) if text == "=" and not depth]
+    if not given:
         return False
     called_with = "".join(lines[max(0, since - BEFORE) : since])
     taken, gives = _names(asked[given[-1] + 1 :]), _names(asked[: given[-1]])
     is_used = any(re.search(rf"(?<![\w.]){name}\b", called_with) for name in gives)
     return is_used and bool(taken) and not taken & _names(before)
-
-
-UNTRAINED = frozenset(
-    ("argmax", "argsort", "bool", "data", "detach", "int", "item", "long", "numpy", "shape", "size", "tolist")
-)
-"""What is had of a tensor through these no gradient flows through."""
-
-UNDER = re.compile(r"with\b.*\b(?:no_grad|inference_mode)\b")
-"""Begin of a block in which none are recorded."""
 
 
 @lru_cache(maxsize=256)
@@ -75,18 +74,16 @@ def takes_no_gradient(path: str, since: int, line: int) -> bool:
     Returns:
         False where the text is not at hand, or does not tell.
     """
-    lines = linecache.getlines(path)
-    if not 0 < since < line <= len(lines):
-        return False
-    if block_without_gradients(lines, since + 1, line):
+    lines = _lines(path, since, line)
+    if lines and block_without_gradients(lines, since + 1, line):
         return True
-    asked, before = _tokens(lines[line - 1 : line]), _tokens(lines[since - 1 : line - 1])
-    if asked is None or before is None:
+    read = _call_and_before(lines, since, line)
+    if read is None:
         return False
+    asked, before = read
     made = _given(before)
-    taken = [i for i, (text, _) in enumerate(asked) if text in made and (not i or asked[i - 1][0] != ".")]
     called = next((i for i, (text, _) in enumerate(asked) if text == "("), len(asked))
-    taken = [i for i in taken if i > called]
+    taken = [i for i in range(called + 1, len(asked)) if asked[i][0] in made and asked[i - 1][0] != "."]
     return bool(taken) and all(UNTRAINED & set(_attributes(asked, i)) for i in taken)
 
 
@@ -107,6 +104,20 @@ def block_without_gradients(lines: Sequence[str], since: int, line: int) -> int:
             if UNDER.match(text.lstrip()):
                 return at
     return 0
+
+
+def _lines(path: str, since: int, line: int) -> list[str]:
+    """Return the lines of a file; none where the text is not at hand, or the two do not stand there in this order."""
+    lines = linecache.getlines(path)
+    return lines if 0 < since < line <= len(lines) else []
+
+
+def _call_and_before(
+    lines: Sequence[str], since: int, line: int
+) -> tuple[list[tuple[str, int]], list[tuple[str, int]]] | None:
+    """Return the tokens of a line, and of those before it from another one on; None where brackets stay open."""
+    asked, before = _tokens(lines[line - 1 : line]), _tokens(lines[since - 1 : line - 1])
+    return None if asked is None or before is None else (asked, before)
 
 
 def _given(tokens: Sequence[tuple[str, int]]) -> set[str]:
