@@ -8,6 +8,7 @@ import pytest
 
 from stallmeter.records import CodeLook, CodeSpot, CompilerSample
 from stallmeter.records.diagnosis import Severity
+from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.slow_start import SlowStart
 from stallmeter.window import Window
 
@@ -38,6 +39,50 @@ def test_where_it_is_an_import_that_is_to_be_moved():
     )  # fmt: skip
     imported.append(look)
     assert fires(SlowStart(), imported).advice[0].text.startswith("Move import scipy.stats (train.py:11) to where")
+
+
+def waited(first_s: float, epochs: int = 1, start_s: float = 1.0, wall_s: float = 100.0) -> Window:
+    """A run that waits so long for its first batch."""
+    spent = {"data_wait": 0.0, "forward": 0.0, "backward": 0.0, "optimizer": 0.0}
+    made = ledger(
+        wall_s=wall_s, start=start_s, worker_startup=first_s, loop=wall_s - start_s - first_s, **spent
+    )  # fmt: skip
+    return window(replace(made, epochs=epochs))
+
+
+def test_the_wait_for_the_first_batch_of_the_only_epoch_is_a_start():
+    found = fires(SlowStart(), waited(40.0))
+    assert found.title == "The first batch takes long to come"
+    assert found.time_lost_s == 39.0
+    assert found.advice[0].text.startswith("Save what the dataset reads or builds before its first item.")
+    assert fires(SlowStart(), waited(10.0, start_s=30.0)).title == "The run takes long to start"
+
+
+def test_of_several_epochs_it_is_the_workers_start():
+    assert silent(SlowStart(), waited(40.0, epochs=2))
+
+
+def test_what_a_worker_reads_for_its_first_batch_is_named():
+    late = waited(40.0)
+    spot = CodeSpot(file="data.py", line=12, function="Table.read", own=True, wall_s=3.0)
+    late.append(
+        CodeLook(
+            time_s=START_S,
+            place="workers",
+            bucket="worker_startup",
+            rule="worker-startup",
+            method="samples",
+            seen=50,
+            wall_s=4.0,
+            spots=(spot,),
+        )
+    )
+    found = evaluate((SlowStart(),), late).primary
+    assert found is not None
+    assert "Table.read (data.py:12)" in found.advice[0].text
+    assert found.location is not None
+    assert (found.location.function, found.location.share_pct) == ("Table.read", 75.0)
+    assert any(one.name.startswith("samples of a worker's stack") for one in found.evidence)
 
 
 def test_threshold():

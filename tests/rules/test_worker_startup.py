@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from stallmeter.records import Fork, WorkerBatch
+from stallmeter.records import CodeLook, CodeSpot, Fork, WorkerBatch
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.worker_startup import WorkerStartup
@@ -133,12 +134,14 @@ def batches(
 TWO_WORKERS = replace(loader(), num_workers=2, probed=True, start_method="fork")
 
 
-def again(starts: int, count: int = 1, wait_s: float = 40.0, init: str = "", **options: Any) -> Window:
+def again(
+    starts: int, count: int = 1, wait_s: float = 40.0, init: str = "", more: Sequence[Any] = (), **options: Any
+) -> Window:
     """A run of so many epochs in which workers start so often, and the loop waits in its steps."""
     of_init = {"init_file": "data.py", "init_line": 7, "init_function": init} if init else {}
     info = replace(loader(), num_workers=2, probed=True, start_method="fork", **of_init)
     made = replace(ledger(worker_startup=0.0, start=0.0, data_wait=wait_s), epochs=count)
-    return window(*(step(i, data_wait_s=0.02) for i in range(100)), info, *batches(starts, **options), made)
+    return window(*(step(i, data_wait_s=0.02) for i in range(100)), info, *batches(starts, **options), *more, made)
 
 
 def test_workers_that_start_within_an_epoch_are_waited_for_in_its_steps() -> None:
@@ -167,11 +170,37 @@ def test_the_users_own_start_is_named_where_it_takes_most() -> None:
     found = fires(WorkerStartup(), again(31, first_s=0.2, init_s=1.0, init="read_table"))
     assert found.location is not None
     assert (found.location.file, found.location.line, found.location.function) == ("data.py", 7, "read_table")
-    assert "Make read_table cheaper (data.py:7): each worker calls it." in texts(found)
+    assert "Make read_table cheaper (data.py:7): each worker calls it when it starts." in texts(found)
     for changes in ({"init_s": 1.0}, {"init_s": 0.2, "init": "read_table"}):
         found = fires(WorkerStartup(), again(31, **changes))
         assert found.location is None
         assert "Slim down imports and worker_init_fn" in texts(found)
+
+
+def first_batch(file: str, line: int, function: str, wall_s: float, seen: int = 40) -> CodeLook:
+    """What a worker's first batch of 1 s was spent in."""
+    spot = CodeSpot(file=file, line=line, function=function, own=True, wall_s=wall_s)
+    return CodeLook(
+        time_s=0.0, place="workers", bucket="worker_startup", rule="worker-startup", method="samples", seen=seen,
+        wall_s=1.0, spots=(spot,),
+    )  # fmt: skip
+
+
+def test_what_the_first_batch_is_spent_in_is_named() -> None:
+    """Of starts of 1 s, nearly all of it in first batches, nine tenths of which is the reading of a table."""
+    look = first_batch("data.py", 12, "Table.read", 0.9)
+    found = fires(WorkerStartup(), again(31, first_s=1.2, more=(look,)))
+    assert found.location is not None
+    assert (found.location.file, found.location.line, found.location.function) == ("data.py", 12, "Table.read")
+    assert found.location.share_pct == pytest.approx(90.0)
+    assert "Make Table.read cheaper (data.py:12): each worker calls it when it starts." in texts(found)
+
+
+@pytest.mark.parametrize(
+    "look", [first_batch("data.py", 12, "Table.read", 0.15), first_batch("data.py", 12, "Table.read", 0.9, seen=9)]
+)
+def test_a_small_part_of_a_first_batch_or_a_short_look_is_not_named(look: CodeLook) -> None:
+    assert fires(WorkerStartup(), again(31, first_s=1.2, more=(look,))).location is None
 
 
 def test_of_workers_that_live_on_the_only_start_is_compared_with_the_users_function() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 import sys
+import threading
 import time
 from typing import Any
 
@@ -15,8 +16,10 @@ from torch.utils.data import DataLoader
 
 from stallmeter.records import CodeLook, Event, WorkerBatch
 from stallmeter.sources.loader import LoaderProbe
-from stallmeter.sources.loader.batch_look import EVENTS, PLAIN, BatchLook, ItemTimes, Order
+from stallmeter.sources.loader.batch_look import EVENTS, PLAIN, BatchLook, ItemTimes
 from stallmeter.sources.loader.look import MIN_STEPS, WorkerLook
+from stallmeter.sources.loader.ring import Order
+from stallmeter.sources.loader.starts import StartOrders
 
 from . import loader_datasets as data
 
@@ -256,7 +259,7 @@ def test_indices_are_only_watched_where_items_are_asked_for_one_by_one():
 
 
 def test_an_order_fits_into_a_word():
-    for order in (Order(1, 3, False), Order(3, 1000, True)):
+    for order in (Order(1, 3, False), Order(3, 1000, True), Order(1, 1, False, True)):
         assert Order.read(order.word) == order
 
 
@@ -267,6 +270,7 @@ class _Probe:
         self.documents = list(documents)
         self.orders: list[Order] = []
         self.ended = 0
+        self.starts = StartOrders("/nowhere/answers", threading.Lock(), lambda: ())
 
     def look(self, order: Order, loader: int) -> bool:
         self.orders.append(order)
@@ -302,8 +306,8 @@ def test_without_an_answer_the_order_is_taken_back():
     probe = _Probe()
     source = WorkerLook(3, probe, lambda: (2, 0))
     source.request("prep-stall", 100)
-    assert source.sample(0.0) == ()
-    assert source.sample(1000.0) == ()
+    assert source.sample(0.0) == []
+    assert source.sample(1000.0) == []
     assert probe.ended == 1
 
 

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stallmeter.sources.loader import ring as ring_module
-from stallmeter.sources.loader.batch_look import Order
-from stallmeter.sources.loader.ring import CAPACITY, LANES, Fetch, Ring, words
+from stallmeter.sources.loader.ring import CAPACITY, LANES, Fetch, Order, Ring, words
 from stallmeter.sources.loader.worker import FetchTimer
 
 

@@ -13,11 +13,11 @@ import pytest
 
 from stallmeter.machine.frames import stack_of
 from stallmeter.records import CodeLook
+from stallmeter.sources.code.reading import Reading
 from stallmeter.sources.code.whose import Whose
 from stallmeter.sources.stacks.helpers import Crowd, Helpers
 from stallmeter.sources.stacks.others import at_work_beside, awaits_thread
 from stallmeter.sources.stacks.sampler import STEADY, Look
-from stallmeter.sources.stacks.tally import Reading
 
 NAME = "feeder of this file"
 """Of the threads of these tests: one that a test before has left may be at work as well."""

@@ -12,10 +12,11 @@ import pytest
 
 from stallmeter.records import BUCKETS, NO_LOADER, LedgerRecord, LoaderInfo, StepRecord
 from stallmeter.records.code import BEFORE_MODEL, BETWEEN_EPOCHS, EPOCH_STARTS, LONG_STEPS
+from stallmeter.sources.code.reading import Reading
 from stallmeter.sources.code.whose import Whose
 from stallmeter.sources.stacks.sampler import LONG_STEP, STEADY, Look, StackSampler
 from stallmeter.sources.stacks.source import ENOUGH, LoopLooks
-from stallmeter.sources.stacks.tally import Reading, Tally
+from stallmeter.sources.stacks.tally import Tally
 from stallmeter.timing.clock import StepClock
 from stallmeter.timing.ledger import (
     CALLBACKS,
@@ -239,7 +240,7 @@ def test_a_line_that_asks_to_sleep_is_known_by_its_source():
     tally = Tally()
     for line in (1, 2):
         tally.add(Look(COMPUTE, STEADY, 10, ((slow.__code__, 0), _of_line(dozes, line))))
-    assert [one.stack[-1].sleeps for one in Reading(Whose()).seen([tally])] == [True, False]
+    assert [one.stack[-1].sleeps for one in Reading(Whose()).seen(tally.items())] == [True, False]
 
 
 def _scores(numbers):
@@ -256,7 +257,7 @@ def test_a_look_between_two_instructions_is_known_by_the_instruction():
     for instruction in dis.get_instructions(code):
         tally = Tally()
         tally.add(Look(COMPUTE, STEADY, 10, ((slow.__code__, 0), (code, instruction.offset))))
-        [seen] = Reading(Whose()).seen([tally])
+        [seen] = Reading(Whose()).seen(tally.items())
         found.setdefault(instruction.opname, set()).add(seen.stack[-1].interprets)
     assert found["BINARY_OP" if sys.version_info >= (3, 11) else "INPLACE_ADD"] == {False}
     assert found["FOR_ITER"] == {False}

@@ -34,6 +34,9 @@ DEEPEST = 200
 Place = tuple[CodeType, int]
 """Code and place in its bytecode."""
 
+Stack = tuple[Place, ...]
+"""The outermost first."""
+
 _call = methodcaller("__call__")
 
 
@@ -44,7 +47,7 @@ def running_threads() -> frozenset[int]:
     return frozenset(_at_once(chain.from_iterable(_frames())))
 
 
-def stack_of(thread: int) -> tuple[Place, ...]:
+def stack_of(thread: int) -> Stack:
     """Return where a thread stands, the outermost first; empty where there is no such thread.
 
     Args:

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from ..records import CodeLook, CodeSpot
-from ..records.code import BUCKET_OF, HELPERS, IN_THE_LOOP, IN_WORKERS, STEPS, WARMUP
+from ..records.code import BUCKET_OF, EPOCH_STARTS, HELPERS, IN_THE_LOOP, IN_WORKERS, STEPS, WARMUP
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location
 from ..window import Window
 from ..workers.function_gain import FunctionGain, gain_without_function, shares
@@ -84,7 +84,8 @@ def _evidence(look: CodeLook) -> tuple[Evidence, ...]:
     """Say how the place was found; looks into workers are told of by their own rules."""
     if look.method != SAMPLES:
         return ()
-    whose = "other threads' stacks" if look.place == HELPERS else "the training thread's stack"
+    of = {HELPERS: "other threads' stacks", "workers": "a worker's stack"}
+    whose = of.get(look.place, "the training thread's stack")
     return (Evidence(f"samples of {whose}, for the place", float(look.seen), "samples"),)
 
 
@@ -111,7 +112,7 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
         return _cheaper_in_turns(diagnosis, window, look)
     if look.place == HELPERS:
         return _of_a_thread(diagnosis, window, look)
-    if look.place != "workers" or "slow-batches" in (look.rule, diagnosis.rule):
+    if look.place != "workers" or look.bucket or "slow-batches" in (look.rule, diagnosis.rule):
         return diagnosis
     spot = look.spots[0]
     found = gain_without_function(window, *shares((look.wall_s, look.cpu_s), (spot.wall_s, spot.cpu_s)))
@@ -224,6 +225,17 @@ def _of_helpers(window: Window) -> CodeLook | None:
     return None if pipeline is None or pipeline.in_loop or pipeline.outside else window.code.at(HELPERS)
 
 
+def _of_the_start(window: Window) -> CodeLook | None:
+    """Return the look into what took most of it: before the first request, the first wait, or the first steps."""
+    start_s, warmup_s = window.ledger.start_s or 0.0, window.ledger.warmup_s or 0.0
+    first_s = (window.spent.bucket_s(EPOCH_STARTS) or 0.0) if (window.ledger.epochs or 0) <= 1 else 0.0
+    if warmup_s > start_s + first_s:
+        return window.code.at("startup", WARMUP)
+    if first_s > start_s:
+        return window.code.first_batch or window.code.at("loop", EPOCH_STARTS)
+    return window.code.at("startup", "start")
+
+
 def _look(diagnosis: Diagnosis, window: Window) -> CodeLook | None:
     rule = diagnosis.rule
     if rule in IN_WORKERS:
@@ -232,8 +244,7 @@ def _look(diagnosis: Diagnosis, window: Window) -> CodeLook | None:
         awaited = None if pipeline_of(window) is None else window.code.at(HELPERS)
         return awaited or window.code.at(HELPERS, STEPS)
     if rule == "slow-start":
-        in_steps = (window.ledger.warmup_s or 0.0) > (window.ledger.start_s or 0.0)
-        return window.code.at("startup", WARMUP if in_steps else "start")
+        return _of_the_start(window)
     if rule == "step-time-drift":
         grown = window.steps.drift
         return None if grown is None else window.code.at("loop", grown.bucket, diagnosis.culprit or "")

@@ -1,14 +1,17 @@
 """The run takes long to start.
 
 **What it means.** Before the steps are steady come two things. Before the first step: set-up, data preparation, the
-building or download of the model, a sanity check, the first start of the device. In the first steps: compilation,
-autotuning, memory that is got for the first time, caches that fill. In a long run that hardly matters. In a short one,
-or one that is repeated in a search, it is time in which little is learnt. A start of many minutes holds an expensive
-machine for nothing.
+building or download of the model, a sanity check, the first start of the device. In a run of a single epoch the wait
+for its first batch belongs to it: workers start, and their dataset reads what it needs. In the first steps:
+compilation, autotuning, memory that is got for the first time, caches that fill. In a long run that hardly matters. In
+a short one, or one that is repeated in a search, it is time in which little is learnt. A start of many minutes holds an
+expensive machine for nothing.
 
 **Evidence.** `ledger.start_s`: wall time from the moment stallmeter was attached to the first request for a batch, in
 seconds; imports before that are not seen. `ledger.warmup_s`: seconds that the first steps took beyond steady ones in
-their own work (`steps.warm_up`). Both together as a share of the whole run in percent. As lost counts only what
+their own work (`steps.warm_up`). Of a single epoch (`ledger.epochs`) also what its first wait takes beyond others, the
+making of its iterator included; of several that is `worker-startup`'s. All together as a share of the whole run in
+percent. `code.first_batch`: what a worker's first batch was spent in. As lost counts only what
 exceeds a usual start (`usual_s`). `device.compiler`: seconds that torch.compile took until the steps were steady.
 
 **Advice.** It depends on the part that takes longer. Before the first step: save what is prepared anew in each run,
@@ -47,7 +50,9 @@ class SlowStart:
     optional: ClassVar[tuple[str, ...]] = (
         "facts.framework",
         "ledger.warmup_s",
+        "ledger.epochs",
         "steps.warm_up",
+        "code.first_batch",
     )
 
     warn_pct: float = threshold(25.0, "%", "our choice: a quarter of the run is over before it learns anything")
@@ -58,9 +63,13 @@ class SlowStart:
     def check(self, window: Window) -> Diagnosis | None:
         """Compare start and warm-up with the run and with the clock."""
         start_s, warmup_s, wall_s = window.ledger.start_s, window.ledger.warmup_s or 0.0, window.ledger.wall_s
-        if start_s is None or not wall_s or start_s + warmup_s < self.usual_s:
+        if start_s is None or not wall_s:
             return None
+        first_s = _first_batch_s(window)
+        in_wait, start_s = first_s > start_s, start_s + first_s
         total_s = start_s + warmup_s
+        if total_s < self.usual_s:
+            return None
         # Some time before the first step is usual; what the first steps take beyond others is not.
         share, lost_s = 100.0 * total_s / wall_s, max(0.0, start_s - self.usual_s) + warmup_s
         if share < self.warn_pct and total_s < self.always_s:
@@ -71,7 +80,7 @@ class SlowStart:
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING if total_s >= self.warn_s else Severity.INFO,
-            title="The first steps take long" if in_steps else self.title,
+            title=_title(in_steps=in_steps, in_wait=in_wait) or self.title,
             summary=self._summary(window, total_s, warmup_s, share),
             time_lost_s=lost_s,
             share_pct=window.ledger.share_pct(lost_s) or 0.0,
@@ -86,10 +95,13 @@ class SlowStart:
                 ),
                 Evidence("time before steady steps", total_s, "s", self.always_s, "SageMaker MaxInitializationTime"),
                 Evidence("of it in the first steps", warmup_s, "s"),
+                *((Evidence("of it waiting for the first batch", first_s, "s"),) if first_s else ()),
                 *((Evidence("of it in torch.compile", compiled_s, "s"),) if compiled_s else ()),
             ),
             advice=_in_first_steps(gain, compiled=compiled_s >= 0.3 * warmup_s)
             if in_steps
+            else _in_first_wait(window, gain)
+            if in_wait
             else _before_the_first_step(window, gain, self.usual_s),
         )
 
@@ -101,6 +113,17 @@ class SlowStart:
         where = f"{warmup_s:.1f} s of it in the first " + (f"{steps} steps" if steps > 1 else "step")
         by = f", in which torch.compile took {compiled_s:.1f} s" if compiled_s >= 0.3 * warmup_s else ""
         return f"The steps were steady after {total_s:.1f} s, {share:.0f} % of the run: {where}{by}."
+
+
+def _first_batch_s(window: Window) -> float:
+    """Seconds that the first wait of the only epoch took beyond others; 0 in a run of several."""
+    return (window.spent.bucket_s("worker_startup") or 0.0) if (window.ledger.epochs or 0) <= 1 else 0.0
+
+
+def _title(*, in_steps: bool, in_wait: bool) -> str | None:
+    if in_steps:
+        return "The first steps take long"
+    return "The first batch takes long to come" if in_wait else None
 
 
 def _compiled_s(window: Window) -> float:
@@ -149,6 +172,21 @@ def _before_the_first_step(window: Window, gain: Gain, usual_s: float) -> tuple[
             else ()
         ),
         Advice.of("Keep data, weights and compiler caches on a local disk that outlives the run."),
+    )
+
+
+def _in_first_wait(window: Window, gain: Gain) -> tuple[Advice, ...]:
+    look = window.code.first_batch
+    spot = look.spots[0] if look is not None and look.spots else None
+    where = "" if spot is None else f": {spot.function} ({spot.file}:{spot.line})"
+    return (
+        Advice.of(
+            f"Save what the dataset reads or builds before its first item{where}.",
+            expect="An earlier first step.",
+            gain_pct=gain.pct,
+            interval_pct=gain.interval_pct,
+        ),
+        Advice.of("Slim down what workers import, and worker_init_fn.", limit="Each worker does it when it starts."),
     )
 
 

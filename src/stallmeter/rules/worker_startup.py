@@ -3,7 +3,8 @@
 **What it means.** At the beginning of an epoch the DataLoader starts its worker processes. They import packages, copy
 the dataset and make their first batch while the loop waits. With short epochs, with processes that are spawned rather
 than forked, or with a slow `worker_init_fn` this is the largest part of the wait. Where the user's `worker_init_fn`
-takes most of a start, it is named.
+takes most of a start, or a function that the first batch calls and others do not (a table that is read when it is first
+asked for), it is named.
 
 **Evidence.** `worker_startup`: seconds of wall time in making iterators, and the part of each epoch's first wait that
 exceeds the steady wait, from the ledger; of workers that live on, in the first epoch alone. `workers.fork_s`: seconds
@@ -14,7 +15,7 @@ page; it counts where the optimizer takes longer in the first steps of epochs th
 one of several loaders that is begun anew within the epochs of the first), their first batches beyond others, at most
 the data wait. Where they start for every other step or more, and make more batches than there are steps, the program
 makes a new iterator for each, ``next(iter(loader))``; then all of the wait counts that workers would not need that go
-on.
+on. `code.first_batch`: what a worker's first batch was spent in.
 
 **Advice.** Make a loader's iterator once and ask that. Else keep the workers (`persistent_workers=True`); not where the
 dataset's state has to be read anew each epoch. Then fork instead of spawn, where no thread or CUDA context forbids it;
@@ -74,6 +75,7 @@ class WorkerStartup:
         "steps.step_time_s",
         "steps.data_wait_s",
         "steps.epochs.copying_s",
+        "code.first_batch",
     )
     rules_out: ClassVar[str] = "more workers"
 
@@ -82,6 +84,10 @@ class WorkerStartup:
     most: float = threshold(0.5, "1", "Most of the loss or of the data wait: what else explains it comes after this")
     each_step: float = threshold(0.5, "starts/step", "our choice: half, as two workers may start for one batch")
     unused: float = threshold(1.5, "batches/step", "our choice: of what is made ahead at least every third is not used")
+    least_looks: float = threshold(10.0, "looks", "as in stallmeter.rules.location: fewer tell no share")
+    least_part: float = threshold(
+        0.2, "1", "as in stallmeter.rules.location: a smaller part is not where the time goes"
+    )
     least_steps: float = threshold(10.0, "steps", "our choice: fewer are a first try of a loader")
     fork_wait_s: float = threshold(0.1, "s", "A fork of a large training process takes some 10 ms; 0.1 s is a wait")
 
@@ -108,7 +114,7 @@ class WorkerStartup:
             title = "Workers take long to start" if once else self.title
         wait_s = window.spent.bucket_s("data_wait") or 0.0
         each_s = lost if once else lost / max(1, epochs)
-        place = None if held else self._init(window, lost if once else lost / max(1, epochs + again))
+        place = None if held else self._place(window, lost if once else lost / max(1, epochs + again))
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING,
@@ -138,13 +144,19 @@ class WorkerStartup:
             culprit="a fork handler of another package" if held else None,
         )
 
-    def _init(self, window: Window, start_s: float) -> Location | None:
-        """Return the user's function that each worker calls first, where it takes most of a start."""
-        loader, starts = window.loader.info, window.workers.starts
-        if loader is None or not loader.init_function or starts is None or starts.init_s < self.most * start_s:
+    def _place(self, window: Window, start_s: float) -> Location | None:
+        """Return the function that takes most of a start: the user's ``worker_init_fn``, or one of the first batch."""
+        loader, starts, look = window.loader.info, window.workers.starts, window.code.first_batch
+        if loader is None or starts is None or not start_s:
             return None
-        share_pct = 100.0 * min(1.0, starts.init_s / start_s) if start_s else 0.0
-        return Location(loader.init_file, loader.init_line, loader.init_function, share_pct)
+        if loader.init_function and starts.init_s >= self.most * start_s:
+            share_pct = 100.0 * min(1.0, starts.init_s / start_s)
+            return Location(loader.init_file, loader.init_line, loader.init_function, share_pct)
+        if look is None or look.seen < self.least_looks or not look.spots:
+            return None
+        spot = look.spots[0]
+        part = spot.wall_s / look.wall_s * min(1.0, max(0.0, starts.excess_s - starts.init_s) / start_s)
+        return Location.of(spot, 100.0 * part) if part >= self.least_part else None
 
     def _each_step_s(self, window: Window, waited: float, starts: int) -> float | None:
         """What workers that start for each batch cost beyond those that go on; None where they do not."""
@@ -268,15 +280,19 @@ class WorkerStartup:
             )
         if loader is not None and loader.start_method in ("spawn", "forkserver"):
             advice.append(Advice.of("Start workers by fork.", limit="Only where no thread or CUDA context forbids it."))
-        if place is not None:
-            advice.append(
-                Advice.of(f"Make {place.function} cheaper ({place.file}:{place.line}): each worker calls it.")
-            )
-        elif self._refill_s(window, epochs) > self.most * lost:
-            advice.append(Advice.of("Make the shuffle buffer smaller, where one is filled anew each epoch."))
-        else:
-            advice.append(Advice.of("Slim down imports and worker_init_fn in the workers, or use longer epochs."))
+        advice.append(self._lighter(window, lost, place))
         return tuple(advice)
+
+    def _lighter(self, window: Window, lost: float, place: Location | None) -> Advice:
+        """Return what makes a start itself cheaper."""
+        if place is not None:
+            return Advice.of(
+                f"Make {place.function} cheaper ({place.file}:{place.line}): each worker calls it when it starts.",
+                limit="What all workers need may be made once, before they start.",
+            )
+        if self._refill_s(window, window.ledger.epochs or 1) > self.most * lost:
+            return Advice.of("Make the shuffle buffer smaller, where one is filled anew each epoch.")
+        return Advice.of("Slim down imports and worker_init_fn in the workers, or use longer epochs.")
 
     def _refill_s(self, window: Window, epochs: int) -> float:
         """Seconds that workers may need for their first batch of an epoch even if they live on.

@@ -113,6 +113,11 @@ class CodeSignals:
         return min([record.buckets.get(BETWEEN_EPOCHS, 0.0), *within])
 
     @property
+    def first_batch(self) -> CodeLook | None:
+        """What the first batch of a worker was spent in; None where none took long."""
+        return self.at("workers", EPOCH_STARTS)
+
+    @property
     def standing(self) -> CodeLook | None:
         """Of a step that does not end, where the training thread was found; None where steps go on, or the run is done.
 

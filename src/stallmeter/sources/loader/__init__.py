@@ -24,14 +24,14 @@ from .loop import LoopTimer
 from .loop_look import LoopLook, answers_file, read_answers
 from .memory import MemoryLooks
 from .prefetch import IN_THE_LOOP, PrefetchQueue
-from .ring import UNKNOWN, Fetch, Making, Ring, new_ring
+from .ring import UNKNOWN, Fetch, Making, Order, Ring, new_ring
+from .starts import StartOrders
 from .waits import WaitLooks
 from .worker import WorkerInit, init_of, restore, retire
 from .wrappers import iterates_here, loaders_in
 
 if TYPE_CHECKING:
     from ...records import Sample
-    from .batch_look import Order
 
 RATIO_FETCHES = 32
 """So many batches of a wrapper tell how many of its loader's each is made of."""
@@ -82,6 +82,7 @@ class LoaderProbe:
         self._looks = WaitLooks(self._making)
         self._look = LoopLook(self._loop, lambda: self._prefetch.iterator_of())
         self._answers = answers_file()
+        self.starts = StartOrders(self._answers, self._lock, lambda: [row.ring for row in self._rows])
         self._ordered: tuple[Ring, int] | None = None
         """Whom a look was ordered from."""
         # Anchored once, so that a stepped wall clock changes nothing.
@@ -255,6 +256,7 @@ class LoaderProbe:
         self.iterator_of = lambda: None  # one that lives as long as we do ends its workers in seconds each
         self._loop.close()
         read_answers(self._answers)
+        self.starts.seen()
 
     def look(self, order: Order, loader: int) -> bool:
         """Have a few batches looked into where they are made; for the sampler thread.
@@ -357,6 +359,7 @@ class LoaderProbe:
         except CANNOT_SET as exc:
             return f"its worker_init_fn cannot be set: {exc}"
         assert init.ring is not None
+        self.starts.order(ring)
         self._rows.append(Row(init, init.ring, number))
         self._touch(loader, init, self._rows[-1])
         return None

@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from time import perf_counter_ns, thread_time_ns
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..code.fold import Folded, Seen, fold, owner
 from ..code.lines import LineTimer
 from ..code.tracer import CallTracer, why_not
 from ..code.whose import Function, Whose
+from .ring import Order
 
 EVENTS = 150_000
 """Most calls and returns in one batch: about 0.1 s, which is what a look may add to it."""
@@ -67,26 +68,6 @@ FAILS = (
     ValueError,
 )
 """What names and files of a program that is not as expected can lead to."""
-
-
-class Order(NamedTuple):
-    """What is to be looked into, as it fits into one word of shared memory."""
-
-    number: int
-    """Counted from 1: the same order is not carried out twice by one process."""
-    batches: int
-    slow: bool
-    """Whether to wait for a slow batch."""
-
-    @property
-    def word(self) -> int:
-        """As an integer that is not 0."""
-        return self.number << 32 | self.slow << 16 | self.batches
-
-    @classmethod
-    def read(cls, word: int) -> Order:
-        """Return what `word` gave."""
-        return cls(word >> 32, word & 0xFFFF, bool(word >> 16 & 1))
 
 
 Deliver = Callable[[dict[str, Any]], None]

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ...records import CodeItem, CodeLook, CodeSpot, CodeStack, Event
-from ...records.code import IN_WORKERS
-from .batch_look import Order
+from ...records.code import EPOCH_STARTS, IN_WORKERS
+from .ring import Order
+from .starts import StartOrders
 
 MIN_STEPS = 10
 """Steps before the look, so that it shows steady ones."""
@@ -15,12 +16,17 @@ MIN_STEPS = 10
 MOST_LOOKS = 3
 """In one run, however often the number of workers changes."""
 
+STARTS = 3
+"""Starts of workers that are looked into, where they take long: the newest is told of."""
+
 GIVE_UP_S = 120.0
 """After so long without the last batch, what was seen is all there is."""
 
 
 class Probe(Protocol):
     """What a look asks of the loader's probe."""
+
+    starts: StartOrders
 
     def look(self, order: Order, loader: int) -> bool:
         """Have a few batches looked into; returns whether there is somebody who makes them."""
@@ -55,6 +61,7 @@ class WorkerLook:
         self._rule = ""
         self._loader = 0
         self._until_s: float | None = None
+        probe.starts.look_at(STARTS)
 
     def request(self, rule: str, steps: int) -> None:
         """Ask for a look, if the verdict is one that it would explain and these workers were not looked into for it.
@@ -81,6 +88,9 @@ class WorkerLook:
         Args:
             time_s: Unix time of this poll.
         """
+        return [*(self._start(document, time_s) for document in self._probe.starts.seen()), *self._batches_seen(time_s)]
+
+    def _batches_seen(self, time_s: float) -> Sequence[CodeLook | Event]:
         order = self._order
         if order is None:
             return ()
@@ -115,9 +125,31 @@ class WorkerLook:
             added_s=document["added_s"],
             item_s=document["item_s"],
             items=tuple(CodeItem(**item) for item in document["items"]),
-            spots=tuple(CodeSpot(**{**spot, "calls": tuple(spot["calls"])}) for spot in document["spots"]),
-            stacks=tuple(
-                CodeStack(**{**stack, "frames": tuple(stack["frames"]), "own": tuple(stack["own"])})
-                for stack in document["stacks"]
-            ),
+            spots=_spots(document),
+            stacks=_stacks(document),
         )
+
+    def _start(self, document: dict[str, Any], time_s: float) -> CodeLook:
+        return CodeLook(
+            time_s=time_s,
+            place="workers",
+            rule="worker-startup",
+            bucket=EPOCH_STARTS,
+            loader=document["loader"],
+            method="samples",
+            seen=document["seen"],
+            wall_s=document["wall_s"],
+            spots=_spots(document),
+            stacks=_stacks(document),
+        )
+
+
+def _spots(document: dict[str, Any]) -> tuple[CodeSpot, ...]:
+    return tuple(CodeSpot(**{**spot, "calls": tuple(spot["calls"])}) for spot in document["spots"])
+
+
+def _stacks(document: dict[str, Any]) -> tuple[CodeStack, ...]:
+    return tuple(
+        CodeStack(**{**stack, "frames": tuple(stack["frames"]), "own": tuple(stack["own"])})
+        for stack in document["stacks"]
+    )

@@ -16,7 +16,8 @@ from .loop import LoopTimer
 from .wrappers import attributes, iterators_in
 
 if TYPE_CHECKING:
-    from .batch_look import BatchLook, Order
+    from .batch_look import BatchLook
+    from .ring import Order
 
 SHARED = "/dev/shm"  # noqa: S108 - a file of our own, whose name is drawn
 

@@ -57,6 +57,28 @@ class Worker:
     """Unix time at which it ran already: the system gives numbers again."""
 
 
+class Order(NamedTuple):
+    """What is to be looked into, as it fits into one word of shared memory."""
+
+    number: int
+    """Counted from 1: the same order is not carried out twice by one process."""
+    batches: int
+    slow: bool
+    """Whether to wait for a slow batch."""
+    first: bool = False
+    """Whether it is the first batch of each process; see `StartLook`."""
+
+    @property
+    def word(self) -> int:
+        """As an integer that is not 0."""
+        return self.number << 32 | self.first << 17 | self.slow << 16 | self.batches
+
+    @classmethod
+    def read(cls, word: int) -> Order:
+        """Return what `word` gave."""
+        return cls(word >> 32, word & 0xFFFF, bool(word >> 16 & 1), bool(word >> 17 & 1))
+
+
 class Making(NamedTuple):
     """A batch that is being made."""
 
@@ -113,6 +135,11 @@ class Ring:
     def order(self, worker: int, order: int) -> None:
         """Have a worker look into some of its batches; see `Order`. 0 takes it back."""
         self._words[worker * _ROW + _ORDER] = order
+
+    def take_back(self, worker: int, order: int) -> None:
+        """Take an order back that the worker still has."""
+        if self._words[worker * _ROW + _ORDER] == order:
+            self.order(worker, 0)
 
     def drain(self) -> list[tuple[int, Fetch]]:
         """Return worker and record of each batch since the last call. For one reader."""

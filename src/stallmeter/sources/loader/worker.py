@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 from ...machine.procfs import COUNTS_READS, open_run_queue, process_read_bytes, read_run_queue, run_queue_ns
 from .dataloader import CANNOT_SET
 from .identity import watch_identity
-from .ring import UNKNOWN, Ring, RingWriter
+from .ring import UNKNOWN, Order, Ring, RingWriter
 
 _CANNOT_TIME = (AttributeError, KeyError, IndexError, OSError, RuntimeError, TypeError, ValueError)
 """What torch's internals, procfs and shared memory can raise where they are not as expected."""
 
 if TYPE_CHECKING:
     from .batch_look import BatchLook
+    from .start_look import StartLook
 
 Init = Callable[[int], Any]
 
@@ -75,7 +76,7 @@ class WorkerInit:
         if self.ring is not None and timed:
             # A worker must live on without being timed rather than die of it.
             with suppress(*_CANNOT_TIME):
-                _time_fetches(self.ring, worker_id, self.answers, monotonic_ns() - began)
+                _time_fetches(self.ring, worker_id, self.answers, self.number, monotonic_ns() - began)
         return result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -129,10 +130,12 @@ class FetchTimer:
         "_fd",
         "_init",
         "_lane",
+        "_loader",
         "_order",
         "_process_cpu",
         "_queued",
         "_read",
+        "_start_look",
         "_wall",
         "collate_ns",
         "dataset",
@@ -141,13 +144,17 @@ class FetchTimer:
         "recent",
     )
 
-    def __init__(self, dataset: object, lane: RingWriter, answers: str | None = None, init_ns: int = UNKNOWN) -> None:
+    def __init__(
+        self, dataset: object, lane: RingWriter, answers: str | None = None, loader: int = 0, init_ns: int = UNKNOWN
+    ) -> None:
         self.dataset = dataset
         self.look: BatchLook | None = None
         """What looks into the next batch."""
         self.recent: deque[tuple[int, int]] = deque(maxlen=RECENT)
         """Wall and CPU time of the newest batches, ns."""
         self._answers = answers
+        self._loader = loader
+        self._start_look: StartLook | None = None
         self._order = 0
         self._init = init_ns
         self.collate_ns = self.items = UNKNOWN
@@ -159,10 +166,13 @@ class FetchTimer:
     def start(self) -> None:
         """A fetch begins."""
         self.collate_ns = self.items = UNKNOWN
-        # Not with its first batch, which may hold what the dataset puts off until then: that would take several times
-        # as long, in each worker that is started anew.
-        if self._ended and self._lane.order() != self._order:
-            self._take_order()
+        # The first batch is not profiled: it may hold what the dataset puts off until then, which would take several
+        # times as long.
+        if self._lane.order() != self._order:
+            if self._ended:
+                self._take_order()
+            else:
+                self._look_at_start()
         if COUNTS_READS:
             self._read = process_read_bytes()
         # The wall clock is read outside the others, so that no part is ever longer than the whole.
@@ -175,6 +185,7 @@ class FetchTimer:
 
     def give_up(self) -> None:
         """The fetch raised: it leaves no record."""
+        self._end_start_look()
         self._lane.begin(0)
 
     def pass_over(self) -> None:
@@ -186,13 +197,29 @@ class FetchTimer:
 
     def _take_order(self) -> None:
         word, self.look = self._lane.order(), None
-        if word > 0 and self._answers is not None:
+        order = Order.read(word)
+        if word > 0 and self._answers is not None and not order.first:
             self._lane.claim()
             with suppress(*_CANNOT_TIME, ImportError):
-                from .batch_look import BatchLook, Order, write_to
+                from .batch_look import BatchLook, write_to
 
-                self.look = BatchLook(Order.read(word), self.recent, write_to(self._answers))
+                self.look = BatchLook(order, self.recent, write_to(self._answers))
         self._order = self._lane.order()
+
+    def _look_at_start(self) -> None:
+        word = self._lane.order()
+        if word > 0 and self._answers is not None and Order.read(word).first:
+            self._order = word
+            with suppress(*_CANNOT_TIME, ImportError):
+                from .start_look import StartLook
+
+                self._start_look = StartLook(start_answers(self._answers), self._loader)
+
+    def _end_start_look(self) -> None:
+        look, self._start_look = self._start_look, None
+        if look is not None:
+            with suppress(*_CANNOT_TIME, ImportError):
+                look.end()
 
     def stop(self) -> None:
         """The fetch returned a batch."""
@@ -215,6 +242,9 @@ class FetchTimer:
         )
         self._ended, self._init = end, UNKNOWN
         self.recent.append((end - self._wall, cpu))
+        if self._start_look is not None:
+            self._end_start_look()
+            self._ended = monotonic_ns()  # handing over what it saw is no pause of the worker's
 
 
 class TimedCollate:
@@ -238,7 +268,12 @@ class TimedCollate:
         return batch
 
 
-def _time_fetches(ring: Ring, worker_id: int, answers: str | None, init_ns: int) -> None:
+def start_answers(answers: str) -> str:
+    """Return the file for what a look at the start of a worker saw, by that for looks into its batches."""
+    return f"{answers}.start"
+
+
+def _time_fetches(ring: Ring, worker_id: int, answers: str | None, loader: int, init_ns: int) -> None:
     fetch = sys.modules["torch.utils.data._utils.fetch"]
     info = sys.modules["torch.utils.data"].get_worker_info()
     fetchers = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
@@ -250,7 +285,7 @@ def _time_fetches(ring: Ring, worker_id: int, answers: str | None, init_ns: int)
     if identity is not None:
         identity.tell = lane.note_asked
         lane.note_asked(identity.bits)
-    timer = FetchTimer(info.dataset, lane, answers, init_ns)
+    timer = FetchTimer(info.dataset, lane, answers, loader, init_ns)
     # torch's classes are patched in the worker's process only, which nobody shares and which ends with its iterator.
     for fetcher in fetchers:
         fetcher.fetch = _timed(fetcher.fetch, timer)

@@ -18,9 +18,10 @@ from ...machine.procfs import thread_schedule
 from ...records import CodeLook
 from ...records.code import HELPERS
 from ..code.fold import Seen, fold, owner
+from ..code.reading import Reading
 from ..code.whose import Function
 from .sampler import Look
-from .tally import Reading, Tally
+from .tally import Tally
 
 OWN = "stallmeter"
 """What the names of our own threads begin with."""
@@ -125,7 +126,7 @@ class Helpers:
         """Return the stacks with a function of the program's own, whose threads work for the steps."""
         by_function: dict[Function, list[tuple[int, Seen]]] = defaultdict(list)
         for thread, tally in self._tallies.items():
-            for one in reading.seen([tally]):
+            for one in reading.seen(tally.items()):
                 at = owner(one.stack)
                 if at is not None:
                     by_function[one.stack[at].function].append((thread, one))

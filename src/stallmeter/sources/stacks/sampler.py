@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...machine.frames import CAN_LOOK, Place, stack_of
+from ...machine.frames import CAN_LOOK, Stack, stack_of
 from ...timing.clock import StepClock
 from ...timing.ledger import (
     BACKWARD,
@@ -86,9 +86,6 @@ _before: list[float] = []
 
 STEADY, LONG_STEP = -1, -2
 """Phases that are no step's number."""
-
-Stack = tuple[Place, ...]
-"""The outermost first."""
 
 
 class Look(NamedTuple):

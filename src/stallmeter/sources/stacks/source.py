@@ -10,6 +10,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from ...records import BUCKETS, CodeLook, LockTrial
 from ...records.code import (
@@ -57,12 +58,13 @@ from ..code.beside import (
 from ..code.evaluating import evaluations, without_evaluations
 from ..code.fold import Seen, fold
 from ..code.hooks import in_hooks_of_gradients
+from ..code.reading import Reading
 from ..code.whose import Whose
 from .helpers import Crowd, Helpers
 from .lock_trial import SwitchTrial
 from .others import awaits_thread
 from .sampler import LONG_STEP, STEADY, WORK, Look, StackSampler, Wanted
-from .tally import Reading, Tally
+from .tally import Tally
 
 ENOUGH = 200
 """Looks into one place: a share is then known to 7 points, two standard errors."""
@@ -367,8 +369,8 @@ class LoopLooks:
         if not self._is_news(place, count, time_s):
             return
         reading = self._read()
-        copied = reading.seen(tally for tally in tallies if tally.bucket == H2D)
-        seen = [*copied, *reading.seen(tally for tally in tallies if tally.bucket != H2D)]
+        copied = reading.seen(chain.from_iterable(tally.items() for tally in tallies if tally.bucket == H2D))
+        seen = [*copied, *reading.seen(chain.from_iterable(tally.items() for tally in tallies if tally.bucket != H2D))]
         if place[1] == DATA_WAIT_BUCKET:
             yield self._look(place, count, seen, in_sampler(seen))
             if batches := in_batches(seen):
@@ -391,7 +393,9 @@ class LoopLooks:
         if place[1] != LONG_STEPS:
             return ()
         usual = (tally for (known, _), tally in self._tallies.items() if known[1] == STEPS)
-        return [replace(one, wall_s=0.0) for one in self._read().seen(usual)]
+        return [
+            replace(one, wall_s=0.0) for one in self._read().seen(chain.from_iterable(tally.items() for tally in usual))
+        ]
 
     def _look(
         self, place: Place, count: int, seen: Sequence[Seen], told: Sequence[Seen], copied: Sequence[Seen] = ()
