@@ -58,6 +58,20 @@ SENDS_OBJECTS = ("_object", "_object_list")
 pickle."""
 
 
+DRIVERS = (
+    "fastai/learner.py",
+    "lightning/pytorch/loops/",
+    "lightning/pytorch/trainer/",
+    "pytorch_lightning/loops/",
+    "pytorch_lightning/trainer/",
+    "transformers/trainer.py",
+    "ultralytics/engine/",
+)
+"""Files, or folders, of what drives a loop for its user, whose call of it owns nothing of what it calls in turn."""
+
+MACHINERY = ("torch/utils/data/_utils/fetch.py", "torch/utils/data/dataloader.py", "stallmeter/")
+"""Files, or folders, of what asks the dataset for its items."""
+
 LAMBDA = "<lambda>"
 """End of the name of a function without one."""
 
@@ -102,6 +116,11 @@ class CodeSpot:
     def key(self) -> tuple[str, ...]:
         """What tells it from other functions."""
         return function_key(self.file, self.function, self.line)
+
+    @property
+    def is_place(self) -> bool:
+        """Whether a user can do something there: not where a loop is driven, or a dataset is asked for its items."""
+        return self.own or not self.file.startswith((*DRIVERS, *MACHINERY))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

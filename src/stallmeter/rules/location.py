@@ -62,7 +62,7 @@ def located(diagnosis: Diagnosis, window: Window) -> Diagnosis:
         return diagnosis
     spot = _spot(diagnosis, look)
     share_pct = 100.0 * spot.wall_s / look.wall_s
-    if share_pct < LEAST_PCT or (look.method == SAMPLES and look.seen < LEAST_SAMPLES):
+    if not spot.is_place or share_pct < LEAST_PCT or (look.method == SAMPLES and look.seen < LEAST_SAMPLES):
         return diagnosis
     if diagnosis.rule == "slow-batches":
         diagnosis = replace(diagnosis, evidence=(*diagnosis.evidence, *_slow_items(look)))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...records import CodeSpot, CodeStack
-from ...records.code import LAMBDA
+from ...records.code import LAMBDA, MACHINERY
 from .whose import Function
 
 SPOTS = 12
@@ -29,9 +29,6 @@ CALLS = 5
 
 LEAST_CALL = 0.1
 """Share of its function's time from which on a library call is named."""
-
-MACHINERY = ("torch/utils/data/_utils/fetch.py", "torch/utils/data/dataloader.py", "stallmeter/")
-"""Files, or folders, of what asks the dataset for its items."""
 
 _INNER_LAMBDA = f".<locals>.{LAMBDA}"
 """End of the name of a function without one, which stands in another."""

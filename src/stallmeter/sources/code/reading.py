@@ -10,20 +10,10 @@ from dis import opmap
 from types import CodeType
 
 from ...machine.frames import Stack
+from ...records.code import DRIVERS
 from .fold import Frame, Seen
 from .lines import LineTables
 from .whose import Function, Whose
-
-DRIVERS = (
-    "fastai/learner.py",
-    "lightning/pytorch/loops/",
-    "lightning/pytorch/trainer/",
-    "pytorch_lightning/loops/",
-    "pytorch_lightning/trainer/",
-    "transformers/trainer.py",
-    "ultralytics/engine/",
-)
-"""Files, or folders, of what drives a loop for its user, whose call of it owns nothing of what it calls in turn."""
 
 ASKED = frozenset(opmap[name] for name in ("RESUME", "JUMP_BACKWARD", "JUMP_ABSOLUTE") if name in opmap)
 """Instructions at which the interpreter looks whether another thread asks for its lock."""

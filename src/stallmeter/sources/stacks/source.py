@@ -57,6 +57,7 @@ from ..code.beside import (
 )
 from ..code.evaluating import evaluations, without_evaluations
 from ..code.fold import Seen, fold
+from ..code.handlers import Handlers
 from ..code.hooks import in_hooks_of_gradients
 from ..code.reading import Reading
 from ..code.whose import Whose
@@ -104,6 +105,9 @@ CROWDED_CPUS = 0.2
 
 SHORT_S = 0.2
 """Steps of which three take less are missed by glances now and then."""
+
+HANDLERS = frozenset(BUCKETS[bucket] for bucket in (CALLBACKS, CHECKPOINT, LOGGING))
+"""Buckets of what the training calls beside itself."""
 
 DRIFT = "step-time-drift"
 
@@ -377,6 +381,8 @@ class LoopLooks:
                 yield self._look((place[0], IN_THE_LOOP, place[2]), count, seen, batches)
         elif place[1] == EPOCH_STARTS:
             yield self._look(place, count, seen, at_epoch_starts(seen))
+        elif place[1] in HANDLERS:
+            yield self._look(place, count, seen, [*map(self._handlers().own, seen)])
         else:
             yield self._look(place, count, seen, seen, copied)
             asks_none = place[1] in (STEPS, LONG_STEPS) and self._window.loader.asks_none
@@ -384,6 +390,11 @@ class LoopLooks:
             if before is not None:
                 part = "" if place[1] == STEPS else place[1]
                 yield self._look((place[0], BEFORE_MODEL, part), count, seen, before)
+
+    def _handlers(self) -> Handlers:
+        first = ((look.stack, 0) for look in self._first)
+        steps = (tally.items() for (place, _), tally in self._tallies.items() if place[1] in (STEPS, WARMUP))
+        return Handlers(self._read().seen(chain(first, *steps)))
 
     def _usual(self, place: Place) -> Sequence[Seen]:
         """Return what was seen of usual steps, as no time: by its lines the parts of a long one are told.
