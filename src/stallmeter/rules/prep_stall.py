@@ -152,7 +152,7 @@ class PrepStall:
     def _beside_the_loop(self, window: Window, predicted: Outlook, cpu_s: float) -> Diagnosis | None:
         """The loop gets its batches in time, and waits for the CPUs that making them takes, in its own work."""
         gain, seconds = predicted.crowding_gain_pct, window.ledger.training_s
-        interval = predicted.interval_pct(gain, eased=True)
+        interval = predicted.crowding_interval_pct
         # Little is seen of it but the loop's wait for a CPU: only what would matter at the least is told.
         if gain is None or interval is None or interval[0] < self.gain_pct or not seconds:
             return None

@@ -25,6 +25,7 @@ from . import (
     predict_step_time_s,
     savings,
 )
+from .beside import KNOWN, in_threads_s, shared_already_s, work_beside
 from .sharing import ASK, at_once, doubt, is_doubtful, learn_from_waits
 from .whatif import SHORT, LoopWaits, WhatIf, eased, what_if
 
@@ -39,6 +40,12 @@ NEIGHBOUR_ERROR = 0.35
 
 EASED_ERROR = 0.1
 """More of it where the loop gets CPUs that others leave; benchmarks/faults, odd seeds."""
+
+CROWD_LEAST, CROWD_MOST = 0.6, 1.15
+"""Of what a crowd costs, as single steps show it, how much a fix wins back, 8 of 10 times; our choice."""
+
+REMAINS = 0.05
+"""Part of a step that remains in any case; as `gains.REMAINS`."""
 
 NEIGHBOURS_MATTER_PCT = 5.0
 """Rise of throughput from which on it is said what other jobs cost: twice the noise of a step time."""
@@ -102,8 +109,12 @@ class Outlook:
     def crowding_gain_pct(self) -> float | None:
         """What steps gain, percent, if workers took no CPU from a loop that computes; None where that is not known.
 
-        Only where loop and workers need nearly all CPUs, and at most what the workers compute in a step.
+        Where single steps show what they take while workers rest, that is it. Else only where loop and workers need
+        nearly all CPUs, and at most what the workers compute in a step.
         """
+        crowd_s = self._crowd_s
+        if crowd_s is not None:
+            return self._without_pct(crowd_s)
         if self.asked is None or not self.asked[0].current or not self.are_cpus_short:
             return None
         costs, without = self.asked[0], self.without
@@ -111,6 +122,41 @@ class Outlook:
         gain = without.gain_pct(without.no_cpu_s)
         most = 100.0 * costs.cpu_s / (step_s - costs.cpu_s) if step_s > costs.cpu_s else math.inf
         return None if gain is None else min(gain, most)
+
+    @property
+    def crowding_interval_pct(self) -> tuple[float, float] | None:
+        """Between which gains of training the truth of that lies in 8 of 10 runs, percent; None where it is not known.
+
+        Batches that are made cheaper still take something of the CPUs, and come sooner as well.
+        """
+        crowd_s = self._crowd_s
+        if crowd_s is None or self.asked is None:
+            return self.interval_pct(self.crowding_gain_pct, eased=True)
+        waits_s = max(0.0, self.without.observed_s - self.asked[0].work_s)
+        found = (self._without_pct(CROWD_LEAST * crowd_s), self._without_pct(CROWD_MOST * crowd_s + waits_s))
+        return self.of_run(found[0]) or 0.0, self.of_run(found[1]) or 0.0
+
+    @property
+    def _crowd_s(self) -> float | None:
+        """By how much a mean step is longer than one beside which the workers rest; None where that was not seen.
+
+        Only where the loop's threads and a worker are more than the CPUs: else it is something else that differs.
+        """
+        if self.asked is None:
+            return None
+        costs, _ = self.asked
+        if costs.quiet_work_s is None or costs.crowded_work_s is None or not (costs.work_s and costs.service_s):
+            return None
+        wanted = costs.loop_cpu_s / costs.work_s + min(1.0, costs.cpu_s / costs.service_s)
+        if not self.available_cpus or wanted < SHORT * self.available_cpus:
+            return None
+        return max(0.0, costs.work_s - costs.indices_s - costs.quiet_work_s)
+
+    def _without_pct(self, saved_s: float) -> float:
+        """Return what a step that takes so much less gains, percent; most of it stays whatever is said."""
+        step_s = self.without.observed_s
+        left_s = max(step_s - saved_s, REMAINS * step_s)
+        return 100.0 * (step_s / left_s - 1.0) if left_s > 0 else 0.0
 
     @property
     def expect(self) -> str:
@@ -339,8 +385,10 @@ def _costs(window: Window, current: int) -> LoaderCosts | None:
 
 def _find_costs(window: Window, current: int) -> LoaderCosts | None:
     content = window.loader.content
-    return costs_from(
-        window.workers.batches.items,
+    per_step = (window.loader.info and window.loader.info.batches_per_step) or 1.0
+    made = window.workers.batches
+    costs = costs_from(
+        made.items,
         window.steps.steady,
         current=current,
         host=window.host.samples.items,
@@ -348,9 +396,32 @@ def _find_costs(window: Window, current: int) -> LoaderCosts | None:
         loader=window.loader.info,
         batch=None if content is None else BatchShape.of(content),
         device_s=window.device.pace_s,
-        per_step=(window.loader.info and window.loader.info.batches_per_step) or 1.0,
+        per_step=per_step,
         epoch=epoch_start(window),
     )
+    return None if costs is None else _refined(window, costs, per_step)
+
+
+def _refined(window: Window, costs: LoaderCosts, per_step: float) -> LoaderCosts:
+    """Return costs with what single steps and batches show of how loop and workers get into each other's way."""
+    made, steps, content, record = (
+        window.workers.batches,
+        window.steps.steady,
+        window.loader.content,
+        window.ledger.record,
+    )
+    if not costs.current:
+        more_s = in_threads_s(costs, steps, window.host.samples.items)
+        return replace(costs, cpu_s=costs.cpu_s + more_s, loop_cpu_s=costs.loop_cpu_s - more_s)
+    if content is not None:
+        sending_s = BatchShape.of(content).sending_s
+        costs = replace(costs, shared_already_s=per_step * shared_already_s(made.items, sending_s))
+    # Some of the batches of a recording may be left out.
+    complete = made.stride == 1 and record is not None and len(made) >= KNOWN * record.steps * per_step
+    beside = work_beside(steps, made.items, complete=complete)
+    if beside is None:
+        return costs
+    return replace(costs, quiet_work_s=beside.quiet_s, crowded_work_s=beside.crowded_s)
 
 
 def epoch_start(window: Window) -> EpochStart | None:
@@ -396,7 +467,7 @@ def _operation(window: Window) -> tuple[LoaderCosts, Limits] | None:
 
 def _with_quiet_work(window: Window, costs: LoaderCosts) -> LoaderCosts:
     """Return the costs with what the loop's work would be without a worker beside it."""
-    waits = loop_waits(window, costs) if costs.current else None
+    waits = loop_waits(window, costs) if costs.current and costs.quiet_work_s is None else None
     if waits is None:
         return costs
     own_s = max(0.0, waits.all_s - waits.neighbours_s)

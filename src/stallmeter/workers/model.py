@@ -26,6 +26,7 @@ from dataclasses import dataclass, fields
 from itertools import count, islice
 
 from ..errors import SettingError
+from .beside import lost_beside_s
 
 HANDOVER_S = 0.0012
 """Hand-over of one small tensor where it was never measured (benchmarks/workers: 1.0-1.3 ms)."""
@@ -80,6 +81,8 @@ class LoaderCosts:
     """What a step takes, beside ``work_s``, where nobody was in its way: from the quickest steps. 0 where not known."""
     quiet_work_s: float | None = None
     """``work_s`` without workers on the same CPUs; None where nothing says that it is less."""
+    crowded_work_s: float | None = None
+    """``work_s`` while a worker is at work all the time; None where single steps do not show it. See `beside`."""
     indices_s: float = 0.0
     """Part of ``work_s`` in which the loop's own thread chooses the items of a batch: no worker takes it over."""
     handover_s: float | None = None
@@ -88,6 +91,8 @@ class LoaderCosts:
     """Used for h when it was not measured."""
     shared_memory_s: float = 0.0
     """What putting a batch into shared memory would add to s; 0 when workers did that while s was measured."""
+    shared_already_s: float = 0.0
+    """Part of s in which a worker puts a batch into shared memory: without workers that is not done."""
     loop_cpu_s: float = 0.0
     """l: CPU time of the training process per step, without making batches in it. Mean."""
     neighbour_wait_s: float = 0.0
@@ -122,6 +127,16 @@ class LoaderCosts:
     def ready_step_s(self) -> float:
         """A step whose batch lies ready: t + h."""
         return self.work_s + (self.default_handover_s if self.handover_s is None else self.handover_s)
+
+    @property
+    def alone_s(self) -> float:
+        """A step's own work without workers on the same CPUs."""
+        return self.work_s if self.quiet_work_s is None else min(self.work_s, self.quiet_work_s)
+
+    @property
+    def worker_s(self) -> float:
+        """Time in a worker, whose operations have one thread: where the loop's have several, all that these compute."""
+        return self.service_s if self.current else max(self.service_s, self.cpu_s)
 
     @property
     def cpus_for_full_speed(self) -> float | None:
@@ -281,7 +296,7 @@ def advise_prefetch(costs: LoaderCosts, limits: Limits, workers: int) -> Prefetc
     """
     if workers < 1 or not sum(costs.profile):
         return None
-    each_s = costs.service_s + costs.neighbour_wait_s + costs.shared_memory_s + costs.turnaround_s
+    each_s = costs.worker_s + costs.neighbour_wait_s + costs.shared_memory_s + costs.turnaround_s
     floor_s = _floor_s(costs, limits, workers)
     depths = [d for d in PREFETCH_FACTORS if d > limits.prefetch_factor and _fits(limits, workers, d)]
     times = {d: max(floor_s, _ordered_queue_s(costs, each_s, workers, d)) for d in depths}
@@ -361,13 +376,13 @@ def _step_times_s(costs: LoaderCosts, limits: Limits, slower: float = 1.0) -> It
         limits: What the workers may use.
         slower: Multiplies the time that a worker takes.
     """
-    alone_s = costs.work_s if costs.quiet_work_s is None else min(costs.work_s, costs.quiet_work_s)
-    yield max(alone_s + costs.service_s + costs.neighbour_wait_s, _floor_s(costs, limits, 0)) + start_s(costs, 0)
+    made_s = max(0.0, costs.service_s - costs.shared_already_s)
+    yield max(costs.alone_s + made_s + costs.neighbour_wait_s, _floor_s(costs, limits, 0)) + start_s(costs, 0)
     best = math.inf
     for number in count(1):
         workers = max(1, min(number, limits.shards or number))
         crowded_s = slower * _batch_s(costs, limits, workers)
-        time_s = max(costs.ready_step_s, crowded_s / workers)
+        time_s = max(costs.ready_step_s + lost_beside_s(costs, limits, workers), crowded_s / workers)
         if sum(costs.profile):
             time_s = max(time_s, _ordered_queue_s(costs, crowded_s, workers, max(1, limits.prefetch_factor)))
         # A slow batch may by chance fall better with fewer workers; that is no reason to predict a slowdown.
@@ -381,7 +396,7 @@ def _batch_s(costs: LoaderCosts, limits: Limits, workers: int) -> float:
     What others of the host make a worker wait is there once, however many workers there are. A store that all share
     answers each of them later by what the others ask of it: as long as that was seen to be.
     """
-    own_s = costs.service_s + costs.shared_memory_s + costs.turnaround_s
+    own_s = costs.worker_s + costs.shared_memory_s + costs.turnaround_s
     return own_s * _crowded(costs, limits, workers) + costs.neighbour_wait_s + (workers - 1) * limits.adds_s
 
 
@@ -393,15 +408,15 @@ def _crowded(costs: LoaderCosts, limits: Limits, workers: int) -> float:
     CPUs has a known throughput (product form: Baskett, Chandy, Muntz, Palacios, 1975). The time of a batch was measured
     without its wait for a CPU, but in the crowd of the present number: computing itself takes longer there.
     """
-    computes_s, cpus = min(costs.cpu_s, costs.service_s), limits.available_cpus
+    computes_s, cpus = min(costs.cpu_s, costs.worker_s), limits.available_cpus
     if not cpus or computes_s <= 0:
         return 1.0
-    waits_s = max(0.0, costs.service_s - computes_s)
+    waits_s = max(0.0, costs.worker_s - computes_s)
     present = max(1, costs.current)
     longer = 1.0
     for _ in range(_ROUNDS):
         # The longer a step takes, the less of a CPU the loop keeps busy.
-        step_s = max(costs.ready_step_s, longer * costs.service_s / workers, (computes_s + costs.loop_cpu_s) / cpus)
+        step_s = max(costs.ready_step_s, longer * costs.worker_s / workers, (computes_s + costs.loop_cpu_s) / cpus)
         left = max(cpus / 4.0, cpus - costs.loop_cpu_s / step_s)
         before_s = _cycle_s(computes_s, waits_s, present, left)
         longer = max(1.0, _cycle_s(computes_s, waits_s, workers, left) / before_s)
@@ -459,7 +474,8 @@ def _cpu_floor_s(costs: LoaderCosts, limits: Limits, workers: int, slower: float
         return 0.0
     handed_over_s = costs.shared_memory_s if workers else 0.0
     # Threads that have nothing to do spin for a while: no more of it than the loop's own work has room for is work.
-    loop_cpu_s = min(costs.loop_cpu_s, limits.available_cpus * costs.work_s) * _crowding(costs, limits, workers)
+    work_s = costs.work_s if workers else costs.alone_s
+    loop_cpu_s = min(costs.loop_cpu_s, limits.available_cpus * work_s) * _crowding(costs, limits, workers)
     return (slower * (costs.cpu_s + handed_over_s) + loop_cpu_s) / limits.available_cpus
 
 

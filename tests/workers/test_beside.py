@@ -1,0 +1,164 @@
+"""What a step takes while workers rest, and while they do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stallmeter.records import HostSample, StepRecord, WorkerBatch
+from stallmeter.workers import Limits
+from stallmeter.workers.beside import (
+    ENOUGH,
+    SPINS_S,
+    WorkBeside,
+    in_threads_s,
+    lost_beside_s,
+    shared_already_s,
+    work_beside,
+)
+from stallmeter.workers.model import predict_step_time_s
+
+from .loaders import loader
+
+QUIET_S, CROWDED_S = 0.006, 0.016
+
+
+def step(end_s: float, work_s: float, **changes: float) -> StepRecord:
+    return StepRecord(
+        index=0, epoch=0, optimizer_step=0, tracker_step=0, samples=8, time_s=end_s, total_s=work_s + 0.001,
+        data_wait_s=0.001, **changes,
+    )  # fmt: skip
+
+
+def batch(worker: int, begin_s: float, end_s: float, idle_s: float | None) -> WorkerBatch:
+    return WorkerBatch(
+        worker=worker, time_s=end_s, wall_s=end_s - begin_s, cpu_s=end_s - begin_s, idle_s=idle_s, run_queue_s=0.0
+    )  # fmt: skip
+
+
+def mixed(count: int) -> tuple[list[StepRecord], list[WorkerBatch]]:
+    """Turns of 0.1 s: two workers make a batch in the first 20 ms of each, and rest for the others."""
+    steps, batches = [], []
+    for turn in range(count):
+        at = 0.1 * turn
+        batches += [batch(worker, at, at + 0.02, 0.08 if turn else None) for worker in (0, 1)]
+        steps += [step(at + 0.018, CROWDED_S), step(at + 0.05, QUIET_S)]
+    return steps, batches
+
+
+def test_steps_of_both_kinds_are_told_apart() -> None:
+    steps, batches = mixed(ENOUGH + 2)
+    found = work_beside(steps, batches)
+    assert found == WorkBeside(pytest.approx(QUIET_S), pytest.approx(CROWDED_S))
+
+
+def test_few_steps_of_a_kind_tell_nothing() -> None:
+    steps, batches = mixed(ENOUGH - 1)
+    assert work_beside(steps, batches, complete=True) is None
+
+
+def test_where_batches_may_be_missing_a_worker_rests_only_before_one_that_says_so() -> None:
+    """Of each worker every fourth batch was kept, and of both not the same ones."""
+    steps, batches = mixed(6 * ENOUGH)
+    thinned = [*batches[::8], *batches[5::8]]
+    assert work_beside(steps, thinned) is None
+    # And after the last one of an epoch nothing is known, unless these are all.
+    last = [batch(b.worker, b.time_s - b.wall_s, b.time_s, None) for b in batches]
+    assert work_beside(steps, last) is None
+    assert work_beside(steps, last, complete=True) is not None
+
+
+def test_steps_with_a_validation_or_a_checkpoint_in_them_are_left_out() -> None:
+    steps, batches = mixed(ENOUGH + 2)
+    slow = [step(s.time_s, 5.0, validation_s=4.9) for s in steps] + [
+        step(s.time_s, 5.0, checkpoint_s=4.9) for s in steps
+    ]
+    assert work_beside([*steps, *slow], batches) == work_beside(steps, batches)
+    assert work_beside(slow, batches, complete=True) is None
+
+
+def test_batches_that_the_loop_makes_itself_are_nobodys_beside_it() -> None:
+    steps, batches = mixed(ENOUGH + 2)
+    own = [batch(-1, b.time_s - b.wall_s, b.time_s, b.idle_s) for b in batches]
+    assert work_beside(steps, own, complete=True) is None
+
+
+def test_what_was_looked_into_leaves_no_record_and_is_no_rest() -> None:
+    """Steps in the midst of three batches that were profiled: they took as long as others beside a worker."""
+    steps, batches = mixed(4 * ENOUGH)
+    whole = work_beside(steps, batches, complete=True)
+    kept = [b for b in batches if not 0.5 <= b.time_s < 0.9]
+    kept = [replace(b, idle_s=0.08) for b in kept]
+    slow = [replace(s, total_s=CROWDED_S + 0.001) if 0.5 <= s.time_s < 0.9 else s for s in steps]
+    assert work_beside(slow, kept, complete=True) == whole
+
+
+def test_a_difference_that_chance_explains_is_none() -> None:
+    steps, batches = mixed(2 * ENOUGH)
+    shaken = [replace(s, total_s=0.001 + (0.006 if i % 4 < 2 else 0.016)) for i, s in enumerate(steps)]
+    assert work_beside(shaken, batches) is None
+
+
+CROWD = loader(
+    current=4, work_s=0.012, service_s=0.010, cpu_s=0.010, loop_cpu_s=0.024, quiet_work_s=0.006, crowded_work_s=0.016
+)
+TWO = Limits(available_cpus=2.0)
+
+
+def test_without_workers_a_step_is_a_quiet_one_and_its_batch_is_not_shared() -> None:
+    assert predict_step_time_s(CROWD, TWO, 0) == pytest.approx(0.006 + 0.010, rel=0.1)
+    large = replace(CROWD, shared_already_s=0.004)
+    assert predict_step_time_s(CROWD, TWO, 0) - predict_step_time_s(large, TWO, 0) == pytest.approx(0.004)
+
+
+def test_one_worker_is_at_work_beside_more_of_a_step_than_four_together() -> None:
+    assert lost_beside_s(CROWD, TWO, 1) == pytest.approx(0.004, rel=0.2)
+    assert lost_beside_s(CROWD, TWO, 2) <= lost_beside_s(CROWD, TWO, 1)
+    assert predict_step_time_s(CROWD, TWO, 1) > predict_step_time_s(CROWD, TWO, 0)
+    for workers in (4, 8):  # they were measured, or are more of the same
+        assert lost_beside_s(CROWD, TWO, workers) == 0.0
+    for unknown in ({"quiet_work_s": None}, {"crowded_work_s": None}, {"crowded_work_s": 0.005}):
+        assert lost_beside_s(replace(CROWD, **unknown), TWO, 1) == 0.0
+    assert lost_beside_s(CROWD, Limits(), 1) == 0.0
+
+
+def host(usable: float = 2.0) -> list[HostSample]:
+    return [HostSample(time_s=float(i), usable_cpus=usable) for i in range(5)]
+
+
+def in_the_loop(count: int = 20, every_s: float = 0.263) -> list[StepRecord]:
+    return [replace(step(i * every_s, 0.069), total_s=0.263, data_wait_s=0.194) for i in range(count)]
+
+
+OF_TWO_THREADS = loader(work_s=0.069, service_s=0.190, cpu_s=0.190, loop_cpu_s=0.328)
+
+
+def test_what_two_threads_compute_for_a_batch_one_of_a_worker_does_alone() -> None:
+    """Of 518 ms of CPU in a step its work can be 138 at the most, and its batch was seen to take 190 of one thread."""
+    more_s = in_threads_s(OF_TWO_THREADS, in_the_loop(), host())
+    assert more_s == pytest.approx(0.328 - 0.138 - SPINS_S)
+    assert replace(OF_TWO_THREADS, cpu_s=0.190 + more_s).worker_s == pytest.approx(0.36)
+    assert predict_step_time_s(replace(OF_TWO_THREADS, cpu_s=0.36, loop_cpu_s=0.138), TWO, 1) > 0.35
+
+
+@pytest.mark.parametrize(
+    ("changes", "steps", "samples"),
+    [
+        ({"current": 1}, in_the_loop(), host()),  # a worker is timed whole
+        ({}, in_the_loop(), []),
+        ({}, in_the_loop(), host(5.0)),  # the work may have used them
+        ({}, in_the_loop(3), host()),
+        ({}, in_the_loop(every_s=0.5), host()),  # half of the time is something else
+        ({"loop_cpu_s": 0.15}, in_the_loop(), host()),  # threads that spin
+    ],
+)
+def test_where_that_is_not_known_nothing_is_added(changes, steps, samples) -> None:
+    assert in_threads_s(replace(OF_TWO_THREADS, **changes), steps, samples) == 0.0
+
+
+def test_what_collating_takes_bounds_what_of_it_is_for_shared_memory() -> None:
+    made = [replace(batch(0, 0.0, 0.02, 0.0), collate_s=collate_s) for collate_s in (0.01, 0.03)]
+    assert shared_already_s(made, 0.004) == 0.004
+    assert shared_already_s(made, 0.05) == pytest.approx(0.01)
+    assert shared_already_s([batch(0, 0.0, 0.02, 0.0)], 0.004) == 0.0
