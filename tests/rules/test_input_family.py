@@ -28,7 +28,7 @@ from stallmeter.rules.weight import won_s
 from stallmeter.window import Window
 
 from .waiting import waiting
-from .windows import START_S, fires, missing, run, silent
+from .windows import START_S, fires, hosts, ledger, loader, missing, run, silent, step, window
 
 CASES: dict[str, dict[str, Any]] = {
     "no-workers": {"workers": 0, "wait_s": 0.1, "ready": None, "head_ready": None},
@@ -290,6 +290,47 @@ def test_cpus_that_workers_take_from_the_loops_own_work_are_missed_without_a_wai
     found = fires(PrepStall(), crowded)
     assert "has its batches in time" in found.summary
     assert (found.advice[0].predicted_gain_pct or 0) > 10
+
+
+def epochs_with_a_tail(quiet_s: float, crowded_s: float, epochs: int = 8) -> Window:
+    """Epochs of 20 steps on two CPUs. One worker is at work beside the first 17 of each, and then rests."""
+    records: list[Any] = [replace(loader(), num_workers=1, probed=True, persistent_workers=True)]
+    now_s, ended_s, training_s = START_S, None, 0.0
+    for epoch in range(epochs):
+        each_s = 17 * (crowded_s + 0.001) / 20
+        for i in range(20):
+            end_s = now_s + (i + 1) * each_s
+            idle_s = None if ended_s is None else max(0.0, end_s - each_s - ended_s)
+            made = {"cpu_s": each_s / 2, "run_queue_s": each_s / 2, "idle_s": idle_s}
+            records.append(WorkerBatch(worker=0, time_s=end_s, wall_s=each_s, **made))
+            ended_s = end_s
+        for i in range(20):
+            work_s = crowded_s if i < 17 else quiet_s
+            now_s += work_s + 0.001
+            training_s += work_s + 0.001
+            taken = {"time_s": now_s, "total_s": work_s + 0.001, "data_wait_s": 0.001, "forward_s": work_s}
+            index = 20 * epoch + i
+            records.append(step(index, epoch=epoch, epoch_start=not i, backward_s=0.0, optimizer_s=0.0, **taken))
+    spent = {"data_wait": 0.001 * 20 * epochs, "start": 0.0, "backward": 0.0, "optimizer": 0.0, "loop": 0.0}
+    spent["forward"] = training_s - spent["data_wait"]
+    made_ledger = ledger(wall_s=training_s, steps=20 * epochs, **spent)
+    made_host = hosts(12, lambda _: {"usable_cpus": 2.0, "others_cpus": 0.0, "job_cpus": 2.0, "main_cpus": 1.5})
+    return window(*records, *made_host, replace(made_ledger, epochs=epochs))
+
+
+def test_steps_beside_which_the_worker_rests_show_what_it_takes_from_the_others() -> None:
+    """120 ms beside it and 60 without: nobody has measured a wait for a CPU."""
+    found = fires(PrepStall(), epochs_with_a_tail(0.06, 0.12))
+    assert "has its batches in time" in found.summary
+    gain = found.advice[0]
+    assert gain.predicted_gain_pct == pytest.approx(83.0, abs=5.0)
+    assert gain.gain_interval_pct is not None
+    assert gain.gain_interval_pct[0] > 25.0
+
+
+@pytest.mark.parametrize(("quiet_s", "crowded_s"), [(0.12, 0.12), (0.108, 0.12), (0.12, 0.06)])
+def test_a_worker_that_takes_little_from_the_steps_is_no_matter(quiet_s: float, crowded_s: float) -> None:
+    assert PrepStall().check(epochs_with_a_tail(quiet_s, crowded_s)) is None
 
 
 def test_while_some_cpus_are_idle_more_workers_help_though_full_speed_needs_more_cpus() -> None:

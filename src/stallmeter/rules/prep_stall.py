@@ -65,6 +65,7 @@ class PrepStall:
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
     cpu_share: float = threshold(0.4, "1", "What is not mostly blocked computes; our measurement, benchmarks/faults")
+    crowd_pct: float = threshold(20.0, "%", "our choice: batches always take something of a loop that uses all CPUs")
     gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
     at_work: float = threshold(0.5, "1", "Somebody is found at work in most looks; our choice")
     min_cpu_s: float = threshold(0.003, "s", "Below it the hand-over, not the CPU, is what a batch costs")
@@ -155,6 +156,8 @@ class PrepStall:
         interval = predicted.crowding_interval_pct
         # Little is seen of it but the loop's wait for a CPU: only what would matter at the least is told.
         if gain is None or interval is None or interval[0] < self.gain_pct or not seconds:
+            return None
+        if gain < self.crowd_pct:
             return None
         of_run = predicted.of_run(gain) or 0.0
         lost = seconds * of_run / (100.0 + of_run)
