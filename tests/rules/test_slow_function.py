@@ -146,6 +146,34 @@ def test_a_loss_that_takes_longer_than_the_model_is_told_with_its_part_of_the_gr
     assert verdict.primary.rule == "slow-function"
 
 
+def optimizer(share: float, *, within: str = "Shampoo.step", placed: float = 0.8, seen: int = 200) -> Window:
+    """Steps in which the optimizer takes a share, most of it in one function of its own."""
+    spot = CodeSpot(file="shampoo.py", line=14, function="root", own=True, wall_s=placed * share, within=within)
+    steps = [step(i, total_s=0.1, forward_s=0.0, backward_s=0.0, optimizer_s=0.1 * share) for i in range(1000)]
+    buckets: dict[str, Any] = {"compute": 100.0 * (1.0 - share), "optimizer": 100.0 * share}
+    record = ledger(wall_s=100.0, steps=1000, start=0.0, data_wait=0.0, loop=0.0, forward=0.0, backward=0.0, **buckets)
+    return window(*steps, loader(), record, replace(look(0.0, seen=seen), beside=(spot,)))
+
+
+def test_an_optimizer_of_ones_own_that_takes_longer_than_all_else_informs():
+    found = fires(SlowFunction(), optimizer(0.55))
+    assert found.severity is Severity.INFO
+    assert found.title == "Shampoo.step takes longer than the model and its gradients"
+    assert found.location is not None
+    assert (found.location.function, found.time_lost_s) == ("root", pytest.approx(55.0))
+    assert found.advice[0].text.startswith("Run its costly part every few steps, or make it cheaper (shampoo.py:14).")
+    verdict = evaluate(ALL_RULES, optimizer(0.55))
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "slow-function"
+
+
+@pytest.mark.parametrize(
+    "made", [optimizer(0.45), optimizer(0.55, placed=0.3), optimizer(0.55, within="fit"), optimizer(0.55, seen=15)]
+)
+def test_one_that_takes_less_or_is_not_placed_is_part_of_the_step(made):
+    assert silent(SlowFunction(), made)
+
+
 def test_a_loss_that_takes_less_than_the_model_is_not_blamed():
     assert silent(SlowFunction(), loss(0.2, 0.21))
     assert silent(SlowFunction(), loss(0.2, 0.0))  # no look has met a model

@@ -18,10 +18,11 @@ one that takes of what the model made only what no gradient flows through (`deta
 the line that calls it, or that is called without gradients (`no_grad`). One that takes nothing of what the model made,
 by the text of the line that calls it, is the next batch, made early.
 A loss that takes longer than the whole model is written in many small operations, most often in a loop: it is told with
-the part of the backward pass that falls to it. Looks into steps of usual length, and into what long steps take beyond
-three medians, are weighed by the time that the ledger and the steps hold of each. Rare long steps are step-outliers' to
-tell. Of one rank of several a smaller share is told as information: the others may have to wait for it. So is half the
-share of what is surely no loss: a package that trains nothing, Python itself, or what no gradient flows through.
+the part of the backward pass that falls to it. So is an optimizer of the program's own that takes longer than all else.
+Looks into steps of usual length, and into what long steps take beyond three medians, are weighed by the time that the
+ledger and the steps hold of each. Rare long steps are step-outliers' to tell. Of one rank of several a smaller share is
+told as information: the others may have to wait for it. So is half the share of what is surely no loss: a package that
+trains nothing, Python itself, or what no gradient flows through.
 `code.beside_epochs`: the same of what the thread does where an epoch begins, below the loader or the framework that
 asks for it, and between two epochs: a sampler that reads the whole dataset, a loader that is made anew, a table that is
 read again. What comes after the last epoch does not count. The larger one of the two kinds is told.
@@ -46,6 +47,7 @@ of gradients run on a thread of torch's.
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass
 from typing import ClassVar
@@ -95,6 +97,12 @@ PASSES_ON = frozenset(
     ]
 )
 """Parts of the standard library that wait, or through which a program calls anything, torch included."""
+
+STEP = ".step"
+"""End of the name of what a program calls for its optimizer."""
+
+REST = ("forward", "backward", "compute", "loop", "h2d")
+"""Buckets of all else that a step does itself."""
 
 PREPARE = frozenset(
     (
@@ -199,6 +207,9 @@ class SlowFunction:
             for one in (helper, loss)
             if one is not None and (found := self._beside(window, one, loss=one is loss)) is not None
         ]
+        optimizer = next((one for one in beside if one is not helper and one.spot.within.endswith(STEP)), None)
+        found = None if optimizer is None else self._of_an_optimizer(window, optimizer)
+        judged += [] if found is None else [found]
         return max(judged, key=lambda one: (one.severity is not Severity.INFO, one.time_lost_s), default=None)
 
     def _beside(self, window: Window, found: BesideModel, *, loss: bool) -> Diagnosis | None:
@@ -266,6 +277,45 @@ class SlowFunction:
                 Advice.of(
                     f"Write it with fewer and larger operations ({spot.file}:{spot.line}).",
                     expect="Both it and its gradients get cheaper.",
+                    limit="The gain assumes that a third of the work remains.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
+                ),
+            ),
+        )
+
+    def _of_an_optimizer(self, window: Window, found: BesideModel) -> Diagnosis | None:
+        """Tell of an optimizer of the program's own that takes longer than all else that a step does."""
+        lost_s = window.spent.bucket_s("optimizer") or 0.0
+        rest_s = math.fsum(window.spent.bucket_s(name) or 0.0 for name in REST)
+        share = window.ledger.training_share_pct(lost_s)
+        if window.device.pace_s is not None or share is None or share < self.warn_pct or lost_s < rest_s:
+            return None
+        if found.samples < self.min_samples or found.seconds < self.most_of_starts * lost_s:
+            return None
+        spot = found.spot
+        saved_s = (1.0 + self.saves) / 2.0 * lost_s
+        gain = gain_without(window, saved_s, least=2.0 * self.saves / (1.0 + self.saves), most=2.0 / (1.0 + self.saves))
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.INFO,
+            title=f"{spot.within} takes longer than the model and its gradients",
+            summary=f"The optimizer took {lost_s:.1f} s, {share:.0f} % of the training time, all else in the steps "
+            f"{rest_s:.1f} s. Most of it went into {spot.function}.",
+            time_lost_s=lost_s,
+            share_pct=window.ledger.share_pct(lost_s) or 0.0,
+            confidence=0.7,
+            culprit=spot.within,
+            location=Location.of(spot, found.share_of_steps_pct),
+            evidence=(
+                Evidence("optimizer, share of training time", share, "%", self.warn_pct, "our choice"),
+                Evidence("all else in the steps", rest_s, "s"),
+                Evidence("samples of the training thread's stack in it", float(found.samples), "samples"),
+            ),
+            advice=(
+                Advice.of(
+                    f"Run its costly part every few steps, or make it cheaper ({spot.file}:{spot.line}).",
+                    expect="Shorter steps.",
                     limit="The gain assumes that a third of the work remains.",
                     gain_pct=gain.pct,
                     interval_pct=gain.interval_pct,
