@@ -167,6 +167,32 @@ def test_an_optimizer_of_ones_own_that_takes_longer_than_all_else_informs():
     assert verdict.primary.rule == "slow-function"
 
 
+def functions(share: float, seen: int = 200) -> Window:
+    """Steps of which an autograd function of the program's own takes a share, nine tenths of it in its backward."""
+    parts = (("table", 0.9), ("SoftDTW.forward", 0.1))
+    spots = tuple(
+        CodeSpot(file="dtw.py", line=37, function=name, own=True, wall_s=part * share) for name, part in parts
+    )
+    return each(replace(look(0.0, seen=seen), functions=spots))
+
+
+def test_an_autograd_function_of_ones_own_that_takes_a_large_part_informs():
+    found = fires(SlowFunction(), functions(0.35))
+    assert found.severity is Severity.INFO
+    assert found.title == "table takes a large part of the steps"
+    assert found.location is not None
+    assert (found.location.function, found.location.share_pct) == ("table", pytest.approx(90.0))
+    assert found.time_lost_s == pytest.approx(35.0)
+    verdict = evaluate(ALL_RULES, functions(0.35))
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "slow-function"
+
+
+@pytest.mark.parametrize("made", [functions(0.19), functions(0.35, seen=50)])
+def test_a_small_part_of_them_and_few_looks_are_nothing(made):
+    assert silent(SlowFunction(), made)
+
+
 @pytest.mark.parametrize(
     "made", [optimizer(0.45), optimizer(0.55, placed=0.3), optimizer(0.55, within="fit"), optimizer(0.55, seen=15)]
 )

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from stallmeter.machine.frames import stack_of
 from stallmeter.sources.code.beside import model_and_gradients_s
 from stallmeter.sources.code.fold import Frame, Seen
-from stallmeter.sources.code.hooks import in_hooks_of_gradients
+from stallmeter.sources.code.hooks import in_functions, in_hooks_of_gradients
 from stallmeter.sources.code.whose import Whose
 
 WHOSE = Whose([Path(__file__).parent])
@@ -105,3 +105,37 @@ def test_an_optimizer_that_follows_each_gradient_is_the_training() -> None:
 def test_without_a_backward_pass_nothing_is_a_hook() -> None:
     here = Frame(WHOSE.code(sys._getframe().f_code), 1)
     assert in_hooks_of_gradients([Seen((here,), 0.1), Seen((), 0.1)]) == []
+
+
+class _Seen(torch.autograd.Function):
+    """Notes where it stands, forward and backward."""
+
+    stacks: list[tuple[Any, ...]] = []  # noqa: RUF012 - torch calls the class, and no instance
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        _Seen.stacks.append(stack_of(threading.get_ident()))
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        _Seen.stacks.append(stack_of(threading.get_ident()))
+        return grad * 2
+
+
+def test_autograd_functions_of_ones_own_are_found_forward_and_backward() -> None:
+    _Seen.stacks = []
+    _Seen.apply(torch.ones(3, requires_grad=True)).sum().backward()
+    seen = [Seen(tuple(Frame(WHOSE.code(code)) for code, _ in stack), 0.1) for stack in _Seen.stacks]
+    found = [next(f.function.name for f in one.stack if "_Seen." in f.function.name) for one in in_functions(seen)]
+    assert found == ["_Seen.forward", "_Seen.backward"]
+
+
+def test_what_a_module_of_ones_own_does_is_none() -> None:
+    stacks: list[tuple[Any, ...]] = []
+    net = Net()
+    net.called = lambda: stacks.append(stack_of(threading.get_ident()))
+    net.again(torch.ones(3))
+    seen = [Seen(tuple(Frame(WHOSE.code(code)) for code, _ in stack), 0.1) for stack in stacks]
+    assert len(seen) == 1
+    assert in_functions(seen) == []

@@ -191,6 +191,9 @@ class CodeLook:
     loss above all. The largest first; bounded; empty where no optimizer was heard of."""
     evaluated: tuple[CodeSpot, ...] = ()
     """Of steps, functions that evaluate the model in their midst, with all that they call; in none of the others."""
+    functions: tuple[CodeSpot, ...] = ()
+    """Of steps, functions of the user's in the forward or the backward of an autograd function of their own. The
+    largest first; bounded."""
     model_s: float = 0.0
     """Of steps, of ``wall_s`` below a module's call, the backward pass left out."""
     gradients_s: float = 0.0

@@ -18,11 +18,12 @@ one that takes of what the model made only what no gradient flows through (`deta
 the line that calls it, or that is called without gradients (`no_grad`). One that takes nothing of what the model made,
 by the text of the line that calls it, is the next batch, made early.
 A loss that takes longer than the whole model is written in many small operations, most often in a loop: it is told with
-the part of the backward pass that falls to it. So is an optimizer of the program's own that takes longer than all else.
-Looks into steps of usual length, and into what long steps take beyond three medians, are weighed by the time that the
-ledger and the steps hold of each. Rare long steps are step-outliers' to tell. Of one rank of several a smaller share is
-told as information: the others may have to wait for it. So is half the share of what is surely no loss: a package that
-trains nothing, Python itself, or what no gradient flows through.
+the part of the backward pass that falls to it. So is an optimizer of the program's own that takes longer than all else,
+and of `code.autograd_functions`, its forward and backward written by hand, from a fifth of the time on. Looks into
+steps of usual length, and into what long steps take beyond three medians, are weighed by the time that the ledger and
+the steps hold of each. Rare long steps are step-outliers' to tell. Of one rank of several a smaller share is told as
+information: the others may have to wait for it. So is half the share of what is surely no loss: a package that trains
+nothing, Python itself, or what no gradient flows through.
 `code.beside_epochs`: the same of what the thread does where an epoch begins, below the loader or the framework that
 asks for it, and between two epochs: a sampler that reads the whole dataset, a loader that is made anew, a table that is
 read again. What comes after the last epoch does not count. The larger one of the two kinds is told.
@@ -121,6 +122,7 @@ class SlowFunction:
     title: ClassVar[str] = "A function beside the model holds up the steps"
     needs: ClassVar[tuple[str, ...]] = ("ledger.training_s", "ledger.wall_s", "steps.body_s")
     optional: ClassVar[tuple[str, ...]] = (
+        "code.autograd_functions",
         "code.beside_epochs",
         "code.beside_model",
         "device.pace_s",
@@ -209,7 +211,7 @@ class SlowFunction:
         ]
         optimizer = next((one for one in beside if one is not helper and one.spot.within.endswith(STEP)), None)
         found = None if optimizer is None else self._of_an_optimizer(window, optimizer)
-        judged += [] if found is None else [found]
+        judged += [one for one in (found, self._of_functions(window)) if one is not None]
         return max(judged, key=lambda one: (one.severity is not Severity.INFO, one.time_lost_s), default=None)
 
     def _beside(self, window: Window, found: BesideModel, *, loss: bool) -> Diagnosis | None:
@@ -316,6 +318,43 @@ class SlowFunction:
                 Advice.of(
                     f"Run its costly part every few steps, or make it cheaper ({spot.file}:{spot.line}).",
                     expect="Shorter steps.",
+                    limit="The gain assumes that a third of the work remains.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
+                ),
+            ),
+        )
+
+    def _of_functions(self, window: Window) -> Diagnosis | None:
+        """Tell of autograd functions of the program's own that take a large part of the steps."""
+        found = window.code.autograd_functions
+        share = None if found is None else window.ledger.training_share_pct(found.seconds)
+        if found is None or share is None or share < self.warn_pct or window.device.pace_s is not None:
+            return None
+        if found.samples < self.min_samples or found.seconds < self.min_lost_s:
+            return None
+        spot = found.spot
+        saved_s = (1.0 + self.saves) / 2.0 * found.seconds
+        gain = gain_without(window, saved_s, least=2.0 * self.saves / (1.0 + self.saves), most=2.0 / (1.0 + self.saves))
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.INFO,
+            title=f"{spot.function} takes a large part of the steps",
+            summary=f"Autograd functions of the program's own took about {found.seconds:.1f} s, {share:.0f} % of the "
+            f"training time, their backward included. Most of it went into {spot.function}.",
+            time_lost_s=found.seconds,
+            share_pct=window.ledger.share_pct(found.seconds) or 0.0,
+            confidence=0.7,
+            culprit=spot.function,
+            location=Location.of(spot, found.share_pct),
+            evidence=(
+                Evidence("autograd functions, share of training time", share, "%", self.warn_pct, "our choice"),
+                Evidence("samples of the training thread's stack in them", float(found.samples), "samples"),
+            ),
+            advice=(
+                Advice.of(
+                    f"Write it with fewer and larger operations ({spot.file}:{spot.line}).",
+                    expect="A shorter forward and backward.",
                     limit="The gain assumes that a third of the work remains.",
                     gain_pct=gain.pct,
                     interval_pct=gain.interval_pct,

@@ -99,6 +99,20 @@ class Evaluation:
     """Looks that met them, about."""
 
 
+@dataclass(frozen=True, slots=True)
+class AutogradFunctions:
+    """Autograd functions of the user's own: what their forward and their backward take."""
+
+    spot: CodeSpot
+    """The function that takes the most of it."""
+    seconds: float
+    """In all steps."""
+    share_pct: float
+    """Of these, in that function."""
+    samples: int
+    """Looks that met them, about."""
+
+
 Parts = Sequence[tuple[CodeLook, float]]
 """Looks into the steps that saw something, each with the seconds of the steps' own work that it stands for."""
 
@@ -159,6 +173,18 @@ def evaluation(
     if found is None:
         return None
     return Evaluation(found.spot, found.seconds, 100.0 * found.spot_s / found.seconds, found.samples)
+
+
+def autograd_functions(parts: Parts) -> AutogradFunctions | None:
+    """Return what autograd functions of the user's own take; None where none was seen.
+
+    Args:
+        parts: Looks into the steps.
+    """
+    found = _largest(parts, lambda look: look.functions)
+    if found is None:
+        return None
+    return AutogradFunctions(found.spot, found.seconds, 100.0 * found.spot_s / found.seconds, found.samples)
 
 
 def beside_model(parts: Parts, ledger: LedgerSignals) -> tuple[BesideModel, ...] | None:

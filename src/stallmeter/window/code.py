@@ -9,10 +9,12 @@ from ..records.code import BEFORE_MODEL, BETWEEN_EPOCHS, EPOCH_STARTS, LONG_STEP
 from ..records.stats import Reservoir
 from ..records.steps import END
 from .beside import (
+    AutogradFunctions,
     BeforeModel,
     BesideEpochs,
     BesideModel,
     Evaluation,
+    autograd_functions,
     before_model,
     beside_model,
     evaluation,
@@ -71,6 +73,13 @@ class CodeSignals:
         """Functions of the program beside the model, the most of the steps' own work first; torch on CPUs."""
         parts = parts_of_steps(self.at("loop", STEPS), self.at("loop", LONG_STEPS), self._steps, self._ledger)
         return beside_model(parts, self._ledger)
+
+    @property
+    def autograd_functions(self) -> AutogradFunctions | None:
+        """Autograd functions of the program's own; None where none was seen. Torch on CPUs."""
+        return autograd_functions(
+            parts_of_steps(self.at("loop", STEPS), self.at("loop", LONG_STEPS), self._steps, self._ledger)
+        )
 
     @property
     def evaluation(self) -> Evaluation | None:

@@ -1,13 +1,17 @@
-"""Hooks of gradients: functions of the user's that torch calls while it computes gradients, and that compute none."""
+"""Functions of the user's that torch calls while it computes gradients: hooks, and what computes them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from .fold import Frame, Seen
 
 ENGINE, FUNCTIONS = "torch/autograd/", "torch/autograd/function.py"
 """Folder of what computes gradients, and the file from which it calls the backward of functions of one's own."""
+
+APPLY = "apply"
+"""Last part of the name of what calls them there, and their forward."""
 
 CALLS_HOOKS = "torch/utils/hooks.py"
 """Stands between it and the hook of a module."""
@@ -25,6 +29,20 @@ def in_hooks_of_gradients(seen: Sequence[Seen]) -> list[Seen]:
         seen: Of the steps.
     """
     return [one for one in seen if _is_in_a_hook(one.stack)]
+
+
+def in_functions(seen: Sequence[Seen]) -> list[Seen]:
+    """Return which stacks are of an autograd function of the user's own, of its forward or of its backward.
+
+    Args:
+        seen: Of the steps.
+    """
+    return [one for one in seen if any(_calls_function(*two) for two in pairwise(one.stack))]
+
+
+def _calls_function(caller: Frame, called: Frame) -> bool:
+    name = caller.function.name.rpartition(".")[2]
+    return called.function.own and caller.function.file == FUNCTIONS and name == APPLY
 
 
 def _is_in_a_hook(stack: Sequence[Frame]) -> bool:

@@ -58,7 +58,7 @@ from ..code.beside import (
 from ..code.evaluating import evaluations, without_evaluations
 from ..code.fold import Seen, fold
 from ..code.handlers import Handlers
-from ..code.hooks import in_hooks_of_gradients
+from ..code.hooks import in_functions, in_hooks_of_gradients
 from ..code.reading import Reading
 from ..code.whose import Whose
 from .helpers import Crowd, Helpers
@@ -440,6 +440,7 @@ class LoopLooks:
             model_s=model_s,
             gradients_s=gradients_s,
             evaluated=fold(evaluated).spots,
+            functions=fold(in_functions(in_steps)).spots,
             collectives_s=sum(one.wall_s for one in in_collectives(own_work)),
             beside=beside_model,
             before=fold(_joined(before_model(own_work), hooks)).spots,
