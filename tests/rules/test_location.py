@@ -99,6 +99,19 @@ def test_what_a_long_step_does_with_the_model_once_it_has_its_gradients_is_why_i
     assert found.function == "Net.forward"
 
 
+def test_where_workers_wait_the_function_that_waits_is_named_and_not_the_one_that_computes():
+    computes = CodeSpot(file="train.py", line=57, function="Augment.__call__", own=True, wall_s=0.5, cpu_s=0.5)
+    waits = CodeSpot(file="train.py", line=20, function="Shards.read", own=True, wall_s=0.4, cpu_s=0.01)
+    window = _window(computes, waits)
+    for rule, named in (("fetch-stall", waits), ("prep-stall", computes)):
+        found = located(_diagnosis(rule), window).location
+        assert found is not None
+        assert (found.function, found.share_pct) == (named.function, pytest.approx(100.0 * named.wall_s))
+    unknown = located(_diagnosis("fetch-stall"), _window(replace(computes, cpu_s=None), waits)).location
+    assert unknown is not None
+    assert unknown.function == computes.function
+
+
 def test_where_no_function_holds_enough_there_is_no_place():
     small = CodeSpot(file="a.py", line=1, function="a", own=True, wall_s=0.1)
     assert located(_diagnosis("prep-stall"), _window(small)).location is None

@@ -69,8 +69,13 @@ DRIVERS = (
 )
 """Files, or folders, of what drives a loop for its user, whose call of it owns nothing of what it calls in turn."""
 
-MACHINERY = ("torch/utils/data/_utils/fetch.py", "torch/utils/data/dataloader.py", "stallmeter/")
-"""Files, or folders, of what asks the dataset for its items."""
+MACHINERY = (
+    "stallmeter/",
+    "torch/utils/_contextlib.py",
+    "torch/utils/data/_utils/fetch.py",
+    "torch/utils/data/dataloader.py",
+)
+"""Files, or folders, of what asks the dataset for its items, and of what stands around a decorated function."""
 
 LAMBDA = "<lambda>"
 """End of the name of a function without one."""

@@ -32,6 +32,9 @@ WORTH_PCT = 3.0
 NEARLY = 0.9
 """Part of the seconds that another advice wins with which one that names the place comes first: it says what to do."""
 
+WAITS = "fetch-stall"
+"""The rule whose seconds are those in which workers compute nothing."""
+
 SAME = "prep-stall"
 """The rule whose usual advice is of the place, too, but of all that a batch costs."""
 
@@ -73,10 +76,12 @@ def _spot(diagnosis: Diagnosis, look: CodeLook) -> CodeSpot:
     """Return the function that holds most of what was seen.
 
     What a long step does once it has its gradients, to draw what the model makes say, is why it is long: not the model
-    that this calls, which all steps call.
+    that this calls, which all steps call. Where workers wait, what computes in between is not to blame.
     """
     if diagnosis.rule == "step-outliers" and look.after and 100.0 * look.after[0].wall_s >= LEAST_PCT * look.wall_s:
         return look.after[0]
+    if diagnosis.rule == WAITS and all(spot.cpu_s is not None for spot in look.spots):
+        return max(look.spots, key=lambda spot: spot.wall_s - (spot.cpu_s or 0.0))
     return look.spots[0]
 
 
@@ -114,7 +119,7 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
         return _of_a_thread(diagnosis, window, look)
     if look.place != "workers" or look.bucket or "slow-batches" in (look.rule, diagnosis.rule):
         return diagnosis
-    spot = look.spots[0]
+    spot = _spot(diagnosis, look)
     found = gain_without_function(window, *shares((look.wall_s, look.cpu_s), (spot.wall_s, spot.cpu_s)))
     if found is None or found.gain_pct < WORTH_PCT:
         return diagnosis
