@@ -255,9 +255,7 @@ class SlowFunction:
         if share < self.warn_pct:
             return None
         spot, own = found.spot, window.ledger.training_share_pct(found.seconds) or 0.0
-        # Something is still to be computed: as if a third of it were, give or take another third.
-        saved_s = (1.0 + self.saves) / 2.0 * lost_s
-        gain = gain_without(window, saved_s, least=2.0 * self.saves / (1.0 + self.saves), most=2.0 / (1.0 + self.saves))
+        gain = self._gain_of_less_work(window, lost_s)
         return Diagnosis(
             rule=self.id,
             severity=Severity.INFO,
@@ -296,8 +294,7 @@ class SlowFunction:
         if found.samples < self.min_samples or found.seconds < self.most_of_starts * lost_s:
             return None
         spot = found.spot
-        saved_s = (1.0 + self.saves) / 2.0 * lost_s
-        gain = gain_without(window, saved_s, least=2.0 * self.saves / (1.0 + self.saves), most=2.0 / (1.0 + self.saves))
+        gain = self._gain_of_less_work(window, lost_s)
         return Diagnosis(
             rule=self.id,
             severity=Severity.INFO,
@@ -334,8 +331,7 @@ class SlowFunction:
         if found.samples < self.min_samples or found.seconds < self.min_lost_s:
             return None
         spot = found.spot
-        saved_s = (1.0 + self.saves) / 2.0 * found.seconds
-        gain = gain_without(window, saved_s, least=2.0 * self.saves / (1.0 + self.saves), most=2.0 / (1.0 + self.saves))
+        gain = self._gain_of_less_work(window, found.seconds)
         return Diagnosis(
             rule=self.id,
             severity=Severity.INFO,
@@ -361,6 +357,11 @@ class SlowFunction:
                 ),
             ),
         )
+
+    def _gain_of_less_work(self, window: Window, lost_s: float) -> Gain:
+        """Predict as if a third of the work still had to be done, give or take another third."""
+        saved_s = (1.0 + self.saves) / 2.0 * lost_s
+        return gain_without(window, saved_s, least=2.0 * self.saves / (1.0 + self.saves), most=2.0 / (1.0 + self.saves))
 
     def _outweighs(self, one: BesideModel) -> bool:
         """Whether it stands between the model and its gradients, as a loss does, and takes longer than the model."""
