@@ -13,6 +13,7 @@ from ..workers.function_gain import FunctionGain, gain_without_function, shares
 from ..workers.gains import gain_by_looks
 from ..workers.pipeline import CHEAPER, pipeline_of
 from .prep_stall import ONE_THREAD
+from .slow_start import first_batch_s
 
 NO_TIME = "Predicted as if it took no time at all; other functions of yours that it calls stay."
 """Limit of what is predicted of a place."""
@@ -233,7 +234,7 @@ def _of_helpers(window: Window) -> CodeLook | None:
 def _of_the_start(window: Window) -> CodeLook | None:
     """Return the look into what took most of it: before the first request, the first wait, or the first steps."""
     start_s, warmup_s = window.ledger.start_s or 0.0, window.ledger.warmup_s or 0.0
-    first_s = (window.spent.bucket_s(EPOCH_STARTS) or 0.0) if (window.ledger.epochs or 0) <= 1 else 0.0
+    first_s = first_batch_s(window)
     if warmup_s > start_s + first_s:
         return window.code.at("startup", WARMUP)
     if first_s > start_s:

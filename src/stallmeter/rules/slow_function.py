@@ -143,6 +143,7 @@ class SlowFunction:
     critical_pct: float = threshold(40.0, "%", "our choice: twice the share from which it is reported")
     epochs_pct: float = threshold(10.0, "%", "of what begins them: as of workers that start again; benchmarks/faults")
     most_of_starts: float = threshold(0.5, "1", "Most of what begins the epochs; our choice")
+    most_of_optimizer: float = threshold(0.5, "1", "Most of an optimizer's time; our choice")
     min_lost_s: float = threshold(0.5, "s", "our choice: less is not worth a change of the program")
     min_samples: float = threshold(20.0, "looks", "a share of all of them is then known to a fifth, one standard error")
     grown: float = threshold(0.5, "1", "Most of the time; our choice")
@@ -291,7 +292,7 @@ class SlowFunction:
         share = window.ledger.training_share_pct(lost_s)
         if window.device.pace_s is not None or share is None or share < self.warn_pct or lost_s < rest_s:
             return None
-        if found.samples < self.min_samples or found.seconds < self.most_of_starts * lost_s:
+        if found.samples < self.min_samples or found.seconds < self.most_of_optimizer * lost_s:
             return None
         spot = found.spot
         gain = self._gain_of_less_work(window, lost_s)

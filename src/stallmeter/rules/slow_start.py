@@ -65,7 +65,7 @@ class SlowStart:
         start_s, warmup_s, wall_s = window.ledger.start_s, window.ledger.warmup_s or 0.0, window.ledger.wall_s
         if start_s is None or not wall_s:
             return None
-        first_s = _first_batch_s(window)
+        first_s = first_batch_s(window)
         in_wait, start_s = first_s > start_s, start_s + first_s
         total_s = start_s + warmup_s
         if total_s < self.usual_s:
@@ -115,8 +115,8 @@ class SlowStart:
         return f"The steps were steady after {total_s:.1f} s, {share:.0f} % of the run: {where}{by}."
 
 
-def _first_batch_s(window: Window) -> float:
-    """Seconds that the first wait of the only epoch took beyond others; 0 in a run of several."""
+def first_batch_s(window: Window) -> float:
+    """Return the seconds that the first wait of the only epoch took beyond others; 0 in a run of several."""
     return (window.spent.bucket_s("worker_startup") or 0.0) if (window.ledger.epochs or 0) <= 1 else 0.0
 
 

@@ -45,7 +45,7 @@ CROWD_LEAST, CROWD_MOST = 0.6, 1.15
 """Of what a crowd costs, as single steps show it, how much a fix wins back, 8 of 10 times; our choice."""
 
 REMAINS = 0.05
-"""Part of a step that remains in any case; as `gains.REMAINS`."""
+"""Part of a step that remains in any case: a larger gain is not believed; our choice."""
 
 NEIGHBOURS_MATTER_PCT = 5.0
 """Rise of throughput from which on it is said what other jobs cost: twice the noise of a step time."""

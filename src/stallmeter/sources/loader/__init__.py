@@ -256,7 +256,7 @@ class LoaderProbe:
         self.iterator_of = lambda: None  # one that lives as long as we do ends its workers in seconds each
         self._loop.close()
         read_answers(self._answers)
-        self.starts.seen()
+        self.starts.close()
 
     def look(self, order: Order, loader: int) -> bool:
         """Have a few batches looked into where they are made; for the sampler thread.

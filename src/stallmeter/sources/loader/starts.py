@@ -49,11 +49,15 @@ class StartOrders:
             ring.order(OF_WORKER, FIRST_BATCHES.word)
 
     def seen(self) -> list[dict[str, Any]]:
-        """Return what was seen by now."""
-        found = read_answers(self._answers)
-        if found and self._left:
+        """Return what was seen by now; nothing once enough was."""
+        found = read_answers(self._answers) if self._left else []
+        if found:
             with self._lock:
                 self._left -= 1
                 for ring in self._rings() if not self._left else ():
                     ring.take_back(OF_WORKER, FIRST_BATCHES.word)
         return found
+
+    def close(self) -> None:
+        """Delete what was seen and nobody took."""
+        read_answers(self._answers)

@@ -65,7 +65,7 @@ from .helpers import Crowd, Helpers
 from .lock_trial import SwitchTrial
 from .others import awaits_thread
 from .sampler import LONG_STEP, STEADY, WORK, Look, StackSampler, Wanted
-from .tally import Tally
+from .tally import Tally, items_of
 
 ENOUGH = 200
 """Looks into one place: a share is then known to 7 points, two standard errors."""
@@ -373,8 +373,8 @@ class LoopLooks:
         if not self._is_news(place, count, time_s):
             return
         reading = self._read()
-        copied = reading.seen(chain.from_iterable(tally.items() for tally in tallies if tally.bucket == H2D))
-        seen = [*copied, *reading.seen(chain.from_iterable(tally.items() for tally in tallies if tally.bucket != H2D))]
+        copied = reading.seen(items_of(tally for tally in tallies if tally.bucket == H2D))
+        seen = [*copied, *reading.seen(items_of(tally for tally in tallies if tally.bucket != H2D))]
         if place[1] == DATA_WAIT_BUCKET:
             yield self._look(place, count, seen, in_sampler(seen))
             if batches := in_batches(seen):
@@ -393,8 +393,8 @@ class LoopLooks:
 
     def _handlers(self) -> Handlers:
         first = ((look.stack, 0) for look in self._first)
-        steps = (tally.items() for (place, _), tally in self._tallies.items() if place[1] in (STEPS, WARMUP))
-        return Handlers(self._read().seen(chain(first, *steps)))
+        steps = (tally for (place, _), tally in self._tallies.items() if place[1] in (STEPS, WARMUP))
+        return Handlers(self._read().seen(chain(first, items_of(steps))))
 
     def _usual(self, place: Place) -> Sequence[Seen]:
         """Return what was seen of usual steps, as no time: by its lines the parts of a long one are told.
@@ -404,9 +404,7 @@ class LoopLooks:
         if place[1] != LONG_STEPS:
             return ()
         usual = (tally for (known, _), tally in self._tallies.items() if known[1] == STEPS)
-        return [
-            replace(one, wall_s=0.0) for one in self._read().seen(chain.from_iterable(tally.items() for tally in usual))
-        ]
+        return [replace(one, wall_s=0.0) for one in self._read().seen(items_of(usual))]
 
     def _look(
         self, place: Place, count: int, seen: Sequence[Seen], told: Sequence[Seen], copied: Sequence[Seen] = ()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from ...machine.frames import Stack
 from .sampler import Look
@@ -37,3 +38,8 @@ class Tally:
         """Yield each stack with its nanoseconds."""
         for key, stack in self._stacks.items():
             yield stack, self._wall_ns[key]
+
+
+def items_of(tallies: Iterable[Tally]) -> Iterator[tuple[Stack, int]]:
+    """Yield each stack of tallies with its nanoseconds."""
+    return chain.from_iterable(tally.items() for tally in tallies)
