@@ -143,6 +143,7 @@ def held(
     span_s: float = 10.0,
     workers_mb: Callable[[float], float] = lambda t: 0.0,
     shared_mb: Callable[[float], float] = lambda t: 0.0,
+    free_mb: Callable[[float], float | None] = lambda t: None,
     epochs: Callable[[float], int] = lambda t: 0,
 ) -> Window:
     """A short run whose memory was read five times a second; 20 steps a second."""
@@ -151,6 +152,7 @@ def held(
             time_s=START_S + 1 + t,
             main_bytes=int((1000 + main_mb(t)) * MB),
             main_shared_bytes=int(shared_mb(t) * MB),
+            main_free_bytes=None if (free := free_mb(t)) is None else int(free * MB),
             workers=2,
             workers_bytes=int((800 + workers_mb(t)) * MB),
             workers_grown_bytes=int(workers_mb(t) * MB),
@@ -170,6 +172,25 @@ def test_a_leak_in_a_short_run():
     found = fires(HostMemoryGrowth(), held(lambda t: 160.0 * t))
     assert found.culprit == "training process"
     assert "9,600.0 MB a minute, 8 MB a step" in found.summary
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_gaps_in_the_heap(seed):
+    """Batches of uneven length leave gaps: what the process holds grows and what it uses does not. A leak uses more."""
+    draw = random.Random(seed)
+
+    def now_and_then(of: Callable[[float], float]) -> Callable[[float], float | None]:
+        return lambda t: of(t) + draw.uniform(0, 20) if round(5 * t) % 6 == 0 else None
+
+    def told(free: Callable[[float], float], span_s: float = 16.0) -> Window:
+        return held(lambda t: 17.0 * t + draw.uniform(0, 10), span_s=span_s, free_mb=now_and_then(free))
+
+    assert silent(HostMemoryGrowth(), told(lambda t: 300 + 17.0 * t))
+    assert fires(HostMemoryGrowth(), told(lambda t: 300.0))
+    assert fires(HostMemoryGrowth(), told(lambda t: 500 - 5.0 * t)), "a leak that fills the gaps"
+    both = fires(HostMemoryGrowth(), told(lambda t: 300 + 11.0 * t, span_s=60.0))
+    growth = next(e.value for e in both.evidence if e.name == "growth")
+    assert growth == pytest.approx(6.0 * 45, rel=0.15), "of the memory in use alone"
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -56,6 +56,28 @@ def test_nothing_to_read():
     made.close()
 
 
+def test_the_allocator_is_asked_for_what_it_costs():
+    """Two thousandths of the time at most, ever less often, and only of the process that asks."""
+    kernel, now, asked = Kernel(), [0.0], []
+    kernel.held = {os.getpid(): (100, 5)}
+
+    def free():
+        asked.append(now[0])
+        return 40
+
+    made = source(kernel, free=free, clock=lambda: now[0], cpu=lambda: 0.003 * len(asked))
+    found = []
+    for tick in range(2000):
+        now[0] = 0.1 * tick
+        found.append(made.take(now[0]).main_free_bytes)
+    assert found[0] == 40
+    assert {40, None} == set(found)
+    assert asked[1] == pytest.approx(1.5, abs=0.11), "three milliseconds are two thousandths of so much"
+    assert asked[-1] - asked[-2] > 1.7, "one in a hundred of the time since the first"
+    kernel.held = {1: (100, 5)}
+    assert made.take(1e6).main_free_bytes is None
+
+
 def test_ever_fewer_readings():
     """Five a second at first, one a second after a hundred seconds: then the sampler's asking is enough."""
     kernel, now, read = Kernel(), [0.0], []

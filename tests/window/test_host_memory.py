@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stallmeter.records import MemorySample
@@ -51,6 +53,24 @@ def test_what_processes_hold():
     shared = window(*steps(), *held(main_bytes=0, main_shared_bytes=7)).host.memory.main_trend
     assert shared is not None
     assert shared.start == 7
+
+
+def test_memory_in_use():
+    """What was freed is not in use; a slope needs five readings after the warm-up, a trend seven."""
+    made = [replace(s, main_free_bytes=2 * MB * i) if i % 5 == 0 else s for i, s in enumerate(held())]
+    memory = window(*steps(), *made).host.memory
+    assert memory.main_trend is not None
+    assert memory.main_trend.per_s == pytest.approx(10 * MB)
+    assert memory.in_use_per_s == pytest.approx(0.0)
+    assert memory.in_use_trend is not None
+    assert memory.in_use_trend.growth == pytest.approx(0.0)
+    fewer = [replace(s, main_free_bytes=0) if i % 7 == 0 else s for i, s in enumerate(held())]
+    memory = window(*steps(), *fewer).host.memory
+    assert memory.in_use_per_s == pytest.approx(10 * MB)
+    assert memory.in_use_trend is None
+    fewest = [replace(s, main_free_bytes=0) if i % 12 == 0 else s for i, s in enumerate(held())]
+    assert window(*steps(), *fewest).host.memory.in_use_per_s is None
+    assert window(*steps(), *held()).host.memory.in_use_per_s is None, "an allocator that does not tell"
 
 
 def test_resident_memory_stands_in():

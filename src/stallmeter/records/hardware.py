@@ -101,6 +101,8 @@ class MemorySample:
     """Of the training process: anonymous memory."""
     main_shared_bytes: int = 0
     """Of the training process: shared memory that it has touched, such as batches from workers."""
+    main_free_bytes: int | None = None
+    """Of the training process: what it has freed and the allocator keeps. Asked for seldom; None in between."""
     workers: int = 0
     """Its child processes."""
     workers_bytes: int = 0

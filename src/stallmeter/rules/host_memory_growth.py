@@ -10,7 +10,9 @@ first, so that eight seconds can be enough. More pairs of readings must rise tha
 standard deviations), the growth must be large against the scatter around the line, the second half must rise at two
 thirds of the pace or more, and the last fifth at a third. Pages of files do not count where the kernel tells them
 apart (Linux). `host.memory.private_trend`, memory held by one process alone, is looked at as well: it shows workers
-whose shared pages become copies.
+whose shared pages become copies. Where the allocator tells what it keeps of memory that was freed (glibc 2.33 and
+later: `host.memory.in_use_per_s`), the memory in use must rise as well; where it rises by less than half as much, it
+alone is judged (`host.memory.in_use_trend`).
 
 **Advice.** In the training process: keep no tensors with their graph (`loss.detach()`, `.item()`), no list of all
 outputs of an epoch, no cache without a bound. In workers: Python lists and dicts of many objects are copied page by
@@ -19,7 +21,9 @@ started anew in each epoch hide a leak, they do not cure it.
 
 **When it is wrong.** A cache of the dataset grows steadily while the first epoch fills it. Where the process that loads
 the data grows and no later epoch has shown more, the verdict says so and is less sure. What fills all through a run
-that ends before it is full looks like a leak. Where files cannot be told apart, resident memory stands in, and the rule
+that ends before it is full looks like a leak. Batches of uneven length leave gaps in the heap that no later one fits
+into, and the process holds more without using more; that is told apart in the training process, not in its workers,
+and not where another allocator is loaded. Where files cannot be told apart, resident memory stands in, and the rule
 is silent if the memory in use under the limit does not rise with it.
 
 **References.** TraceML calls growth of device memory confirmed from 1 GiB, or 6 % in its strict mode; SageMaker
@@ -49,6 +53,8 @@ class HostMemoryGrowth:
         "host.memory.workers_trend",
         "host.memory.workers_bytes",
         "host.memory.private_trend",
+        "host.memory.in_use_per_s",
+        "host.memory.in_use_trend",
         "host.memory.used_trend",
         "host.memory.left_bytes",
         "host.memory.later_epochs_share",
@@ -59,6 +65,7 @@ class HostMemoryGrowth:
     min_growth_mb: float = threshold(100.0, "MB", "TraceML's first scale for growing memory is 100 MiB")
     min_growth_pct: float = threshold(5.0, "%", "near the 6 % of TraceML's strict mode; SageMaker: 5 points")
     min_signal: float = threshold(5.0, "x", "our choice: growth against the scatter around the line")
+    in_use: float = threshold(0.5, "of 1", "our choice: what the allocator keeps is the larger part below it")
     critical_s: float = threshold(3600.0, "s", "our choice: the limit is met within an hour")
     later_epochs: float = threshold(
         0.3, "of 1", "our choice: the last fifth of the time lies well in later epochs then"
@@ -67,7 +74,7 @@ class HostMemoryGrowth:
     def check(self, window: Window) -> Diagnosis | None:
         """Look for a steady rise in the training process and in its children, else of private memory."""
         memory, left = window.host.memory, window.host.memory.left_bytes
-        main, children = memory.main_trend, memory.workers_trend
+        main, children = self._of_main(memory), memory.workers_trend
         with_workers = bool(window.loader.num_workers)
         named = WORKERS if with_workers else CHILDREN
         grown: list[tuple[Any, str]] = [
@@ -89,6 +96,11 @@ class HostMemoryGrowth:
         loads = place == (WORKERS if with_workers else MAIN)
         filling = loads and (memory.later_epochs_share or 0.0) < self.later_epochs
         return self._tell(window, worst, place, filling, None if left is None else left / per_s)
+
+    def _of_main(self, memory: Any) -> Any:
+        """Return the trend of the training process: of all that it holds, unless most of what grows was freed."""
+        held, used = memory.main_trend, memory.in_use_per_s
+        return held if held is None or used is None or used >= self.in_use * held.per_s else memory.in_use_trend
 
     def _grows(self, trend: Any, level: float | None, left: float | None) -> bool:
         """Whether a rise is sure, lasts and is large: against what there was, or against what is left."""

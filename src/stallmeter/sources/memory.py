@@ -9,11 +9,13 @@ What is counted is anonymous and shared memory. Pages of files are resident, too
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from ..machine.heap import free_in_heap
 from ..machine.processes import held_memory
 from ..records import MemorySample
 
@@ -22,6 +24,9 @@ FAST_S = 0.2
 
 THINNING = 0.01
 """Later the time between two readings is this part of the time since the first, up to that of the sampler."""
+
+FREE_SHARE = 0.002
+"""While the allocator counts its gaps, threads that ask it for memory may wait: this share of the time at most."""
 
 WAITING = 4096
 """Readings that are kept between two samples; the oldest go first."""
@@ -35,7 +40,9 @@ class MemorySource:
         steps: Returns how many steps have begun.
         interval_s: How often `sample` is called.
         read: Returns anonymous and shared memory of a process, bytes; None when it cannot be read.
+        free: Returns what this process has freed and its allocator keeps, bytes; None when it cannot be read.
         clock: Monotonic seconds.
+        cpu: CPU seconds of the calling thread.
     """
 
     name = "memory"
@@ -48,13 +55,19 @@ class MemorySource:
         *,
         interval_s: float = 1.0,
         read: Callable[[int], tuple[int, int] | None] = held_memory,
+        free: Callable[[], int | None] = free_in_heap,
         clock: Callable[[], float] = time.monotonic,
+        cpu: Callable[[], float] = time.thread_time,
     ) -> None:
         self._pids = pids
         self._steps = steps
         self._interval_s = interval_s
         self._read = read
+        self._free = free
         self._clock = clock
+        self._cpu = cpu
+        self._began_s = clock()
+        self._free_due_s = self._began_s
         self._first: dict[int, int] = {}
         """What each child process held when it was first seen."""
         # Appended by the thread, taken off by the sampler's: both are atomic.
@@ -102,12 +115,25 @@ class MemorySource:
             time_s=time_s,
             main_bytes=main[0],
             main_shared_bytes=main[1],
+            main_free_bytes=self._freed(pids[0]),
             workers=len(held),
             workers_bytes=sum(held.values()),
             workers_grown_bytes=sum(max(0, size - self._first[pid]) for pid, size in held.items()),
             step=self._steps(),
         )
         self._taken.append(found)
+        return found
+
+    def _freed(self, pid: int) -> int | None:
+        """Ask this process's allocator, where it is the one that trains and the last answer has been paid for."""
+        now_s = self._clock()
+        if pid != os.getpid() or now_s < self._free_due_s:
+            return None
+        # In CPU time: the wait for the interpreter's lock afterwards holds up nobody.
+        began_s = self._cpu()
+        found = self._free()
+        spent_s = self._cpu() - began_s
+        self._free_due_s = now_s + max(spent_s / FREE_SHARE, THINNING * (now_s - self._began_s))
         return found
 
     def _follow(self) -> None:

@@ -9,7 +9,10 @@ from ..records import HostSample, MemorySample
 from ..records.stats import Reservoir
 from .memo import Memo
 from .steps import StepSignals
-from .trends import Trend, trend_of
+from .trends import Trend, slope, trend_of
+
+MIN_IN_USE = 5
+"""Readings of the allocator from which a median slope is told: ten pairs, of which more than half must be far off."""
 
 
 class SharedMemorySignals:
@@ -94,6 +97,22 @@ class HostMemorySignals:
         )
 
     @property
+    def in_use_per_s(self) -> float | None:
+        """Rise of the memory in use by the second, bytes: the median slope between two readings.
+
+        None where there are fewer than `MIN_IN_USE`. These do not tell a trend, but whether they contradict one.
+        """
+        return self.memo("in use a second", self._in_use_per_s)
+
+    @property
+    def in_use_trend(self) -> Trend | None:
+        """Trend of the memory of the training process without what it has freed and its allocator keeps, bytes.
+
+        None where the allocator does not tell, or was not asked often enough.
+        """
+        return self.memo("in use", lambda: trend_of(self._while_stepping(), _in_use))
+
+    @property
     def workers_trend(self) -> Trend | None:
         """Trend of what the child processes have taken since each began, bytes; without child processes it is level."""
         return self.memo("workers", lambda: self._find(lambda s: s.workers_grown_bytes, lambda s: s.children_rss_bytes))
@@ -146,6 +165,12 @@ class HostMemorySignals:
         second_s = next((step.time_s for step in steps if step.epoch > first), ended_s)
         return (ended_s - second_s) / (ended_s - began_s) if ended_s > began_s else 0.0
 
+    def _in_use_per_s(self) -> float | None:
+        known = [(s.time_s, used) for s in self._while_stepping() if (used := _in_use(s)) is not None]
+        # The first quarter of the time is warm-up here as it is for a trend.
+        kept = [(t, used) for t, used in known if t >= known[0][0] + (known[-1][0] - known[0][0]) / 4]
+        return slope(kept) if len(kept) >= MIN_IN_USE else None
+
     def _find(
         self, held: Callable[[MemorySample], float | None], resident: Callable[[HostSample], float | None]
     ) -> Trend | None:
@@ -165,3 +190,8 @@ class HostMemorySignals:
 
     def _of_hosts(self, of: Callable[[HostSample], float | None]) -> Trend | None:
         return trend_of(self._hosts.items, of, since_s=self._steps.begun_s)
+
+
+def _in_use(sample: MemorySample) -> float | None:
+    free = sample.main_free_bytes
+    return None if free is None else sample.main_bytes + sample.main_shared_bytes - free

@@ -107,19 +107,19 @@ def trend(points: Sequence[tuple[float, float]]) -> Trend | None:
         return None
     thin = _thinned(kept)
     late = thin[-max(3, math.ceil(len(thin) / FIFTHS)) :]
-    slope, recent, last = _slope(thin), _slope(thin[len(thin) // 2 :]), _slope(late)
-    if slope is None or recent is None or last is None:
+    per_s, recent, last = slope(thin), slope(thin[len(thin) // 2 :]), slope(late)
+    if per_s is None or recent is None or last is None:
         return None
-    start = statistics.median(v - slope * (t - began_s) for t, v in thin)
-    noise = 1.4826 * statistics.median(abs(v - start - slope * (t - began_s)) for t, v in thin)
+    start = statistics.median(v - per_s * (t - began_s) for t, v in thin)
+    noise = 1.4826 * statistics.median(abs(v - start - per_s * (t - began_s)) for t, v in thin)
     return Trend(
         start=start,
-        growth=slope * (ended_s - began_s),
-        per_s=slope,
+        growth=per_s * (ended_s - began_s),
+        per_s=per_s,
         recent_per_s=recent,
         noise=noise,
         last_per_s=last,
-        is_even=_is_even(thin, slope),
+        is_even=_is_even(thin, per_s),
         z=_mann_kendall([v for _, v in thin]),
         began_s=began_s,
     )
@@ -144,7 +144,8 @@ def _is_even(points: Sequence[tuple[float, float]], per_s: float) -> bool:
     return all(w - v >= STEADY / 2 * per_s * (u - t) for (t, v), (u, w) in pairwise(levels))
 
 
-def _slope(points: Sequence[tuple[float, float]]) -> float | None:
+def slope(points: Sequence[tuple[float, float]]) -> float | None:
+    """Return the median of all slopes between two points of times and values; None when there are none."""
     slopes = [(w - v) / (u - t) for (t, v), (u, w) in combinations(points, 2) if u > t]
     return statistics.median(slopes) if slopes else None
 
