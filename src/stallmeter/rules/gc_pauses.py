@@ -11,11 +11,11 @@ number of collections of the oldest generation, and blocks of memory on Python's
 `host.garbage.called_s` and `host.garbage.called_at`: those that the program itself asks for, and where. A pass that
 begins by itself does so when more objects were made than the collector's threshold; one that begins before is called.
 
-**Advice.** Where the program calls `gc.collect()` itself, in each step or each few, call it once an epoch at most: what
-is in no cycle is freed without it. Else `gc.disable()` and `gc.collect()` every so many steps make the pauses rare and,
-with several ranks, simultaneous. `gc.freeze()` after set-up puts all that exists by then out of the collector's sight,
-which makes them short where the objects are not made in the steps. So do fewer Python objects, an index as numpy arrays
-for example.
+**Advice.** Where the program calls `gc.collect()` itself, call it less often, or not at all: what is in no cycle is
+freed without it. Else `gc.disable()` and `gc.collect()` every so many steps make the pauses rare and, with several
+ranks, simultaneous. `gc.freeze()` after set-up puts all that exists by then out of the collector's sight, which makes
+them short where the objects are not made in the steps. So do fewer Python objects, an index as numpy arrays for
+example.
 
 **When it is wrong.** Where training waits for its workers anyway, a pause is made up for by a shorter wait: the rule is
 silent then. On a GPU with work queued ahead, a short pause costs nothing. Collections on other threads hold the
@@ -112,8 +112,8 @@ class GcPauses:
             ),
             advice=(
                 Advice.of(
-                    f"Call gc.collect() once an epoch at most, not in {called_at.function} "
-                    f"({called_at.file}:{called_at.line})."
+                    f"Call gc.collect() less often than {called_at.function} does ({called_at.file}:{called_at.line}), "
+                    "and gc.freeze() once after set-up."
                     if called_at is not None
                     else "Call gc.freeze() after set-up, gc.disable(), and gc.collect() each 1000 steps."
                     if by_itself
