@@ -65,7 +65,10 @@ def test_where_the_program_calls_it_is_named():
     at = {"called_file": "train.py", "called_line": 44, "called_function": "Fit.step"}
     found = fires(GcPauses(), paused(12.0, called(7.0, **at)))
     assert found.summary.endswith("The program itself calls gc.collect().")
-    assert found.advice[0].fix.do == "Call gc.collect() less often than Fit.step does (train.py:44), and gc.freeze() once after set-up."
+    assert (
+        found.advice[0].fix.do
+        == "Call gc.collect() less often than Fit.step does (train.py:44), and gc.freeze() once after set-up."
+    )
     assert found.location is not None
     assert (found.location.function, found.location.line, found.location.call) == ("Fit.step", 44, "gc.collect")
     assert found.location.share_pct == pytest.approx(100 * 7 / 12)

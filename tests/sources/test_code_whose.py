@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import stallmeter
 from stallmeter.sources.code import whose as module
 from stallmeter.sources.code.whose import Whose
 
@@ -134,6 +135,14 @@ def test_torchs_own_functions_are_called_as_everybody_calls_them():
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="its code does not say there that a dataclass made it")
+def test_the_demo_is_a_program():
+    """What it makes its batches with is a place, wherever the package lies; the rest of the package is none."""
+    package = Path(stallmeter.__file__).parent
+    found = Whose().code(_code("def load(): pass", str(package / "demo/crops.py"), "load"))
+    assert (found.file, found.own) == ("crops.py", True)
+    assert not Whose().code(_code("def load(): pass", str(package / "engine/monitor.py"), "load")).own
+
+
 def test_generated_code_belongs_to_nobody():
     @dataclass
     class Point:

@@ -31,6 +31,8 @@ _MODULES = {"_thread": "threading", "builtins": ""}
 """Under which name the public knows a private module, where that is not the name without its underscore."""
 
 _OWN_FOLDER = str(Path(__file__).resolve().parents[2]) + os.sep
+_DEMO_FOLDER = os.path.join(_OWN_FOLDER, "demo") + os.sep  # noqa: PTH118 - as the one above
+"""The demo is a program like any other: what it makes its batches with is a place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,8 @@ class Whose:
                 path == "<string>" and module == "__main__" and "__create_fn__" not in name
             )
             return Function(name=name, file=path, own=is_typed, generated=not is_typed, first_line=line)
+        if path.startswith(_DEMO_FOLDER):
+            return Function(name=name, file=PurePath(path[len(_DEMO_FOLDER) :]).as_posix(), own=True, first_line=line)
         installed = self._installed(path)
         if installed is None:
             return Function(name=name, file=self._relative(path), own=True, first_line=line)
