@@ -115,6 +115,26 @@ def test_each_thing_that_makes_a_machine_slower(fact, theirs, usual):
     assert "machine" not in other.advice[0].text
 
 
+def test_where_all_ranks_wait_for_a_cpu():
+    """What one does less of, the others get: less is promised, or nothing. A wait of the late one alone explains it."""
+    known = {"training thread waits for a CPU, %": 17.0}
+    facts = {rank: Known(facts=known) for rank in range(2)}
+    (free,) = found(job(late(1, "forward", 0.002), ranks=2))
+    (crowded,) = found(job(late(1, "forward", 0.002), ranks=2, known=facts))
+    (alone,) = found(job(late(1, "forward", 0.002), ranks=2, known={1: Known(facts=known), 0: Known(facts={"x": 0.0})}))
+    before, after = free.advice[0], crowded.advice[0]
+    assert before.predicted_gain_pct == pytest.approx(alone.advice[0].predicted_gain_pct)
+    assert before.gain_interval_pct is not None
+    assert after.gain_interval_pct is not None
+    assert after.predicted_gain_pct == pytest.approx((before.predicted_gain_pct or 0.0) / 2, rel=0.1)
+    assert after.gain_interval_pct[0] == 0.0
+    assert after.gain_interval_pct[1] == pytest.approx(before.gain_interval_pct[1])
+    told = {e.name: e.value for e in crowded.evidence}
+    assert told["all ranks' training threads wait for a CPU"] == 17.0
+    (large,) = found(job(late(1, "forward", 0.02), ranks=2, known=facts))
+    assert large.advice[0].predicted_gain_pct == pytest.approx(100.0, rel=0.1), "more is lost than they wait"
+
+
 def test_what_is_not_known_of_the_others_is_not_compared():
     """A number alone says nothing."""
     (said,) = found(job(late(1, "forward", 0.02), known={1: Known(facts=HOT)}))

@@ -15,6 +15,9 @@ place is the function that takes longer there than on the other ranks, by looks 
 **Advice.** Compare the machine with the others. Move the rank, or leave the machine out. Where the machines are alike,
 look for work that only this rank does: a longer batch, a hook, a print, a debug flag.
 
+Where all ranks' training threads wait for a CPU for as long as one of them is late (more processes than CPUs), the mean
+of all ranks is expected, or nothing: what one rank does less of, the others get.
+
 **When it is wrong.** A rank with more work by design, a pipeline stage for example, is no fault. What a rank does
 between two collectives is told as one piece in a plain loop: give it spans (`monitor.span`) to see which part it is.
 
@@ -30,7 +33,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...ranks.code import CALLS
-from ...ranks.job import SUPPLY, Job, RankView
+from ...ranks.job import CPU_WAIT, SUPPLY, Job, RankView
 from ...records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ...records.stats import median
 from ...window.beside import WORK
@@ -42,7 +45,7 @@ from .words import of_ranks, waited, work_of
 _EXPLAINS: Mapping[str, tuple[int, float]] = {
     "CPUs kept busy by others": (1, 0.5),
     "CPU time stolen by the hypervisor, %": (1, 5.0),
-    "training thread waits for a CPU, %": (1, 5.0),
+    CPU_WAIT: (1, 5.0),
     "quota periods throttled, %": (1, 5.0),
     "SM clock, MHz": (-1, 100.0),
     "GPU temperature, °C": (1, 10.0),
@@ -90,7 +93,10 @@ class Straggler:
 
     def _about(self, job: Job, loss: Loss) -> Diagnosis:
         # Whether the late ranks' work can go, or must be done by others, is not known.
-        gain_pct, interval_pct = job_gain(job, loss.lost_s, least_s=shared_out_s(job, loss.lost_s, len(loss.ranks)))
+        least_s = shared_out_s(job, loss.lost_s, len(loss.ranks))
+        crowd = _crowd(job, loss)
+        expected_s = least_s if crowd else loss.lost_s
+        gain_pct, interval_pct = job_gain(job, expected_s, least_s=0.0 if crowd else least_s, most_s=loss.lost_s)
         share_pct = 100.0 * loss.share
         work = work_of(loss)
         facts, explained = _facts(job, loss.ranks)
@@ -110,11 +116,26 @@ class Straggler:
                 Evidence("waited for it, share of training time", share_pct, "%", self.warn_pct, "our choice"),
                 Evidence("waited for it in a mean step", loss.per_step_s, "s"),
                 *([unseen] if loss.seen_by else []),
+                *crowd,
                 Evidence(f"steps of {loss.of_steps:,} in which it was late", float(loss.steps), "steps"),
                 *facts,
             ),
             advice=_advice(loss, explained, gain_pct, interval_pct),
         )
+
+
+def _crowd(job: Job, loss: Loss) -> list[Evidence]:
+    """Return what all ranks wait for a CPU, where it is no less than what is lost.
+
+    One that had less to do would leave its CPU to the others then, and who gets it is the scheduler's choice.
+    """
+    waits = [
+        _typical([view for view in job.ranks if (view.rank in loss.ranks) is late], CPU_WAIT) for late in (True, False)
+    ]
+    least = min((pct for pct in waits if pct is not None), default=0.0)
+    if None in waits or least < 100.0 * loss.share:
+        return []
+    return [Evidence("all ranks' training threads wait for a CPU", least, "%", 100.0 * loss.share, "what is lost")]
 
 
 def _advice(
