@@ -73,6 +73,19 @@ def test_without_a_function_of_the_user_the_path_that_holds_most_leads_to_the_li
     assert found.spots[0].calls[0] == "torchvision.F.rotate"
 
 
+def test_how_torch_calls_a_module_is_no_place():
+    """A library's model that a library's loop calls: it is the model's layer, not what calls each module in turn."""
+    call = Function("Module._call_impl", "torch/nn/modules/module.py", False, "torch.nn.Module._call_impl", "torch")
+    loop, whole, layer = (
+        Function(f"{name}.{method}", "bert/modeling.py", False, f"bert.{name}.{method}", "bert")
+        for name, method in (("Trainer", "evaluate"), ("Model", "forward"), ("Layer", "forward"))
+    )
+    leaves = [Function(name, "", False, f"torch.{name}", "torch") for name in ("matmul", "softmax", "dropout")]
+    outer = (loop, 9), (call, 7), (whole, 5), (call, 7), (layer, 3)
+    found = fold([_seen(1.0, *outer, (leaf, 0)) for leaf in leaves])
+    assert found.spots[0].function == "Layer.forward"
+
+
 def test_generated_code_belongs_to_who_called_it():
     assert fold([_seen(1.0, (ITEM, 11), (MADE, 2))]).spots[0].calls == ()
 

@@ -71,11 +71,12 @@ DRIVERS = (
 
 MACHINERY = (
     "stallmeter/",
+    "torch/nn/modules/module.py",
     "torch/utils/_contextlib.py",
     "torch/utils/data/_utils/fetch.py",
     "torch/utils/data/dataloader.py",
 )
-"""Files, or folders, of what asks the dataset for its items, and of what stands around a decorated function."""
+"""Files, or folders, of what asks the dataset for its items, and of what calls a module or a decorated function."""
 
 LAMBDA = "<lambda>"
 """End of the name of a function without one."""
