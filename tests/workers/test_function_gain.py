@@ -14,7 +14,7 @@ from stallmeter.rules.location import located, with_gain
 from stallmeter.window import Window
 from stallmeter.workers.forecast import forecast
 from stallmeter.workers.function_gain import Crowd, _step_without_s, _without, gain_without_function, shares
-from stallmeter.workers.model import Limits, LoaderCosts
+from stallmeter.workers.model import Limits, LoaderCosts, predict_step_time_s
 
 from .test_forecast import begin
 
@@ -148,26 +148,57 @@ def test_what_is_slow_now_and_then_has_no_such_gain():
     assert len(found.advice) == 2
 
 
+def _eased(costs: LoaderCosts, part: float, crowd: Crowd, *, first: bool = False, held_s: float = 0.0) -> LoaderCosts:
+    """Without a part of a batch, and without as much of the crowd."""
+    return _without(costs, part, part, crowd, first=first, gone=part, held_s=held_s)
+
+
 def test_what_the_loop_waits_for_a_cpu_is_eased_by_what_was_measured_and_not_by_what_a_worker_waits():
     cost = {"current": 2, "work_s": 0.02, "service_s": 0.022, "cpu_s": 0.022, "loop_cpu_s": 0.015, "step_time_s": 0.025}
-    eased = _without(LoaderCosts(**cost), 0.8, 0.8, Crowd(0.005, 0.0), first=False)
+    eased = _eased(LoaderCosts(**cost), 0.8, Crowd(0.005, 0.0, 0.0))
     assert eased.work_s == pytest.approx(0.02 - 0.8 * 0.005 * 20 / 21.2)  # not while it receives a batch, in 1.2 ms
-    assert (
-        _without(LoaderCosts(**cost), 0.8, 0.8, Crowd(0.1, 0.0), first=False).work_s == 0.015
-    )  # it computes that long
+    most = _eased(LoaderCosts(**cost), 0.8, Crowd(0.1, 0.0, 0.0))
+    assert most.work_s == pytest.approx(0.015 - 0.0012)  # it computes that long
 
 
 def test_of_an_epochs_start_the_wait_for_a_first_batch_gets_shorter_where_workers_are_there_at_once():
     costs = LoaderCosts(current=1, work_s=0.01, service_s=0.1, cpu_s=0.1, start_once_s=0.01, start_each_s=0.002)
-    assert _without(costs, 0.9, 0.9, Crowd(0.0, 0.0), first=True).start_once_s == pytest.approx(0.001)
-    assert _without(costs, 0.9, 0.9, Crowd(0.0, 0.0), first=False).start_once_s == 0.01
+    nobody = Crowd(0.0, 0.0, 0.0)
+    assert _eased(costs, 0.9, nobody, first=True).start_once_s == pytest.approx(0.001)
+    assert _eased(costs, 0.9, nobody).start_once_s == 0.01
 
 
 def test_a_hand_over_that_is_late_for_want_of_a_cpu_gets_shorter_and_none_is_made_up():
     cost = {"current": 2, "work_s": 0.02, "service_s": 0.022, "cpu_s": 0.022}
-    eased = _without(LoaderCosts(**cost, handover_s=0.003), 0.5, 0.5, Crowd(0.0, 0.002), first=False)
+    eased = _eased(LoaderCosts(**cost, handover_s=0.003), 0.5, Crowd(0.0, 0.002, 0.0))
     assert eased.handover_s == pytest.approx(0.002)
-    assert _without(LoaderCosts(**cost), 0.5, 0.5, Crowd(0.0, 0.0), first=False).handover_s is None
+    assert _eased(LoaderCosts(**cost), 0.5, Crowd(0.0, 0.0, 0.0)).handover_s is None
+
+
+def test_a_hand_over_waits_for_the_next_batch_no_longer_than_that_takes():
+    """Python code in a worker holds the lock that its sending thread needs: 5 ms of 14, and of 1.4 as many at most."""
+    costs = LoaderCosts(
+        current=2, work_s=0.002, service_s=0.014, cpu_s=0.014, handover_s=0.0062, loop_cpu_s=0.003, step_time_s=0.0082
+    )
+    limits, crowd = Limits(available_cpus=4.0), Crowd(0.0, 0.0, 0.005)
+    now_s = predict_step_time_s(costs, limits, 2)
+    assert now_s == pytest.approx(0.0082)
+    after_s = _step_without_s(costs, limits, 0.9, 0.9, crowd, first=False)
+    assert 0.002 + 0.0012 < after_s < 0.002 + 0.0012 + 0.0014
+    slow_s = _step_without_s(costs, limits, 0.9, 0.9, replace(crowd, held_s=0.0), first=False)
+    assert slow_s == pytest.approx(0.0082), "a machine that is slow at handing over"
+
+
+def test_a_worker_at_a_time_and_the_loop_have_a_cpu_each():
+    """Two workers that rest until the loop takes a batch: only one is at work then. Two threads of a loop want more."""
+    cost = {"current": 2, "work_s": 0.0047, "service_s": 0.0084, "cpu_s": 0.0091, "step_time_s": 0.0079}
+    crowd, limits = Crowd(0.0025, 0.0, 0.0), Limits(available_cpus=2.0)
+    alone_s = _step_without_s(LoaderCosts(**cost, loop_cpu_s=0.0036), limits, 0.6, 0.6, crowd, first=False)
+    assert alone_s == pytest.approx(0.0012 + 0.0047 - 0.0025 * 4.7 / 5.9, rel=0.03)
+    threads_s = _step_without_s(LoaderCosts(**cost, loop_cpu_s=0.0075), limits, 0.6, 0.6, crowd, first=False)
+    assert threads_s > 1.1 * alone_s
+    fewer = Limits(available_cpus=1.0)
+    assert _step_without_s(LoaderCosts(**cost, loop_cpu_s=0.0036), fewer, 0.6, 0.6, crowd, first=False) > alone_s
 
 
 def test_without_workers_the_loop_waits_for_none_of_them():
@@ -184,7 +215,7 @@ def test_without_workers_the_loop_waits_for_none_of_them():
 def test_workers_that_still_set_the_pace_keep_the_cpus_as_busy():
     """Half of a batch gone: they make twice as many, and the loop waits for a CPU as before."""
     cost = {"work_s": 0.004, "service_s": 0.04, "cpu_s": 0.04, "loop_cpu_s": 0.002, "step_time_s": 0.04}
-    costs, crowd = LoaderCosts(current=1, turnaround_s=0.0, **cost), Crowd(0.002, 0.0)
+    costs, crowd = LoaderCosts(current=1, turnaround_s=0.0, **cost), Crowd(0.002, 0.0, 0.0)
     step_s = _step_without_s(costs, Limits(available_cpus=2.0), 0.5, 0.5, crowd, first=False)
     assert step_s == pytest.approx(0.02)
     # Next to nothing left: the loop sets the pace, and has the CPUs for itself.

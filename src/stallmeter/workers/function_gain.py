@@ -7,6 +7,7 @@ too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,11 +16,19 @@ from .costs import BatchShape, default_handover_s
 from .forecast import forecast, loop_waits, operation
 from .gains import FIX_SAVES
 from .model import Limits, LoaderCosts, predict_step_time_s
-from .whatif import WAITS, eased, like_a_worker
+from .whatif import WAITS, eased, like_a_worker, receiving_s
 
 SHARE_ERROR = 0.03
 """Of a function's share, 8 of 10 times; benchmarks/lines: 2 points in the median, 7 at the most. It decides what is
 left of a batch that consists of little else."""
+
+
+SWITCH_S = 0.005
+"""After so long Python has a thread give up its lock where another one asks for it (`sys.getswitchinterval`)."""
+
+
+CPU_ERROR = 0.1
+"""Of what a loop keeps busy and of what a job can have, CPUs; our choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +52,9 @@ class Crowd:
     """The loop waits for a CPU."""
     handover_s: float
     """A hand-over takes more than usual: a worker that has no CPU answers late."""
+    held_s: float
+    """A hand-over takes more than usual though there are CPUs: the next batch, in Python code, holds the interpreter's
+    lock, which the worker's thread that sends needs. No longer than that batch takes, nor than a switch interval."""
 
 
 def gain_without_function(
@@ -73,6 +85,10 @@ def gain_without_function(
     gain, least, most = gain_pct(0.0), gain_pct(-SHARE_ERROR), gain_pct(SHARE_ERROR)
     if gain is None:
         return None
+    if crowd.held_s:  # the machine may be slow at handing over, whatever the workers do
+        least = outlook.without.gain_pct(
+            _step_without_s(costs, within, wall, cpu, replace(crowd, held_s=0.0), first=forked)
+        )
     saved = FIX_SAVES[0] * gain / (100.0 + gain)
     of_a_part = outlook.of_run(100.0 * saved / (1.0 - saved)) or 0.0
     around = [outlook.interval_pct(one, eased=True) for one in (least, gain, most)]
@@ -91,19 +107,38 @@ def _share(share: float) -> float:
     return min(1.0, max(0.0, share))
 
 
+def _held_after_s(costs: LoaderCosts, wall: float, step_s: float, crowd: Crowd) -> float:
+    """Return what a hand-over waits for the worker's next batch once that takes less: all of it, if there is one."""
+    service_s = costs.service_s * (1.0 - wall)
+    busy = _share(service_s / (max(1, costs.current) * step_s)) if step_s > 0 else 1.0
+    return min(crowd.held_s, busy * service_s)
+
+
+def _have_cpus(costs: LoaderCosts, limits: Limits, step_s: float) -> bool:
+    """Whether there is a CPU for each worker that is at work at a time, and for the loop, with what threads it has."""
+    batch_s = max(costs.service_s, costs.cpu_s)
+    if limits.available_cpus is None or costs.current <= 0 or batch_s >= costs.current * step_s or step_s <= 0:
+        return False
+    loop = max(1.0, (costs.loop_cpu_s - receiving_s(costs)) / costs.work_s) if costs.work_s > 0 else 1.0
+    return loop + math.ceil(batch_s / step_s) <= limits.available_cpus + CPU_ERROR
+
+
 def _step_without_s(costs: LoaderCosts, limits: Limits, wall: float, cpu: float, crowd: Crowd, *, first: bool) -> float:
     """Return the step once a part of a batch's wall and CPU time is gone.
 
-    Workers that still set the pace make more batches meanwhile, and keep the CPUs as busy as before. How much of the
-    crowd goes follows from the step, and the step from that.
+    Workers that still set the pace make more batches meanwhile, and keep the CPUs as busy as before. Where they rest
+    until the loop takes a batch, so many are at work at a time as a batch takes steps: if these and the loop have a CPU
+    each, nobody waits. How much of the crowd goes follows from the step, and the step from that.
     """
-    now_s = predict_step_time_s(costs, limits, costs.current)
-    gone = cpu
-    for _ in range(_ROUNDS):
-        step_s = predict_step_time_s(_without(costs, wall, cpu, crowd, first=first, gone=gone), limits, costs.current)
+    now_s = step_s = predict_step_time_s(costs, limits, costs.current)
+    gone, held_s = cpu, crowd.held_s
+    for _ in range(_ROUNDS + 1):
+        after = _without(costs, wall, cpu, crowd, first=first, gone=gone, held_s=held_s)
+        step_s = predict_step_time_s(after, limits, costs.current)
         busy = (1.0 - cpu) * now_s / step_s if step_s > 0 else 0.0
-        gone = (gone + _share(1.0 - busy)) / 2.0
-    return predict_step_time_s(_without(costs, wall, cpu, crowd, first=first, gone=gone), limits, costs.current)
+        gone = (gone + (1.0 if _have_cpus(after, limits, step_s) else _share(1.0 - busy))) / 2.0
+        held_s = (held_s + _held_after_s(costs, wall, step_s, crowd)) / 2.0
+    return step_s
 
 
 _ROUNDS = 6
@@ -111,7 +146,7 @@ _ROUNDS = 6
 
 
 def _without(
-    costs: LoaderCosts, wall: float, cpu: float, crowd: Crowd, *, first: bool, gone: float | None = None
+    costs: LoaderCosts, wall: float, cpu: float, crowd: Crowd, *, first: bool, gone: float, held_s: float
 ) -> LoaderCosts:
     """Return the costs once a part of a batch's wall and CPU time is gone.
 
@@ -121,16 +156,17 @@ def _without(
         cpu: Part of the CPU time, 0 to 1.
         crowd: What the job's own workers cost the loop beside that.
         first: Whether what every epoch's start takes is the wait for a first batch.
-        gone: Part of the crowd that goes, 0 to 1; by default as much as of the CPU time.
+        gone: Part of the crowd that goes, 0 to 1.
+        held_s: What a hand-over then waits for the worker's next batch.
     """
-    gone = cpu if gone is None else gone
+    freed_s = gone * crowd.handover_s + crowd.held_s - held_s
     quieter = eased(costs, gone * crowd.loop_s)
     return replace(
         quieter,
         service_s=costs.service_s * (1.0 - wall),
         cpu_s=costs.cpu_s * (1.0 - cpu),
         neighbour_wait_s=costs.neighbour_wait_s * (1.0 - cpu),
-        handover_s=None if costs.handover_s is None else costs.handover_s - gone * crowd.handover_s,
+        handover_s=None if costs.handover_s is None else costs.handover_s - freed_s,
         start_once_s=costs.start_once_s * (1.0 - wall * first),
     )
 
@@ -142,13 +178,13 @@ def _is_forked(window: Window) -> bool:
 
 def _crowd(window: Window, costs: LoaderCosts, limits: Limits) -> Crowd:
     if not costs.current:  # who makes the batches is the loop itself, and waits for nobody
-        return Crowd(0.0, 0.0)
+        return Crowd(0.0, 0.0, 0.0)
     cpu_wait_share, content = window.workers.cpu_wait_share or 0.0, window.loader.content
     waits = loop_waits(window, costs) or like_a_worker(costs, limits, cpu_wait_share)
-    handover_s = 0.0
-    if costs.handover_s is not None and content is not None and cpu_wait_share >= WAITS:
-        handover_s = max(0.0, costs.handover_s - default_handover_s(BatchShape.of(content)))
-    return Crowd(max(0.0, waits.all_s - waits.neighbours_s), handover_s)
+    loop_s, more_s = max(0.0, waits.all_s - waits.neighbours_s), 0.0
+    if costs.handover_s is not None and content is not None:
+        more_s = max(0.0, costs.handover_s - default_handover_s(BatchShape.of(content)))
+    return Crowd(loop_s, more_s, 0.0) if cpu_wait_share >= WAITS else Crowd(loop_s, 0.0, min(more_s, SWITCH_S))
 
 
 def shares(total_s: Sequence[float | None], part_s: Sequence[float | None]) -> tuple[float, float | None, float | None]:

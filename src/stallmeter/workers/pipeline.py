@@ -29,6 +29,10 @@ ERROR = 0.25
 MOST = 0.5
 """Of the wait, of those at work."""
 
+OUTSIDE = 2 / 3
+"""Share of those at work that are in other processes, from which on these make the batches. Of threads that ask a
+server which the program has started each has its partner there: a half."""
+
 RECEIVING = 0.3
 """Share of those at work that are in other processes, up to which these wait for somebody to take their batches."""
 
@@ -49,7 +53,7 @@ class Pipeline:
     loop_share: float
     """Share of the wait in which the loop's thread makes the batch itself."""
     at_work: float
-    """Mean number of producers at work in the wait."""
+    """Mean number of producers at work in the wait; of threads those of this process alone."""
     blocked_share: float
     """Of those who make the batch, whoever it is: the share that is blocked."""
     outside: bool
@@ -120,9 +124,9 @@ def _find(window: Window, kind: str) -> Pipeline | None:
         cpu_bound_s=None if not available or job is None else step.mean * job / available,
         spread=min(1.0, (producers.computing or 0.0) / available) if available and loop_share < MOST else 0.0,
         loop_share=loop_share,
-        at_work=producers.at_work or 0.0,
+        at_work=(producers.at_work or 0.0) * (1.0 if outside >= OUTSIDE else 1.0 - outside),
         blocked_share=blocked or 0.0,
-        outside=outside >= MOST,
+        outside=outside >= OUTSIDE,
         receives=(producers.processes or 0.0) >= 1.0 and outside < RECEIVING and (blocked or 0.0) < MOST,
     )
 

@@ -216,8 +216,7 @@ def eased(costs: LoaderCosts, waits_s: float) -> LoaderCosts:
         waits_s: So much less in each step.
     """
     # The loop's thread computes in its work, and while it receives or makes a batch; it cannot lack a CPU elsewhere.
-    received_s = costs.default_handover_s if costs.handover_s is None else costs.handover_s
-    received_s = min(received_s, costs.default_handover_s) if costs.current else 0.0
+    received_s = receiving_s(costs)
     computes_s = costs.work_s + (received_s if costs.current else costs.service_s)
     inside_s = waits_s * costs.work_s / computes_s if computes_s else 0.0
     least_s = (1.0 - MOST_WAITED) * costs.work_s
@@ -227,12 +226,18 @@ def eased(costs: LoaderCosts, waits_s: float) -> LoaderCosts:
     if costs.quick_work_s and threads > 1.0:
         # In a long step each moment's luck evens out: then not even the quickest ones are free of such waits.
         least_s = max(least_s, min(costs.quick_work_s, ran_s))
-    elif costs.loop_cpu_s <= costs.work_s:  # with several threads it is no bound for the time of one
-        least_s = max(least_s, costs.loop_cpu_s)
+    elif costs.loop_cpu_s - received_s <= costs.work_s:  # with several threads it is no bound for the time of one
+        least_s = max(least_s, costs.loop_cpu_s - received_s)
     work_s = min(costs.work_s, max(least_s, costs.work_s - threads * inside_s))
     spins = min(1.0, threads - 1.0)
     saved = 1.0 - work_s / costs.work_s if costs.work_s else 0.0
     return replace(costs, work_s=work_s, loop_cpu_s=costs.loop_cpu_s * (1.0 - spins * saved))
+
+
+def receiving_s(costs: LoaderCosts) -> float:
+    """Return what the loop's thread computes to receive a batch; what a hand-over takes beyond the usual is waiting."""
+    taken_s = costs.default_handover_s if costs.handover_s is None else costs.handover_s
+    return min(taken_s, costs.default_handover_s) if costs.current else 0.0
 
 
 def like_a_worker(costs: LoaderCosts, limits: Limits, cpu_wait_share: float | None) -> LoopWaits:
