@@ -60,6 +60,9 @@ pickle."""
 
 DRIVERS = (
     "fastai/learner.py",
+    "ignite/engine/engine.py",
+    "keras/src/backend/torch/trainer.py",
+    "keras/src/trainers/",
     "lightning/pytorch/loops/",
     "lightning/pytorch/trainer/",
     "pytorch_lightning/loops/",

@@ -205,3 +205,17 @@ def test_who_calls_the_model_once_more_tells_why_and_not_the_model():
         (said,) = found(looked_at((replace(MODEL, share_pct=43.0),), mine))
         assert said.location is not None
         assert said.location.function == named
+
+
+def test_more_of_what_all_ranks_do_is_shared_out():
+    """One rank's texts are longer: dealt out anew both take the mean. What it alone does, or a hot machine, can go."""
+    model, more = (replace(MODEL, share_pct=40.0),), (replace(MODEL, share_pct=90.0),)
+    (longer,) = found(looked_at(model, more))
+    (alone,) = found(looked_at((), (WATCH,)))
+    slow = looked_at(model, more)
+    facts = ({"CPUs kept busy by others": 0.0}, {"CPUs kept busy by others": 1.5})
+    (hot,) = found(replace(slow, ranks=tuple(replace(v, facts=f) for v, f in zip(slow.ranks, facts, strict=True))))
+    gains = [said.advice[0].predicted_gain_pct for said in (longer, alone, hot)]
+    assert gains == [pytest.approx(33.3, rel=0.1), pytest.approx(100.0, rel=0.1), pytest.approx(100.0, rel=0.1)]
+    assert longer.advice[0].gain_interval_pct is not None
+    assert longer.advice[0].gain_interval_pct[1] > 95.0, "it may be waste all the same"

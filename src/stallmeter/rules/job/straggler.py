@@ -15,8 +15,10 @@ place is the function that takes longer there than on the other ranks, by looks 
 **Advice.** Compare the machine with the others. Move the rank, or leave the machine out. Where the machines are alike,
 look for work that only this rank does: a longer batch, a hook, a print, a debug flag.
 
-Where all ranks' training threads wait for a CPU for as long as one of them is late (more processes than CPUs), the mean
-of all ranks is expected, or nothing: what one rank does less of, the others get.
+What is promised is all that the others wait, where the late rank alone is seen in the place, or where its machine
+explains it. Where it does more of what all do, as with longer batches, that is dealt out anew: all take the mean then.
+So they do where all ranks' training threads wait for a CPU for as long as one of them is late (more processes than
+CPUs), or nothing is won: what one rank does less of, the others get.
 
 **When it is wrong.** A rank with more work by design, a pipeline stage for example, is no fault. What a rank does
 between two collectives is told as one piece in a plain loop: give it spans (`monitor.span`) to see which part it is.
@@ -67,6 +69,10 @@ TELLS = 1.0 / 3.0
 NEARLY = 0.8
 """Of that, our choice: looks tell a function's part to a tenth."""
 
+ALIKE = 0.2
+"""A function in which the others spend this part of what the late rank spends beyond them is work that all do; our
+choice: what one rank alone does takes the others nothing, and a planted one looks to a few percent like that."""
+
 _NAMED = 2
 """Of more late ranks an advice does not name each."""
 
@@ -94,12 +100,13 @@ class Straggler:
     def _about(self, job: Job, loss: Loss) -> Diagnosis:
         # Whether the late ranks' work can go, or must be done by others, is not known.
         least_s = shared_out_s(job, loss.lost_s, len(loss.ranks))
-        crowd = _crowd(job, loss)
-        expected_s = least_s if crowd else loss.lost_s
+        facts, explained = _facts(job, loss.ranks)
+        crowd, place = _crowd(job, loss), _place(job, loss)
+        # More of what all ranks do can be shared out, and hardly be done without, unless the machine explains it.
+        expected_s = least_s if crowd or (_is_done_by_all(job, loss, place) and not explained) else loss.lost_s
         gain_pct, interval_pct = job_gain(job, expected_s, least_s=0.0 if crowd else least_s, most_s=loss.lost_s)
         share_pct = 100.0 * loss.share
         work = work_of(loss)
-        facts, explained = _facts(job, loss.ranks)
         unseen = Evidence(f"of that, in no ledger: seen by {loss.seen_by}", 100.0 * loss.unseen_share, "%")
         return Diagnosis(
             rule=self.id,
@@ -111,7 +118,7 @@ class Straggler:
             confidence=0.8 if loss.from_collectives else 0.9,
             ranks=loss.ranks,
             culprit=work,
-            location=_place(job, loss),
+            location=place,
             evidence=(
                 Evidence("waited for it, share of training time", share_pct, "%", self.warn_pct, "our choice"),
                 Evidence("waited for it in a mean step", loss.per_step_s, "s"),
@@ -195,6 +202,17 @@ def _beyond_others(late: RankView, others: Sequence[RankView], lost_s: float) ->
     near = [key for key in beyond_s if beyond_s[key] >= NEARLY * most_s]
     key = max(near, key=lambda key: (beyond_s[key] - usual_s[key], key))
     return next(place for place in late.places if place.key == key)
+
+
+def _is_done_by_all(job: Job, loss: Loss, place: Location | None) -> bool:
+    """Whether the late rank's place is one in which the others spend a good part of what it costs them to wait."""
+    late = next((view for view in job.ranks if view.rank in loss.ranks), None)
+    others = [view for view in job.ranks if view.rank not in loss.ranks and view.places and own_work_s(view)]
+    if place is None or late is None or not late.places or not others:
+        return False
+    usual_s = median(_spent_s(view).get(place.key, 0.0) for view in others) or 0.0
+    beyond_s = _spent_s(late).get(place.key, 0.0) - usual_s
+    return usual_s >= ALIKE * beyond_s
 
 
 def _spent_s(view: RankView) -> Mapping[tuple[str, ...], float]:
