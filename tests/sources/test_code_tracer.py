@@ -124,6 +124,25 @@ def test_what_has_too_many_calls_to_be_seen_to_its_end_is_not_made_small():
     assert spots["pairs"] > 0.001  # a hundredth of its calls was seen
 
 
+def test_what_events_cost_is_taken_off_once_where_the_rest_goes_by_unseen() -> None:
+    """What went by unseen was like what two functions took, not like what the one of many calls was seen to take."""
+    code = test_what_events_cost_is_taken_off_once_where_the_rest_goes_by_unseen.__code__
+    root, plain, calls, builtin = _Node(), _Node(code), _Node(code), _Node(None)
+    root.callees = {"plain": plain, "calls": calls}
+    calls.callees = {"builtin": builtin}
+    plain.wall_ns, plain.events = 2_000_000, 0
+    calls.wall_ns, builtin.wall_ns, builtin.events = 3_000_000, 3_000_000, 20_000
+    calls.events = 20_000
+    costs = _Costs(call_ns=100.0, builtin_ns=100.0, slower=2.0)
+    tracers._take_off(root, costs)
+    assert (plain.quick_ns, calls.quick_ns, builtin.quick_ns) == (1_000_000, 500_000, 1_000_000)
+    assert builtin.cost_ns == 2_000_000
+    tracers._scale(root, 3.0)
+    assert tracers._total_ns(root) == pytest.approx(7_500_000)
+    tracers._take_off(root, costs)
+    assert tracers._total_ns(root) == pytest.approx(7_500_000), "nothing twice"
+
+
 def test_whoever_else_looks_is_named():
     assert why_not() is None or sys.gettrace() is not None
     before = sys.getprofile()
@@ -194,7 +213,7 @@ def test_quicker_code_is_taken_for_what_it_takes_without_a_profiler():
     tracer = _traced(loop)
     as_seen = sum(one.cpu_s or 0.0 for one in tracer.seen())
     assert sum(one.cpu_s or 0.0 for one in tracer.seen((as_seen / 100, 0.0))) <= as_seen
-    assert sum(one.cpu_s or 0.0 for one in tracer.seen((as_seen * 2, 0.0))) == pytest.approx(as_seen)
+    assert sum(one.cpu_s or 0.0 for one in tracer.seen((as_seen, 0.0))) == pytest.approx(as_seen)
 
 
 def test_what_is_known_apart_is_put_right_apart():
@@ -220,10 +239,10 @@ def test_what_is_known_apart_is_put_right_apart():
         return {spot.function.rpartition(".")[2]: spot.cpu_s or 0.0 for spot in found}
 
     seen, known = spent(None), spent((0.0, 1e9))
-    assert known["inner"] == pytest.approx(seen["inner"])
+    assert known["inner"] >= seen["inner"]
     assert known["items"] <= seen["items"] / 1.29  # the least that a profiler may have slowed it down by
     other = spent((1e9, 0.0))
-    assert other["items"] == pytest.approx(seen["items"])
+    assert other["items"] >= seen["items"]
     assert other["inner"] <= seen["inner"] / 1.29
 
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from ...machine.procfs import open_run_queue, read_run_queue, run_queue_ns
 from .fold import Frame, Seen
 from .lines import LineTables
+from .unprofiled import Part, unprofiled
 from .whose import Function, Whose
 
 MAY_WAIT_NS = 30_000
@@ -38,20 +39,28 @@ LEAST = 0.2
 fifth to a third of what they take under a profiler (our measurement: 110 of 480 ns for divmod in a comprehension). Less
 would be the difference of two large numbers that are not known as well."""
 
-MORE = 1.3
-"""Code of the program may be slowed down by so much more than the code that it was measured with."""
-
 _NEVER = b"0 0 0"
 """What the kernel says of a thread that has not run."""
 
-_TRIES, _CALLS, _TURNS = 4, 60, 600
+_TRIES, _FEW, _CALLS, _TURNS = 4, 10, 100, 10
 """Of the measurement of what an event costs: the quickest try counts. And so often is a clock read that was held up."""
 
 
 class _Node:
     """One stack of calls: a function, called from one place in another one."""
 
-    __slots__ = ("asked_at", "blocked_ns", "callees", "code", "events", "function", "module", "wall_ns")
+    __slots__ = (
+        "asked_at",
+        "blocked_ns",
+        "callees",
+        "code",
+        "cost_ns",
+        "events",
+        "function",
+        "module",
+        "quick_ns",
+        "wall_ns",
+    )
 
     def __init__(
         self,
@@ -71,6 +80,10 @@ class _Node:
         """Without its callees."""
         self.blocked_ns: float = 0
         self.events: float = 0
+        self.quick_ns: float = 0
+        """Of computing that went by unseen, and of what was seen before, at the speed without a profiler. Apart."""
+        self.cost_ns: float = 0
+        """Of the events before that."""
 
 
 class _Costs(NamedTuple):
@@ -90,6 +103,10 @@ class _Costs(NamedTuple):
         # What it calls is booked on it, and the return from that on what was called.
         builtins = sum(callee.events for callee in node.callees.values() if callee.code is None)
         return builtins * self.builtin_ns + max(0.0, node.events - builtins) * self.call_ns
+
+    def taken_off(self, node: _Node) -> float:
+        """Return a node's time without what its events cost, ns."""
+        return max(LEAST * node.wall_ns, node.wall_ns - self.of(node)) if node.events else node.wall_ns
 
 
 class _Budget:
@@ -212,11 +229,11 @@ class CallTracer:
         missed_ns = perf_counter_ns() - self._budget.spent_at
         for node in reversed(self._budget.under_way):
             if node.code is not None and self._whose.code(node.code, node.module).own:
-                node.wall_ns += missed_ns
+                node.quick_ns += missed_ns
                 break
 
     def weigh(self) -> None:
-        """Measure what an event costs, in 2 ms: before and after calls are timed. Not while a profiler is active.
+        """Measure what an event costs, in 3 ms: before and after calls are timed. Not while a profiler is active.
 
         A shared machine turns half as fast from one moment to the next, or twice.
         """
@@ -226,15 +243,17 @@ class CallTracer:
     def resume(self, events: int) -> None:
         """Go on after there were too many calls: with what the function that was called first calls from now on.
 
-        What has gone by unseen is taken to have been like what was seen. A profiler that was begun meanwhile is left
-        alone.
+        What has gone by unseen is taken to have been like what was seen, without what that took to be seen. A profiler
+        that was begun meanwhile is left alone.
 
         Args:
             events: So many more.
         """
         if sys.getprofile() is not None:
             return
-        seen_ns, missed_ns = _total_ns(self._root), perf_counter_ns() - self._budget.spent_at
+        missed_ns = perf_counter_ns() - self._budget.spent_at
+        _take_off(self._root, self._costs)
+        seen_ns = _total_ns(self._root)
         _scale(self._root, 1.0 + missed_ns / seen_ns if seen_ns else 1.0)
         self._budget = _Budget(events)
         self._begin(max(self._root.callees.values(), key=_total_ns, default=self._root))
@@ -253,19 +272,12 @@ class CallTracer:
                 compute beside it is not slower, nor is an operator of theirs in a line of the program's. How much of a
                 function's time is of the one kind cannot be told; the less is put together, the less is mistaken.
         """
-        found = list(self._walk(self._root, (), self._costs))
+        costs = self._costs
+        found = list(self._walk(self._root, (), costs))
         if cpu_s is None:
-            return [seen for seen, _ in found]
-        parts = ([seen for seen, is_apart in found if is_apart is apart] for apart in (False, True))
-        return [seen for part, known_s in zip(parts, cpu_s, strict=True) for seen in self._unprofiled(part, known_s)]
-
-    def _unprofiled(self, found: list[Seen], cpu_s: float) -> list[Seen]:
-        own_s = sum(seen.cpu_s or 0.0 for seen in found if seen.stack[-1].function.file)
-        rest_s = sum(seen.cpu_s or 0.0 for seen in found) - own_s
-        if not own_s:
-            return found
-        by = min(1.0, max(1.0 / (MORE * self._costs.slower), (cpu_s - rest_s) / own_s))
-        return [_quicker(seen, by) if seen.stack[-1].function.file else seen for seen in found]
+            return [part.seen for part in found]
+        parts = ([part for part in found if part.is_apart is apart] for apart in (False, True))
+        return [seen for part, s in zip(parts, cpu_s, strict=True) for seen in unprofiled(part, s, costs.slower)]
 
     def codes(self, functions: set[Function]) -> list[CodeType]:
         """Return the code of functions that were seen: their own, and that of comprehensions in them."""
@@ -288,13 +300,12 @@ class CallTracer:
         found = None if self._fd is None else run_queue_ns(_NEVER, read_run_queue(self._fd))
         return found or 0
 
-    def _walk(
-        self, node: _Node, stack: tuple[Frame, ...], costs: _Costs, *, is_apart: bool = False
-    ) -> Iterator[tuple[Seen, bool]]:
-        wall_ns = max(LEAST * node.wall_ns, node.wall_ns - costs.of(node))
+    def _walk(self, node: _Node, stack: tuple[Frame, ...], costs: _Costs, *, is_apart: bool = False) -> Iterator[Part]:
+        wall_ns = costs.taken_off(node) + node.quick_ns
         if stack and wall_ns:
             cpu_ns = max(0.0, wall_ns - node.blocked_ns)
-            yield Seen(stack, wall_ns / 1e9, cpu_ns / 1e9), is_apart
+            cost_ns, quick_ns = node.cost_ns + costs.of(node), min(cpu_ns, node.quick_ns)
+            yield Part(Seen(stack, wall_ns / 1e9, cpu_ns / 1e9), is_apart, cost_ns / 1e9, quick_ns / 1e9)
         for callee in node.callees.values():
             if not stack and callee.code is None:
                 continue  # the profiler being set, and taken away
@@ -398,70 +409,81 @@ def _costs() -> _Costs:
     def empty() -> None:
         return None
 
-    def calls() -> int:
+    def calls(count: int) -> int:
         began = perf_counter_ns()
-        for _ in range(_CALLS):
+        for _ in range(count):
             empty()
         return perf_counter_ns() - began
 
-    def builtins() -> int:
+    def builtins(count: int) -> int:
         began = perf_counter_ns()
-        for _ in range(_CALLS):
+        for _ in range(count):
             divmod(7, 3)  # the interpreter has a short way for len and a few others, which it leaves for a profiler
         return perf_counter_ns() - began
 
-    def turns() -> int:
+    def turns(count: int) -> int:
         began, x = perf_counter_ns(), 0
-        for i in range(_TURNS):
+        for i in range(_TURNS * count):
             x += i * i
         return perf_counter_ns() - began
 
     plain_ns, slow_ns, _, _ = _in_turn(turns)
     slower = max(1.0, slow_ns / max(1.0, plain_ns))
 
-    def event_ns(of: Callable[[], int]) -> float:
+    def event_ns(of: Callable[[int], int]) -> float:
         plain_ns, _, seen_ns, events = _in_turn(of)
         return max(0.0, seen_ns - slower * plain_ns) / events
 
     return _Costs(event_ns(calls), event_ns(builtins), slower)
 
 
-def _in_turn(work: Callable[[], int]) -> tuple[float, float, float, float]:
+def _in_turn(work: Callable[[int], int]) -> tuple[float, float, float, float]:
     """Return what some work takes without a profile function, with one, and what that saw of it: the least, ns.
 
-    And how many events there are.
+    And how many events there are. Each for what many rounds take beyond a few: what is met for the first time costs a
+    hundred events, and in a real batch there are thousands for it.
     """
-    tries, whose = [], Whose()
-    for _ in range(_TRIES):
-        plain_ns = work()
-        root = _Node()
-        callback, _ = _callback(root, _Budget(10 * _CALLS), whose)
-        sys.setprofile(callback)
-        try:
-            slow_ns = work()
-        finally:
-            sys.setprofile(None)
-        tries.append((plain_ns, slow_ns, _total_ns(root), _events(root)))
-    plain, slow, seen, events = (min(values) for values in zip(*tries, strict=True))
-    return plain, slow, seen, events
-
-
-def _quicker(seen: Seen, by: float) -> Seen:
-    cpu_s = seen.cpu_s or 0.0
-    return Seen(seen.stack, seen.wall_s - (1.0 - by) * cpu_s, by * cpu_s)
+    whose, found = Whose(), []
+    for count in (_FEW, _FEW + _CALLS):
+        tries = []
+        for _ in range(_TRIES):
+            plain_ns = work(count)
+            root = _Node()
+            callback, _ = _callback(root, _Budget(10 * count), whose)
+            sys.setprofile(callback)
+            try:
+                slow_ns = work(count)
+            finally:
+                sys.setprofile(None)
+            tries.append((plain_ns, slow_ns, _total_ns(root), _events(root)))
+        found.append([min(values) for values in zip(*tries, strict=True)])
+    plain, slow, seen, events = (max(0.0, many - few) for few, many in zip(*found, strict=True))
+    return plain, slow, seen, max(1.0, events)
 
 
 def _total_ns(node: _Node) -> float:
-    return node.wall_ns + sum(map(_total_ns, node.callees.values()))
+    return node.wall_ns + node.quick_ns + sum(map(_total_ns, node.callees.values()))
 
 
 def _events(node: _Node) -> float:
     return node.events + sum(map(_events, node.callees.values()))
 
 
+def _take_off(node: _Node, costs: _Costs) -> None:
+    """Take off what the events so far have cost, and what the interpreter was slower by, once."""
+    computed_ns = max(0.0, costs.taken_off(node) - node.blocked_ns)
+    cost_ns = costs.of(node)  # before its callees: that they were called is booked on it
+    for callee in node.callees.values():
+        _take_off(callee, costs)
+    node.quick_ns += computed_ns if node.code is None else computed_ns / costs.slower
+    node.cost_ns += cost_ns
+    node.wall_ns, node.events = node.blocked_ns, 0
+
+
 def _scale(node: _Node, by: float) -> None:
     node.wall_ns *= by
     node.blocked_ns *= by
-    node.events *= by
+    node.quick_ns *= by
+    node.cost_ns *= by
     for callee in node.callees.values():
         _scale(callee, by)
