@@ -221,6 +221,8 @@ def test_batches_of_keras_own_making(quiet: dict[str, Any]) -> None:
         model_of().fit(data, epochs=2, callbacks=[callback], verbose=0)
         assert report_of(callback).steps == 24
         assert {step.samples for step in steps_of(callback)} == {2}
+        (info,) = (one for one, _ in Reader(callback.monitor.folder) if isinstance(one, LoaderInfo))
+        assert (info.kind, info.probed) == ("Batches", False), "who makes its batches is looked for"
     callback = StallCallback(**quiet)
     model_of().fit(np.ones((24, 4)), np.ones((24, 1)), batch_size=2, callbacks=[callback], verbose=0)
     assert report_of(callback).steps == 12

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from stallmeter.records.diagnosis import Advice, Diagnosis, Severity
-from stallmeter.rules.weight import won_s
+from stallmeter.rules.weight import WORTH_S, as_it_matters, won_s
 
 
 def _diagnosis(gain_pct: float | None, rule: str = "slow-callback") -> Diagnosis:
@@ -31,3 +32,10 @@ def test_what_precedes_training_gains_of_the_whole_run():
 
 def test_without_a_time_the_loss_counts():
     assert won_s(_diagnosis(20.0), training_s=None, wall_s=None) == 40.0
+
+
+def test_a_loss_of_a_moment_informs():
+    """Fifteen steps to find a learning rate lose a quarter of a second. What costs no time is as it is."""
+    assert as_it_matters(replace(_diagnosis(30.0), time_lost_s=0.25)).severity is Severity.INFO
+    assert as_it_matters(replace(_diagnosis(30.0), time_lost_s=WORTH_S)).severity is Severity.WARNING
+    assert as_it_matters(replace(_diagnosis(None), time_lost_s=0.0)).severity is Severity.WARNING

@@ -28,6 +28,8 @@ from ..timing.ledger import (
 _REPORTS = ("TensorBoard", "CSVLogger", "RemoteMonitor", "SwanLabLogger")
 _REPORT_PACKAGES = ("mlflow", "wandb", "neptune", "comet_ml", "clearml", "aim", "tensorboard")
 _CHECKPOINT = ("ModelCheckpoint", "BackupAndRestore", "OrbaxCheckpoint")
+_MAKERS = ("py_dataset", "generator")
+"""Where Keras keeps what makes the batches, other than a DataLoader of torch and arrays."""
 _SILENT = ("History",)
 """Callbacks that note what Keras itself wants to know."""
 
@@ -43,8 +45,11 @@ class Training(adapter.Training):
     def __init__(self, run: Run, iterated: Any) -> None:
         super().__init__(run)
         self._iterated = iterated
-        self._loader = getattr(getattr(iterated, "data_adapter", None), "_dataloader", None)
+        source = getattr(iterated, "data_adapter", None)
+        self._loader = getattr(source, "_dataloader", None)
         """What ``fit`` was given, if that was a DataLoader."""
+        self._maker = next((found for name in _MAKERS if (found := getattr(source, name, None)) is not None), None)
+        """The same of something else that makes batches, in threads or processes of Keras' or in this thread."""
         self._has_workers = bool(getattr(self._loader, "num_workers", 0))
         self._wait = DataSpan(run.clock, DATA_WAIT)
         self._evaluation_wait = ValidationWait(self._ledger)
@@ -110,6 +115,8 @@ class Training(adapter.Training):
             if self._loader is not None:
                 self._run.loaders.prepare(self._loader)
                 self._run.loaders.find_iterator_by(self._iterator)
+            elif self._maker is not None:
+                self._run.loaders.prepare(self._maker)
             self._clock.new_epoch(int(epoch))
             self._ask()
             return result

@@ -20,13 +20,20 @@ UNSURE_PCT = 10.0
 """Below this a prediction may be noise: two runs of one program differ by 8 % in 2 of 10 cases (benchmarks/faults)."""
 
 
+WORTH_S = 0.5
+"""Seconds lost from which on it is worth a change of the program, as for a callback: a `fit` of some steps, to try
+whether they run or to find a learning rate, loses less whatever its loader does."""
+
+
 def only_informs(diagnosis: Diagnosis) -> bool:
     """Whether it tells of no loss: what costs time stands where that puts it, however harmless it is elsewhere."""
     return diagnosis.severity is Severity.INFO and not diagnosis.time_lost_s
 
 
 def as_it_matters(diagnosis: Diagnosis) -> Diagnosis:
-    """Let a warning inform only, where its small gain may be none that matters."""
+    """Let a warning inform only, where its small gain may be none that matters, and where few seconds are lost."""
+    if diagnosis.severity is not Severity.INFO and 0.0 < diagnosis.time_lost_s < WORTH_S:
+        return replace(diagnosis, severity=Severity.INFO)
     first = diagnosis.advice[0] if diagnosis.advice else None
     gain_pct, interval = (first.predicted_gain_pct, first.gain_interval_pct) if first else (None, None)
     if diagnosis.severity is Severity.INFO or gain_pct is None or interval is None:
