@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from stallmeter.records.diagnosis import Advice, Diagnosis, Severity
-from stallmeter.rules.weight import WORTH_S, as_it_matters, won_s
+from stallmeter.rules.weight import WORTH_S, as_long_as_it_matters, won_s
 
 
 def _diagnosis(gain_pct: float | None, rule: str = "slow-callback") -> Diagnosis:
@@ -36,6 +36,6 @@ def test_without_a_time_the_loss_counts():
 
 def test_a_loss_of_a_moment_informs():
     """Fifteen steps to find a learning rate lose a quarter of a second. What costs no time is as it is."""
-    assert as_it_matters(replace(_diagnosis(30.0), time_lost_s=0.25)).severity is Severity.INFO
-    assert as_it_matters(replace(_diagnosis(30.0), time_lost_s=WORTH_S)).severity is Severity.WARNING
-    assert as_it_matters(replace(_diagnosis(None), time_lost_s=0.0)).severity is Severity.WARNING
+    assert as_long_as_it_matters(replace(_diagnosis(30.0), time_lost_s=0.25)).severity is Severity.INFO
+    assert as_long_as_it_matters(replace(_diagnosis(30.0), time_lost_s=WORTH_S)).severity is Severity.WARNING
+    assert as_long_as_it_matters(replace(_diagnosis(None), time_lost_s=0.0)).severity is Severity.WARNING

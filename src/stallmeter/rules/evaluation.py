@@ -15,7 +15,7 @@ from . import ALL_RULES
 from .confidence import calibrated, signs
 from .location import located, with_gain
 from .rule import Rule, alternatives
-from .weight import HEALTHY, as_it_matters, only_informs, won_s
+from .weight import HEALTHY, as_it_matters, as_long_as_it_matters, only_informs, won_s
 
 CALIBRATED = frozenset(rule.id for rule in ALL_RULES)
 """Rules whose verdicts the confidence was fitted to."""
@@ -77,7 +77,7 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
     rivals += contrary
     own = {name for name, rule in by_id.items() if getattr(rule, "own_severity", False)}
     alone = not window.facts.has_other_ranks  # what costs a rank little may cost a job of many much
-    ordered = [as_it_matters(d) if alone and d.rule not in own else d for d in ordered]
+    ordered = [as_long_as_it_matters(as_it_matters(d)) if alone and d.rule not in own else d for d in ordered]
     cures = {_cure(by_id, d) for d in ordered}
     ruled_out = {_rules_out(by_id, d) for d in ordered}
     runner_up = _sure_or_not(ordered, rivals, window)

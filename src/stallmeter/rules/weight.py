@@ -31,15 +31,19 @@ def only_informs(diagnosis: Diagnosis) -> bool:
 
 
 def as_it_matters(diagnosis: Diagnosis) -> Diagnosis:
-    """Let a warning inform only, where its small gain may be none that matters, and where few seconds are lost."""
-    if diagnosis.severity is not Severity.INFO and 0.0 < diagnosis.time_lost_s < WORTH_S:
-        return replace(diagnosis, severity=Severity.INFO)
+    """Let a warning inform only, where its small gain may be none that matters."""
     first = diagnosis.advice[0] if diagnosis.advice else None
     gain_pct, interval = (first.predicted_gain_pct, first.gain_interval_pct) if first else (None, None)
     if diagnosis.severity is Severity.INFO or gain_pct is None or interval is None:
         return diagnosis
     small = gain_pct < UNSURE_PCT and interval[0] < MATTERS_PCT
     return replace(diagnosis, severity=Severity.INFO) if small else diagnosis
+
+
+def as_long_as_it_matters(diagnosis: Diagnosis) -> Diagnosis:
+    """Let a warning inform only, where what is lost of a run is a moment."""
+    momentary = diagnosis.severity is not Severity.INFO and 0.0 < diagnosis.time_lost_s < WORTH_S
+    return replace(diagnosis, severity=Severity.INFO) if momentary else diagnosis
 
 
 def won_s(diagnosis: Diagnosis, *, training_s: float | None, wall_s: float | None) -> float:
