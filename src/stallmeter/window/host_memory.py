@@ -9,7 +9,7 @@ from ..records import HostSample, MemorySample
 from ..records.stats import Reservoir
 from .memo import Memo
 from .steps import StepSignals
-from .trends import Trend, slope, trend_of
+from .trends import Trend, after_warm_up, slope, trend_of
 
 MIN_IN_USE = 5
 """Readings of the allocator from which a median slope is told: ten pairs, of which more than half must be far off."""
@@ -167,8 +167,7 @@ class HostMemorySignals:
 
     def _in_use_per_s(self) -> float | None:
         known = [(s.time_s, used) for s in self._while_stepping() if (used := _in_use(s)) is not None]
-        # The first quarter of the time is warm-up here as it is for a trend.
-        kept = [(t, used) for t, used in known if t >= known[0][0] + (known[-1][0] - known[0][0]) / 4]
+        kept = after_warm_up(known)
         return slope(kept) if len(kept) >= MIN_IN_USE else None
 
     def _find(

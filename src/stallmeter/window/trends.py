@@ -101,7 +101,7 @@ def trend(points: Sequence[tuple[float, float]]) -> Trend | None:
     """
     if not points:
         return None
-    kept = [point for point in points if point[0] >= points[0][0] + (points[-1][0] - points[0][0]) / 4]
+    kept = after_warm_up(points)
     began_s, ended_s = kept[0][0], kept[-1][0]
     if len(kept) < MIN_TREND_SAMPLES or ended_s - began_s < MIN_TREND_S:
         return None
@@ -123,6 +123,11 @@ def trend(points: Sequence[tuple[float, float]]) -> Trend | None:
         z=_mann_kendall([v for _, v in thin]),
         began_s=began_s,
     )
+
+
+def after_warm_up(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return points of times and values, oldest first, without the first quarter of the time."""
+    return [point for point in points if point[0] >= points[0][0] + (points[-1][0] - points[0][0]) / 4]
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -115,6 +115,7 @@ def _find(window: Window, kind: str) -> Pipeline | None:
         return None
     blocked = producers.loop_blocked_share if loop_share >= MOST else producers.blocked_share
     outside = producers.outside_share or 0.0
+    by_others = outside >= OUTSIDE
     available = limits_from(window.host.samples.items, budget=window.facts.budget).available_cpus
     job = window.host.job_cpus
     return Pipeline(
@@ -124,9 +125,9 @@ def _find(window: Window, kind: str) -> Pipeline | None:
         cpu_bound_s=None if not available or job is None else step.mean * job / available,
         spread=min(1.0, (producers.computing or 0.0) / available) if available and loop_share < MOST else 0.0,
         loop_share=loop_share,
-        at_work=(producers.at_work or 0.0) * (1.0 if outside >= OUTSIDE else 1.0 - outside),
+        at_work=(producers.at_work or 0.0) * (1.0 if by_others else 1.0 - outside),
         blocked_share=blocked or 0.0,
-        outside=outside >= OUTSIDE,
+        outside=by_others,
         receives=(producers.processes or 0.0) >= 1.0 and outside < RECEIVING and (blocked or 0.0) < MOST,
     )
 

@@ -177,10 +177,9 @@ def _where(job: Job, ranks: tuple[int, ...]) -> str:
 
 def _place(job: Job, loss: Loss) -> Location | None:
     """Return where in the code the late rank does more than the others; where that is not known, where it works."""
-    late = next((view for view in job.ranks if view.rank in loss.ranks), None)
+    late, others = _looked_at(job, loss)
     if loss.bucket != COMPUTE or late is None:
         return None
-    others = [view for view in job.ranks if view.rank not in loss.ranks and view.places and own_work_s(view)]
     if late.places and others and own_work_s(late):
         return _beyond_others(late, others, loss.per_step_s)
     said = {d.rule: d.location for d in reversed(late.verdict.diagnoses) if d.location} if late.verdict else {}
@@ -193,9 +192,7 @@ def _beyond_others(late: RankView, others: Sequence[RankView], lost_s: float) ->
     What all ranks do alike makes none of them late, however long it takes. Of two that take nearly as much beyond it
     the one that the others spend less in: who calls the model once more than they do tells why, the model does not.
     """
-    spent_s, theirs = _spent_s(late), [_spent_s(view) for view in others]
-    usual_s = {key: median(one.get(key, 0.0) for one in theirs) or 0.0 for key in spent_s}
-    beyond_s = {key: spent_s[key] - usual_s[key] for key in spent_s}
+    usual_s, beyond_s = _against_others(late, others)
     most_s = max(beyond_s.values())
     if most_s < TELLS * lost_s:
         return None
@@ -206,13 +203,26 @@ def _beyond_others(late: RankView, others: Sequence[RankView], lost_s: float) ->
 
 def _is_done_by_all(job: Job, loss: Loss, place: Location | None) -> bool:
     """Whether the late rank's place is one in which the others spend a good part of what it costs them to wait."""
-    late = next((view for view in job.ranks if view.rank in loss.ranks), None)
-    others = [view for view in job.ranks if view.rank not in loss.ranks and view.places and own_work_s(view)]
-    if place is None or late is None or not late.places or not others:
+    late, others = _looked_at(job, loss)
+    if place is None or late is None or not others:
         return False
-    usual_s = median(_spent_s(view).get(place.key, 0.0) for view in others) or 0.0
-    beyond_s = _spent_s(late).get(place.key, 0.0) - usual_s
-    return usual_s >= ALIKE * beyond_s
+    usual_s, beyond_s = _against_others(late, others)
+    return place.key in usual_s and usual_s[place.key] >= ALIKE * beyond_s[place.key]
+
+
+def _looked_at(job: Job, loss: Loss) -> tuple[RankView | None, list[RankView]]:
+    """Return the late rank, or the first of them, and the others whose functions are known."""
+    late = next((view for view in job.ranks if view.rank in loss.ranks), None)
+    return late, [view for view in job.ranks if view.rank not in loss.ranks and view.places and own_work_s(view)]
+
+
+def _against_others(
+    late: RankView, others: Sequence[RankView]
+) -> tuple[Mapping[tuple[str, ...], float], Mapping[tuple[str, ...], float]]:
+    """Return what the others spend in each function of the late rank in a mean step, and what that spends beyond it."""
+    spent_s, theirs = _spent_s(late), [_spent_s(view) for view in others]
+    usual_s = {key: median(one.get(key, 0.0) for one in theirs) or 0.0 for key in spent_s}
+    return usual_s, {key: spent_s[key] - usual_s[key] for key in spent_s}
 
 
 def _spent_s(view: RankView) -> Mapping[tuple[str, ...], float]:

@@ -104,9 +104,10 @@ class _Costs(NamedTuple):
         builtins = sum(callee.events for callee in node.callees.values() if callee.code is None)
         return builtins * self.builtin_ns + max(0.0, node.events - builtins) * self.call_ns
 
-    def taken_off(self, node: _Node) -> float:
-        """Return a node's time without what its events cost, ns."""
-        return max(LEAST * node.wall_ns, node.wall_ns - self.of(node)) if node.events else node.wall_ns
+    def taken_off(self, node: _Node) -> tuple[float, float]:
+        """Return a node's time without what its events cost, and that, ns."""
+        cost_ns = self.of(node)
+        return max(LEAST * node.wall_ns, node.wall_ns - cost_ns), cost_ns
 
 
 class _Budget:
@@ -301,11 +302,12 @@ class CallTracer:
         return found or 0
 
     def _walk(self, node: _Node, stack: tuple[Frame, ...], costs: _Costs, *, is_apart: bool = False) -> Iterator[Part]:
-        wall_ns = costs.taken_off(node) + node.quick_ns
+        left_ns, cost_ns = costs.taken_off(node)
+        wall_ns = left_ns + node.quick_ns
         if stack and wall_ns:
             cpu_ns = max(0.0, wall_ns - node.blocked_ns)
-            cost_ns, quick_ns = node.cost_ns + costs.of(node), min(cpu_ns, node.quick_ns)
-            yield Part(Seen(stack, wall_ns / 1e9, cpu_ns / 1e9), is_apart, cost_ns / 1e9, quick_ns / 1e9)
+            seen, quick_ns = Seen(stack, wall_ns / 1e9, cpu_ns / 1e9), min(cpu_ns, node.quick_ns)
+            yield Part(seen, is_apart, (node.cost_ns + cost_ns) / 1e9, quick_ns / 1e9)
         for callee in node.callees.values():
             if not stack and callee.code is None:
                 continue  # the profiler being set, and taken away
@@ -471,8 +473,8 @@ def _events(node: _Node) -> float:
 
 def _take_off(node: _Node, costs: _Costs) -> None:
     """Take off what the events so far have cost, and what the interpreter was slower by, once."""
-    computed_ns = max(0.0, costs.taken_off(node) - node.blocked_ns)
-    cost_ns = costs.of(node)  # before its callees: that they were called is booked on it
+    left_ns, cost_ns = costs.taken_off(node)  # before its callees: that they were called is booked on it
+    computed_ns = max(0.0, left_ns - node.blocked_ns)
     for callee in node.callees.values():
         _take_off(callee, costs)
     node.quick_ns += computed_ns if node.code is None else computed_ns / costs.slower
