@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from stallmeter.records import CodeLook, CodeSpot, HostSample, LoaderInfo, LockTrial, ProducerLooks, StepRecord
-from stallmeter.records.diagnosis import Diagnosis
+from stallmeter.records.diagnosis import Diagnosis, Severity
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.rule import Rule
 from stallmeter.window import Window
 
-from .windows import START_S, fires, ledger, step, window
+from .windows import START_S, batches, fires, hosts, ledger, loader, run, step, window
 
 RULES: dict[str, Rule] = {rule.id: rule for rule in ALL_RULES}
 
@@ -26,6 +26,8 @@ def pipeline(
     cpus: float = 8.0,
     job_cpus: float = 1.5,
     loop_cpu: float | None = None,
+    loop_waits: float | None = None,
+    threads: float | None = None,
     **looks: Any,
 ) -> Window:
     """A run of 1,000 steps with a loader of its own kind, and what was found at work in its wait."""
@@ -40,6 +42,8 @@ def pipeline(
         others_cpus=0.0,
         main_cpus=job_cpus,
         loop_cpu_pct=None if loop_cpu is None else 100.0 * loop_cpu,
+        loop_cpu_wait_pct=None if loop_waits is None else 100.0 * loop_waits,
+        threads_cpus=threads,
     )
     hosts = [replace(host, time_s=START_S + 2 + i) for i in range(20)]
     whole = 1000 * (wait_s + work_s)
@@ -216,3 +220,53 @@ def test_what_holds_the_lock_beside_the_steps_is_named() -> None:
     assert verdict.primary.location is not None
     assert verdict.primary.location.function == "Census.count"
     assert verdict.primary.advice[0].text.startswith("Move the work of Census.count (stats.py:12) into a process")
+
+
+CROWDED: dict[str, Any] = {
+    "wait_s": 0.001, "work_s": 0.05, "cpus": 2.0, "job_cpus": 1.9, "loop_cpu": 0.6, "loop_waits": 0.37, "threads": 0.7,
+}  # fmt: skip
+"""Threads that have their batches ready in time, and hold CPUs that the steps need: with a team of two threads."""
+
+AUGMENTS = CodeLook(
+    time_s=START_S,
+    place="helpers",
+    bucket="steps",
+    rule="",
+    method="samples",
+    seen=100,
+    wall_s=1.0,
+    spots=(CodeSpot(file="data.py", line=12, function="augment", own=True, wall_s=0.9),),
+)
+
+
+def test_threads_that_make_batches_in_time_take_the_cpus_of_the_steps() -> None:
+    window = pipeline(**CROWDED, looks=0)
+    window.append(AUGMENTS)
+    found = evaluate(ALL_RULES, window).primary
+    assert found is not None
+    assert (found.rule, found.severity) == ("prep-stall", Severity.WARNING)
+    assert found.location is not None
+    assert found.location.function == "augment"
+    assert found.advice[0].text.startswith("Make augment (data.py:12) cheaper")
+    # Two threads compute an operation, and it takes as long as the one that lacks a CPU.
+    assert found.advice[0].predicted_gain_pct == pytest.approx(100 * (0.63**-2 - 1), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"loop_waits": 0.05}, {"threads": 0.0}, {"threads": None}], ids=["hardly waits", "idle", "not known"]
+)
+def test_a_loop_that_has_its_cpus_is_not_crowded(changes: dict[str, Any]) -> None:
+    found = evaluate(ALL_RULES, pipeline(**{**CROWDED, **changes}, looks=0)).primary
+    assert found is None or found.rule == "compute-bound"
+
+
+def test_threads_that_make_no_batches_are_neighbours_of_the_programs_own() -> None:
+    cpus = {"usable_cpus": 2.0, "job_cpus": 1.9, "main_cpus": 1.9, "others_cpus": 0.0, "loop_cpu_pct": 70.0}
+    held = hosts(20, lambda i: {**cpus, "loop_cpu_wait_pct": 30.0, "threads_cpus": 1.2})
+    crowded = run(loader(), *batches(), *held, AUGMENTS)
+    found = evaluate(ALL_RULES, crowded).primary
+    assert found is not None
+    assert found.rule == "noisy-neighbour"
+    assert found.title == "Threads that the program started take the CPUs that its training needs"
+    assert found.advice[0].text.startswith("Make augment (data.py:12) cheaper")
+    assert found.advice[0].predicted_gain_pct == pytest.approx(100 * (1 / 0.7 - 1), rel=0.05)

@@ -15,7 +15,7 @@ from stallmeter.machine.frames import stack_of
 from stallmeter.records import CodeLook
 from stallmeter.sources.code.reading import Reading
 from stallmeter.sources.code.whose import Whose
-from stallmeter.sources.stacks.helpers import Crowd, Helpers
+from stallmeter.sources.stacks.helpers import Helpers
 from stallmeter.sources.stacks.others import at_work_beside, awaits_thread
 from stallmeter.sources.stacks.sampler import STEADY, Look
 
@@ -185,25 +185,3 @@ def test_threads_that_end_at_once_made_what_was_asked() -> None:
     look = told(helpers)
     assert look is not None
     assert look.spots[0].function == "Feeder.make_batch"
-
-
-def test_how_much_other_threads_compute_is_asked_of_the_kernel(feeder: Feeder) -> None:
-    """The thread that asks for the training's is left out, and one that is new has computed nothing yet."""
-    (native,) = (thread.native_id for thread in threading.enumerate() if thread.name == NAME)
-    ran_ns, now_s = iter((0, 700_000_000)), iter((0.0, 1.0, 2.0))
-    crowd = Crowd(threading.get_ident(), lambda one: next(ran_ns) if one == native else None, lambda: next(now_s))
-    assert crowd.cpus() == 0.0
-    assert crowd.cpus() == pytest.approx(0.7)
-
-
-def test_our_own_threads_are_no_crowd() -> None:
-    ended = threading.Event()
-    thread = threading.Thread(target=ended.wait, name="stallmeter-looker")
-    thread.start()
-    asked: list[int] = []
-    crowd = Crowd(threading.get_ident(), lambda thread: asked.append(thread) or 0)
-    crowd.cpus()
-    ended.set()
-    thread.join()
-    assert thread.native_id not in asked
-    assert threading.get_native_id() not in asked

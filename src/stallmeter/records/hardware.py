@@ -42,6 +42,9 @@ class HostSample:
     """Share of the period in which the training thread ran on a CPU."""
     loop_cpu_wait_pct: float | None = None
     """Share of the period in which the training thread could have run and had no CPU."""
+    threads_cpus: float | None = None
+    """CPUs that threads which Python code started in the training process kept busy, but for the one that trains and
+    ours."""
     others_cpus: float | None = None
     """CPUs that processes outside the job kept busy on the CPUs this job may use. The job's other ranks are among them
     where ``ranks_cpus`` is not known."""

@@ -11,7 +11,7 @@ from ..records.diagnosis import Advice, Diagnosis, Evidence, Location
 from ..window import Window
 from ..workers.function_gain import FunctionGain, gain_without_function, shares
 from ..workers.gains import gain_by_looks
-from ..workers.pipeline import CHEAPER, pipeline_of
+from ..workers.pipeline import CHEAPER, OWN_THREADS, pipeline_of
 from .prep_stall import ONE_THREAD
 from .slow_start import first_batch_s
 
@@ -183,6 +183,11 @@ def _of_a_thread(diagnosis: Diagnosis, window: Window, look: CodeLook) -> Diagno
             first = replace(first, text="\n".join([do, *more]))
         return replace(diagnosis, advice=(first, *diagnosis.advice[1:]))
     part = spot.wall_s / look.wall_s
+    if look.bucket:  # whose CPUs the steps need
+        if part >= MOST:
+            _, *more = first.text.split("\n")
+            first = replace(first, text="\n".join([f"Make {where} cheaper, or do it less often.", *more]))
+        return replace(diagnosis, advice=(first, *diagnosis.advice[1:]))
     gain = gain_by_looks(window, part * diagnosis.time_lost_s, max(1, round(part * look.seen)))
     cheaper = Advice.of(
         f"Make {where} cheaper.",
@@ -244,6 +249,8 @@ def _of_the_start(window: Window) -> CodeLook | None:
 
 def _look(diagnosis: Diagnosis, window: Window) -> CodeLook | None:
     rule = diagnosis.rule
+    if diagnosis.culprit == OWN_THREADS:
+        return window.code.at(HELPERS, STEPS)
     if rule in IN_WORKERS:
         return window.code.at("workers") or _in_the_loop(window) or _of_helpers(window)
     if rule == "lock-contention":

@@ -2,7 +2,8 @@
 
 **What it means.** Making a batch waits for a CPU, or the training thread itself does. The job's own workers are not to
 blame: processes outside the job use the CPUs that it may use. Or processes do that the program has started beside its
-workers, an encoder say, while the loop does not wait for data that they may make.
+workers, an encoder say, while the loop does not wait for data that they may make. Or threads do that it has started in
+the process that trains.
 
 **Evidence.** `workers.cpu_wait_share`: share of a worker's time spent waiting for a CPU, 0 to 1. `host.others_cpus`:
 CPUs that processes outside the job keep busy, its other ranks not among them, median. `host.usable_cpus`: CPUs after
@@ -30,7 +31,8 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.forecast import Outlook, forecast
-from ..workers.gains import Gain
+from ..workers.gains import Gain, gain_of_the_loop
+from ..workers.pipeline import OWN_THREADS, made_by_threads
 from .rule import threshold
 
 AS_MUCH_AGAIN = 1.5
@@ -48,13 +50,25 @@ class NoisyNeighbour:
         "workers.cpu_wait_share",
         "host.others_cpus",
         "host.usable_cpus",
+        "host.cpus_per_rank",
         "loader.num_workers",
         "workers.service_s",
         "steps.work_s",
         "ledger.training_s",
     )
-    instead: ClassVar[tuple[str, ...]] = ("host.loop.wait_pct", "host.loop.beside_cpus", "ledger.training_s")
-    optional: ClassVar[tuple[str, ...]] = ("host.loop.neighbour_wait_pct", "workers.total_cpu_s", "loader.info")
+    instead: ClassVar[tuple[tuple[str, ...], ...]] = (
+        ("host.loop.wait_pct", "host.loop.beside_cpus", "host.cpus_per_rank", "ledger.training_s"),
+        ("host.loop.wait_pct", "host.loop.threads_cpus", "host.cpus_per_rank", "ledger.training_s"),
+    )
+    optional: ClassVar[tuple[str, ...]] = (
+        "host.loop.beside_cpus",
+        "host.loop.neighbour_wait_pct",
+        "host.loop.team",
+        "host.loop.threads_cpus",
+        "host.loop.threads_wait_pct",
+        "loader.info",
+        "workers.total_cpu_s",
+    )
     family: ClassVar[str] = "input"
     rules_out: ClassVar[str] = "more workers"
 
@@ -66,7 +80,8 @@ class NoisyNeighbour:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Ask what is won without the neighbours, and whether another change of the loader would win more."""
-        return self._of_others(window) or self._of_companions(window)
+        found = (self._of_others(window), self._of_companions(window), self._of_threads(window))
+        return max((one for one in found if one is not None), key=lambda one: one.time_lost_s, default=None)
 
     def _of_companions(self, window: Window) -> Diagnosis | None:
         """Processes that the program has started, and that make none of its batches."""
@@ -80,8 +95,9 @@ class NoisyNeighbour:
         made_elsewhere = waited_pct >= self.warn_pct or window.loader.producers.processes
         if made_elsewhere or cpus < self.others_share * usable:
             return None
-        waits_pct = loop.wait_without_pct(cpus, workers + (window.host.others_cpus or 0.0)) or 0.0
-        gain = _gain_of_the_loop(waits_pct)
+        rest = workers + (window.host.others_cpus or 0.0) + (loop.threads_cpus or 0.0)
+        waits_pct = loop.wait_without_pct(cpus, rest) or 0.0
+        gain = gain_of_the_loop(waits_pct, loop.team)
         if waits_pct < self.loop_pct or gain.pct is None:
             return None
         lost = training_s * gain.pct / (100.0 + gain.pct)
@@ -111,6 +127,43 @@ class NoisyNeighbour:
             ),
         )
 
+    def _of_threads(self, window: Window) -> Diagnosis | None:
+        """Threads that the program has started in the process that trains, and that make none of a loader's batches."""
+        loop, training_s, usable = window.host.loop, window.ledger.training_s, window.host.cpus_per_rank
+        cpus, waits_pct = loop.threads_cpus, loop.threads_wait_pct
+        if cpus is None or waits_pct is None or not usable or not training_s or made_by_threads(window):
+            return None
+        gain = gain_of_the_loop(waits_pct, loop.team)
+        if cpus < self.others_share * usable or waits_pct < self.loop_pct or gain.pct is None:
+            return None
+        lost = training_s * gain.pct / (100.0 + gain.pct)
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.WARNING,
+            title="Threads that the program started take the CPUs that its training needs",
+            summary=f"The training thread could have run and had no CPU during {waits_pct:.0f} % of the time, while "
+            f"other threads of its process kept {cpus:.1f} of {usable:.1f} CPUs busy.",
+            time_lost_s=lost,
+            share_pct=window.ledger.share_pct(lost) or 0.0,
+            confidence=0.8,
+            culprit=OWN_THREADS,
+            evidence=(
+                Evidence("training thread waits for a CPU they hold", waits_pct, "%", self.loop_pct, "our choice"),
+                Evidence("CPUs of the program's threads", cpus, "CPUs", self.others_share * usable, "our choice"),
+                Evidence("CPUs this job may use", usable, "CPUs"),
+            ),
+            advice=(
+                Advice.of(
+                    "Let these threads compute less, or after the training.",
+                    expect="A loop that waits less for a CPU.",
+                    limit="Not where the training waits for what they make.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
+                ),
+                Advice.of("Move their work into a process of its own, with a lower priority: os.nice(19)."),
+            ),
+        )
+
     def _of_others(self, window: Window) -> Diagnosis | None:
         share, queue = window.spent.data_wait_share_pct or 0.0, window.workers.cpu_wait_share or 0.0
         others, usable = window.host.others_cpus, window.host.usable_cpus
@@ -121,7 +174,7 @@ class NoisyNeighbour:
         if not of_loader and not of_loop:
             return None
         predicted = forecast(window)
-        gain = _gain_of_the_loop(waits_pct) if predicted is None else _gain_alone(predicted)
+        gain = gain_of_the_loop(waits_pct) if predicted is None else _gain_alone(predicted)
         if gain.pct is None or gain.pct < self.gain_pct:
             return None
         lost = training_s * gain.pct / (100.0 + gain.pct)
@@ -169,9 +222,3 @@ def _gain_alone(predicted: Outlook) -> Gain:
         return Gain()
     gain_pct = without.gain_pct(without.alone_s)
     return Gain(predicted.of_run(gain_pct), predicted.interval_pct(gain_pct, eased=True))
-
-
-def _gain_of_the_loop(waits_pct: float) -> Gain:
-    """Return what is won where nothing is known of a loader: the loop's own wait, made unevenly by others."""
-    gain, least, most = (100.0 * (1.0 / (1.0 - min(0.9, k * waits_pct / 100.0)) - 1.0) for k in (1.0, 0.6, 1.8))
-    return Gain(gain, (least, most))

@@ -11,7 +11,8 @@ of a worker that compute at a time. NumPy's and OpenCV's libraries start one for
 of these than CPUs they keep each other from them.
 
 Of threads or processes that are not torch's workers: `loader.producers.blocked_share`, 0 to 1, and
-`loader.producers.batch_cpu_s`.
+`loader.producers.batch_cpu_s`. Of threads that make batches in time: `host.loop.threads_cpus`, CPUs that they keep
+busy, and `host.loop.wait_pct`, share of the time in which the training thread could run and had no CPU, percent.
 
 **Advice.** Where each worker computes with several threads, one thread for each. Spend less CPU on a batch: simpler or
 batched transforms, transforms on the GPU (Kornia, DALI), decoding at reduced size, preprocessing once offline,
@@ -32,7 +33,8 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.forecast import Outlook, forecast
-from ..workers.pipeline import INSTEAD, Pipeline, diagnosis_of, pipeline_of
+from ..workers.gains import gain_of_the_loop
+from ..workers.pipeline import CONFIDENCE, INSTEAD, OWN_THREADS, Pipeline, diagnosis_of, made_by_threads, pipeline_of
 from .rule import threshold
 
 ONE_THREAD = "Let each worker compute with one thread"
@@ -58,8 +60,15 @@ class PrepStall:
         "steps.work_s",
         "workers.cpu_wait_share",
     )
-    optional: ClassVar[tuple[str, ...]] = ("host.loop.wait_pct", "workers.waits.threads")
-    instead: ClassVar[tuple[str, ...]] = INSTEAD
+    optional: ClassVar[tuple[str, ...]] = (
+        "host.loop.wait_pct",
+        "workers.waits.threads",
+        "loader.producers.batch_cpu_s",
+    )
+    instead: ClassVar[tuple[tuple[str, ...], ...]] = (
+        INSTEAD,
+        ("loader.info", "host.loop.threads_cpus", "host.loop.wait_pct", "ledger.training_s"),
+    )
     family: ClassVar[str] = "input"
     rules_out: ClassVar[str] = "more of its workers"
 
@@ -76,7 +85,9 @@ class PrepStall:
         """Compare the wait and the CPU share of a batch with the thresholds."""
         pipeline = pipeline_of(window)
         if pipeline is not None:
-            return self._of_a_pipeline(window, pipeline)
+            return self._of_a_pipeline(window, pipeline) or self._of_threads(window)
+        if made_by_threads(window):
+            return self._of_threads(window)
         share, cpu, service = (
             window.spent.data_wait_share_pct or 0.0,
             window.workers.batch_cpu_s,
@@ -189,6 +200,43 @@ class PrepStall:
                 *predicted.fewer_threads,
                 OFFLINE,
                 *_more_cpus(needed, predicted),
+            ),
+        )
+
+    def _of_threads(self, window: Window) -> Diagnosis | None:
+        """Threads make the batches in time, and take the CPUs that the loop's own work needs."""
+        loop, training_s, step = window.host.loop, window.ledger.training_s, window.steps.step_time_s
+        cpus, waits_pct = loop.threads_cpus, loop.threads_wait_pct
+        if not training_s or step is None or cpus is None or waits_pct is None or not made_by_threads(window):
+            return None
+        gain, cpu_s = gain_of_the_loop(waits_pct, loop.team), cpus * step.mean
+        if gain.pct is None or gain.pct < self.crowd_pct or cpu_s < self.min_cpu_s:
+            return None
+        lost = training_s * gain.pct / (100.0 + gain.pct)
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.WARNING,
+            title=self.title,
+            summary=f"The loop has its batches in time, but the threads that make them keep {cpus:.1f} CPUs busy, "
+            f"and it waits for a CPU during {waits_pct:.0f} % of its time.",
+            time_lost_s=lost,
+            share_pct=window.ledger.share_pct(lost) or 0.0,
+            confidence=CONFIDENCE,
+            culprit=OWN_THREADS,
+            evidence=(
+                Evidence("training thread waits for a CPU that threads hold", waits_pct, "%"),
+                Evidence("predicted gain without that", gain.pct, "%", self.crowd_pct, "our choice"),
+                Evidence("CPUs of the program's threads", cpus, "CPUs"),
+                Evidence("CPU time of a batch, mean", cpu_s, "s", self.min_cpu_s, "benchmarks/faults"),
+            ),
+            advice=(
+                Advice.of(
+                    "Use simpler or batched transforms; decode images at reduced size.",
+                    expect=f"CPUs for the loop's own work, as the {cpu_s * 1e3:.0f} ms of CPU for a batch fall.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
+                ),
+                OFFLINE,
             ),
         )
 

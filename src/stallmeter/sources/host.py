@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..machine.budget import Budget, CgroupFiles, cpu_affinity, read_budget, read_shm
+from ..machine.own_threads import Crowd
 from ..machine.processes import SYSTEM, UNREADABLE, JobTree, open_files, open_files_limit, unique_bytes
 from ..machine.procfs import read_numbers, thread_times_ns
 from ..records import HostSample, NetworkSample
@@ -75,11 +76,13 @@ class HostSource:
         self._cgroup = CgroupFiles.find(root)
         self._rates = _Rates()
         self._thread = threading.get_native_id()
+        self._crowd = Crowd(threading.get_ident(), self._thread_ran_ns, clock)
         self._job = JobTree(system.Process(os.getpid() if pid is None else pid), system, self._affinity)
         self._groups: tuple[Callable[[], _Fields], ...] = (
             self._read_cpu,
             self._read_job,
             self._read_thread,
+            self._read_threads,
             self._read_ranks,
             self._read_rss,
             self._read_uss,
@@ -177,6 +180,13 @@ class HostSource:
             self._rates.per_s(kind, ns / 1e9, now_s) for kind, ns in zip(("ran", "waited"), times_ns, strict=True)
         )
         return {"loop_cpu_pct": _share_pct(ran), "loop_cpu_wait_pct": _share_pct(waited)}
+
+    def _read_threads(self) -> _Fields:
+        return {"threads_cpus": self._crowd.cpus()} if self._job.main.pid == os.getpid() else {}
+
+    def _thread_ran_ns(self, thread: int) -> int | None:
+        times_ns = thread_times_ns(self._root, self._job.main.pid, thread)
+        return None if times_ns is None else times_ns[0]
 
     def _read_ranks(self) -> _Fields:
         known, expected = self._job.other_ranks, self._budget.ranks_on_node - 1

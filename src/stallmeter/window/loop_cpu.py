@@ -48,13 +48,36 @@ class LoopCpuSignals:
         A job that leaves CPUs free hardly makes its own thread wait; one that fills them does, whoever else is there.
         """
         own, others = self.beside_cpus, self._host.others_cpus
-        return None if own is None or others is None else self.wait_without_pct(others, own)
+        return (
+            None if own is None or others is None else self.wait_without_pct(others, own + (self.threads_cpus or 0.0))
+        )
 
     @property
     def beside_cpus(self) -> float | None:
         """CPUs that the job's processes keep busy beside the one that trains: workers, and what else it has started."""
         job, main = self._host.job_cpus, self._host.median(lambda s: s.main_cpus)
         return None if job is None or main is None else max(0.0, job - main)
+
+    @property
+    def threads_cpus(self) -> float | None:
+        """CPUs that other threads of the program keep busy in the process that trains, median over the run."""
+        return self._host.median(lambda s: s.threads_cpus)
+
+    @property
+    def threads_wait_pct(self) -> float | None:
+        """Share of the time in which the training thread could run and had no CPU because of such threads, percent."""
+        threads, others = self.threads_cpus, self._host.others_cpus
+        if threads is None:
+            return None
+        return self.wait_without_pct(threads, (self.beside_cpus or 0.0) + (others or 0.0))
+
+    @property
+    def team(self) -> float | None:
+        """Threads that compute the loop's operations at a time, the training thread among them: 1 or more."""
+        main, runs_pct = self._host.median(lambda s: s.main_cpus), self._host.median(lambda s: s.loop_cpu_pct)
+        if not main or not runs_pct:
+            return None
+        return max(1.0, (main - (self.threads_cpus or 0.0)) / (runs_pct / 100.0))
 
     def wait_without_pct(self, cpus: float, rest: float) -> float | None:
         """Return how much less of the time the training thread would wait for a CPU, percent, if some were free.

@@ -21,6 +21,9 @@ INSTEAD = ("spent.data_wait_share_pct", "loader.producers.looks", "steps.work_s"
 CONFIDENCE = 0.75
 """Who is at work was seen, how long each takes was not: less than where workers time themselves; our choice."""
 
+OWN_THREADS = "threads of the program"
+"""Culprit where they do not keep the loop waiting, but take the CPUs that its steps need."""
+
 CHEAPER = Advice.of("Make one batch cheaper: simpler or batched transforms, a faster format, a cache.")
 
 ERROR = 0.25
@@ -106,6 +109,12 @@ def pipeline_of(window: Window) -> Pipeline | None:
     if loader is None or loader.probed or producers.looks is None:
         return None
     return window.remember("pipeline", lambda: _find(window, loader.kind))
+
+
+def made_by_threads(window: Window) -> bool:
+    """Whether the loop asks something for its batches that is no loader with workers: threads may make them."""
+    loader = window.loader.info
+    return loader is not None and not loader.probed and not window.loader.asks_none
 
 
 def _find(window: Window, kind: str) -> Pipeline | None:

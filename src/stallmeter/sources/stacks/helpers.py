@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -22,12 +21,6 @@ from ..code.reading import Reading
 from ..code.whose import Function
 from .sampler import Look
 from .tally import Tally
-
-OWN = "stallmeter"
-"""What the names of our own threads begin with."""
-
-MOST_THREADS = 64
-"""That are asked how much they compute."""
 
 RUNS_PER_STEP = 0.5
 """How often threads in one function must get a CPU for a step; one that makes a batch gets one at least once."""
@@ -141,49 +134,6 @@ class Helpers:
         known = [self._runs[thread] for thread in threads if thread in self._runs]
         steps = max((runs.last_step - runs.first_step for runs in known), default=0)
         return not known or sum(runs.last - runs.first for runs in known) >= RUNS_PER_STEP * max(1, steps)
-
-
-class Crowd:
-    """Asks how much the program's other threads compute.
-
-    Args:
-        loop: Identity of the training thread.
-        schedule: Returns for how long (ns) a thread, by its number of the system, has had a CPU; None where nobody
-            counts.
-        clock: Monotonic seconds.
-    """
-
-    def __init__(
-        self,
-        loop: int,
-        schedule: Callable[[int], int | None] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._loop = loop
-        self._schedule = schedule or _ran_ns
-        self._clock = clock
-        self._ran_ns: dict[int, int] = {}
-        """By thread."""
-        self._asked_s = clock()
-
-    def cpus(self) -> float:
-        """Return how many CPUs threads of Python, but the training's and ours, have kept busy since the last call."""
-        now_s, before = self._clock(), self._ran_ns
-        passed_s, self._asked_s = now_s - self._asked_s, now_s
-        others = [
-            thread.native_id
-            for thread in threading.enumerate()
-            if thread.native_id is not None and thread.ident != self._loop and not thread.name.startswith(OWN)
-        ]
-        asked = ((thread, self._schedule(thread)) for thread in others[:MOST_THREADS])
-        self._ran_ns = {thread: ran_ns for thread, ran_ns in asked if ran_ns is not None}
-        grown = sum(ran_ns - before[thread] for thread, ran_ns in self._ran_ns.items() if thread in before)
-        return grown / 1e9 / passed_s if passed_s > 0 else 0.0
-
-
-def _ran_ns(thread: int) -> int | None:
-    schedule = thread_schedule(Path("/"), os.getpid(), thread)
-    return None if schedule is None else schedule[0]
 
 
 def _times(thread: int) -> int | None:

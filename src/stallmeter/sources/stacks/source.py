@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
+from ...machine.own_threads import Crowd
 from ...records import BUCKETS, CodeLook, LockTrial
 from ...records.code import (
     BEFORE_MODEL,
@@ -61,7 +62,7 @@ from ..code.handlers import Handlers
 from ..code.hooks import in_functions, in_hooks_of_gradients
 from ..code.reading import Reading
 from ..code.whose import Whose
-from .helpers import Crowd, Helpers
+from .helpers import Helpers
 from .lock_trial import SwitchTrial
 from .others import awaits_thread
 from .sampler import LONG_STEP, STEADY, WORK, Look, StackSampler, Wanted
@@ -265,7 +266,7 @@ class LoopLooks:
 
     def _try_lock(self, first_steps: bool, time_s: float) -> Sequence[LockTrial]:
         """Go on with finding out whether the training waits for the lock that other threads of the program hold."""
-        self._is_crowded = self._crowd.cpus() >= CROWDED_CPUS
+        self._is_crowded = (self._crowd.cpus() or 0.0) >= CROWDED_CPUS
         acc = self._ledger.peek()
         work_ns = sum(acc[slot] for slot in (*WORK, DATA_WAIT) if slot < len(acc))
         wanted = self._is_crowded and not first_steps

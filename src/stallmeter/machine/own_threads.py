@@ -1,0 +1,64 @@
+"""How much the program's own threads compute beside the one that trains."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from .procfs import thread_schedule
+
+OWN = "stallmeter"
+"""What the names of our own threads begin with."""
+
+MOST_THREADS = 64
+"""That are asked how much they compute."""
+
+
+class Crowd:
+    """Asks how much the program's other threads compute: those that Python code has started.
+
+    Threads of a mathematical library, which work for an operation of the training, are none of them.
+
+    Args:
+        loop: Identity of the training thread.
+        schedule: Returns for how long (ns) a thread, by its number of the system, has had a CPU; None where nobody
+            counts.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        loop: int,
+        schedule: Callable[[int], int | None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._loop = loop
+        self._schedule = schedule or _ran_ns
+        self._clock = clock
+        self._ran_ns: dict[int, int] | None = None
+        """By thread, at the last call; None before the first one."""
+        self._asked_s = clock()
+
+    def cpus(self) -> float | None:
+        """Return how many CPUs they have kept busy since the last call; None the first time or where nobody counts."""
+        now_s, before = self._clock(), self._ran_ns
+        passed_s, self._asked_s = now_s - self._asked_s, now_s
+        others = [
+            thread.native_id
+            for thread in threading.enumerate()
+            if thread.native_id is not None and thread.ident != self._loop and not thread.name.startswith(OWN)
+        ][:MOST_THREADS]
+        asked = ((thread, self._schedule(thread)) for thread in others)
+        self._ran_ns = {thread: ran_ns for thread, ran_ns in asked if ran_ns is not None}
+        if before is None or (others and not self._ran_ns):
+            return None
+        grown = sum(ran_ns - before[thread] for thread, ran_ns in self._ran_ns.items() if thread in before)
+        return grown / 1e9 / passed_s if passed_s > 0 else 0.0
+
+
+def _ran_ns(thread: int) -> int | None:
+    schedule = thread_schedule(Path("/"), os.getpid(), thread)
+    return None if schedule is None else schedule[0]
