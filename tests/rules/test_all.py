@@ -134,6 +134,7 @@ class TestForm:
         assert set(re.findall(r"^from \.\.(\S+) import", source, re.MULTILINE)) <= {
             "records",
             "records.diagnosis",
+            "records.packages",
             "window",
             "workers.forecast",
             "workers.gains",

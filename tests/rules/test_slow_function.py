@@ -377,3 +377,13 @@ def test_what_lies_between_epochs_is_named():
 def test_numbers_that_a_framework_keeps_train_nothing(call, said):
     made = each(look(0.5, call=call))
     assert (fires(SlowFunction(), made).rule == "slow-function") if said else silent(SlowFunction(), made)
+
+
+def test_a_library_that_the_training_step_calls_is_named_for_what_it_is() -> None:
+    """Not the training step: that is the model's, too."""
+    made = look(0.5, function="Net.training_step", call="torchmetrics.AUROC.compute")
+    found = fires(SlowFunction(), each(replace(made, beside=(replace(made.beside[0], trains=True),))))
+    assert found.title == "torchmetrics.AUROC.compute holds up the steps"
+    assert found.summary.startswith("torchmetrics.AUROC.compute, called by Net.training_step, took about")
+    assert found.location is not None
+    assert found.location.function == "Net.training_step"

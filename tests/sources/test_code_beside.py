@@ -459,3 +459,23 @@ def test_what_follows_the_gradients_is_no_early_batch(tmp_path: Path) -> None:
         return Seen((Frame(MAIN, line, path=str(file)), *(Frame(function, 1) for function in functions)), 0.1)
 
     assert early([at(1, CALL, NET), at(2, BACK, ENGINE), at(3, UPDATE, NORM)]) == []
+
+
+AUC = Function(
+    "BinaryAUROC.compute", "torchmetrics/auroc.py", False, "torchmetrics.BinaryAUROC.compute", "torchmetrics"
+)
+PREFETCH = Function("Trainer.ahead", "deeptrain/engine.py", False, "deeptrain.Trainer.ahead", "deeptrain")
+
+
+def test_a_library_without_a_model_is_told_though_the_loop_calls_it_itself():
+    """A metric in the training step: its function is the loop's, and has the model called as well."""
+    metric = _seen(MAIN, AUC)
+    seen = [*MODEL, metric, _seen(MAIN, PREFETCH), _seen(MAIN, NORM)]
+    assert beside(seen) == [metric]
+    [(spot,)] = told_with_helpers(seen, fold([metric]).spots)
+    assert (spot.function, spot.calls, spot.trains, spot.within) == ("main", (AUC.dotted,), True, "")
+
+
+def test_such_a_library_is_told_behind_the_gradients_by_the_line_that_calls_it():
+    late = Seen((Frame(MAIN, 9), Frame(AUC, 1)), 0.1)
+    assert after_gradients([*MODEL, late, _seen(MAIN, HOOK)]) == [late]

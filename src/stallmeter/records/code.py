@@ -110,6 +110,8 @@ class CodeSpot:
     """CPU time of its thread; None where that was not measured."""
     calls: tuple[str, ...] = ()
     """Library calls beneath it that took the most, the largest first: ``PIL.Image.Image.resize``."""
+    trains: bool = False
+    """Whether the function has the model called as well: then it is told of for what it calls itself of a library."""
     interpreting_s: float = 0.0
     """Of ``wall_s``, as far as looks found it between two instructions: some hundredths of what pure Python takes, and
     hardly anything of code that computes with tensors."""

@@ -6,7 +6,8 @@ package that it spends it in trains nothing, or the step has its gradients by th
 
 **Evidence.** `code.beside_model`: seconds of functions of the program in the steps' own work, each with all that it
 calls, from looks at the training thread's stack. What lies below a module's call, in the backward pass or in a
-collective is the model's, and so are the functions that call these. A function that is called from a later line than
+collective is the model's, and so are the functions that call these; of what those call themselves only a library that
+holds no model and no loss counts, a metric's say. A function that is called from a later line than
 the one that has the gradients computed is neither a loss nor part of a batch, whatever it spends its time in, the model
 included; nor is a hook that torch calls with a gradient, of a tensor, a parameter or a module. One that is called from
 an earlier line than the model, and computes with a package that no gradient flows through, prepares the batch; so does
@@ -49,69 +50,25 @@ of gradients run on a thread of torch's.
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ..records import SENDS_OBJECTS, CodeSpot
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
+from ..records.packages import PREPARE, TRAINS_NOTHING
 from ..window import BesideEpochs, BesideModel, Window
 from ..workers.gains import Gain, gain_by_looks, gain_without, part_that_grew
 from .rule import threshold
 
-TRAINS_NOTHING = frozenset(
-    (
-        *("PIL", "cv2", "imageio", "matplotlib", "plotly", "seaborn", "skimage"),
-        *("csv", "gzip", "h5py", "json", "logging", "pickle", "shutil", "sqlite3", "tarfile", "yaml", "zipfile"),
-        *("pandas", "polars", "pyarrow", "sklearn", "statistics"),
-        *("boto3", "botocore", "http", "requests", "socket", "ssl", "subprocess", "urllib", "urllib3"),
-        *("mlflow", "neptune", "tensorboard", "tensorboardX", "wandb"),
-    )
-)
-"""Packages that draw, count, read, write or send: a step can do without them, now and then."""
-
 FRAMEWORKS = frozenset(("accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "transformers"))
 LOGS = (".log", ".log_dict", ".log_metrics")
 """Packages whose methods that end so keep or send numbers."""
-
-PASSES_ON = frozenset(
-    [
-        "abc",
-        "asyncio",
-        "concurrent",
-        "contextlib",
-        "copy",
-        "enum",
-        "functools",
-        "gc",
-        "inspect",
-        "multiprocessing",
-        "queue",
-        "selectors",
-        "signal",
-        "threading",
-        "time",
-        "types",
-        "typing",
-        "warnings",
-        "weakref",
-    ]
-)
-"""Parts of the standard library that wait, or through which a program calls anything, torch included."""
 
 STEP = ".step"
 """End of the name of what a program calls for its optimizer."""
 
 REST = ("forward", "backward", "compute", "loop", "h2d")
 """Buckets of all else that a step does itself."""
-
-PREPARE = frozenset(
-    (
-        *("librosa", "nltk", "numpy", "scipy", "soundfile", "spacy", "tokenizers", "transformers"),
-        *(sys.stdlib_module_names - PASSES_ON),
-    )
-)
-"""Packages through which no gradient flows, and which a batch is prepared with, or what the model makes is judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,13 +194,13 @@ class SlowFunction:
         return Diagnosis(
             rule=self.id,
             severity=_severity(share, self.warn_pct, self.critical_pct),
-            title=f"{spot.function} holds up the steps",
+            title=f"{_called(spot)} holds up the steps",
             summary=f"{_named(spot)} took about {lost_s:.1f} s, {share:.0f} % of the training time, "
             + ("and prepares the batch between the steps." if prepares else "and is no part of the model."),
             time_lost_s=lost_s if counts else 0.0,
             share_pct=(window.ledger.share_pct(lost_s) or 0.0) if counts else 0.0,
             confidence=0.8,
-            culprit=spot.function,
+            culprit=_called(spot),
             location=Location.of(spot, found.share_of_steps_pct),
             evidence=(
                 Evidence("function beside the model, share of training time", share, "%", least_pct, "our choice"),
@@ -407,8 +364,15 @@ def _gradients_s(one: BesideModel) -> float:
     return one.gradients_s * one.seconds / (one.seconds + one.model_s)
 
 
+def _called(spot: CodeSpot) -> str:
+    """Return the function; what it calls of a library where it has the model called as well, and is no helper."""
+    return spot.calls[0] if spot.calls and spot.trains else spot.function
+
+
 def _named(spot: CodeSpot) -> str:
     """Return the function that the training calls, and which one in it takes the most."""
+    if _called(spot) != spot.function:
+        return f"{_called(spot)}, called by {spot.function},"
     return spot.function if spot.within in ("", spot.function) else f"{spot.within}, most of it {spot.function},"
 
 

@@ -2,7 +2,8 @@
 
 To the ledger of a plain loop the body of a step is one piece. Its stacks tell more: what lies below a module's call,
 in the backward pass or in a collective is the training itself, and so are the functions that call these: their own
-lines may be a loss, or stand for a device. What is left are functions that a user has put beside it. Before the model
+lines may be a loss, or stand for a device. What is left are functions that a user has put beside it, and libraries
+without a model or a loss that those functions call. Before the model
 is called such a function prepares the batch, before the gradients are computed it may be a loss, and what is called
 after that is neither.
 """
@@ -17,6 +18,7 @@ from itertools import compress, pairwise
 from operator import not_
 
 from ...records import SENDS_OBJECTS, CodeSpot
+from ...records.packages import NO_MODEL
 from .fold import Frame, Seen, owner
 from .hooks import in_hooks_of_gradients
 from .taken import makes_next_batch, takes_no_gradient
@@ -125,10 +127,16 @@ def told_with_helpers(seen: Sequence[Seen], *told: Sequence[CodeSpot]) -> list[t
             times[function.file, function.name][helper.name] += round(1e9 * one.wall_s)
             interpreting_s[function.file, function.name] += one.wall_s if one.stack[-1].interprets else 0.0
     helpers = {key: counted.most_common(1)[0][0] for key, counted in times.items()}
+    trains = {(function.file, function.name) for function in training}
 
     def with_helper(spot: CodeSpot) -> CodeSpot:
         key = spot.file, spot.function
-        return replace(spot, within=helpers.get(key, ""), interpreting_s=min(spot.wall_s, interpreting_s[key]))
+        return replace(
+            spot,
+            within=helpers.get(key, ""),
+            interpreting_s=min(spot.wall_s, interpreting_s[key]),
+            trains=key in trains,
+        )
 
     return [tuple(map(with_helper, spots)) for spots in told]
 
@@ -393,7 +401,8 @@ def _is_after(stack: Sequence[Frame], computed: Mapping[Function, Where]) -> boo
     if stack[-1].sleeps and not any(_is_module(frame.function) for frame in stack[around:]):
         return False
     begun = next((frame for frame in stack[around + 1 :] if frame.function.own or _is_model(frame.function)), None)
-    if begun is None or not begun.function.own or _is_of_an_optimizer(stack[around:]):
+    is_own = begun.function.own if begun is not None else _calls_helper(stack[around:])
+    if not is_own or _is_of_an_optimizer(stack[around:]):
         return False
     return not any(frame.function.file.startswith(RANKS) for frame in stack if not frame.function.own)
 
@@ -449,4 +458,9 @@ def _is_beside(stack: Sequence[Frame], training: set[Function]) -> bool:
         return False
     if _sends_objects(stack) and not any(frame.function.name in PICKLES for frame in stack):
         return False
-    return stack[at].function not in training
+    return stack[at].function not in training or _calls_helper(stack[at:])
+
+
+def _calls_helper(stack: Sequence[Frame]) -> bool:
+    """Whether the first function of a stack calls a library that holds no model: a metric in the loop itself."""
+    return len(stack) > 1 and not stack[1].function.own and stack[1].function.package in NO_MODEL
