@@ -516,6 +516,13 @@ def test_what_was_tried(tmp_path):
         assert reverted in shown
 
 
+def test_a_trial_of_numbers_that_no_run_has_does_not_outgrow_the_headline():
+    tried = WorkerTrial(
+        time_s=0.0, before=0, workers=2, predicted_gain_pct=1e300, achieved_gain_pct=1e300, outcome="kept"
+    )
+    assert len(wording.headline(None, [tried])) <= wording.HEADLINE_LIMIT
+
+
 def test_headline_of_the_longest_strings():
     """One line, at most 300 characters, whatever the rule wrote."""
     primary = Diagnosis(

@@ -11,6 +11,7 @@ from stallmeter.window import Window
 from . import (
     test_accelerator_unused,
     test_cold_cache,
+    test_debug_mode,
     test_gc_pauses,
     test_gpu_memory_growth,
     test_gpu_memory_near_limit,
@@ -65,6 +66,7 @@ FIRING: dict[str, Callable[[], Window]] = {
     "cold-cache": lambda: test_cold_cache.epochs(0.2, 0.005, 0.005, service_s=(0.4, 0.05), read_bytes=5_000_000),
     "compute-bound": lambda: run(loader()),
     "cpu-saturated": _busy,
+    "debug-mode": lambda: test_debug_mode.debugged(98.0, noting=0.2),
     "gc-pauses": lambda: test_gc_pauses.paused(12.0, loader()),
     "gpu-memory-growth": lambda: test_gpu_memory_growth.grown(lambda i: 10.0 * i),
     "gpu-memory-near-limit": lambda: test_gpu_memory_near_limit.filled(15.0),

@@ -254,6 +254,7 @@ def _usual_sources(
         makers["source host"] = lambda: _host_sources(options, clock, window, probe)
         makers["source nvml"] = lambda: [_nvml_source()]
         makers["source compiler"] = lambda: [_compiler_source()]
+        makers["source debugging modes"] = lambda: [_mode_source()]
         makers["device timing"] = lambda: _device_sources(options, clock, window, between_steps)
         makers["source garbage collector"] = lambda: [_garbage_source(clock)]
     elif probe is not None:
@@ -355,6 +356,12 @@ def _compiler_source() -> Source:
     from ..sources.compiler import CompilerSource
 
     return CompilerSource()
+
+
+def _mode_source() -> Source:
+    from ..sources.modes import ModeSource
+
+    return ModeSource()
 
 
 def _device_sources(

@@ -40,6 +40,7 @@ _KINDS: dict[str, type[Any]] = {
     "sync": records.SyncCalls,
     "profile": records.DeepProfile,
     "compiler": records.CompilerSample,
+    "modes": records.DebugModes,
     "look": records.CodeLook,
     "lock": records.LockTrial,
     "arrivals": records.Arrivals,

@@ -20,6 +20,7 @@ from .loader import (
     WorkerTrial,
     WorkerWaits,
 )
+from .modes import DebugModes
 from .steps import BUCKETS, HINDSIGHT, VALIDATION_PARTS, Event, LedgerRecord, StepRecord, UserMetrics, WindowRecord
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "CodeStack",
     "CompilerSample",
     "DdpTimes",
+    "DebugModes",
     "DeepProfile",
     "DeviceStep",
     "Event",
@@ -82,6 +84,7 @@ Sample = (
     | SyncCalls
     | DeepProfile
     | CompilerSample
+    | DebugModes
     | CodeLook
     | LockTrial
     | Arrivals

@@ -212,6 +212,8 @@ class CodeLook:
     collectives_s: float = 0.0
     """Of steps, of ``wall_s`` in collectives that the program calls itself: not the gradients', nor those that modules
     and optimizers of torch call."""
+    tracing_s: float = 0.0
+    """Of steps, of ``wall_s`` in which torch notes the stack of calls of an operation, to tell of anomalies."""
     stacks: tuple[CodeStack, ...] = ()
     """The largest first; bounded."""
 

@@ -218,6 +218,7 @@ _GPU = "not known of the GPU"
 _ABOUT = {
     _GPU: ("gpu.", "device.caught", "device.h2d", "device.syncs"),
     "torch.compile was not seen": ("device.compiler.",),
+    "torch was not asked": ("device.modes.",),
     "not known of the loader and its workers": ("loader.", "queue.", "workers."),
     "not known of the machine": ("host.",),
     "too few steps": ("ledger.", "spent.", "steps."),
@@ -300,7 +301,7 @@ def headline(verdict: Verdict | None, trials: Sequence[WorkerTrial] = ()) -> str
         verdict: What the rules said; None when they were not asked.
         trials: Numbers of workers that were tried in the run; the last one is named.
     """
-    tail = f" {trial(trials[-1])}." if trials else ""
+    tail = f" {one_line(trial(trials[-1]), HEADLINE_LIMIT // 2)}." if trials else ""
     other = alternative(verdict, 80)
     if other and len(tail) < HEADLINE_LIMIT // 3:
         tail = f" Else: {one_line(other, HEADLINE_LIMIT // 3)}.{tail}"

@@ -9,6 +9,7 @@ from .cold_cache import ColdCache
 from .compute_bound import ComputeBound
 from .cpu_saturated import CpuSaturated
 from .cpu_throttled import CpuThrottled
+from .debug_mode import DebugMode
 from .fetch_stall import FetchStall
 from .gc_pauses import GcPauses
 from .gpu_memory_growth import GpuMemoryGrowth
@@ -73,6 +74,7 @@ ALL_RULES: tuple[Rule, ...] = (
     ValidationHeavy(),
     GcPauses(),
     Recompiles(),
+    DebugMode(),
     SlowFunction(),
     StepOutliers(),
     StepTimeDrift(),

@@ -175,6 +175,15 @@ def evaluation(
     return Evaluation(found.spot, found.seconds, 100.0 * found.spot_s / found.seconds, found.samples)
 
 
+def tracing_s(parts: Parts) -> float | None:
+    """Return the seconds of the steps in which torch notes stacks of calls; None where nobody looked.
+
+    Args:
+        parts: Looks into the steps.
+    """
+    return math.fsum(look.tracing_s / look.wall_s * part_s for look, part_s in parts) if parts else None
+
+
 def autograd_functions(parts: Parts) -> AutogradFunctions | None:
     """Return what autograd functions of the user's own take; None where none was seen.
 

@@ -19,6 +19,7 @@ from .beside import (
     beside_model,
     evaluation,
     parts_of_steps,
+    tracing_s,
 )
 from .ledger import LedgerSignals
 from .memo import Memo
@@ -80,6 +81,11 @@ class CodeSignals:
         return autograd_functions(
             parts_of_steps(self.at("loop", STEPS), self.at("loop", LONG_STEPS), self._steps, self._ledger)
         )
+
+    @property
+    def tracing_s(self) -> float | None:
+        """Seconds of the steps in which torch notes stacks of calls, to tell of anomalies; None where nobody looked."""
+        return tracing_s(parts_of_steps(self.at("loop", STEPS), self.at("loop", LONG_STEPS), self._steps, self._ledger))
 
     @property
     def evaluation(self) -> Evaluation | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from ..records import CompilerSample, DeepProfile, DeviceStep, SyncCalls
+from ..records import CompilerSample, DebugModes, DeepProfile, DeviceStep, SyncCalls
 from ..records.stats import Reservoir
 from . import exposed_wait
 from .compiler import CompilerSignals
 from .memo import Memo
+from .modes import ModeSignals
 from .steps import WARMUP_STEPS
 
 
@@ -20,12 +21,13 @@ class DeviceSignals:
     def __init__(self, *, size: int = 4096) -> None:
         self.memo = Memo()
         self.compiler = CompilerSignals()
+        self.modes = ModeSignals()
         self.steps: Reservoir[DeviceStep] = Reservoir(size)
         """Steady steps on the device's timeline."""
         self._syncs: SyncCalls | None = None
         self._profile: DeepProfile | None = None
 
-    def append(self, record: DeviceStep | SyncCalls | DeepProfile | CompilerSample) -> None:
+    def append(self, record: DeviceStep | SyncCalls | DeepProfile | CompilerSample | DebugModes) -> None:
         """Take a step on the device, what was seen inside a few steps, or what was compiled."""
         self.memo.changes += 1
         match record:
@@ -33,6 +35,8 @@ class DeviceSignals:
                 self.steps.add(record)
             case CompilerSample():
                 self.compiler.append(record)
+            case DebugModes():
+                self.modes.append(record)
             case SyncCalls():
                 self._syncs = record
             case DeepProfile():

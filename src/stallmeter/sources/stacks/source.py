@@ -61,6 +61,7 @@ from ..code.fold import Seen, fold
 from ..code.handlers import Handlers
 from ..code.hooks import in_functions, in_hooks_of_gradients
 from ..code.reading import Reading
+from ..code.tracing import tracing_s
 from ..code.whose import Whose
 from .helpers import Helpers
 from .lock_trial import SwitchTrial
@@ -440,6 +441,7 @@ class LoopLooks:
             gradients_s=gradients_s,
             evaluated=fold(evaluated).spots,
             functions=fold(in_functions(in_steps)).spots,
+            tracing_s=tracing_s(in_steps),
             collectives_s=sum(one.wall_s for one in in_collectives(own_work)),
             beside=beside_model,
             before=fold(_joined(before_model(own_work), hooks)).spots,
