@@ -212,6 +212,8 @@ class CodeLook:
     collectives_s: float = 0.0
     """Of steps, of ``wall_s`` in collectives that the program calls itself: not the gradients', nor those that modules
     and optimizers of torch call."""
+    in_line: float = 0.0
+    """Of the program's other threads, the part of the looks (0 to 1) that found some of them in line for one lock."""
     tracing_s: float = 0.0
     """Of steps, of ``wall_s`` in which torch notes the stack of calls of an operation, to tell of anomalies."""
     stacks: tuple[CodeStack, ...] = ()

@@ -13,6 +13,10 @@ of the steps' own time in which the loop's thread waits for the lock while anoth
 That is no more than `host.loop.blocked_share` of all time without the wait for data, and than what those threads
 compute.
 
+So it is with a lock of the program's own, around a connection that all share: `code.helpers_in_line`, the part of the
+looks, while the loop waits for threads, in which some of them wait in one place of the code, and the kernel says that
+they wait for another thread of the process.
+
 **Advice.** Make batches in processes, each of which has a lock of its own. Or have the work done by code that lets go
 of the lock: NumPy, Pillow, torch, compressors and files do, for pieces that are large enough.
 
@@ -35,7 +39,8 @@ from typing import ClassVar
 from ..records import LockTrial
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
-from ..workers.pipeline import pipeline_of
+from ..workers.gains import gain_without
+from ..workers.pipeline import made_by_threads, pipeline_of
 from .rule import threshold
 
 OF_THE_RUN = ("spent.data_wait_share_pct", "spent.step_work_s", "steps.work_s", "ledger.training_s")
@@ -43,7 +48,7 @@ OF_THE_RUN = ("spent.data_wait_share_pct", "spent.step_work_s", "steps.work_s", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockContention:
-    """Fires when threads that make batches wait for the interpreter's lock, or the loop does because of them."""
+    """Fires when threads that make batches wait for a lock, or the loop for the interpreter's because of them."""
 
     id: ClassVar[str] = "lock-contention"
     title: ClassVar[str] = "Threads that make batches hold each other up at Python's lock"
@@ -51,8 +56,15 @@ class LockContention:
     instead: ClassVar[tuple[tuple[str, ...], ...]] = (
         ("loader.producers.body_lock_share", *OF_THE_RUN),
         ("code.lock_trial", "ledger.training_s"),
+        ("code.helpers_in_line", "spent.data_wait_share_pct", "ledger.training_s"),
     )
-    optional: ClassVar[tuple[str, ...]] = ("host.loop.blocked_share", "loader.producers.cpus")
+    optional: ClassVar[tuple[str, ...]] = (
+        "code.before_model",
+        "host.loop.blocked_share",
+        "loader.asks_none",
+        "loader.info",
+        "loader.producers.cpus",
+    )
     family: ClassVar[str] = "input"
 
     warn_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
@@ -60,14 +72,58 @@ class LockContention:
     most_cpus: float = threshold(1.4, "CPUs", "Threads that hold one lock keep one CPU busy; our choice")
     pairs: float = threshold(3.0, "1", "Three of three go one way by chance in one run of eight; our choice")
     plain: float = threshold(1.5, "x", "our choice: steps seldom get half as long by chance, and twice in turn never")
+    opened: float = threshold(0.4, "1", "Least part of the wait that is won; our choice, for what lies behind it")
     few_pairs: float = threshold(2.0, "1", "Enough where it is so plain; our choice")
     agree: float = threshold(
         0.75, "1", "Of the pairs: six of eight go one way by chance in one run of seven; our choice"
     )
     gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
 
+    in_line: float = threshold(0.5, "1", "Most looks find threads in line; our choice")
+
     def check(self, window: Window) -> Diagnosis | None:
-        """Compare what the lock costs the wait and the steps themselves with the thresholds."""
+        """Compare what a lock costs the wait and the steps themselves with the thresholds."""
+        return self._of_pythons_own(window) or self._of_another(window)
+
+    def _of_another(self, window: Window) -> Diagnosis | None:
+        """Threads that make batches, and let one of them through at a time: by a lock of the program's."""
+        in_line, training_s = window.code.helpers_in_line, window.ledger.training_s
+        if in_line is None or in_line < self.in_line or not training_s:
+            return None
+        if window.loader.asks_none:
+            before = window.code.before_model
+            lost = before.seconds if before is not None and before.spot is not None and before.spot.awaits else 0.0
+        else:
+            lost = (window.spent.bucket_s("data_wait") or 0.0) if made_by_threads(window) else 0.0
+        if lost < self.warn_pct / 100.0 * training_s:
+            return None
+        gain = gain_without(window, lost, least=self.opened, in_steps=bool(window.loader.asks_none))
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.CRITICAL if lost >= 2 * self.warn_pct / 100.0 * training_s else Severity.WARNING,
+            title="Threads that make batches stand in line for one lock",
+            summary=f"{100 * lost / training_s:.0f} % of the training time was spent waiting for threads; some of "
+            f"these stood in line in {100 * in_line:.0f} % of the looks: one at a time gets through.",
+            time_lost_s=lost,
+            share_pct=window.ledger.share_pct(lost) or 0.0,
+            confidence=0.8,
+            evidence=(
+                Evidence("looks that found threads in line", in_line, "1", self.in_line, "our choice"),
+                Evidence("wait for threads, share of training time", 100 * lost / training_s, "%", self.warn_pct),
+            ),
+            advice=(
+                Advice.of(
+                    "Give each thread what the lock guards, such as a connection.",
+                    expect="As many at a time as there are threads.",
+                    limit="Not where what lies behind it serves one at a time as well.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
+                ),
+                Advice.of("Hold the lock for less: parse and decode outside of it."),
+            ),
+        )
+
+    def _of_pythons_own(self, window: Window) -> Diagnosis | None:
         trial = self._trial(window)
         wait_s, body_s = self._in_the_wait_s(window), self._in_the_steps_s(window)
         training_s = window.ledger.training_s

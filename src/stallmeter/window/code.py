@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..records import CodeLook, Event, LedgerRecord, LockTrial
-from ..records.code import BEFORE_MODEL, BETWEEN_EPOCHS, EPOCH_STARTS, LONG_STEPS, STANDING, STEPS
+from ..records.code import BEFORE_MODEL, BETWEEN_EPOCHS, EPOCH_STARTS, HELPERS, LONG_STEPS, STANDING, STEPS
 from ..records.stats import Reservoir
 from ..records.steps import END
 from .beside import (
@@ -97,6 +97,12 @@ class CodeSignals:
         """What the steps do before they call their model, where the loop asks no loader; None where nobody looked."""
         usual, long = (self._looks.get(("loop", BEFORE_MODEL, part, 0)) for part in ("", LONG_STEPS))
         return before_model(parts_of_steps(usual, long, self._steps, self._ledger))
+
+    @property
+    def helpers_in_line(self) -> float | None:
+        """Part (0 to 1) of the looks, while the loop waits for other threads, that found some of these in line."""
+        look = self.at(HELPERS)
+        return None if look is None else look.in_line
 
     @property
     def beside_epochs(self) -> tuple[BesideEpochs, ...] | None:

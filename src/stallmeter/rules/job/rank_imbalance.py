@@ -37,6 +37,11 @@ APART = 0.625
 gamma function, k = 3. One delay a step would make it 1, ten 0.35."""
 
 
+EVENED = 0.5
+"""Least part of what even work would save that dealing it out anew saves; our measurement, on a job of texts that were
+grouped by their length: 17 % won where even ranks would have won 34 %."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankImbalance:
     """Fires when the others wait for one rank in this step and for another in the next."""
@@ -61,8 +66,9 @@ class RankImbalance:
         loss = replace(loss, lost_s=part * loss.lost_s, share=part * loss.share, per_step_s=part * loss.per_step_s)
         # Work that is dealt out evenly is not gone: what can be avoided is what the last rank takes beyond their mean.
         lost_s = loss.lost_s if waits else shared_out_s(job, loss.lost_s)
-        # Where it is a hiccup of one rank after the other, all of the wait may be.
-        gain_pct, interval_pct = job_gain(job, lost_s, most_s=loss.lost_s)
+        # Where it is a hiccup of one rank after the other, all of the wait may be. Work is seldom dealt out evenly.
+        least_s = lost_s if waits else EVENED * lost_s
+        gain_pct, interval_pct = job_gain(job, lost_s, least_s=least_s, most_s=loss.lost_s)
         share_pct = 100.0 * loss.share
         work = work_of(loss)
         advice = Advice.of(

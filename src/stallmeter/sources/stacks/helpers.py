@@ -58,12 +58,15 @@ class Helpers:
         """Whether it is known how often threads run: else those that make batches are not told from others."""
         self.count = 0
         """Looks."""
+        self.in_line = 0
+        """Of them, those that found some of the threads in line for a lock."""
         self.wall_ns = 0
         """The time that they stand for."""
 
     def add(self, look: Look) -> None:
         """Take a look."""
         self.count += 1
+        self.in_line += look.in_line
         self.wall_ns += look.weight_ns
         for thread, stack in look.helpers:
             self._tallies.setdefault(thread, Tally()).add(look._replace(stack=stack))
@@ -111,6 +114,7 @@ class Helpers:
             method="samples",
             seen=round(self.count * told_s / whole_s),
             wall_s=told_s,
+            in_line=self.in_line / self.count,
             spots=folded.spots,
             stacks=folded.stacks,
         )

@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import random
 import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache
 
+from ...machine import blocked
 from ...machine.frames import Place, running_threads, stack_of
 
 AT_ONCE = 16
@@ -48,3 +52,34 @@ def at_work_beside(thread: int) -> tuple[tuple[int, tuple[Place, ...]], ...]:
     drawn = _DRAWS.sample(others, min(AT_ONCE, len(others)))
     looked = ((other, stack_of(other)) for other in drawn)
     return tuple((other, one) for other, one in looked if one and one[-1][0].co_filename not in IDLE)
+
+
+def stand_in_line(found: Sequence[tuple[int, tuple[Place, ...]]], kind: Callable[[int], str] | None = None) -> bool:
+    """Whether two threads or more wait in one place for another thread of the program: for a lock, say.
+
+    Who waits in one place for a connection, in a sleep or for Python's own lock does not stand in line there.
+
+    Args:
+        found: Threads that have something to do, and where they are; `at_work_beside`.
+        kind: Returns what a thread, by its number of the system, waits in; by default as the kernel tells.
+    """
+    places = Counter(stack[-1] for _, stack in found)
+    waiting = {thread for thread, stack in found if places[stack[-1]] > 1}
+    if not waiting or (kind is None and not _interpreter()):
+        return False
+    kind = kind or _kind
+    known = (t.native_id for t in threading.enumerate() if t.ident in waiting and t.native_id is not None)
+    return sum(kind(thread) == blocked.THREADS for thread in known) > 1
+
+
+@cache
+def _interpreter() -> range:
+    return blocked.interpreter_memory() if blocked.is_known_here() else blocked.NOWHERE
+
+
+def _kind(thread: int) -> str:
+    try:
+        wait = blocked.thread_waits_in(os.getpid(), thread, interpreter=_interpreter())
+    except PermissionError:  # a hardened kernel
+        return ""
+    return "" if wait is None else wait.kind

@@ -42,7 +42,7 @@ from ...timing.ledger import (
     VALIDATION,
     WORKER_STARTUP,
 )
-from .others import at_work_beside
+from .others import at_work_beside, stand_in_line
 
 SWITCH_S = 0.00005
 """Switch interval while stacks are taken: with 5 ms, Python code that took 18 % of the time was seen in 1 % of the
@@ -99,6 +99,8 @@ class Look(NamedTuple):
     stack: Stack
     helpers: tuple[tuple[int, Stack], ...] = ()
     """The other threads that had something to do."""
+    in_line: bool = False
+    """Whether some of these stood in line for a lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +211,7 @@ class StackSampler:
             weight = min(points * interval, got - last)
         if weight > 0:
             helpers = () if ledger.slots[slot][0] == START else at_work_beside(ledger.thread)
-            self.looks.append(Look(slot, phase, weight, stack, helpers))
+            self.looks.append(Look(slot, phase, weight, stack, helpers, stand_in_line(helpers)))
 
     def _pass_points(self, got: int) -> int:
         """Return how many points of the grid have passed, and set the next one."""
