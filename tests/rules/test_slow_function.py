@@ -14,7 +14,7 @@ from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.slow_function import SlowFunction
 from stallmeter.window import Window
 
-from .windows import START_S, fires, ledger, loader, silent, step, window
+from .windows import START_S, fires, hosts, ledger, loader, silent, step, window
 
 SAVES = "matplotlib.figure.Figure.savefig"
 
@@ -387,3 +387,17 @@ def test_a_library_that_the_training_step_calls_is_named_for_what_it_is() -> Non
     assert found.summary.startswith("torchmetrics.AUROC.compute, called by Net.training_step, took about")
     assert found.location is not None
     assert found.location.function == "Net.training_step"
+
+
+def test_what_a_thread_takes_beside_it_may_be_won_as_well() -> None:
+    """A writer of events: at the most, for nobody knows that it is fed by this function."""
+    alone = fires(SlowFunction(), each(look(0.4))).advice[0]
+    made = each(look(0.4))
+    cpus = {"usable_cpus": 2.0, "job_cpus": 1.9, "main_cpus": 1.9, "others_cpus": 0.0, "loop_cpu_pct": 75.0}
+    for sample in hosts(20, lambda i: {**cpus, "loop_cpu_wait_pct": 22.0, "threads_cpus": 0.2}):
+        made.append(sample)
+    beside = fires(SlowFunction(), made).advice[0]
+    assert beside.predicted_gain_pct == alone.predicted_gain_pct
+    (least, most), (alone_least, alone_most) = beside.gain_interval_pct, alone.gain_interval_pct
+    assert least == alone_least
+    assert 100 + most == pytest.approx((100 + alone_most) * (1 - 0.22) ** -(1.7 / 0.75), rel=0.01)

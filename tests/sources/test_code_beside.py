@@ -469,7 +469,8 @@ PREFETCH = Function("Trainer.ahead", "deeptrain/engine.py", False, "deeptrain.Tr
 
 def test_a_library_without_a_model_is_told_though_the_loop_calls_it_itself():
     """A metric in the training step: its function is the loop's, and has the model called as well."""
-    metric = _seen(MAIN, AUC)
+    metric, plot = _seen(MAIN, AUC), _seen(MAIN, _torch("SummaryWriter.add_histogram", "utils/tensorboard/writer.py"))
+    assert beside([*MODEL, plot]) == [plot]
     seen = [*MODEL, metric, _seen(MAIN, PREFETCH), _seen(MAIN, NORM)]
     assert beside(seen) == [metric]
     [(spot,)] = told_with_helpers(seen, fold([metric]).spots)

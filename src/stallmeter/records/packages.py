@@ -50,3 +50,9 @@ PREPARE = frozenset(
 
 NO_MODEL = (TRAINS_NOTHING | PREPARE) - {"transformers"}
 """Packages that hold neither model nor loss nor optimizer, whoever calls them."""
+
+TORCHS_FILES = ("torch/serialization.py", "torch/utils/tensorboard/")
+"""Files, or folders, of torch's that hold none either."""
+
+TORCHS_CALLS = ("torch.load", "torch.save", "torch.serialization.", "torch.utils.tensorboard.")
+"""Begins of the names under which the public knows what these hold."""

@@ -18,7 +18,7 @@ from itertools import compress, pairwise
 from operator import not_
 
 from ...records import SENDS_OBJECTS, CodeSpot
-from ...records.packages import NO_MODEL
+from ...records.packages import NO_MODEL, TORCHS_FILES
 from .fold import Frame, Seen, owner
 from .hooks import in_hooks_of_gradients
 from .taken import makes_next_batch, takes_no_gradient
@@ -463,4 +463,7 @@ def _is_beside(stack: Sequence[Frame], training: set[Function]) -> bool:
 
 def _calls_helper(stack: Sequence[Frame]) -> bool:
     """Whether the first function of a stack calls a library that holds no model: a metric in the loop itself."""
-    return len(stack) > 1 and not stack[1].function.own and stack[1].function.package in NO_MODEL
+    called = stack[1].function if len(stack) > 1 else None
+    if called is None or called.own:
+        return False
+    return called.package in NO_MODEL or called.file.startswith(TORCHS_FILES)
