@@ -46,6 +46,9 @@ advice: our choice, most of what there is to win."""
 SETTINGS = ("no-workers", "too-few-workers")
 """Rules whose usual advice is to change one number."""
 
+MORE_WORKERS = "Set num_workers="
+"""Begin of the advice to change that number, of whatever rule: of workers that wait, too."""
+
 SETTING_PART = 0.55
 """Part of what work on the items would win with which such a change comes first, as in benchmarks/faults."""
 
@@ -134,7 +137,8 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
         interval_pct=found.interval_pct,
     )
     # Nobody can make a library's function cheaper, but may call it less: what else helps is said first.
-    is_setting = diagnosis.rule in SETTINGS or any(one.fix.do.startswith(ONE_THREAD) for one in diagnosis.advice[:1])
+    is_setting = any(one.fix.do.startswith((ONE_THREAD, MORE_WORKERS)) for one in diagnosis.advice[:1])
+    is_setting = is_setting or diagnosis.rule in SETTINGS
     usual = 1.0 / SETTING_PART if is_setting else MOST if diagnosis.rule == SAME else NEARLY
     enough = usual if spot.own else math.inf
     return _with_advice(diagnosis, advice, enough)
