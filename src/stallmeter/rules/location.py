@@ -11,7 +11,7 @@ from ..records.diagnosis import Advice, Diagnosis, Evidence, Location
 from ..window import Window
 from ..workers.function_gain import FunctionGain, gain_without_function, shares
 from ..workers.gains import gain_by_looks
-from ..workers.pipeline import CHEAPER, OWN_THREADS, pipeline_of
+from ..workers.pipeline import CHEAPER, ONE_LOCK, OWN_THREADS, pipeline_of
 from .prep_stall import ONE_THREAD
 from .slow_start import first_batch_s
 
@@ -255,6 +255,8 @@ def _look(diagnosis: Diagnosis, window: Window) -> CodeLook | None:
     rule = diagnosis.rule
     if diagnosis.culprit == OWN_THREADS:
         return window.code.at(HELPERS, STEPS)
+    if diagnosis.culprit == ONE_LOCK:
+        return window.code.at(HELPERS)
     if rule in IN_WORKERS:
         return window.code.at("workers") or _in_the_loop(window) or _of_helpers(window)
     if rule == "lock-contention":

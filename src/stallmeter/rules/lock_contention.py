@@ -40,7 +40,7 @@ from ..records import LockTrial
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.gains import gain_without
-from ..workers.pipeline import made_by_threads, pipeline_of
+from ..workers.pipeline import ONE_LOCK, made_by_threads, pipeline_of
 from .rule import threshold
 
 OF_THE_RUN = ("spent.data_wait_share_pct", "spent.step_work_s", "steps.work_s", "ledger.training_s")
@@ -107,6 +107,7 @@ class LockContention:
             time_lost_s=lost,
             share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=0.8,
+            culprit=ONE_LOCK,
             evidence=(
                 Evidence("looks that found threads in line", in_line, "1", self.in_line, "our choice"),
                 Evidence("wait for threads, share of training time", 100 * lost / training_s, "%", self.warn_pct),

@@ -24,6 +24,9 @@ CONFIDENCE = 0.75
 OWN_THREADS = "threads of the program"
 """Culprit where they do not keep the loop waiting, but take the CPUs that its steps need."""
 
+ONE_LOCK = "a lock of the program's own"
+"""Culprit where threads that make batches stand in line for one."""
+
 CHEAPER = Advice.of("Make one batch cheaper: simpler or batched transforms, a faster format, a cache.")
 
 ERROR = 0.25
