@@ -270,3 +270,35 @@ def test_threads_that_make_no_batches_are_neighbours_of_the_programs_own() -> No
     assert found.title == "Threads that the program started take the CPUs that its training needs"
     assert found.advice[0].text.startswith("Make augment (data.py:12) cheaper")
     assert found.advice[0].predicted_gain_pct == pytest.approx(100 * (1 / 0.7 - 1), rel=0.05)
+
+
+def in_line(part: float, *, wait_s: float = 0.06) -> Window:
+    """Threads that make batches, some of which were found in line for a lock in such a part of the looks."""
+    made = pipeline(wait_s=wait_s, running=0.1, sleep=0.0)
+    spot = CodeSpot(file="store.py", line=19, function="Store.fetch", own=True, wall_s=0.9)
+    look = CodeLook(
+        time_s=START_S, place="helpers", rule="", bucket="", method="samples", seen=100, wall_s=1.0, spots=(spot,),
+        in_line=part,
+    )  # fmt: skip
+    made.append(look)
+    made.append(replace(look, bucket="steps"))
+    return made
+
+
+def test_threads_that_stand_in_line_for_a_lock_of_the_programs_own() -> None:
+    """More of them would stand there as well: each needs a connection of its own."""
+    found = evaluate(ALL_RULES, in_line(0.9)).primary
+    assert found is not None
+    assert (found.rule, found.title) == ("lock-contention", "Threads that make batches stand in line for one lock")
+    assert found.location is not None
+    assert found.location.function == "Store.fetch"
+    assert found.advice[0].text.startswith("Give each thread what the lock guards")
+    gain, (least, most) = found.advice[0].predicted_gain_pct, found.advice[0].gain_interval_pct or (0.0, 0.0)
+    assert gain is not None
+    assert gain == pytest.approx(100 * 60 / 50.1, rel=0.1)
+    assert 10 < least < gain < most
+
+
+def test_few_of_them_in_line_or_a_short_wait_are_no_lock() -> None:
+    assert RULES["lock-contention"].check(in_line(0.3)) is None
+    assert RULES["lock-contention"].check(in_line(0.9, wait_s=0.003)) is None

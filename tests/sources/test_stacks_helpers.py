@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from stallmeter.machine.frames import stack_of
+from stallmeter.machine.blocked import is_known_here
+from stallmeter.machine.frames import Place, stack_of
 from stallmeter.records import CodeLook
 from stallmeter.sources.code.reading import Reading
 from stallmeter.sources.code.whose import Whose
 from stallmeter.sources.stacks.helpers import Helpers
-from stallmeter.sources.stacks.others import at_work_beside, awaits_thread
+from stallmeter.sources.stacks.others import at_work_beside, awaits_thread, stand_in_line
 from stallmeter.sources.stacks.sampler import STEADY, Look
 
 NAME = "feeder of this file"
@@ -185,3 +186,48 @@ def test_threads_that_end_at_once_made_what_was_asked() -> None:
     look = told(helpers)
     assert look is not None
     assert look.spots[0].function == "Feeder.make_batch"
+
+
+def test_threads_in_one_place_that_wait_for_another_thread_stand_in_line() -> None:
+    """For a lock: not those that sleep there, nor one alone."""
+    lock, ended = threading.Lock(), threading.Event()
+
+    def locked() -> None:
+        with lock:
+            pass
+
+    def asleep() -> None:
+        while not ended.is_set():
+            time.sleep(0.001)
+
+    def found(threads: list[threading.Thread]) -> tuple[tuple[int, tuple[Place, ...]], ...]:
+        ours = {thread.ident for thread in threads}
+        return tuple(one for one in at_work_beside(threading.get_ident()) if one[0] in ours)
+
+    lock.acquire()
+    with running((locked, ()), (locked, ()), (asleep, ()), (asleep, ())) as threads:
+        waiting, sleeping = threads[:2], threads[2:]
+        deadline_s = time.monotonic() + 10
+        while is_known_here() and not stand_in_line(found(waiting)):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.001)
+        assert not stand_in_line(found(waiting)[:1])
+        assert not stand_in_line(found(sleeping))
+        ended.set()
+        lock.release()
+
+
+def test_where_the_kernel_tells_nothing_nobody_stands_in_line() -> None:
+    place = (test_who_waits_at_a_queue_is_known.__code__, 0)
+    me = threading.get_ident()
+    assert not stand_in_line(((me, (place,)), (me + 1, (place,))), kind=lambda _: "")
+
+
+def test_looks_that_find_a_line_are_counted(feeder: Feeder) -> None:
+    helpers = Helpers("", lambda: 0)
+    looks_beside(helpers)
+    assert helpers.in_line == 0
+    helpers.add(Look(0, STEADY, 10_000_000, (), (), in_line=True))
+    look = told(helpers)
+    assert look is not None
+    assert look.in_line == pytest.approx(1 / helpers.count)
