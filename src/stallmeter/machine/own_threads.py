@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from .procfs import thread_schedule
+from .procfs import thread_times_ns
 
 OWN = "stallmeter"
 """What the names of our own threads begin with."""
@@ -60,5 +60,5 @@ class Crowd:
 
 
 def _ran_ns(thread: int) -> int | None:
-    schedule = thread_schedule(Path("/"), os.getpid(), thread)
-    return None if schedule is None else schedule[0]
+    times_ns = thread_times_ns(Path("/"), os.getpid(), thread)
+    return None if times_ns is None else times_ns[0]

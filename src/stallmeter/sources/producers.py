@@ -24,6 +24,7 @@ from pathlib import Path
 
 from ..machine import blocked
 from ..machine.blocked import NOWHERE, Wait, interpreter_memory, thread_waits_in, threads_of
+from ..machine.own_threads import OWN
 from ..machine.procfs import read_text, thread_schedule
 from ..records import ProducerLooks
 
@@ -59,9 +60,6 @@ MOST_READERS = 16
 
 BLOCKED = (blocked.SLEEP, blocked.SOCKET, blocked.FILE)
 AT_WORK = (blocked.RUNNING, blocked.INTERPRETER, *BLOCKED)
-
-OWN = "stallmeter"
-"""What the names of our own threads begin with."""
 
 SPINNING = ("libiomp5", "libomp.so")
 """Runtimes of OpenMP whose threads go on running for 0.2 s after they have done their work (KMP_BLOCKTIME)."""

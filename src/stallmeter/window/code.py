@@ -14,6 +14,7 @@ from .beside import (
     BesideEpochs,
     BesideModel,
     Evaluation,
+    Parts,
     autograd_functions,
     before_model,
     beside_model,
@@ -70,22 +71,24 @@ class CodeSignals:
         return self._lock_trial
 
     @property
+    def _parts(self) -> Parts:
+        """Looks into the steps, each with the seconds of their own work that it stands for."""
+        return parts_of_steps(self.at("loop", STEPS), self.at("loop", LONG_STEPS), self._steps, self._ledger)
+
+    @property
     def beside_model(self) -> tuple[BesideModel, ...] | None:
         """Functions of the program beside the model, the most of the steps' own work first; torch on CPUs."""
-        parts = parts_of_steps(self.at("loop", STEPS), self.at("loop", LONG_STEPS), self._steps, self._ledger)
-        return beside_model(parts, self._ledger)
+        return beside_model(self._parts, self._ledger)
 
     @property
     def autograd_functions(self) -> AutogradFunctions | None:
         """Autograd functions of the program's own; None where none was seen. Torch on CPUs."""
-        return autograd_functions(
-            parts_of_steps(self.at("loop", STEPS), self.at("loop", LONG_STEPS), self._steps, self._ledger)
-        )
+        return autograd_functions(self._parts)
 
     @property
     def tracing_s(self) -> float | None:
         """Seconds of the steps in which torch notes stacks of calls, to tell of anomalies; None where nobody looked."""
-        return tracing_s(parts_of_steps(self.at("loop", STEPS), self.at("loop", LONG_STEPS), self._steps, self._ledger))
+        return tracing_s(self._parts)
 
     @property
     def evaluation(self) -> Evaluation | None:

@@ -48,9 +48,9 @@ class LoopCpuSignals:
         A job that leaves CPUs free hardly makes its own thread wait; one that fills them does, whoever else is there.
         """
         own, others = self.beside_cpus, self._host.others_cpus
-        return (
-            None if own is None or others is None else self.wait_without_pct(others, own + (self.threads_cpus or 0.0))
-        )
+        if own is None or others is None:
+            return None
+        return self.wait_without_pct(others, own + (self.threads_cpus or 0.0))
 
     @property
     def beside_cpus(self) -> float | None:
