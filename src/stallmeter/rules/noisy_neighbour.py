@@ -26,7 +26,7 @@ own is a neighbour like any other.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
@@ -37,6 +37,15 @@ from .rule import threshold
 
 AS_MUCH_AGAIN = 1.5
 """CPU time of workers over what they were seen to spend on batches: they send these, and start. Our choice."""
+
+
+class _Started(NamedTuple):
+    """What the program has started beside its training, in words."""
+
+    kind: str
+    others: str
+    use: str
+    culprit: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,34 +107,18 @@ class NoisyNeighbour:
         rest = workers + (window.host.others_cpus or 0.0) + (loop.threads_cpus or 0.0)
         waits_pct = loop.wait_without_pct(cpus, rest) or 0.0
         gain = gain_of_the_loop(waits_pct, loop.team)
-        if waits_pct < self.loop_pct or gain.pct is None:
-            return None
-        lost = training_s * gain.pct / (100.0 + gain.pct)
-        return Diagnosis(
-            rule=self.id,
-            severity=Severity.WARNING,
-            title="Processes that the program started take the CPUs that its training needs",
-            summary=f"The training thread could have run and had no CPU during {waits_pct:.0f} % of the time, while "
-            f"other processes of the program kept {cpus:.1f} of {usable:.1f} CPUs busy.",
-            time_lost_s=lost,
-            share_pct=window.ledger.share_pct(lost) or 0.0,
-            confidence=0.8,
-            evidence=(
-                Evidence("training thread waits for a CPU they hold", waits_pct, "%", self.loop_pct, "our choice"),
-                Evidence("CPUs of what makes no batches", cpus, "CPUs", self.others_share * usable, "our choice"),
-                Evidence("CPUs this job may use", usable, "CPUs"),
+        advice = (
+            Advice.of(
+                "Give these processes a lower priority: os.nice(19), or `nice` in front of their command.",
+                expect="A loop that waits less for a CPU; they take what it leaves.",
+                limit="Not where the training waits for what they make.",
+                gain_pct=gain.pct,
+                interval_pct=gain.interval_pct,
             ),
-            advice=(
-                Advice.of(
-                    "Give these processes a lower priority: os.nice(19), or `nice` in front of their command.",
-                    expect="A loop that waits less for a CPU; they take what it leaves.",
-                    limit="Not where the training waits for what they make.",
-                    gain_pct=gain.pct,
-                    interval_pct=gain.interval_pct,
-                ),
-                Advice.of("Run them on other CPUs, on another host, or after the training."),
-            ),
+            Advice.of("Run them on other CPUs, on another host, or after the training."),
         )
+        who = _Started("Processes", "other processes of the program", "CPUs of what makes no batches")
+        return self._of_its_own(window, who, cpus, waits_pct, gain, advice)
 
     def _of_threads(self, window: Window) -> Diagnosis | None:
         """Threads that the program has started in the process that trains, and that make none of a loader's batches."""
@@ -134,34 +127,45 @@ class NoisyNeighbour:
         if cpus is None or waits_pct is None or not usable or not training_s or made_by_threads(window):
             return None
         gain = gain_of_the_loop(waits_pct, loop.team)
-        if cpus < self.others_share * usable or waits_pct < self.loop_pct or gain.pct is None:
+        advice = (
+            Advice.of(
+                "Let these threads compute less, or after the training.",
+                expect="A loop that waits less for a CPU.",
+                limit="Not where the training waits for what they make.",
+                gain_pct=gain.pct,
+                interval_pct=gain.interval_pct,
+            ),
+            Advice.of("Move their work into a process of its own, with a lower priority: os.nice(19)."),
+        )
+        who = _Started("Threads", "other threads of its process", "CPUs of the program's threads", OWN_THREADS)
+        return self._of_its_own(window, who, cpus, waits_pct, gain, advice)
+
+    def _of_its_own(
+        self, window: Window, who: _Started, cpus: float, waits_pct: float, gain: Gain, advice: tuple[Advice, ...]
+    ) -> Diagnosis | None:
+        """Say what the program has started, where it keeps the training thread from a CPU for long enough."""
+        training_s, usable = window.ledger.training_s, window.host.cpus_per_rank
+        if not training_s or not usable or cpus < self.others_share * usable:
+            return None
+        if waits_pct < self.loop_pct or gain.pct is None:
             return None
         lost = training_s * gain.pct / (100.0 + gain.pct)
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING,
-            title="Threads that the program started take the CPUs that its training needs",
+            title=f"{who.kind} that the program started take the CPUs that its training needs",
             summary=f"The training thread could have run and had no CPU during {waits_pct:.0f} % of the time, while "
-            f"other threads of its process kept {cpus:.1f} of {usable:.1f} CPUs busy.",
+            f"{who.others} kept {cpus:.1f} of {usable:.1f} CPUs busy.",
             time_lost_s=lost,
             share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=0.8,
-            culprit=OWN_THREADS,
+            culprit=who.culprit,
             evidence=(
                 Evidence("training thread waits for a CPU they hold", waits_pct, "%", self.loop_pct, "our choice"),
-                Evidence("CPUs of the program's threads", cpus, "CPUs", self.others_share * usable, "our choice"),
+                Evidence(who.use, cpus, "CPUs", self.others_share * usable, "our choice"),
                 Evidence("CPUs this job may use", usable, "CPUs"),
             ),
-            advice=(
-                Advice.of(
-                    "Let these threads compute less, or after the training.",
-                    expect="A loop that waits less for a CPU.",
-                    limit="Not where the training waits for what they make.",
-                    gain_pct=gain.pct,
-                    interval_pct=gain.interval_pct,
-                ),
-                Advice.of("Move their work into a process of its own, with a lower priority: os.nice(19)."),
-            ),
+            advice=advice,
         )
 
     def _of_others(self, window: Window) -> Diagnosis | None:
