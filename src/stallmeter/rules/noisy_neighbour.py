@@ -122,9 +122,9 @@ class NoisyNeighbour:
 
     def _of_threads(self, window: Window) -> Diagnosis | None:
         """Threads that the program has started in the process that trains, and that make none of a loader's batches."""
-        loop, training_s, usable = window.host.loop, window.ledger.training_s, window.host.cpus_per_rank
+        loop = window.host.loop
         cpus, waits_pct = loop.threads_cpus, loop.threads_wait_pct
-        if cpus is None or waits_pct is None or not usable or not training_s or made_by_threads(window):
+        if cpus is None or waits_pct is None or made_by_threads(window):
             return None
         gain = gain_of_the_loop(waits_pct, loop.team)
         advice = (
