@@ -7,6 +7,8 @@ Where the start of an interpreter is what is tested, or what is imported first, 
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import json
 import os
 import signal
@@ -17,6 +19,8 @@ import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 IMPORTED = ("torch._dynamo", "lightning.pytorch")
 """The first optimizer imports the first of them, which takes as long as all the rest of a short training.
@@ -46,7 +50,9 @@ class Program:
         if self.returncode is None:
             status = self._forks.status(self.pid, timeout)
             if status is None:
-                raise subprocess.TimeoutExpired(f"program {self.pid}: {self.read('stderr')[-3000:]}", timeout)
+                self._abort()
+                said = "\n".join(self.read(stream)[-9000:] for stream in ("stdout", "stderr"))
+                raise subprocess.TimeoutExpired(f"program {self.pid}: {said}", timeout)
             self.returncode = status
         return self.returncode
 
@@ -60,6 +66,15 @@ class Program:
     def read(self, stream: str) -> str:
         """Return what it has written by now."""
         return (Path(self._folder.name) / stream).read_text(encoding="utf-8")
+
+    def _abort(self) -> None:
+        """End it and all that it has started, each with a word of where its threads stood; the newest first."""
+        with contextlib.suppress(psutil.Error):
+            program = psutil.Process(self.pid)
+            for process in (*reversed(program.children(recursive=True)), program):
+                with contextlib.suppress(psutil.Error):
+                    process.send_signal(signal.SIGABRT)
+                    process.wait(5)
 
     def kill(self) -> None:
         """End it, if it still runs."""
@@ -106,7 +121,7 @@ class Forks:
             "source": source.read_text(encoding="utf-8") if isinstance(source, Path) else source,
             "arguments": [str(argument) for argument in arguments],
             "cwd": str(cwd),
-            "environ": dict(os.environ if env is None else env),
+            "environ": {"PYTHONFAULTHANDLER": "1", **(os.environ if env is None else env)},
             "streams": [f"{folder.name}/stdout", f"{folder.name}/{'stdout' if together else 'stderr'}"],
         }
         with self._changed:
@@ -218,6 +233,7 @@ def become(request: dict[str, Any]) -> Any:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environ"])
+    faulthandler.enable()  # as an interpreter would that is started with this environment
     file = request["file"]
     sys.argv[:] = [file or "-c", *request["arguments"]]
     sys.path[0] = os.path.dirname(file) if file else ""  # noqa: PTH120 - as the interpreter does it

@@ -7,9 +7,12 @@ because no thread can be started any more while the interpreter ends (Python 3.1
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable
+
+from ..machine.forking import let_imports_end
 
 PATIENCE_S = 30.0
 """A call that is still going on after so long may be abandoned, together with the thread that it hangs in."""
@@ -147,3 +150,8 @@ class _WatchingThread(threading.Thread):
         """Have it end now, whatever is left to do."""
         self._cut_short()
         self.join(PATIENCE_S)
+
+
+if hasattr(os, "register_at_fork"):
+    # Handlers registered last are called first: this one early, so that little comes between it and the fork.
+    os.register_at_fork(before=let_imports_end)
