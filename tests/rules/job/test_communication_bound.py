@@ -134,7 +134,18 @@ def test_the_function_that_calls_them_is_the_place():
 @pytest.mark.parametrize("ranks", [(), (1,)])
 def test_what_is_waited_for_late_ranks_in_them_is_no_exchange(ranks):
     made = with_own_calls(0.5, 0.5)
-    assert RULE.check(made, [late(made, 0.2, *ranks)]) == []
+    (all_of_it,) = RULE.check(made, [])
+    (rest,) = RULE.check(made, [late(made, 0.2, *ranks)])
+    assert rest.time_lost_s == pytest.approx(all_of_it.time_lost_s - 0.2 * made.training_s)
+    assert RULE.check(made, [late(made, 0.4, *ranks)]) == []
+
+
+def test_a_small_part_in_own_calls_informs():
+    """They are the program's to change, as the gradients' exchange is not."""
+    (said,) = RULE.check(with_own_calls(0.3, 0.3), [])
+    assert said.severity is Severity.INFO
+    assert said.advice[0].text.startswith("Call these collectives less often")
+    assert RULE.check(with_own_calls(0.1, 0.1), []) == []
 
 
 def test_where_more_was_noted_or_a_rank_was_not_looked_at_looks_say_nothing():

@@ -7,9 +7,10 @@ until the exchange has ended. Neither data nor computing is the limit.
 the end of the exchange, bytes and collectives in a step, and the bandwidth of the algorithm that follows from them.
 Where it does not note their end (gloo), or notes nothing, the time is DDP's own: it times one exchange in a hundred.
 What the program calls itself may take more: the share of a step in which looks at the training thread's stack find it
-in such a collective, without waits for late ranks that other rules tell of. What overlaps with the backward pass is not
-counted. Where DDP counts an exchange in each of the micro-batches that an update is made of, or each of them exchanges
-as many bytes as that with the update, all but one are in vain.
+in such a collective, without waits for late ranks that other rules tell of. Such calls are the program's to change:
+they are told as information from less on. What overlaps with the backward pass is not counted. Where DDP counts an
+exchange in each of the micro-batches that an update is made of, or each of them exchanges as many bytes as that with
+the update, all but one are in vain.
 
 **Advice.** Exchange less often (accumulate gradients), less (bf16 compression), or in larger pieces (bucket size);
 check that the fast network is used.
@@ -68,6 +69,7 @@ class CommunicationBound:
         "%",
         "our measurement, benchmarks/ranks: what follows the exchange is taken with it where its end is not noted",
     )
+    info_pct: float = threshold(10.0, "%", "our choice, for calls of the program's own: half of what is high")
     critical_pct: float = threshold(50.0, "%", "our choice: most of the step")
 
     def check(self, job: Job, losses: Sequence[Loss]) -> list[Diagnosis]:
@@ -76,6 +78,9 @@ class CommunicationBound:
         if found is None or found.per_step_s <= 0:
             return []
         limit, source = (self.warn_pct, "XProf") if found.is_measured else (self.unsure_pct, "our measurement")
+        only_informs = found.in_own_calls and 100.0 * found.share < limit
+        if only_informs:
+            limit, source = self.info_pct, "our choice"
         if 100.0 * found.share < limit:
             return []
         share, per_step_s, count = min(1.0, found.share), found.per_step_s, max(job.world_size, len(job.ranks))
@@ -88,7 +93,7 @@ class CommunicationBound:
         return [
             Diagnosis(
                 rule=self.id,
-                severity=Severity.CRITICAL if 100.0 * share >= self.critical_pct else Severity.WARNING,
+                severity=Severity.INFO if only_informs else self._severity(share),
                 title=self.title,
                 summary=f"{_of_what(found)} took {time(per_step_s)} in a mean step, "
                 f"{100.0 * share:.0f} % of the time, for {found.bytes_per_step / 1e6:.3g} MB of each rank.",
@@ -115,6 +120,9 @@ class CommunicationBound:
                 ),
             )
         ]
+
+    def _severity(self, share: float) -> Severity:
+        return Severity.CRITICAL if 100.0 * share >= self.critical_pct else Severity.WARNING
 
     def lacks(self, job: Job) -> tuple[str, ...]:
         """Without the collectives of all ranks, or DDP's own times, it is not known what the exchange takes."""
@@ -190,7 +198,7 @@ def _called_less(job: Job, saved_s: float) -> Advice:
     # Fewer calls, or larger ones, win all of it or a part; that is not known.
     gain_pct, interval_pct = job_gain(job, saved_s, least_s=saved_s / 2.0)
     return Advice.of(
-        "Call these collectives less often, or join their tensors into one.",
+        "Call these collectives less often, with less data, or join their tensors into one.",
         expect="Steps without them: in each call all ranks meet.",
         limit="Where each step needs what they bring.",
         gain_pct=gain_pct,
