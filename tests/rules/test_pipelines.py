@@ -253,7 +253,9 @@ def test_threads_that_make_batches_in_time_take_the_cpus_of_the_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"loop_waits": 0.05}, {"threads": 0.0}, {"threads": None}], ids=["hardly waits", "idle", "not known"]
+    "changes",
+    [{"loop_waits": 0.05}, {"threads": 0.0}, {"threads": None}, {"job_cpus": 1.2}],
+    ids=["hardly waits", "idle", "not known", "CPUs are idle, so it is Python's lock"],
 )
 def test_a_loop_that_has_its_cpus_is_not_crowded(changes: dict[str, Any]) -> None:
     found = evaluate(ALL_RULES, pipeline(**{**CROWDED, **changes}, looks=0)).primary

@@ -65,10 +65,17 @@ class LoopCpuSignals:
 
     @property
     def threads_wait_pct(self) -> float | None:
-        """Share of the time in which the training thread could run and had no CPU because of such threads, percent."""
-        threads, others = self.threads_cpus, self._host.others_cpus
+        """Share of the time in which the training thread could run and had no CPU because of such threads, percent.
+
+        None of it where CPUs are idle all the while: threads that pass Python's lock to each other are woken on the CPU
+        of the one that let go of it, and wait there for a moment beside idle ones. What they wait for is the lock.
+        """
+        threads, others, usable = self.threads_cpus, self._host.others_cpus, self._host.cpus_per_rank
         if threads is None:
             return None
+        job = self._host.job_cpus
+        if job is not None and usable and job + (others or 0.0) < TAKEN * usable:
+            return 0.0
         return self.wait_without_pct(threads, (self.beside_cpus or 0.0) + (others or 0.0))
 
     @property
@@ -92,6 +99,10 @@ class LoopCpuSignals:
         taken = chance_of_at_least(max(1, round(usable)), cpus + rest)
         return 0.0 if taken <= 0.0 else waits_pct * (1.0 - chance_of_at_least(max(1, round(usable)), rest) / taken)
 
+
+TAKEN = 0.8
+"""Part of the CPUs that is busy where a thread waits for one; our choice. Seen: 0.96 where threads take the CPUs of the
+steps, 0.6 where they take Python's lock."""
 
 SURELY = 100.0
 """Beyond twice the count and so many the chance of fewer is below 1e-10, and the terms of the sum become too small."""
