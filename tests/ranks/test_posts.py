@@ -230,6 +230,7 @@ def test_joined_is_bounded_and_keeps_whole_rows(most: int) -> None:
     at_once = joined(None, posted(0, 600), most)
     assert view is not None
     assert list(at_once.steps.index) == list(view.steps.index)
+    assert view.steps.earlier_s == pytest.approx(view.steps.ends_s[0] - posted(0, 50).steps.ends_s[0])
 
 
 def test_joined_takes_each_step_once_and_the_newest_of_all_else() -> None:
@@ -261,8 +262,9 @@ def test_buckets_that_come_later() -> None:
     assert found.steps.seconds["checkpoint"] == pytest.approx([0.0] * 8 + [0.5] * 8)
 
 
-def test_a_job_from_posts() -> None:
-    """Rank 0 finds the late rank in what was posted bit by bit."""
+@pytest.mark.parametrize("most", [1000, 80], ids=["all steps are kept", "the newest are kept"])
+def test_a_job_from_posts(most: int) -> None:
+    """Rank 0 finds the late rank in what was posted bit by bit, and of the newest steps tells what all have lost."""
     trained = train(Program(own={"data_wait": late(0.004, 0.03, {1}), "backward": always(0.01)}, steps=200))
     views: dict[int, RankView] = {}
     for rank in (0, 1):
@@ -273,10 +275,11 @@ def test_a_job_from_posts() -> None:
                 new = decode_post(encode_post(header, LEDGER, None, part, facts={}))
             else:
                 new = view_of_steps(header, LEDGER, None, part, facts={})
-            views[rank] = joined(views.get(rank), new, 1000)
+            views[rank] = joined(views.get(rank), new, most)
     merged = assemble(views.values()).merged
     assert merged is not None
-    assert merged.lost_s[1, "data_wait"] == pytest.approx(199 * 0.03, rel=0.05)
+    assert merged.steps <= most
+    assert merged.scale * merged.lost_s[1, "data_wait"] == pytest.approx(199 * 0.03, rel=0.05)
 
 
 # -- what is no post ---------------------------------------------------------------------------------------------------

@@ -71,7 +71,8 @@ class Merged:
     gaps_s: float = 0.0
     """Seconds of these."""
     span_s: float
-    """From the first of these steps to the end of the last one, or of the run, with what was not kept in between."""
+    """From the first of these steps to the end of the last one, or of the run, with what was not kept in between, and
+    what was known before the first and is not here any more."""
     drift: float | None = None
     """How far the ranks' sums drift apart: 0 where all meet, about 1 where nobody does; None where none differ."""
     own_s: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
@@ -189,7 +190,7 @@ def _result(ranks: Sequence[RankSteps], walk: Walk) -> Merged:
         typical_s=walk.typical_s,
         gaps=walk.gaps,
         gaps_s=walk.gaps_s,
-        span_s=max(rank.ends_s[-1] + rank.tail_s - rank.ends_s[WARM_UP - 1] for rank in ranks),
+        span_s=max(rank.earlier_s + rank.ends_s[-1] + rank.tail_s - rank.ends_s[WARM_UP - 1] for rank in ranks),
         drift=drift,
         own_s={
             rank: {

@@ -247,6 +247,7 @@ def joined(before: RankView | None, new: RankView, most: int) -> RankView:
         [*(old.optimizer_step or [None] * len(old)), *_at(late.optimizer_step or [None] * len(late), fresh)],
         late.host or old.host,
         sorted({*old.starts, *late.starts}),
+        earlier_s=old.earlier_s,
     )
     return replace(
         new,
@@ -277,6 +278,7 @@ def _newest_rows(steps: RankSteps, most: int) -> RankSteps:
         steps.optimizer_step[cut:],
         steps.host,
         [index for index in steps.starts if index >= steps.index[cut]],
+        earlier_s=steps.earlier_s + steps.ends_s[cut] - steps.ends_s[0],
     )
 
 

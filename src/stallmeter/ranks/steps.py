@@ -58,6 +58,8 @@ class RankSteps:
     """Share (0 to 1) of that time by bucket, where it has a name: see `stallmeter.ranks.between`."""
     tail_s: float = 0.0
     """From the last step to the end of the run; 0 where the run goes on, or the run's last step is not here."""
+    earlier_s: float = 0.0
+    """From the first step that was known once to the first one here: of a large job rank 0 keeps the newest."""
 
     def __len__(self) -> int:
         return len(self.index)
@@ -184,6 +186,7 @@ def _only(rank: RankSteps, indices: set[int]) -> RankSteps:
         [index for index in rank.starts if index in indices],
         rank.between,
         rank.tail_s if at and at[-1] == len(rank) - 1 else 0.0,
+        rank.earlier_s,
     )
 
 
@@ -248,4 +251,5 @@ def _by_update(rank: RankSteps) -> RankSteps | None:
         [update for update in order if rank.index[places[update][0]] in begins],
         rank.between,
         rank.tail_s if order and places[order[-1]][-1] == len(rank) - 1 else 0.0,
+        rank.earlier_s,
     )
