@@ -66,12 +66,12 @@ def test_severity_is_no_rank():
 
 
 def test_information_comes_last():
-    """What informs of no loss is the primary only where nothing warns; what loses time stands where that puts it."""
+    """What informs of no loss is the primary only where nothing warns; what loses time counts by half."""
     info = Says(id="a", lost_s=0, severity=Severity.INFO)
     assert said(info, Says(id="b", lost_s=0)) == ["b", "a"]
     short = Says(id="a", lost_s=9, severity=Severity.INFO)
-    assert said(short, Says(id="b", lost_s=8)) == ["a", "b"]
-    assert said(short, Says(id="b", lost_s=10)) == ["b", "a"]
+    assert said(short, Says(id="b", lost_s=4)) == ["a", "b"]
+    assert said(short, Says(id="b", lost_s=5)) == ["b", "a"]
     assert said(info, Says(id="c", lost_s=None)) == ["a"]
 
 

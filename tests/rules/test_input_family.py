@@ -117,6 +117,20 @@ def test_each_case_has_one_cause(truth: str) -> None:
     assert family == [truth]
 
 
+def test_a_hundredth_of_the_batches_that_takes_most_of_the_wait() -> None:
+    """The model leaves it out, and knows of a wait that is even: without these there is little left of it."""
+    rare = {
+        "workers": 2,
+        "work_s": 0.02,
+        "wait_s": lambda i: 1.9 if i % 100 == 99 else 0.01,
+        "batch_s": lambda i: 0.3 if i == 50 else 0.06,
+        "ready": 3,
+    }
+    found = evaluate(ALL_RULES, waiting(**rare)).primary
+    assert found is not None
+    assert found.rule == "slow-batches"
+
+
 ONE_LATE: dict[str, Any] = {
     "workers": 1,
     "wait_s": lambda i: 0.6 if i % 16 == 0 else 0.001,

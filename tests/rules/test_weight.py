@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from stallmeter.records.diagnosis import Advice, Diagnosis, Severity
-from stallmeter.rules.weight import WORTH_S, as_long_as_it_matters, won_s
+from stallmeter.rules.weight import WORTH_S, as_long_as_it_matters, standing_s, won_s
 
 
 def _diagnosis(gain_pct: float | None, rule: str = "slow-callback") -> Diagnosis:
@@ -39,3 +39,10 @@ def test_a_loss_of_a_moment_informs():
     assert as_long_as_it_matters(replace(_diagnosis(30.0), time_lost_s=0.25)).severity is Severity.INFO
     assert as_long_as_it_matters(replace(_diagnosis(30.0), time_lost_s=WORTH_S)).severity is Severity.WARNING
     assert as_long_as_it_matters(replace(_diagnosis(None), time_lost_s=0.0)).severity is Severity.WARNING
+
+
+def test_an_information_stands_behind_a_warning_that_wins_half_as_much():
+    """What it tells of may be needed by the training."""
+    warning = _diagnosis(20.0)
+    information = replace(warning, severity=Severity.INFO)
+    assert standing_s(information, 19.0) < standing_s(warning, 10.0) < standing_s(information, 21.0)

@@ -26,6 +26,13 @@ def test_more_workers_win_all_but_the_hand_over() -> None:
     assert found.gain_pct(found.no_cpu_s) == pytest.approx(100 * (30 / 11 - 1))
 
 
+def test_what_is_lost_beside_the_model_and_comes_back_counts() -> None:
+    found = what_if(BUSY, ROOM, blocked_s=0.0)
+    assert found.recovers(0.020) == pytest.approx(0.5)
+    assert found.recovers(0.020, beside_s=0.010) == pytest.approx(20 / 30)
+    assert found.recovers(None, beside_s=0.010) == 0.0
+
+
 def test_a_light_hand_over_wins_nothing_behind_slow_workers() -> None:
     """13 ms from collated to received cost nothing where two workers make a batch in 30 ms."""
     many, one = BatchShape(48, 4096), BatchShape(1, 4096)

@@ -15,7 +15,7 @@ from . import ALL_RULES
 from .confidence import calibrated, signs
 from .location import located, with_gain
 from .rule import Rule, alternatives
-from .weight import HEALTHY, as_it_matters, as_long_as_it_matters, only_informs, won_s
+from .weight import HEALTHY, as_it_matters, as_long_as_it_matters, only_informs, standing_s, won_s
 
 CALIBRATED = frozenset(rule.id for rule in ALL_RULES)
 """Rules whose verdicts the confidence was fitted to."""
@@ -39,11 +39,11 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
 
     The primary cause is the warning whose first advice wins most time back: what a cause took is not what its removal
     gains, where something else is as slow behind it. Without a predicted gain the time lost counts. Of what costs no
-    time the more urgent comes first, then the surer. What only informs and loses no time comes last. A warning of a
-    small gain that may be none informs only. Rules of one ``family`` explain the same seconds, so only the first of a
-    family that fires is kept: the order of the rules is the order of precedence, and advice cannot contradict itself. A
-    diagnosis may also name the rules that it supersedes. They judge the run since its number of workers was last
-    changed.
+    time the more urgent comes first, then the surer. What only informs and loses no time comes last; where it does lose
+    some, that counts by half beside a warning's. A warning of a small gain that may be none informs only. Rules of one
+    ``family`` explain the same seconds, so only the first of a family that fires is kept: the order of the rules is the
+    order of precedence, and advice cannot contradict itself. A diagnosis may also name the rules that it supersedes.
+    They judge the run since its number of workers was last changed.
 
     Args:
         rules: The rules to ask.
@@ -72,7 +72,7 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
     superseded = {rule for found in diagnoses for rule in found.supersedes}
     diagnoses = [located(found, window) for found in diagnoses if found.rule not in superseded]
     outlook = guard("the num_workers model", lambda: forecast(window))
-    ordered = sorted(diagnoses, key=lambda d: (only_informs(d), -_won_s(d, window), *_urgency(d)))
+    ordered = sorted(diagnoses, key=lambda d: (only_informs(d), -standing_s(d, _won_s(d, window)), *_urgency(d)))
     ordered, contrary = _in_accord_with_the_first(ordered, by_id)
     rivals += contrary
     own = {name for name, rule in by_id.items() if getattr(rule, "own_severity", False)}

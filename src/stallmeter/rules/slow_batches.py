@@ -44,7 +44,7 @@ class SlowBatches:
         "loader.num_workers",
         "steps.work_s",
     )
-    optional: ClassVar[tuple[str, ...]] = ("ledger.training_s", "loader.info")
+    optional: ClassVar[tuple[str, ...]] = ("ledger.training_s", "loader.info", "steps.step_time_s")
     family: ClassVar[str] = "input"
     cure: ClassVar[str] = "more workers"
 
@@ -66,8 +66,7 @@ class SlowBatches:
         predicted = forecast(window)
         if predicted is None or top < self.top_share or tail < self.tail_factor:
             return None
-        without = predicted.without
-        part = without.recovers(without.even_s)
+        part = _recovered(window, predicted)
         if part < self.recovers:
             return None
         # Of the ledger and not of the model's step: that leaves the slowest hundredth out, and here it decides.
@@ -128,6 +127,19 @@ class SlowBatches:
             f"{100 * blocked:.0f} % of the data wait was for a late batch while others were ready",
             Evidence("share of the wait behind a late batch", blocked, "1", self.blocked_share, "benchmarks/faults"),
         )
+
+
+def _recovered(window: Window, predicted: Outlook) -> float:
+    """Return the share (0 to 1) of the loss to data that comes back when slow batches take as long as others.
+
+    The model leaves the slowest hundredth of the steps out. What they wait, as far as it is beyond its own prediction,
+    is lost to slow batches alone.
+    """
+    without, step, work = predicted.without, window.steps.step_time_s, window.steps.work_s
+    if step is None or work is None or predicted.asked is None:
+        return without.recovers(without.even_s)
+    modelled_s = max(0.0, max(without.observed_s, without.now_s) - predicted.asked[0].work_s)
+    return without.recovers(without.even_s, beside_s=max(0.0, step.mean - work.mean - modelled_s))
 
 
 _IN_ANY_ORDER = Advice.of(

@@ -25,6 +25,10 @@ WORTH_S = 0.5
 whether they run or to find a learning rate, loses less whatever its loader does."""
 
 
+OF_INFORMATION = 0.5
+"""What seconds weigh that only inform, beside those of a warning: the training may need them. Our choice."""
+
+
 def only_informs(diagnosis: Diagnosis) -> bool:
     """Whether it tells of no loss: what costs time stands where that puts it, however harmless it is elsewhere."""
     return diagnosis.severity is Severity.INFO and not diagnosis.time_lost_s
@@ -59,3 +63,13 @@ def won_s(diagnosis: Diagnosis, *, training_s: float | None, wall_s: float | Non
     if gain_pct is None or not whole_s or not 0.0 <= gain_pct < math.inf:  # a rank may have posted anything
         return diagnosis.time_lost_s
     return min(diagnosis.time_lost_s, whole_s * gain_pct / (100.0 + gain_pct))
+
+
+def standing_s(diagnosis: Diagnosis, won: float) -> float:
+    """Return by how many seconds a diagnosis stands among others: an information's are fewer than a warning's.
+
+    Args:
+        diagnosis: As its rule gave it.
+        won: Seconds that it would win back.
+    """
+    return OF_INFORMATION * won if diagnosis.severity is Severity.INFO else won

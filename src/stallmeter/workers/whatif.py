@@ -68,12 +68,17 @@ class WhatIf:
     no_indices_s: float | None = None
     """Choosing the items of a batch takes no time; None where it takes next to none."""
 
-    def recovers(self, step_s: float | None) -> float:
-        """Return the share (0 to 1) of the loss to data that a predicted step wins back; 0 where it is not known."""
-        lost_s = self.now_s - self.free_s
+    def recovers(self, step_s: float | None, *, beside_s: float = 0.0) -> float:
+        """Return the share (0 to 1) of the loss to data that a predicted step wins back; 0 where it is not known.
+
+        Args:
+            step_s: The predicted step.
+            beside_s: Lost in a mean step beside what the model knows of, and won back with it.
+        """
+        lost_s = self.now_s - self.free_s + beside_s
         if step_s is None or lost_s <= 0:
             return 0.0
-        return min(1.0, max(0.0, (self.now_s - step_s) / lost_s))
+        return min(1.0, max(0.0, (self.now_s - step_s + beside_s) / lost_s))
 
     def is_the_setting(self, step_s: float | None) -> bool:
         """Whether a predicted step is what to advise of several changes that win back the same time.

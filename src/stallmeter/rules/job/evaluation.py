@@ -13,7 +13,7 @@ from ...records.diagnosis import Abstention, Advice, Diagnosis, Evidence, Severi
 from ...workers.job import advise_job
 from .. import ALL_RULES
 from ..no_step_ends import NoStepEnds
-from ..weight import BEFORE_TRAINING, HEALTHY, as_it_matters, only_informs, won_s
+from ..weight import BEFORE_TRAINING, HEALTHY, as_it_matters, only_informs, standing_s, won_s
 from . import JOB_RULES
 from .gain import job_gain
 from .losses import COMPUTE, Loss, group_of, losses, why_not_judged
@@ -83,7 +83,7 @@ def judge(job: Job) -> JobVerdict:
     warnings = [d for d in diagnoses if d.severity is not Severity.INFO]
     if not warnings:
         diagnoses += _informing(job)
-    ordered = sorted(diagnoses, key=lambda d: (only_informs(d), -_won_s(job, d), d.rule, d.ranks))
+    ordered = sorted(diagnoses, key=lambda d: (only_informs(d), -standing_s(d, _won_s(job, d)), d.rule, d.ranks))
     trained_s, before_s = _lost_s(job, warnings)
     lost_s = min(trained_s + before_s, job.wall_s)
     ranks = max(job.world_size, len(job.ranks))
