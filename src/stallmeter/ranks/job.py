@@ -67,6 +67,7 @@ GPU_FACTS: Mapping[str, Callable[[GpuSample], float | None]] = {
     ),
 }
 
+COST = "CPU time of a batch, s"
 SUPPLY = "loader's time for a batch, s"
 """A fact, too: how far apart batches come from workers that are never idle."""
 
@@ -426,10 +427,22 @@ def supply_of(batches: Iterable[object], loader: object) -> dict[str, float]:
     return {SUPPLY: each_s / loader.num_workers}
 
 
+def cost_of(batches: Iterable[object]) -> dict[str, float]:
+    """Return what a batch costs in CPU time, mean; nothing where too few are known, or those of several loaders.
+
+    Args:
+        batches: Some of them.
+    """
+    made = [batch for batch in batches if isinstance(batch, WorkerBatch)]
+    if len(made) < _LEAST_BATCHES or len({batch.loader for batch in made}) > 1:
+        return {}
+    return {COST: statistics.fmean(batch.computed_s for batch in made)}
+
+
 def facts_of_a_rank(
     host: Iterable[object], gpu: Iterable[object], batches: Iterable[object], loader: object, looks: Iterable[object]
 ) -> dict[str, float]:
-    """Return what tells one rank from another: its machine, what its loader supplies, and its own collectives.
+    """Return what tells one rank from another: machine, what its loader supplies at which cost, own collectives.
 
     Args:
         host: Samples, some of them.
@@ -438,7 +451,8 @@ def facts_of_a_rank(
         loader: How it is set up.
         looks: Into its code.
     """
-    return facts_of(host, gpu) | supply_of(batches, loader) | calls_of(looks)
+    made = list(batches)
+    return facts_of(host, gpu) | supply_of(made, loader) | cost_of(made) | calls_of(looks)
 
 
 def facts_of(host: Iterable[object], gpu: Iterable[object]) -> dict[str, float]:

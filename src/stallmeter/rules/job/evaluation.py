@@ -15,6 +15,7 @@ from .. import ALL_RULES
 from ..no_step_ends import NoStepEnds
 from ..weight import BEFORE_TRAINING, HEALTHY, as_it_matters, only_informs, standing_s, won_s
 from . import JOB_RULES
+from .dealing import deal_evenly
 from .gain import job_gain
 from .losses import COMPUTE, Loss, group_of, losses, why_not_judged
 from .starved import as_slow, starved
@@ -159,7 +160,7 @@ def _promoted(job: Job, loss: Loss, own: Diagnosis) -> Diagnosis:
             Evidence(f"steps of {loss.of_steps:,} in which it was late", float(loss.steps), "steps"),
             *own.evidence,
         ),
-        advice=_of_the_job(job, loss, own),
+        advice=(*deal_evenly(job, loss), *_of_the_job(job, loss, own)),
     )
 
 

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...ranks.code import CALLS
-from ...ranks.job import CPU_WAIT, SUPPLY, Job, RankView
+from ...ranks.job import COST, CPU_WAIT, SUPPLY, Job, RankView
 from ...records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ...records.stats import median
 from ...window.beside import WORK
@@ -244,7 +244,7 @@ def _facts(job: Job, ranks: tuple[int, ...]) -> tuple[list[Evidence], bool]:
     late = [view for view in job.ranks if view.rank in ranks]
     others = [view for view in job.ranks if view.rank not in ranks]
     told, explained = [], False
-    for name in sorted({name for view in late for name in view.facts} - {SUPPLY, CALLS}):
+    for name in sorted({name for view in late for name in view.facts} - {COST, SUPPLY, CALLS}):
         theirs, usual = _typical(late, name), _typical(others, name)
         if theirs is None or usual is None:
             continue

@@ -1,0 +1,49 @@
+"""Items that cost one rank more than the others: dealt out evenly they cost all ranks the mean.
+
+All ranks run the same code. Where a batch costs one of them far more CPU time than the others, its items differ: a
+split by source or by size, a list that was sorted. CPU time is the same beside other work, unlike the time that a batch
+takes.
+"""
+
+from __future__ import annotations
+
+from ...ranks.job import COST, Job
+from ...records.diagnosis import Advice
+from ...records.stats import median
+from .gain import job_gain, shared_out_s
+from .losses import Loss
+from .words import of_ranks, time
+
+DEARER = 1.5
+"""A batch of the late rank costs so many times as much as one of the others; our choice."""
+
+EXPLAINS = 0.5
+"""Part of its lateness that this difference must explain; our choice: most of it."""
+
+
+def deal_evenly(job: Job, loss: Loss) -> tuple[Advice, ...]:
+    """Return the advice to deal the items out evenly, where a late rank's are dearer than those of the others.
+
+    Args:
+        job: Of the ranks.
+        loss: To ranks that are late with their data.
+    """
+    late = [view for view in job.ranks if view.rank in loss.ranks]
+    cost_s = median(view.facts.get(COST) for view in late)
+    usual_s = median(view.facts.get(COST) for view in job.ranks if view.rank not in loss.ranks)
+    if loss.bucket != "data_wait" or cost_s is None or usual_s is None or cost_s < DEARER * usual_s:
+        return ()
+    workers = max((view.loader.num_workers or 0 for view in late if view.loader is not None), default=0)
+    if (cost_s - usual_s) / max(1, workers) < EXPLAINS * loss.per_step_s:
+        return ()
+    gain_pct, interval_pct = job_gain(job, shared_out_s(job, loss.lost_s, len(loss.ranks)))
+    return (
+        Advice.of(
+            "Split the items evenly over the ranks: shuffle them first, or go by their size.",
+            expect=f"A batch costs {of_ranks(loss.ranks)} {time(cost_s)} of CPU, the others {time(usual_s)}; "
+            "split evenly the mean.",
+            limit="Not where only this rank runs other code.",
+            gain_pct=gain_pct,
+            interval_pct=interval_pct,
+        ),
+    )
