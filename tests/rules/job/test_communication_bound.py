@@ -189,6 +189,12 @@ def test_gradients_that_are_exchanged_with_each_micro_batch(every, told):
     if told:
         assert first.predicted_gain_pct == pytest.approx(100 * (1 / (1 - 0.4 * 7 / 8) - 1), rel=0.02)
         assert "instead of 8" in first.text
+        # Ranks that wait for each other in turn do so less often, too; for one that is always late they go on waiting.
+        (both,) = RULE.check(replace(made, ranks=views, ddp=ddp), [late(made, 0.1)])
+        won = 0.4 * 7 / 8 + 0.1 * (1 - 8**-0.5)
+        assert both.advice[0].predicted_gain_pct == pytest.approx(100 * (1 / (1 - won) - 1), rel=0.02)
+        (same,) = RULE.check(replace(made, ranks=views, ddp=ddp), [late(made, 0.1, 1)])
+        assert same.advice[0] == first
     assert ("Exchange half as often" in " ".join(advice.text for advice in said.advice)) is not told
     for advice in said.advice:
         check_fix(advice.fix)

@@ -52,6 +52,9 @@ ALIKE, LEAST_STEPS = 0.75, 3
 """Part of what a step with an update exchanges from which on another one exchanges as much; our choice. Sharded models
 gather their weights in each, two thirds of it. And so many steps of either kind must be known."""
 
+MOST_WON = 0.9
+"""Part of the time that exchanges in vain are said to take, at the most."""
+
 COLLECTIVES = "torch.distributed."
 """Begin of the names of what a program calls to meet its other ranks."""
 
@@ -111,7 +114,7 @@ class CommunicationBound:
                 ),
                 advice=(
                     *((_called_less(job, lost_s),) if found.in_own_calls else ()),
-                    _half_as_often(job, lost_s) if in_vain is None else _once_an_update(job, lost_s, in_vain),
+                    _half_as_often(job, lost_s) if in_vain is None else _once_an_update(job, losses, lost_s, in_vain),
                     Advice.of(
                         "Halve the bytes: register DDP's bf16_compress_hook.",
                         limit="Gradients are rounded to bfloat16 on the way.",
@@ -181,10 +184,18 @@ def _half_as_often(job: Job, lost_s: float) -> Advice:
     )
 
 
-def _once_an_update(job: Job, lost_s: float, exchanges: float) -> Advice:
-    saved_s = lost_s * (1.0 - 1.0 / exchanges)
-    # Copies, CPUs and waits for each other that go with each exchange are not in its time.
-    gain_pct, interval_pct = job_gain(job, saved_s, most_s=2.0 * saved_s)
+def _once_an_update(job: Job, losses: Sequence[Loss], lost_s: float, exchanges: float) -> Advice:
+    part = 1.0 - 1.0 / exchanges
+    # Ranks that meet less often wait less for each other in turn: what one is late with in a step evens out.
+    in_turn_s = math.fsum(loss.lost_s for loss in losses if not loss.ranks)
+    evened_s = in_turn_s * (1.0 - exchanges**-0.5)
+    # Copies and CPUs that go with each exchange are not in its time.
+    gain_pct, interval_pct = job_gain(
+        job,
+        min(lost_s * part + evened_s, MOST_WON * job.training_s),
+        least_s=lost_s * part,
+        most_s=2.0 * lost_s * part + in_turn_s,
+    )
     return Advice.of(
         "Run all micro-batches but the last in model.no_sync() (in Fabric no_backward_sync).",
         expect=f"One exchange for an update instead of {exchanges:.0f}, and the same weights.",
