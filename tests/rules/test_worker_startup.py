@@ -226,6 +226,30 @@ def test_of_two_loaders_one_begins_anew_within_the_epochs_of_the_other(late: int
         assert fires(WorkerStartup(), found).time_lost_s == pytest.approx(lost_s)
 
 
+def forking(every: int, wait_s: float = 0.08, work_s: float = 0.09, starts: int = 21) -> Window:
+    """One epoch of 100 steps, of which each so-many-th has a fork; first batches take as long as others."""
+    made = ledger(wall_s=14.0, worker_startup=0.0, start=0.0, data_wait=wait_s * 100 / every)
+    made = replace(made, epochs=1, steps=100)
+    slow = [i % every == every - 1 for i in range(100)]
+    steps = [
+        step(i, data_wait_s=0.002 + wait_s * has, forward_s=0.05 + work_s * has, total_s=0.1 + (wait_s + work_s) * has)
+        for i, has in enumerate(slow)
+    ]
+    forks = [Fork(time_s=one.time_s - 0.05, wall_s=0.015) for one, has in zip(steps, slow, strict=True) if has]
+    return window(TWO_WORKERS, *steps, *forks, *batches(starts, first_s=0.2), made)
+
+
+def test_forks_within_an_epoch_cost_the_steps_that_they_fall_in() -> None:
+    """One of two loaders comes to its end every fifth step. Its batches are cheap: what costs is the fork itself."""
+    found = fires(WorkerStartup(), forking(5))
+    assert found.title == "Workers start again and again within an epoch"
+    assert found.time_lost_s == pytest.approx(20 * (0.08 + 0.09), rel=0.05)
+    assert "was slower afterwards" in found.summary
+    assert "prep-stall" in found.supersedes
+    assert silent(WorkerStartup(), forking(5, wait_s=0.002, work_s=0.001))
+    assert silent(WorkerStartup(), forking(5, starts=2)), "something else forks"
+
+
 def test_one_start_an_epoch_is_none_within() -> None:
     assert silent(WorkerStartup(), again(31, count=31))
     assert silent(WorkerStartup(), again(3))

@@ -13,9 +13,10 @@ fork leaves behind. It shares the program's memory with the workers, and what th
 page; it counts where the optimizer takes longer in the first steps of epochs than in 95 % of the others.
 `workers.starts`: where a loader's workers start more often than there are epochs (an endless loop around it, or another
 one of several loaders that is begun anew within the epochs of the first), their first batches beyond others, at most
-the data wait. Where they start for every other step or more, and make more batches than there are steps, the program
-makes a new iterator for each, ``next(iter(loader))``; then all of the wait counts that workers would not need that go
-on. `code.first_batch`: what a worker's first batch was spent in.
+the data wait; or, if that is more, what `steps.epochs.forked` says: by how much steps with a fork wait longer than
+others, and compute longer. Where they start for every other step or more, and make more batches than there are steps,
+the program makes a new iterator for each, ``next(iter(loader))``; then all of the wait counts that workers would not
+need that go on. `code.first_batch`: what a worker's first batch was spent in.
 
 **Advice.** Make a loader's iterator once and ask that. Else keep the workers (`persistent_workers=True`); not where the
 dataset's state has to be read anew each epoch. Then fork instead of spawn, where no thread or CUDA context forbids it;
@@ -33,7 +34,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..window import Window
@@ -50,6 +51,16 @@ _OF_THE_WAIT = (
     "too-many-workers",
 )
 """Rules that take the first batches of workers for usual ones."""
+
+
+class _Within(NamedTuple):
+    """Starts of workers where no epoch begins."""
+
+    times: int
+    wait_s: float
+    """That the loop waited for them."""
+    all_s: float
+    """With what its own work took longer because of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +86,7 @@ class WorkerStartup:
         "steps.step_time_s",
         "steps.data_wait_s",
         "steps.epochs.copying_s",
+        "steps.epochs.forked",
         "code.first_batch",
     )
     rules_out: ClassVar[str] = "more workers"
@@ -95,7 +107,7 @@ class WorkerStartup:
         """Compare the start-up's share of training with the threshold."""
         waited, epochs = window.spent.bucket_s("worker_startup") or 0.0, window.ledger.epochs or 0
         copying = self._copying_s(window, epochs)
-        again, within = self._within_epochs(window, epochs)
+        again, within_wait, within = self._within_epochs(window, epochs)
         anew_s = self._each_step_s(window, waited, epochs + again)
         dropped = min(waited, skipped_s(window))  # input-bound's to tell
         lost = waited + copying + within - dropped if anew_s is None else anew_s
@@ -121,7 +133,12 @@ class WorkerStartup:
             title=title,
             summary=f"{share:.0f} % of the training time went into starting workers, "
             + ("once: they live on between epochs." if once else f"{each_s:.2f} s an epoch.")
-            + (f" {within:.1f} s of it in {again} starts within an epoch, while the loop waits." if again else "")
+            + (f" {within:.1f} s of it in {again} starts within an epoch" if again else "")
+            + (
+                f", in {within - within_wait:.1f} of these it was slower afterwards."
+                if within > within_wait
+                else "." * bool(again)
+            )
             + (f" Forks held the training thread for {window.workers.fork_s or 0.0:.1f} s of it." if held else "")
             + (
                 f" In {copying:.1f} s of it first steps copied memory that forks share."
@@ -140,7 +157,7 @@ class WorkerStartup:
             ),
             advice=self._advice(window, waited + copying - dropped, within, held=held, place=place),
             location=place,
-            supersedes=_OF_THE_WAIT if within >= self.most * wait_s else (),
+            supersedes=_OF_THE_WAIT if again and within_wait >= self.most * wait_s else (),
             culprit="a fork handler of another package" if held else None,
         )
 
@@ -203,8 +220,8 @@ class WorkerStartup:
             supersedes=_OF_THE_WAIT,
         )
 
-    def _within_epochs(self, window: Window, epochs: int) -> tuple[int, float]:
-        """How often workers started where no epoch began, and what the loop waited for their first batches."""
+    def _within_epochs(self, window: Window, epochs: int) -> _Within:
+        """How often workers started where no epoch began, and what that cost the loop."""
         starts = window.workers.starts
         again = 0 if starts is None else starts.times - max(1, epochs)
         if starts is not None and starts.beside:
@@ -213,8 +230,11 @@ class WorkerStartup:
             record = window.ledger.record
             again = max(again, min(again + starts.beside, round(seen * (record.steps if record else 0))))
         if starts is None or again < self.min_starts:
-            return 0, 0.0
-        return again, min(again * starts.excess_s, window.spent.bucket_s("data_wait") or 0.0)
+            return _Within(0, 0.0, 0.0)
+        forked = window.steps.epochs.forked
+        each_s = starts.excess_s if forked is None else max(starts.excess_s, forked.wait_s)
+        wait_s = min(again * each_s, window.spent.bucket_s("data_wait") or 0.0)
+        return _Within(again, wait_s, wait_s + (0.0 if forked is None else again * forked.work_s))
 
     def _copying_s(self, window: Window, epochs: int) -> float:
         """Seconds that first steps of epochs took longer because memory was copied that a fork shares."""
@@ -263,7 +283,7 @@ class WorkerStartup:
                 (1.0 - kept / 2.0) * saved,
                 least=0.85 * (1.0 - kept) / (1.0 - kept / 2.0),
                 most=most / (1.0 - kept / 2.0),
-                in_steps=False,
+                in_steps=within > self.most * saved,
                 starts_workers=True,
             )
             remade = loader is not None and loader.remade

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
+from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ..records import StepRecord, WorkerBatch
 from ..records.stats import Reservoir, mean, stats
@@ -20,6 +21,16 @@ BLOCKS = 5
 
 MIN_OPENERS = 3
 """First steps of epochs without which nothing is said of them: one may be slow for any reason."""
+
+
+class ForkedSteps(NamedTuple):
+    """Steps within an epoch in which the training process was forked, beside those in which it was not; medians."""
+
+    steps: int
+    wait_s: float
+    """By which their data wait is longer."""
+    work_s: float
+    """By which the rest of them is: what the loop writes next is copied page by page."""
 
 
 def own_s(step: StepRecord) -> float:
@@ -133,6 +144,25 @@ class EpochSignals:
             return 0.0
         own = statistics.median(map(own_s, opening)) - statistics.median(map(own_s, steady))
         return updating_s - usual.median + max(0.0, own)
+
+    @property
+    def forked(self) -> ForkedSteps | None:
+        """What forks cost the steps that are no epoch's first; None where fewer than `MIN_OPENERS` have one."""
+        return self._memo("forked", self._find_forked)
+
+    def _find_forked(self) -> ForkedSteps | None:
+        steady, forks_s = self._steps.steady, sorted(fork.time_s for fork in self._workers.forks)
+        forked: dict[bool, list[StepRecord]] = {True: [], False: []}
+        for step in steady:
+            began_s = step.time_s - step.step_time_s
+            forked[bisect_right(forks_s, step.time_s) > bisect_right(forks_s, began_s)].append(step)
+        if min(map(len, forked.values())) < MIN_OPENERS:
+            return None
+        waits, works = (
+            [statistics.median(map(of, forked[has])) for has in (True, False)]
+            for of in (lambda s: s.data_wait_s, lambda s: s.step_time_s - s.data_wait_s)
+        )
+        return ForkedSteps(len(forked[True]), max(0.0, waits[0] - waits[1]), max(0.0, works[0] - works[1]))
 
     @property
     def _split(self) -> tuple[Sequence[StepRecord], Sequence[StepRecord]]:
