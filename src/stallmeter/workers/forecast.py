@@ -284,6 +284,7 @@ def _forecast(window: Window, current: int) -> Outlook | None:
         costs, limits = learn_from_waits(window, costs, limits)
         if limits.available_cpus is None:
             return None
+        costs = _with_quiet_work(window, costs)
         previous = _previous(window)
         advice = _unless_tried(advise(costs, limits, previous=previous), window)
         doubtful, more = is_doubtful(window, advice), None

@@ -214,7 +214,8 @@ def eased(costs: LoaderCosts, waits_s: float) -> LoaderCosts:
     """Return the costs once the loop's thread waits less for a CPU: a step is shorter, and threads of it spin less.
 
     Threads that share an operation wait for the slowest of them. Where a worker takes the CPU from one, all lose that
-    time, and those that are not waiting for a CPU spin meanwhile: what the loop's own thread waits stands for each.
+    time, and those that are not waiting for a CPU spin meanwhile: what the loop's own thread waits stands for each, at
+    moments of its own.
 
     Args:
         costs: As measured.
@@ -228,12 +229,15 @@ def eased(costs: LoaderCosts, waits_s: float) -> LoaderCosts:
     ran_s = costs.work_s - inside_s
     believed = ran_s >= least_s > 0
     threads = max(1.0, (costs.loop_cpu_s - received_s) / ran_s) if believed else 1.0
-    if costs.quick_work_s and threads > 1.0:
-        # In a long step each moment's luck evens out: then not even the quickest ones are free of such waits.
-        least_s = max(least_s, min(costs.quick_work_s, ran_s))
+    left_s = ran_s
+    if costs.work_s and threads > 1.0:
+        # Each operation is as late as the latest of its threads: all run in a part (1 - w)^n of the time.
+        left_s = costs.work_s * (1.0 - min(1.0, inside_s / costs.work_s)) ** threads
+        if waits_s > 0 and costs.quick_work_s:  # short steps show it themselves: some are spared
+            left_s = min(left_s, max(costs.quick_work_s, costs.work_s - threads * inside_s))
     elif costs.loop_cpu_s - received_s <= costs.work_s:  # with several threads it is no bound for the time of one
         least_s = max(least_s, costs.loop_cpu_s - received_s)
-    work_s = min(costs.work_s, max(least_s, costs.work_s - threads * inside_s))
+    work_s = min(costs.work_s, max(least_s, left_s))
     spins = min(1.0, threads - 1.0)
     saved = 1.0 - work_s / costs.work_s if costs.work_s else 0.0
     return replace(costs, work_s=work_s, loop_cpu_s=costs.loop_cpu_s * (1.0 - spins * saved))
