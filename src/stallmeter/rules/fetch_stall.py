@@ -32,7 +32,7 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.forecast import Outlook, forecast
-from ..workers.pipeline import INSTEAD, Pipeline, diagnosis_of, pipeline_of
+from ..workers.pipeline import INSTEAD, Pipeline, diagnosis_of, pipeline_of, threads_for_a_batch_s
 from .rule import threshold
 
 _WORDS = {
@@ -59,6 +59,8 @@ class FetchStall:
         "steps.work_s",
     )
     optional: ClassVar[tuple[str, ...]] = (
+        "host.loop.threads_cpus",
+        "steps.step_time_s",
         "workers.waits.kinds",
         "workers.waits.lock_share",
         "workers.waits.lock_use",
@@ -83,6 +85,8 @@ class FetchStall:
         blocked = window.workers.blocked_share or 0.0
         predicted = forecast(window)
         if service is None or predicted is None or share < self.warn_pct or blocked < self.blocked:
+            return None
+        if threads_for_a_batch_s(window) >= (1.0 - self.blocked) * blocked * service.mean:
             return None
         gain = predicted.without.gain_pct(predicted.without.unblocked_s)
         if gain is not None and gain < self.gain_pct:

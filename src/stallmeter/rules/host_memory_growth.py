@@ -123,7 +123,10 @@ class HostMemoryGrowth:
         later = (window.host.memory.later_epochs_share or 0.0) >= self.later_epochs
         return Diagnosis(
             rule=self.id,
-            severity=Severity.CRITICAL if until_s is not None and until_s < self.critical_s else Severity.WARNING,
+            # What may be a cache, or gaps in a worker's heap, is no reason to stop a run.
+            severity=Severity.CRITICAL
+            if until_s is not None and until_s < self.critical_s and not filling
+            else Severity.WARNING,
             title=f"Memory of the {place} keeps growing",
             summary=f"The memory of the {place} grew by {grown.growth / 1e6:,.0f} MB, "
             f"{grown.per_s * 60 / 1e6:,.1f} MB a minute{step}{when}.{cache}",

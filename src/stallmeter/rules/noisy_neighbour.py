@@ -124,7 +124,10 @@ class NoisyNeighbour:
         """Threads that the program has started in the process that trains, and that make none of a loader's batches."""
         loop = window.host.loop
         cpus, waits_pct = loop.threads_cpus, loop.threads_wait_pct
-        if cpus is None or waits_pct is None or made_by_threads(window):
+        # A dataset may decode in threads of its own while the loop, which makes the batch, waits for them.
+        waited_pct = window.spent.data_wait_share_pct or 0.0
+        awaited = not window.loader.num_workers and waited_pct >= self.warn_pct
+        if cpus is None or waits_pct is None or made_by_threads(window) or awaited:
             return None
         gain = gain_of_the_loop(waits_pct, loop.team)
         advice = (

@@ -11,7 +11,8 @@ of a worker that compute at a time. NumPy's and OpenCV's libraries start one for
 of these than CPUs they keep each other from them.
 
 Of threads or processes that are not torch's workers: `loader.producers.blocked_share`, 0 to 1, and
-`loader.producers.batch_cpu_s`. Of threads that make batches in time: `host.loop.threads_cpus`, CPUs that they keep
+`loader.producers.batch_cpu_s`. Of a dataset's own threads, where the loop makes its batches: `host.loop.threads_cpus`
+over a step. Of threads that make batches in time: `host.loop.threads_cpus`, CPUs that they keep
 busy, and `host.loop.wait_pct`, share of the time in which the training thread could run and had no CPU, percent.
 
 **Advice.** Where each worker computes with several threads, one thread for each. Spend less CPU on a batch: simpler or
@@ -33,8 +34,17 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.forecast import Outlook, forecast
-from ..workers.gains import gain_of_the_loop
-from ..workers.pipeline import CONFIDENCE, INSTEAD, OWN_THREADS, Pipeline, diagnosis_of, made_by_threads, pipeline_of
+from ..workers.gains import gain_of_the_loop, gain_without
+from ..workers.pipeline import (
+    CONFIDENCE,
+    INSTEAD,
+    OWN_THREADS,
+    Pipeline,
+    diagnosis_of,
+    made_by_threads,
+    pipeline_of,
+    threads_for_a_batch_s,
+)
 from .rule import threshold
 
 ONE_THREAD = "Let each worker compute with one thread"
@@ -74,7 +84,9 @@ class PrepStall:
         "workers.waits.threads",
         "host.loop.neighbour_wait_pct",
         "host.loop.team",
+        "host.loop.threads_cpus",
         "loader.producers.batch_cpu_s",
+        "steps.step_time_s",
     )
     instead: ClassVar[tuple[tuple[str, ...], ...]] = (
         INSTEAD,
@@ -104,7 +116,12 @@ class PrepStall:
             window.workers.batch_cpu_s,
             window.workers.service_s,
         )
-        if cpu is None or service is None or cpu.mean < self.min_cpu_s:
+        pool_s = threads_for_a_batch_s(window)
+        if cpu is None or service is None or max(cpu.mean, pool_s) < self.min_cpu_s:
+            return None
+        if pool_s >= self.cpu_share * service.mean and share >= self.warn_pct:
+            return self._of_a_pool(window, share, cpu.mean + pool_s)
+        if cpu.mean < self.min_cpu_s:
             return None
         part = min(1.0, cpu.trimmed_mean / service.trimmed_mean) if service.trimmed_mean > 0 else 0.0
         predicted = forecast(window)
@@ -248,6 +265,34 @@ class PrepStall:
                 Advice.of(
                     "Use simpler or batched transforms; decode images at reduced size.",
                     expect=f"CPUs for the loop's own work, as the {cpu_s * 1e3:.0f} ms of CPU for a batch fall.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
+                ),
+                OFFLINE,
+            ),
+        )
+
+    def _of_a_pool(self, window: Window, share: float, cpu_s: float) -> Diagnosis:
+        """The loop makes its batches, and waits for threads of the dataset's own that compute."""
+        lost = window.spent.bucket_s("data_wait") or 0.0
+        gain = gain_without(window, lost, least=0.5)
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.CRITICAL if share >= 2 * self.warn_pct else Severity.WARNING,
+            title=self.title,
+            summary=f"{share:.0f} % of the training time was spent making batches that cost {cpu_s * 1e3:.0f} ms of "
+            "CPU each, most of it in threads of the dataset's own.",
+            time_lost_s=lost,
+            share_pct=window.ledger.share_pct(lost) or 0.0,
+            confidence=CONFIDENCE,
+            evidence=(
+                Evidence("data wait, share of training time", share, "%", self.warn_pct, "MLPerf Storage"),
+                Evidence("CPU time of a batch, threads included", cpu_s, "s", self.min_cpu_s, "benchmarks/faults"),
+            ),
+            advice=(
+                Advice.of(
+                    "Use simpler or batched transforms; decode images at reduced size.",
+                    expect=f"Less data wait, as the {cpu_s * 1e3:.0f} ms of CPU for a batch fall.",
                     gain_pct=gain.pct,
                     interval_pct=gain.interval_pct,
                 ),

@@ -120,6 +120,15 @@ def made_by_threads(window: Window) -> bool:
     return loader is not None and not loader.probed and not window.loader.asks_none
 
 
+def threads_for_a_batch_s(window: Window) -> float:
+    """Return the CPU seconds that threads of the program compute in a step whose batch the loop makes; 0 with workers.
+
+    A dataset may decode in a pool of its own: the loop's thread waits for that, and seems to wait for storage.
+    """
+    cpus, step = window.host.loop.threads_cpus, window.steps.step_time_s
+    return 0.0 if window.loader.num_workers != 0 or cpus is None or step is None else cpus * step.mean
+
+
 def _find(window: Window, kind: str) -> Pipeline | None:
     producers, step, work = window.loader.producers, window.steps.step_time_s, window.steps.work_s
     loop_share = producers.loop_share
