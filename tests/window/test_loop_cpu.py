@@ -53,3 +53,21 @@ def test_a_job_that_fills_the_cpus_waits_for_itself() -> None:
     assert found < 3.0
     assert waits(job=1.9, others=0.0) == 0.0
     assert waits(job=0.1, others=0.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("ranks", "least", "most"), [(0.0, 20.0, 20.0), (1.0, 1.0, 6.0)], ids=["alone", "a rank beside"]
+)
+def test_workers_are_not_blamed_for_another_rank(ranks: float, least: float, most: float) -> None:
+    """It shares the CPUs, and keeps one of two busy; the rank's own worker a tenth of one."""
+    window = Window()
+    for i in range(5):
+        window.append(
+            HostSample(
+                time_s=float(i), usable_cpus=2.0, job_cpus=1.1, main_cpus=1.0, others_cpus=0.0, ranks_cpus=ranks,
+                loop_cpu_wait_pct=20.0,
+            )
+        )  # fmt: skip
+    found = window.host.loop.workers_wait_pct
+    assert found is not None
+    assert least <= found <= most

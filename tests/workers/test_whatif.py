@@ -142,6 +142,12 @@ def test_the_loops_own_wait_is_taken_as_measured() -> None:
     assert found.no_cpu_s == pytest.approx(0.011 - 0.004 * 10 / 11)
 
 
+def test_what_the_loop_would_not_wait_without_its_workers() -> None:
+    assert LoopWaits(0.010, 0.004).own_s == pytest.approx(0.006)
+    assert LoopWaits(0.010, 0.004, 0.002).own_s == 0.002, "the rest is another rank's"
+    assert LoopWaits(0.010, 0.012, 0.002).own_s == 0.0
+
+
 SEVERAL_THREADS = LoaderCosts(
     current=2,
     work_s=0.0065,

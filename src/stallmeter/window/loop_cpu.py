@@ -16,6 +16,8 @@ class _Host(Protocol):
     def others_cpus(self) -> float | None: ...
     @property
     def cpus_per_rank(self) -> float | None: ...
+    @property
+    def usable_cpus(self) -> float | None: ...
     def median(self, of: Callable[[HostSample], float | None]) -> float | None: ...
 
 
@@ -79,6 +81,18 @@ class LoopCpuSignals:
         return self.wait_without_pct(threads, (self.beside_cpus or 0.0) + (others or 0.0))
 
     @property
+    def workers_wait_pct(self) -> float | None:
+        """Share of the time in which the training thread could run and had no CPU because of the job's own processes.
+
+        Other ranks on the host, which share its CPUs, are none of them.
+        """
+        own, ranks = self.beside_cpus, self._host.median(lambda s: s.ranks_cpus) or 0.0
+        if own is None:
+            return None
+        rest = ranks + (self.threads_cpus or 0.0) + (self._host.others_cpus or 0.0)
+        return self.wait_without_pct(own, rest, usable=self._host.usable_cpus)
+
+    @property
     def team(self) -> float | None:
         """Threads that compute the loop's operations at a time, the training thread among them: 1 or more."""
         main, runs_pct = self._host.median(lambda s: s.main_cpus), self._host.median(lambda s: s.loop_cpu_pct)
@@ -86,14 +100,15 @@ class LoopCpuSignals:
             return None
         return max(1.0, (main - (self.threads_cpus or 0.0)) / (runs_pct / 100.0))
 
-    def wait_without_pct(self, cpus: float, rest: float) -> float | None:
+    def wait_without_pct(self, cpus: float, rest: float, usable: float | None = None) -> float | None:
         """Return how much less of the time the training thread would wait for a CPU, percent, if some were free.
 
         Args:
             cpus: That would be free.
             rest: That others would keep busy all the same.
+            usable: CPUs that all of them share; by default what the job has for each rank.
         """
-        waits_pct, usable = self.wait_pct, self._host.cpus_per_rank
+        waits_pct, usable = self.wait_pct, usable or self._host.cpus_per_rank
         if waits_pct is None or not usable:
             return None
         taken = chance_of_at_least(max(1, round(usable)), cpus + rest)

@@ -284,7 +284,8 @@ def _forecast(window: Window, current: int) -> Outlook | None:
         costs, limits = learn_from_waits(window, costs, limits)
         if limits.available_cpus is None:
             return None
-        costs = _with_quiet_work(window, costs)
+        if window.loader.which is None:  # of several loaders it is not known what the others' batches would take
+            costs = _with_quiet_work(window, costs)
         previous = _previous(window)
         advice = _unless_tried(advise(costs, limits, previous=previous), window)
         doubtful, more = is_doubtful(window, advice), None
@@ -350,10 +351,11 @@ def parts_of_batch(window: Window) -> float:
 
 def loop_waits(window: Window, costs: LoaderCosts) -> LoopWaits | None:
     """Return how long the loop's thread waits for a CPU in each step; None where that was not measured."""
-    all_pct, neighbours_pct = window.host.loop.wait_pct, window.host.loop.neighbour_wait_pct
-    if all_pct is None or neighbours_pct is None or not costs.step_time_s:
+    loop, step_s = window.host.loop, costs.step_time_s
+    if loop.wait_pct is None or loop.neighbour_wait_pct is None or not step_s:
         return None
-    return LoopWaits(all_pct / 100.0 * costs.step_time_s, neighbours_pct / 100.0 * costs.step_time_s)
+    workers_s = None if loop.workers_wait_pct is None else loop.workers_wait_pct / 100.0 * step_s
+    return LoopWaits(loop.wait_pct / 100.0 * step_s, loop.neighbour_wait_pct / 100.0 * step_s, workers_s)
 
 
 def _unless_tried(advice: WorkerAdvice, window: Window) -> WorkerAdvice:
@@ -471,5 +473,4 @@ def _with_quiet_work(window: Window, costs: LoaderCosts) -> LoaderCosts:
     waits = loop_waits(window, costs) if costs.current and costs.quiet_work_s is None else None
     if waits is None:
         return costs
-    own_s = max(0.0, waits.all_s - waits.neighbours_s)
-    return replace(costs, quiet_work_s=eased(costs, own_s).work_s)
+    return replace(costs, quiet_work_s=eased(costs, waits.own_s).work_s)

@@ -181,7 +181,7 @@ def _crowd(window: Window, costs: LoaderCosts, limits: Limits) -> Crowd:
         return Crowd(0.0, 0.0, 0.0)
     cpu_wait_share, content = window.workers.cpu_wait_share or 0.0, window.loader.content
     waits = loop_waits(window, costs) or like_a_worker(costs, limits, cpu_wait_share)
-    loop_s, more_s = max(0.0, waits.all_s - waits.neighbours_s), 0.0
+    loop_s, more_s = waits.own_s, 0.0
     if costs.handover_s is not None and content is not None:
         more_s = max(0.0, costs.handover_s - default_handover_s(BatchShape.of(content)))
     return Crowd(loop_s, more_s, 0.0) if cpu_wait_share >= WAITS else Crowd(loop_s, 0.0, min(more_s, SWITCH_S))

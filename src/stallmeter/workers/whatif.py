@@ -41,6 +41,14 @@ class LoopWaits:
     all_s: float
     neighbours_s: float
     """Of it because of other jobs; the rest is the job's own crowd, the workers first of all."""
+    workers_s: float | None = None
+    """Of it because of this rank's own processes; None where that is not known, and all of the rest may be."""
+
+    @property
+    def own_s(self) -> float:
+        """Seconds that the loop would not wait without its workers."""
+        rest_s = max(0.0, self.all_s - self.neighbours_s)
+        return rest_s if self.workers_s is None else min(rest_s, self.workers_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
