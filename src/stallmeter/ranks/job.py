@@ -68,6 +68,8 @@ GPU_FACTS: Mapping[str, Callable[[GpuSample], float | None]] = {
 }
 
 COST = "CPU time of a batch, s"
+"""A fact about a rank; it is the same however busy the CPUs are."""
+
 SUPPLY = "loader's time for a batch, s"
 """A fact, too: how far apart batches come from workers that are never idle."""
 

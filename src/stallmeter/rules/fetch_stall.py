@@ -86,6 +86,7 @@ class FetchStall:
         predicted = forecast(window)
         if service is None or predicted is None or share < self.warn_pct or blocked < self.blocked:
             return None
+        # What seems to wait for storage waits for threads of the dataset's own, which compute: prep-stall tells it.
         if threads_for_a_batch_s(window) >= (1.0 - self.blocked) * blocked * service.mean:
             return None
         gain = predicted.without.gain_pct(predicted.without.unblocked_s)

@@ -121,12 +121,11 @@ class HostMemoryGrowth:
         when = "" if until_s is None else f"; at this pace the limit is met in {_duration(until_s)}"
         cache = " It may be a cache of the dataset that the first epoch fills: then it ends with it." if filling else ""
         later = (window.host.memory.later_epochs_share or 0.0) >= self.later_epochs
+        # What may be a cache, or gaps in a worker's heap, is no reason to stop a run.
+        near = until_s is not None and until_s < self.critical_s
         return Diagnosis(
             rule=self.id,
-            # What may be a cache, or gaps in a worker's heap, is no reason to stop a run.
-            severity=Severity.CRITICAL
-            if until_s is not None and until_s < self.critical_s and not filling
-            else Severity.WARNING,
+            severity=Severity.CRITICAL if near and not filling else Severity.WARNING,
             title=f"Memory of the {place} keeps growing",
             summary=f"The memory of the {place} grew by {grown.growth / 1e6:,.0f} MB, "
             f"{grown.per_s * 60 / 1e6:,.1f} MB a minute{step}{when}.{cache}",

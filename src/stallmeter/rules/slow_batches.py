@@ -138,7 +138,8 @@ def _recovered(window: Window, predicted: Outlook) -> float:
     without, step, work = predicted.without, window.steps.step_time_s, window.steps.work_s
     if step is None or work is None or predicted.asked is None:
         return without.recovers(without.even_s)
-    modelled_s = max(0.0, max(without.observed_s, without.now_s) - predicted.asked[0].work_s)
+    work_s = predicted.asked[0].work_s
+    modelled_s = max(without.observed_s, without.now_s, work_s) - work_s
     return without.recovers(without.even_s, beside_s=max(0.0, step.mean - work.mean - modelled_s))
 
 

@@ -133,12 +133,8 @@ class WorkerStartup:
             title=title,
             summary=f"{share:.0f} % of the training time went into starting workers, "
             + ("once: they live on between epochs." if once else f"{each_s:.2f} s an epoch.")
-            + (f" {within:.1f} s of it in {again} starts within an epoch" if again else "")
-            + (
-                f", in {within - within_wait:.1f} of these it was slower afterwards."
-                if within > within_wait
-                else "." * bool(again)
-            )
+            + (f" {within:.1f} s of it in {again} starts within an epoch." if again else "")
+            + (f" In {within - within_wait:.1f} s of these it was slower afterwards." if within > within_wait else "")
             + (f" Forks held the training thread for {window.workers.fork_s or 0.0:.1f} s of it." if held else "")
             + (
                 f" In {copying:.1f} s of it first steps copied memory that forks share."

@@ -26,7 +26,6 @@ MIN_OPENERS = 3
 class ForkedSteps(NamedTuple):
     """Steps within an epoch in which the training process was forked, beside those in which it was not; medians."""
 
-    steps: int
     wait_s: float
     """By which their data wait is longer."""
     work_s: float
@@ -162,7 +161,7 @@ class EpochSignals:
             [statistics.median(map(of, forked[has])) for has in (True, False)]
             for of in (lambda s: s.data_wait_s, lambda s: s.step_time_s - s.data_wait_s)
         )
-        return ForkedSteps(len(forked[True]), max(0.0, waits[0] - waits[1]), max(0.0, works[0] - works[1]))
+        return ForkedSteps(max(0.0, waits[0] - waits[1]), max(0.0, works[0] - works[1]))
 
     @property
     def _split(self) -> tuple[Sequence[StepRecord], Sequence[StepRecord]]:
