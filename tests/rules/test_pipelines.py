@@ -120,6 +120,16 @@ def test_its_form_and_its_gain(case: str) -> None:
         assert interval[0] <= gain <= interval[1]
 
 
+def test_what_the_loop_is_blocked_in_is_not_told_by_other_threads() -> None:
+    """A library's threads are at a socket while the loop makes its batches itself: it may sleep, or read a file."""
+    in_the_loop = fires(RULES["fetch-stall"], pipeline(loop_blocked=10, socket=3.0, job_cpus=0.1))
+    in_threads = fires(RULES["fetch-stall"], pipeline(socket=3.0, job_cpus=0.1))
+
+    assert "the loop's own thread was at work" in in_the_loop.summary
+    assert "connection" not in in_the_loop.summary
+    assert "connection" in in_threads.summary
+
+
 def test_what_the_cpus_allow_bounds_the_gain() -> None:
     found = fires(RULES["too-few-workers"], pipeline(running=1.0, cpus=2.0, job_cpus=1.4))
 

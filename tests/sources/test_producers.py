@@ -145,10 +145,19 @@ def test_a_thread_that_has_served_something_else_does_not_make_the_loops_batches
     bench: Bench, times: int, blocked: int
 ) -> None:
     bench.states[bench.loop] = Wait("sleep")
-    bench.put(1, "socket", times=times)
+    with thread_of_python() as tid:
+        bench.put(tid, "socket", times=times)
+        bench.watch()
+
+        assert bench.watch().loop_blocked == blocked
+
+
+def test_nobody_sleeps_until_a_librarys_thread_at_a_socket_has_a_batch(bench: Bench) -> None:
+    bench.states[bench.loop] = Wait("sleep")
+    bench.put(1, "socket", times=50)  # of Ray, say: Python code has not started it
     bench.watch()
 
-    assert bench.watch().loop_blocked == blocked
+    assert bench.watch().loop_blocked == LOOKS
 
 
 def test_the_loop_that_computes_waits_for_the_lock_only_with_others(bench: Bench) -> None:

@@ -166,7 +166,7 @@ class FetchStall:
             return None
         if not pipeline.in_loop and pipeline.at_work < self.at_work:
             return None
-        kinds = window.loader.producers.kinds or {}
+        kinds = {} if pipeline.in_loop else window.loader.producers.kinds or {}  # of the others
         words = [f", mostly {_WORDS[kind]}" for kind, part in kinds.items() if part >= self.one_kind]
         who = "the loop's own thread was" if pipeline.in_loop else f"{pipeline.at_work:.1f} {pipeline.who} were"
         return diagnosis_of(

@@ -203,13 +203,17 @@ class ProducerSource:
 
     def _note(self, loop: Wait, found: Counter[tuple[Thread, str]]) -> None:
         seen = self._seen
-        at_work = any(kind not in BLOCKED or thread in self._active for thread, kind in found)
+        # Nobody sleeps, or asks a server, until a library's own thread has answered: that one serves something else.
+        at_work = any(kind not in BLOCKED or self._may_make(thread) for thread, kind in found)
         computing = loop.kind == blocked.RUNNING or (loop.kind == blocked.INTERPRETER and not at_work)
         seen.loop_running += computing
         seen.loop_blocked += loop.kind == blocked.FILE or (loop.kind in BLOCKED and not at_work)
         seen.found.update(found)
         seen.looks += 1  # last: the other thread takes what has enough of them
         self._looks += 1
+
+    def _may_make(self, thread: Thread) -> bool:
+        return thread in self._active and (thread[0] != self._pid or thread in self._python)
 
     def _follow(self) -> None:
         cost_s = 0.0
