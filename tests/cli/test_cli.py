@@ -425,6 +425,39 @@ def test_run_of_a_program_that_measures_nothing(tmp_path, source, measured):
         assert done.returncode == 3
 
 
+KILLED = f"{NO_PICTURES}import os, stallmeter\nfor i, _ in enumerate(stallmeter.watch([1] * 9)):"
+
+
+@pytest.mark.parametrize(
+    ("end", "how"),
+    [
+        ("os.kill(os.getpid(), 9)", "was ended by signal 9"),
+        ("os._exit(3)", "ended with status 3"),
+        ("os._exit(0)", "ended with status 0"),
+        ("pass", ""),
+    ],
+)
+def test_run_of_a_program_that_is_killed_before_its_report(tmp_path, end, how):
+    """Nobody of the program is left to say where its recording lies."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("STALLMETER")}
+    done = run_script(tmp_path, f"{KILLED}\n if i == 5: {end}", cwd=tmp_path, env={**clean, "TMPDIR": str(tmp_path)})
+    (recording,) = (tmp_path / "stallmeter").iterdir()
+    said = f"before its report; what was recorded until then: stallmeter report {shlex.quote(str(recording))}\n"
+    if how and knows_how_strangers_ended():
+        assert done.stderr.endswith(f"stallmeter: the program {how} {said}")
+    assert (said in done.stderr) == bool(how)
+
+
+def test_run_where_nothing_can_be_written(tmp_path):
+    """Without a temporary folder nobody waits for the program's end; it runs all the same."""
+    source = (
+        "import tempfile; from stallmeter import cli; tempfile.mkdtemp = lambda **_: open('/nowhere/x'); cli.main()"
+    )
+    start = [sys.executable, "-c", source, "run", "--", sys.executable, "-c", "print('trained')"]
+    done = subprocess.run(start, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "trained\n")
+
+
 def test_run_leaves_the_program_without_children(tmp_path):
     """Whoever waits for its children meets none that it has not started."""
     source = "import os, psutil\ntry: os.wait()\nexcept ChildProcessError: print(psutil.Process().children())"

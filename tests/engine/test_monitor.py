@@ -549,3 +549,13 @@ class CountingSource:
 
     def close(self) -> None:
         """Holds nothing."""
+
+
+def test_a_server_that_does_not_answer_stops_no_training(tmp_path, monkeypatch, caplog):
+    """The run was asked for: it is recorded, and a line says how to send it later."""
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    with Monitor(trackers="mlflow", directory=tmp_path, console=False, hardware=False) as monitor:
+        assert list(monitor.watch([1, 2, 3])) == [1, 2, 3]
+    assert sum(isinstance(record, StepRecord) for record, _ in Reader(monitor.folder)) == 3
+    assert "mlflow does not answer; the run is recorded, and can be sent later: stallmeter sync" in caplog.text

@@ -58,6 +58,28 @@ def test_a_class_is_wrapped_when_its_module_is_imported(packages: Path, asked: b
     assert done.stdout.splitlines() == [f"[] {asked}", "SourceFileLoader SourceFileLoader", "False"]
 
 
+GONE = """
+import sys
+import torch.utils.data.dataloader as module
+class Gone:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("stallmeter."):
+            raise OSError(24, "Too many open files", name)
+sys.meta_path.insert(0, Gone())
+for _ in range(2):
+    print(list(module.DataLoader()))
+"""
+
+
+def test_where_its_files_cannot_be_read_any_more_the_program_goes_on(packages: Path, tmp_path: Path) -> None:
+    """Once, in one line, it is said; whoever waits for the end of the program has nothing to add."""
+    done = run("-c", GONE, path=(SITE, packages), STALLMETER="1", STALLMETER_WITNESS=str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, "[1, 2]\n[1, 2]\n")
+    said = "stallmeter: nothing more is recorded of this program: OSError: [Errno 24] Too many open files"
+    assert done.stderr.splitlines() == [f"{said}: 'stallmeter.engine.options'"]
+    assert (tmp_path / "measured").exists()
+
+
 def test_a_sitecustomize_of_the_users_is_run_and_stands_in_its_place(packages: Path) -> None:
     (packages / "sitecustomize.py").write_text("print('mine'); NAME = __file__\n")
     done = run(

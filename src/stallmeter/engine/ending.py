@@ -26,6 +26,7 @@ from .context import RunContext
 from .guard import Guard
 from .options import Options
 from .output import Output
+from .run_check import forget_recording
 
 _log = logging.getLogger("stallmeter")
 
@@ -212,6 +213,7 @@ class Ending:
         """Have the reports made by somebody else should this process be killed."""
         if self._outlive is not None and self._output.folder is not None:
             self._survivor = self._outlive(self._output.folder)
+            forget_recording(self._output.folder)
 
     # -- the thread beside it ------------------------------------------------------------------------------------------
 
@@ -244,6 +246,8 @@ class Ending:
             guard.attempt("forwarding", end, forwarder, files)
         guard.attempt("the recording", self._keep_rest)
         guard.attempt("the last words", self._say_verdict)
+        if self._output.folder is not None and self._rank == 0:
+            forget_recording(self._output.folder)
         if self._survivor is not None:
             guard.attempt("who outlives this process", self._survivor.spoken)
         # A client that belongs to the program may be closed by it as soon as the run is over.

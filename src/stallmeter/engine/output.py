@@ -23,6 +23,7 @@ from ..records.redaction import redact
 from ..version import VERSION
 from .context import RunContext
 from .guard import Guard
+from .run_check import mark_recording
 
 AnyRecorder = Recorder | DeferredRecorder
 _log = logging.getLogger("stallmeter")
@@ -118,6 +119,8 @@ class Output:
             folder = folder.with_name(name)
         recorder = Recorder(folder, replace(header, run_id=name.rpartition("-")[2]))
         self.folder = folder
+        if header.rank == 0:
+            mark_recording(folder)
         if run_folder.why_own_folder:
             self._tell(Event(time_s=time.time(), name="a folder of its own", detail=run_folder.why_own_folder))
             _log.warning(

@@ -1,8 +1,11 @@
-"""Whether anything was measured in a program that ``stallmeter run`` has started, told when the program has ended.
+"""What a program that ``stallmeter run`` has started could not say itself, told when the program has ended.
+
+That is: whether anything was measured in it, and where the recording lies of one that was killed before its report.
 
 The command becomes the program: process, signals and exit status are the program's own. So somebody else has to be
 there at the end: a process that belongs to nobody. It sleeps until the program is gone, says at most one line, ends.
-A monitor that starts in any process of the program leaves a mark, in a folder that an environment variable names.
+A monitor that starts in any process of the program leaves a mark, in a folder that an environment variable names, and
+rank 0 another one until it has reported.
 Where the system cannot tell a stranger that a process has ended (Windows), nothing is said; nor is it where the program
 is the first process of its container, which takes all others with it.
 """
@@ -11,12 +14,13 @@ from __future__ import annotations
 
 import os
 import select
+import shlex
 import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,6 +29,9 @@ from ..machine.ends import ask_wait_status, read_wait_status
 
 VARIABLE = "STALLMETER_WITNESS"
 MARK = "measured"
+
+RECORDING = "recording-"
+"""Begins the names of files that hold the path of a recording without its report."""
 
 WHY = "why"
 """File with what the program itself knows."""
@@ -39,9 +46,22 @@ def nothing(why: str) -> str:
 
 def _briefly(wait_status: int) -> str:
     """Return what is said where the program failed: that comes first, and may be why."""
+    return f"stallmeter: nothing was recorded: the program {_how(wait_status)}\n"
+
+
+def _how(wait_status: int | None) -> str:
+    if wait_status is None:
+        return "ended"
     if os.WIFSIGNALED(wait_status):
-        return f"stallmeter: nothing was recorded: the program was ended by signal {os.WTERMSIG(wait_status)}\n"
-    return f"stallmeter: nothing was recorded: the program ended with status {os.WEXITSTATUS(wait_status)}\n"
+        return f"was ended by signal {os.WTERMSIG(wait_status)}"
+    return f"ended with status {os.WEXITSTATUS(wait_status)}"
+
+
+def _without_report(wait_status: int | None, recordings: Sequence[str]) -> str:
+    """Return what is said where a recording was begun and the process that made it could not report."""
+    # The witness has left the program's folder.
+    commands = ", ".join(f"stallmeter report {shlex.quote(path)}" for path in recordings)
+    return f"stallmeter: the program {_how(wait_status)} before its report; what was recorded until then: {commands}\n"
 
 
 NOTHING = nothing(
@@ -64,6 +84,22 @@ def mark_measured() -> None:
     if folder:
         with suppress(OSError):  # it is gone, or another machine's
             (Path(folder) / MARK).touch()
+
+
+def mark_recording(recording: Path) -> None:
+    """Leave word that there is a recording, until `forget_recording`: its process may be killed before it reports."""
+    folder = os.environ.get(VARIABLE)
+    if folder:
+        with suppress(OSError):
+            (Path(folder) / f"{RECORDING}{recording.name}").write_bytes(os.fsencode(recording.absolute()))
+
+
+def forget_recording(recording: Path) -> None:
+    """Take that back: the report was made, or somebody else will make it."""
+    folder = os.environ.get(VARIABLE)
+    if folder:
+        with suppress(OSError):
+            (Path(folder) / f"{RECORDING}{recording.name}").unlink()
 
 
 def tell_unmeasured(why: str) -> None:
@@ -94,10 +130,17 @@ def report_if_unmeasured(environment: MutableMapping[str, str], recordings: Path
     ended = _end_of_this_process()
     if ended is None:
         return lambda: None
-    folder = Path(tempfile.mkdtemp(prefix="stallmeter-run-"))
-    environment[VARIABLE] = str(folder)
     began_s = time.time()
-    child = os.fork()
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="stallmeter-run-"))
+    except OSError:  # nowhere to write: then nobody is there at the end, and the program runs all the same
+        return lambda: None
+    try:
+        child = os.fork()
+    except OSError:  # no more processes
+        shutil.rmtree(folder, ignore_errors=True)
+        return lambda: None
+    environment[VARIABLE] = str(folder)
     if not child:
         try:
             # Twice, so that the program has no child that it does not know.
@@ -153,11 +196,19 @@ def _wait_and_tell(ended: Callable[[], int | None], folder: Path, recordings: Pa
     said = NOTHING
     with suppress(OSError):
         said = nothing((folder / WHY).read_text(encoding="utf-8"))
+    left = _left_behind(folder)
     shutil.rmtree(folder, ignore_errors=True)
     if status:
         said = _briefly(status)
-    if not measured:
-        os.write(2, said.encode())
+    if not measured or left:
+        os.write(2, (_without_report(status, left) if left else said).encode(errors="surrogateescape"))
+
+
+def _left_behind(folder: Path) -> list[str]:
+    """Return where recordings lie that nobody has reported on, the oldest first."""
+    marks = sorted(folder.glob(f"{RECORDING}*"), key=lambda mark: mark.stat().st_mtime)
+    recordings = [os.fsdecode(mark.read_bytes()) for mark in marks]
+    return [recording for recording in recordings if Path(recording).is_dir()]
 
 
 def _newest_s(recordings: Path) -> float:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..delivery.choice import choose_trackers
+from ..errors import TrackerUnavailableError
 from ..machine.budget import read_budget
 from ..ranks.launcher import rank_from_environment
 from ..ranks.ray import ray_worker
@@ -58,13 +59,23 @@ def plain_run(options: Options, framework: str = "loop", began_ns: int | None = 
     Raises:
         SettingError: The folder for recordings is a file, or temporary storage of Ray Train's.
         MissingPackageError: A tracker was asked for and its client is not installed.
-        TrackerError: A tracker's run was asked for and cannot be had.
+        TrackerError: A tracker's run was asked for and was refused.
     """
     recordings = options.check_recordings()
     rank, world_size = this_rank()
     # A run that was asked for is had before there is a recording: its errors are the caller's. One that is only looked
-    # for may not be there, and the training goes on.
-    asked_for = None if options.trackers == "auto" else choose_trackers(options.trackers, (), rank)
+    # for may not be there, and a server may not answer: the training goes on.
+    asked_for: Sequence[Tracker] | None = None
+    try:
+        asked_for = None if options.trackers == "auto" else choose_trackers(options.trackers, (), rank)
+    except TrackerUnavailableError as exc:
+        asked_for = ()
+        _log.warning(
+            "stallmeter: %s does not answer; the run is recorded, and can be sent later: "
+            "stallmeter sync RECORDING --to URI (%s)",
+            options.trackers,
+            exc,
+        )
     worker = ray_worker()
     on_node = None if worker is None else worker.ranks_on_node
     context = RunContext(

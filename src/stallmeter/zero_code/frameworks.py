@@ -10,6 +10,8 @@ import functools
 import logging
 import sys
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 from ..engine.guard import Guard
@@ -17,6 +19,7 @@ from ..engine.options import unasked
 from ..engine.run import claim_loops
 from ..engine.run_check import tell_unmeasured
 from ..errors import StallmeterError
+from .harmless import harmless
 from .patches import loop_of_this_process
 
 _log = logging.getLogger("stallmeter")
@@ -36,12 +39,13 @@ def _made(kind: type[Any], framework: str) -> Any:
 def _transformers(train: Method) -> Method:
     @functools.wraps(train)
     def attached(self: Any, *args: Any, **kwargs: Any) -> Any:
-        from ..transformers.callback import StallCallback
-
-        callbacks = getattr(getattr(self, "callback_handler", None), "callbacks", None)
-        if callbacks is None or any(isinstance(one, StallCallback) for one in callbacks):
+        ours = harmless(partial(import_module, "stallmeter.transformers.callback"))
+        if ours is None:
             return train(self, *args, **kwargs)
-        callback = _made(StallCallback, "transformers")
+        callbacks = getattr(getattr(self, "callback_handler", None), "callbacks", None)
+        if callbacks is None or any(isinstance(one, ours.StallCallback) for one in callbacks):
+            return train(self, *args, **kwargs)
+        callback = _made(ours.StallCallback, "transformers")
         if callback is None or _guard("attaching to transformers", callback.attach, self) is None:
             return train(self, *args, **kwargs)
         with callback.attached(self):
@@ -53,13 +57,14 @@ def _transformers(train: Method) -> Method:
 def _keras(fit: Method) -> Method:
     @functools.wraps(fit)
     def attached(self: Any, *args: Any, **kwargs: Any) -> Any:
-        from ..keras.callback import StallCallback, why_hidden
-
-        hidden = why_hidden()
+        ours = harmless(partial(import_module, "stallmeter.keras.callback"))
+        if ours is None:
+            return fit(self, *args, **kwargs)
+        hidden = ours.why_hidden()
         if hidden is not None:
             tell_unmeasured(hidden)
             return fit(self, *args, **kwargs)
-        callback = _made(StallCallback, "Keras")
+        callback = _made(ours.StallCallback, "Keras")
         given = None if callback is None else _guard("attaching to Keras", callback.attach, fit, self, args, kwargs)
         if given is None:
             return fit(self, *args, **kwargs)
@@ -74,15 +79,15 @@ def _ignite(run: Method) -> Method:
 
     @functools.wraps(run)
     def measured(self: Any, *args: Any, **kwargs: Any) -> Any:
-        from ..ignite.handlers import evaluation, in_handler, time_handlers
-
-        loop = loop_of_this_process()
+        ours, loop = harmless(partial(import_module, "stallmeter.ignite.handlers")), harmless(loop_of_this_process)
+        if ours is None or loop is None:
+            return run(self, *args, **kwargs)
         ledger = loop.ledger_here()
-        if ledger is not None and in_handler(ledger):
-            with claim_loops(), evaluation(ledger):
+        if ledger is not None and ours.in_handler(ledger):
+            with claim_loops(), ours.evaluation(ledger):
                 return run(self, *args, **kwargs)
         loop.framework = f"ignite {getattr(sys.modules.get('ignite'), '__version__', '')}"
-        undo = _guard("listening to Ignite", time_handlers, self, loop.ledger_here, _guard)
+        undo = _guard("listening to Ignite", ours.time_handlers, self, loop.ledger_here, _guard)
         try:
             return run(self, *args, **kwargs)
         finally:

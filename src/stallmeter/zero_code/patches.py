@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from .harmless import forget, harmless
 from .startup import CALLING, FRAMEWORKS, ITERATED, OPTIMIZER, PIPELINES
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ def unwrap() -> None:
         _hooks.pop().remove()
     _unwrap_backward()
     _listening, _made_ns = False, None
+    forget()
     loop, _loop = _loop, None
     if loop is not None:
         loop.close()
@@ -112,10 +114,15 @@ def _around(own: Callable[..., Iterator[Any]], package: str | None = None) -> Ca
     @functools.wraps(own)
     def __iter__(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:  # noqa: N807 - what tracebacks show
         make = functools.partial(own, self, *args, **kwargs)
-        is_a_part = package is not None and _package_that_asks() == package
-        return make() if is_a_part or _is_worker() else loop_of_this_process().begin(self, make)
+        loop = harmless(functools.partial(_loop_that_iterates, package))
+        return make() if loop is None else loop.begin(self, make)
 
     return __iter__
+
+
+def _loop_that_iterates(package: str | None) -> Loop | None:
+    is_a_part = package is not None and _package_that_asks() == package
+    return None if is_a_part or _is_worker() else loop_of_this_process()
 
 
 def _heard(own: Callable[..., None]) -> Callable[..., None]:
@@ -127,18 +134,19 @@ def _heard(own: Callable[..., None]) -> Callable[..., None]:
         own(self, *args, **kwargs)
         if not _is_worker():
             _made_ns = time.perf_counter_ns()
-            _hear()
+            harmless(_hear)
 
     return __init__
 
 
 def _package_that_asks() -> str:
-    """Return the package of the code that calls our caller."""
+    """Return the package of the code that called into this module."""
     import inspect  # only where such a loader is iterated: it takes milliseconds at the start of each interpreter
 
-    here = inspect.currentframe()
-    asks = here.f_back.f_back if here is not None and here.f_back is not None else None
-    return "" if asks is None else str(asks.f_globals.get("__name__")).partition(".")[0]
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__") in (__name__, harmless.__module__):
+        frame = frame.f_back
+    return "" if frame is None else str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
 def _is_worker() -> bool:
@@ -173,10 +181,11 @@ def _hear() -> None:
         if compiling():
             return
         called_ns = time.perf_counter_ns() if _loop is None or _loop.monitor is None else 0
-        loop = loop_of_this_process() if _loop is None else _loop
+        loop = harmless(loop_of_this_process) if _loop is None else _loop
         if _backward is not None:
             _unwrap_backward()
-        loop.before_update(optimizer, called_ns, _made_ns)
+        if loop is not None:
+            loop.before_update(optimizer, called_ns, _made_ns)
 
     def after(optimizer: Any, *_: Any) -> None:
         if _loop is not None and _loop.updating:  # which it is not where `before` was traced
@@ -214,7 +223,7 @@ def _wrap_backward() -> None:
         if is_compiling()():  # asked each time: torch may not have been complete before
             return found
         made = _made_ns is not None
-        loop = loop_of_this_process() if _loop is None and not made and not _is_worker() else _loop
+        loop = harmless(loop_of_this_process) if _loop is None and not made and not _is_worker() else _loop
         if loop is not None:
             loop.after_backward(optimizers=made)
         return found

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -123,10 +124,11 @@ class _Loader:
         return created
 
     def exec_module(self, module: ModuleType) -> None:
+        from .harmless import harmless
         from .patches import wrap
 
         module.__loader__ = self._own
         if module.__spec__ is not None:
             module.__spec__.loader = self._own
         self._own.exec_module(module)
-        wrap(module)
+        harmless(partial(wrap, module))
