@@ -236,7 +236,7 @@ def test_report_mistakes(tmp_path, recording):
 def test_report_of_broken_json(tmp_path, content):
     """A broken file is an error of one line."""
     (tmp_path / "rank0.0000.jsonl").write_text(content)
-    fails(call("report", tmp_path), "rank0.0000.jsonl" if "schema" not in content else "damaged")
+    fails(call("report", tmp_path), "rank0.0000.jsonl")
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -423,6 +423,32 @@ def test_run_of_a_program_that_measures_nothing(tmp_path, source, measured):
     assert list(temporary.iterdir()) == []
     if "SystemExit" in source:
         assert done.returncode == 3
+
+
+def test_an_output_that_is_no_file(recording):
+    """An empty variable of a shell, a folder, a stdout that is closed: the recording is not to blame."""
+    fails(process("report", recording, "--output", ""), "'.' is a folder", "name a file")
+    fails(process("report", recording, "--output", recording), "is a folder", "name a file")
+    closed = " ".join(map(shlex.quote, [*PROGRAM, "report", str(recording)])) + " >&-"
+    done = subprocess.run(["sh", "-c", closed], capture_output=True, text=True, timeout=60, check=False)
+    fails(done, "stdout is closed", "--output")
+
+
+def test_sync_to_nowhere(recording):
+    """An empty variable of a shell is no address."""
+    fails(process("sync", recording, "--to", "", cwd=recording.parent), "--to is empty")
+    assert [path.name for path in recording.parent.iterdir()] == [recording.name]
+
+
+@pytest.mark.parametrize("size", ['"1"', "1.5", "-1", str(10**400), "null", "true"])
+@pytest.mark.parametrize("command", ["report", "diagnose"])
+def test_a_damaged_header(recording, size, command):
+    """It is said, in one line."""
+    (file,) = recording.glob("*.jsonl")
+    text = file.read_text()
+    assert '"world_size":1' in text
+    file.write_text(text.replace('"world_size":1', f'"world_size":{size}', 1))
+    fails(process(command, recording), str(recording))
 
 
 KILLED = f"{NO_PICTURES}import os, stallmeter\nfor i, _ in enumerate(stallmeter.watch([1] * 9)):"

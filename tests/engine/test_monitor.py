@@ -275,6 +275,8 @@ def test_bad_calls_name_the_fix(tmp_path: Path) -> None:
         monitor.watch([], stage="test")  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="loss"):
         monitor.log({"loss": "low"})  # type: ignore[dict-item]
+    with pytest.raises(SettingError, match=r"give numbers by name"):
+        monitor.log("loss")  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="int"):
         monitor.watch(3)  # type: ignore[arg-type]
     monitor.close()

@@ -212,6 +212,18 @@ def test_it_stands_in_for_the_loader(step_clock: StepClock, fake_time: FakeTime)
         loader.nothing  # noqa: B018
     with pytest.raises(TypeError):
         len(watched(step_clock, iter([1])))
+    assert watched(step_clock, iter([1]))
+    assert not watched(step_clock, [])
+
+
+def test_what_is_set_on_it_is_set_on_the_loader(step_clock: StepClock, fake_time: FakeTime) -> None:
+    own = Slow(fake_time)
+    loader = watched(step_clock, own)
+    loader.dataset = "another"
+    loader.epoch = 3  # type: ignore[attr-defined]
+    assert (own.dataset, own.epoch) == ("another", 3)  # type: ignore[attr-defined]
+    del loader.dataset
+    assert not hasattr(own, "dataset")
 
 
 def in_thread(call: Callable[[], Any]) -> Any:

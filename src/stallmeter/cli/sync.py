@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ..errors import StallmeterError
+from ..errors import SettingError, StallmeterError
 from .arguments import fail
 
 
@@ -37,6 +37,8 @@ def add(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from ..delivery.sync import labels
 
+    if arguments.to is not None and not arguments.to.strip():
+        raise SettingError("--to is empty; give a tracking URI, or leave --to out for where the run was going")
     status, unexpected = 0, _Unexpected()
     for folder in _recordings_to_send(arguments):
         for label in ("mlflow",) if arguments.to is not None else labels(folder, arguments.rank):

@@ -51,7 +51,8 @@ def check_trackers(chosen: Trackers) -> None:
         if not isinstance(one, Tracker) and _neptune_tracker(one) is None:
             names = ", ".join(map(repr, NAMES))
             raise SettingError(
-                f"trackers is {one!r}; give {names}, None, a run of Neptune's or an object with send, show and close"
+                f"trackers is {one!r}; give {names}, None, a run of Neptune's or an object with "
+                "name, destination, batch_size, send, show and close"
             )
 
 

@@ -125,8 +125,10 @@ class Monitor:
             step: x axis, a whole number of at most 64 bits; the current step by default.
 
         Raises:
-            SettingError: A value is no number, or ``step`` is none.
+            SettingError: There are no names, a value is no number, or ``step`` is none.
         """
+        if not isinstance(metrics, Mapping):
+            raise SettingError(f"log() was given {metrics!r}; give numbers by name: log({{'loss': 0.1}})")
         clean = {str(key): _value(str(key), value) for key, value in metrics.items()}
         at = self.run.clock.tracker_step if step is None else _step(step)
         if self.run.closed:

@@ -78,7 +78,8 @@ def read_columns(
         columns = reader.columns(part)
         if columns is None:
             continue
-        places = [(columns["step"].index(name) + 1 if name in columns["step"] else 0, found[name]) for name in names]
+        fields = columns.get("step", [])
+        places = [(fields.index(name) + 1 if name in fields else 0, found[name]) for name in names]
         block: list[bytes] = []
         with path.open("rb") as file:
             for line in file:

@@ -187,9 +187,15 @@ def decode_header(line: bytes) -> tuple[Header, Mapping[str, list[str]]]:
         kind, content = json.loads(line)
         if kind != "header" or not isinstance(content, dict):
             raise ValueError(kind)
-        return _build(Header, content), content.get("columns", _COLUMNS)
+        header, columns = _build(Header, content), content.get("columns", _COLUMNS)
     except TypeError as exc:
         raise ValueError(str(exc)) from exc
+    numbers = (header.schema, header.rank, header.world_size, header.pid)
+    if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
+        raise ValueError(f"schema, rank, world_size and pid are {numbers}")
+    if type(header.started_s) not in (int, float) or not 0 <= header.started_s < 2**53:
+        raise ValueError(f"started_s is {header.started_s!r}")
+    return header, columns
 
 
 def _build(cls: type[Any], content: Mapping[str, Any]) -> Any:

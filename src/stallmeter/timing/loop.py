@@ -42,11 +42,15 @@ LOOK_EVERY = 8
 """Of a loader that states its batch size so many batches are looked at, then every so-many-th and the last."""
 
 
+_OWN = frozenset(("_loader", "_turns", "_stage", "_prepare", "_started", "_beside", "_size", "__orig_class__"))
+"""What is set on a watched loader is set on the loader inside, but for these."""
+
+
 class Watched(Generic[T]):
     """A loader whose batches are timed while somebody iterates over it.
 
-    Everything else is forwarded to the loader, so ``len``, ``.dataset`` or ``.sampler`` work as before. What cannot be
-    timed (see `Turns`) is passed through with a warning.
+    Everything else is forwarded to the loader, so ``len``, ``.dataset`` or ``.epoch = 3`` work as before. What cannot
+    be timed (see `Turns`) is passed through with a warning.
 
     Args:
         loader: Any iterable.
@@ -110,10 +114,22 @@ class Watched(Generic[T]):
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]
 
+    def __bool__(self) -> bool:
+        return bool(self._loader)
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "_loader":
             raise AttributeError(name)
         return getattr(self._loader, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _OWN:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._loader, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._loader, name)
 
 
 class _Training(Generic[T]):

@@ -50,4 +50,4 @@ def _tell() -> None:
     folder = os.environ.get("STALLMETER_WITNESS")
     with suppress(Exception):
         if folder and _told:
-            open(f"{folder}/measured", "ab").close()  # noqa: PTH123, SIM115 - pathlib takes 5 ms to import
+            open(f"{folder}/measured", "ab").close()  # noqa: PTH123 - pathlib takes 5 ms to import
