@@ -248,3 +248,21 @@ def test_what_a_thread_does_while_the_loop_makes_its_own_batch_is_no_place() -> 
     assert verdict.primary is not None
     assert verdict.primary.location is not None
     assert verdict.primary.location.function == "make_0"
+
+
+def test_a_loader_without_workers_beside_one_that_has_some_is_named() -> None:
+    """Of two loaders the first one's worker pauses, and the second one's batches are made in the loop, untimed."""
+    waits = [step(i, total_s=0.12, data_wait_s=0.07) for i in range(40)]
+    worker = [
+        WorkerBatch(worker=0, time_s=START_S + i, wall_s=0.003, cpu_s=0.003, run_queue_s=0.0, idle_s=0.1)
+        for i in range(40)
+    ]
+    one, two = loader(1), replace(loader(0), loader=1)
+    spent = ledger(wall_s=5.0, data_wait=2.8)
+
+    advice = fires(InputBound(), window(one, two, *waits, *worker, spent)).advice
+    assert advice[0].text.splitlines()[0] == "Give the second of 2 training loaders workers, too: it has num_workers=0."
+    assert not [text for text in (each.text for each in advice) if "watch()" in text]
+
+    alone = window(replace(loader(0), probed=False, why_not="another kind"), *waits, spent)
+    assert any("watch()" in each.text for each in fires(InputBound(), alone).advice)

@@ -36,7 +36,7 @@ from typing import ClassVar
 
 from ..records import CodeSpot
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
-from ..window import BeforeModel, Window
+from ..window import SOME_WITHOUT, BeforeModel, Window
 from ..workers.forecast import Outlook, forecast
 from ..workers.gains import UNKNOWN, Gain, gain_by_looks, gain_without, part_that_grew, skipped_s
 from ..workers.pipeline import CHEAPER, counted_by_the_library
@@ -61,6 +61,7 @@ class InputBound:
         "loader.asks_none",
         "loader.num_workers",
         "loader.info",
+        "loader.which",
         "ledger.epochs",
         "steps.drift",
         "workers.service_s",
@@ -260,9 +261,17 @@ def _by_the_loader(window: Window, predicted: Outlook | None, least_pct: float) 
     elif window.loader.num_workers:
         beside = ()
     else:
-        gain = _gain_beside(window)
+        gain, bare = _gain_beside(window), _without_workers(window)
         beside = (
             Advice.of(
+                f"Give {bare} workers, too: it has num_workers=0.",
+                expect="Its batches are made beside the loop, as those of the others.",
+                limit="It was not timed apart: what the wait is for, its batches or those of workers, is not known.",
+                gain_pct=gain.pct,
+                interval_pct=gain.interval_pct,
+            )
+            if bare is not None
+            else Advice.of(
                 said(
                     "Make batches beside the loop",
                     window.facts,
@@ -276,6 +285,12 @@ def _by_the_loader(window: Window, predicted: Outlook | None, least_pct: float) 
             ),
         )
     return (*beside, *_let_it_be_measured(window), CHEAPER)
+
+
+def _without_workers(window: Window) -> str | None:
+    """Say which loader has no workers where another one of the loop's has."""
+    info = window.loader.info
+    return window.loader.which if info is not None and info.why_not == SOME_WITHOUT else None
 
 
 def _gain_beside(window: Window) -> Gain:
@@ -300,7 +315,7 @@ def _gain_beside(window: Window) -> Gain:
 def _let_it_be_measured(window: Window) -> tuple[Advice, ...]:
     """How the cause could be found, where the loader could not be looked into."""
     loader = window.loader.info
-    if loader is None or loader.probed:
+    if loader is None or loader.probed or _without_workers(window) is not None:
         return ()
     return (
         Advice.of(

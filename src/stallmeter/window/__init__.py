@@ -6,6 +6,7 @@ from .beside import BeforeModel as BeforeModel
 from .beside import BesideEpochs as BesideEpochs
 from .beside import BesideModel as BesideModel
 from .drift import Drift as Drift
+from .loader import SOME_WITHOUT as SOME_WITHOUT
 from .steps import BODY as BODY
 from .steps import Outliers as Outliers
 from .window import Window as Window

@@ -15,6 +15,14 @@ from .producers import ProducerSignals
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 
 
+SOME_WITHOUT = "another of the loop's loaders makes its batches in the loop: which one sets the pace is not known"
+"""Why nothing is said of workers where only some of the loop's loaders have any."""
+
+
+def _place(number: int) -> str:
+    return ORDINALS[number] if number < len(ORDINALS) else f"{number + 1}th"
+
+
 SIZES = 64
 """So many batches, spread over the run, tell whether they grow."""
 
@@ -87,8 +95,7 @@ class LoaderSignals:
         info = self._pace.leading.info
         if info is None or self._pace.certain:
             return info
-        why_not = "another of the loop's loaders makes its batches in the loop: which one sets the pace is not known"
-        return replace(info, num_workers=None, probed=False, why_not=why_not)
+        return replace(info, num_workers=None, probed=False, why_not=SOME_WITHOUT)
 
     @property
     def asks_none(self) -> bool | None:
@@ -117,14 +124,14 @@ class LoaderSignals:
 
     @property
     def which(self) -> str | None:
-        """Which of several training loaders sets the pace, in words; None where there is one."""
+        """Which of several training loaders sets the pace, or may without workers, in words; None of one."""
         count, number = self._pace.count or 0, self._pace.number
         if count < 2:
             return None
         if self.num_workers == 0:
             return f"each of {count} training loaders"
-        place = ORDINALS[number] if number < len(ORDINALS) else f"{number + 1}th"
-        return f"the {place} of {count} training loaders"
+        places = [_place(number) for number in self._pace.without_workers or (number,)]
+        return f"the {' and the '.join(places)} of {count} training loaders"
 
     @property
     def num_workers(self) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ..records import NO_LOADER, LoaderInfo, WorkerBatch
@@ -213,6 +214,13 @@ class Pace:
         """CPU time of all workers for all batches; None where a loader's workers are not known."""
         found = [one.cpu_s for one in self._loaders.values() if one.info is not None and one.info.kind != NO_LOADER]
         return None if None in found else math.fsum(cpu_s or 0.0 for cpu_s in found)
+
+    @property
+    def without_workers(self) -> Sequence[int]:
+        """Numbers of the loaders that make their batches in the loop, where others have workers."""
+        if self.certain:
+            return ()
+        return [number for number, one in sorted(self._loaders.items()) if one.info and not one.info.num_workers]
 
     @property
     def certain(self) -> bool:
