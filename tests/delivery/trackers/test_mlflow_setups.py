@@ -171,6 +171,26 @@ def test_a_run_made_by_us_fails_with_its_program(sqlite_uri: str, tmp_path: Path
     assert status(sqlite_uri, tracker.run_id) == "FAILED"
 
 
+@pytest.mark.parametrize("by", ["MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID", ""])
+def test_a_run_made_by_us_goes_to_the_experiment_that_mlflow_is_set_up_with(
+    sqlite_uri: str, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """``mlflow.set_experiment`` sets the number in the environment, too; another server knows neither."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(sqlite_uri)
+    known = client.get_experiment_by_name("tests")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", sqlite_uri)
+    if by:
+        monkeypatch.setenv(by, known.experiment_id if by.endswith("ID") else "tests")
+
+    tracker = MlflowTracker.create_run()
+    tracker.close()
+
+    made = client.get_experiment(client.get_run(tracker.run_id).info.experiment_id)
+    assert made.name == ("tests" if by else "Default")
+
+
 def _unavailable(*_: object) -> None:
     raise TrackerUnavailableError("down")
 

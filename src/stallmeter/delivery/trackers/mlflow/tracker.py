@@ -142,7 +142,7 @@ class MlflowTracker:
     def create_run(
         cls,
         tracking_uri: str | None = None,
-        experiment: str = "Default",
+        experiment: str | None = None,
         *,
         run_name: str | None = None,
         traces: int = 0,
@@ -151,7 +151,8 @@ class MlflowTracker:
 
         Args:
             tracking_uri: None for the one that MLflow is set up with.
-            experiment: Name of the experiment; made when missing.
+            experiment: Name of the experiment; made when missing. None for the one that MLflow is set up with, by
+                ``mlflow.set_experiment`` or its environment variables, else ``Default``.
             run_name: None for a name that MLflow invents.
             traces: As for the tracker itself.
 
@@ -162,17 +163,23 @@ class MlflowTracker:
         """
         uri = tracking_uri or default_uri()
         tracker = cls(uri, "", owns_run=True, traces=traces)
-        tracker.start_run(experiment, run_name=run_name)
+        # Both are of the server that MLflow is set up with.
+        known = os.environ.get("MLFLOW_EXPERIMENT_ID") if experiment is None and tracking_uri is None else None
+        name = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "Default"
+        tracker.start_run(name, run_name=run_name, experiment_id=known)
         return tracker
 
-    def start_run(self, experiment: str = "Default", *, run_name: str | None = None) -> None:
+    def start_run(
+        self, experiment: str = "Default", *, run_name: str | None = None, experiment_id: str | None = None
+    ) -> None:
         """Start the run of a tracker that was made without one, with ``run_id=""``. Raises as `create_run` does.
 
         Args:
             experiment: Name of the experiment; made when missing.
             run_name: None for a name that MLflow invents.
+            experiment_id: The experiment's number, where that is known.
         """
-        self.run_id = self._store.create_run(self._store.experiment(experiment), run_name)
+        self.run_id = self._store.create_run(experiment_id or self._store.experiment(experiment), run_name)
         self.destination += self.run_id
         self._batches = Batches(self._store, self.run_id)
 
