@@ -71,7 +71,12 @@ def _end() -> None:
     if _watched_pid != os.getpid():
         return
     left = list(_open.values())  # in one step: endings take themselves out on threads of their own
-    waits = [monitor.exit() for monitor in left]
-    deadline_s = time.monotonic() + max((monitor.close_budget_s for monitor in left), default=0.0)
-    for wait in waits:
-        wait(deadline_s)
+    waits: list[Callable[[float], None]] = []
+    try:
+        waits.extend(monitor.exit() for monitor in left)
+        deadline_s = time.monotonic() + max((monitor.close_budget_s for monitor in left), default=0.0)
+        for wait in waits:
+            wait(deadline_s)
+    except KeyboardInterrupt:  # the user waits no longer, and is told what is left
+        for wait in waits:
+            wait(time.monotonic())
