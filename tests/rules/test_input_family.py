@@ -596,3 +596,11 @@ def test_workers_that_compute_with_a_thread_for_each_cpu_are_to_have_one(
         least, most = found.advice[0].gain_interval_pct or (0.0, 0.0)
         assert 0.0 < least < (found.advice[0].predicted_gain_pct or 0.0) < most
         assert "2.0 threads each" in found.advice[0].fix.expect
+
+
+@pytest.mark.parametrize(("workers", "title"), [(0, "The loop's own thread waits"), (1, "The workers wait")])
+def test_nobody_speaks_of_workers_where_there_are_none(workers: int, title: str) -> None:
+    made = waiting(workers=workers, wait_s=0.1, batch_s=0.1, cpu_share=0.04, cpus=2.0, ready=None, head_ready=None)
+    found = fires(RULES["fetch-stall"], made)
+    assert found.title == f"{title} for storage or the network"
+    assert ("the workers were" in found.summary) == bool(workers)

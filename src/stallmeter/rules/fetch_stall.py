@@ -94,14 +94,17 @@ class FetchStall:
             return None
         lost = window.spent.bucket_s("data_wait") or 0.0
         waits = window.workers.waits
+        alone = window.loader.num_workers == 0
+        title = "The loop's own thread waits for storage or the network" if alone else self.title
+        who, whose = ("the loop's thread was", "the loop's") if alone else ("the workers were", "a worker's")
         at_a_lock = min(waits.lock_share or 0.0, waits.lock_use or 0.0) >= self.one_kind
         return Diagnosis(
             rule=self.id,
             # The host's I/O wait is this loader's: no second problem.
             supersedes=("io-wait-high",),
             severity=Severity.CRITICAL if share >= 2 * self.warn_pct else Severity.WARNING,
-            title="The workers wait for each other at a lock" if at_a_lock else self.title,
-            summary=f"{share:.0f} % of the training time was spent waiting for data; the workers were blocked for "
+            title="The workers wait for each other at a lock" if at_a_lock else title,
+            summary=f"{share:.0f} % of the training time was spent waiting for data; {who} blocked for "
             f"{100 * blocked:.0f} % of the {service.mean * 1e3:.0f} ms that a batch takes{self._waits_for(window)}.",
             time_lost_s=lost,
             share_pct=window.ledger.share_pct(lost) or 0.0,
@@ -109,7 +112,7 @@ class FetchStall:
             evidence=(
                 Evidence("data wait, share of training time", share, "%", self.warn_pct, "MLPerf Storage"),
                 Evidence("share of a batch's time blocked", blocked, "1", self.blocked, "benchmarks/faults"),
-                Evidence("a worker's time for a batch, mean", service.mean, "s"),
+                Evidence(f"{whose} time for a batch, mean", service.mean, "s"),
             ),
             advice=(
                 *(self._less_locking(predicted, gain) if at_a_lock else ()),
