@@ -152,8 +152,8 @@ def _primary(verdict: Verdict, primary: Diagnosis, *, full: bool) -> Iterator[st
         rows = (
             (
                 escape(e.name),
-                f"{wording.significant(e.value)} {escape(e.unit, 20)}",
-                "" if e.threshold is None else f"{wording.significant(e.threshold)} {escape(e.unit, 20)}",
+                wording.quantity(e.value, escape(e.unit, 20)),
+                "" if e.threshold is None else wording.quantity(e.threshold, escape(e.unit, 20)),
                 escape(e.source),
             )
             for e in primary.evidence

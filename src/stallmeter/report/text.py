@@ -248,10 +248,9 @@ def _fix(line: wording.FixLine) -> Text:
 
 
 def _evidence(evidence: Evidence) -> str:
-    limit = (
-        "" if evidence.threshold is None else f" (threshold {wording.significant(evidence.threshold)} {evidence.unit})"
-    )
-    return f"{evidence.name}: {wording.significant(evidence.value)} {evidence.unit}{limit}"
+    unit, threshold = evidence.unit, evidence.threshold
+    limit = "" if threshold is None else f" (threshold {wording.quantity(threshold, unit)})"
+    return f"{evidence.name}: {wording.quantity(evidence.value, unit)}{limit}"
 
 
 def _brief(diagnosis: Diagnosis) -> str:

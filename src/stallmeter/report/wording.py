@@ -72,6 +72,11 @@ def significant(value: float | None, digits: int = 3) -> str:
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 
 
+def quantity(value: float | None, unit: str) -> str:
+    """Return a number with its unit; a share or a factor, whose unit is 1, has none to show."""
+    return significant(value) if unit in ("1", "") else f"{significant(value)} {unit}"
+
+
 def seconds(value: float | None) -> str:
     """Return a duration in the unit in which it is read best."""
     if value is None or not math.isfinite(value):
