@@ -429,6 +429,7 @@ def test_an_output_that_is_no_file(recording):
     """An empty variable of a shell, a folder, a stdout that is closed: the recording is not to blame."""
     fails(process("report", recording, "--output", ""), "'.' is a folder", "name a file")
     fails(process("report", recording, "--output", recording), "is a folder", "name a file")
+    fails(process("probe", "train:make", "--output", ""), "'.' is a folder", "name a file")
     closed = " ".join(map(shlex.quote, [*PROGRAM, "report", str(recording)])) + " >&-"
     done = subprocess.run(["sh", "-c", closed], capture_output=True, text=True, timeout=60, check=False)
     fails(done, "stdout is closed", "--output")

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from stallmeter.errors import RecordingError
+from stallmeter.errors import RecordingError, SettingError
 from stallmeter.machine.procfs import process_space
 from stallmeter.recording import Recorder
 from stallmeter.records import BUCKETS, Event
@@ -266,3 +266,16 @@ def test_validation_shows_what_its_own_loader_took():
         ("its own loader's start", 20.0),
         ("its own loader's wait", 1.0),
     ]
+
+
+def test_what_is_said_on_purpose_is_no_damage(tmp_path):
+    """A wrong option is no fault of the recording, though the error is a ValueError, too."""
+    history = read_history(write(tmp_path, complete_run()))
+
+    def refuse(_: Window) -> None:
+        raise SettingError("HTML is no text for a terminal")
+
+    with pytest.raises(SettingError, match="no text for a terminal"):
+        history.guarded(refuse)
+    with pytest.raises(RecordingError, match="damaged"):
+        history.guarded(lambda _: int("many"))

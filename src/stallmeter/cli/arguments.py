@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from pathlib import Path
+
+from ..errors import SettingError
 
 USAGE_ERROR = 2
 FORMATS = ("text", "markdown", "json", "html")
@@ -18,6 +21,21 @@ def fail(message: str, status: int = USAGE_ERROR) -> int:
     """Say in one line on stderr what is wrong; returns the exit status."""
     print(f"stallmeter: {' '.join(message.split())}", file=sys.stderr)
     return status
+
+
+def check_output(output: Path | None) -> None:
+    """Refuse what nothing can be written to, before any work is done for it.
+
+    Args:
+        output: The file; None for stdout.
+
+    Raises:
+        SettingError: It is a folder (as an empty name is), or stdout is closed.
+    """
+    if output is not None and output.is_dir():
+        raise SettingError(f"--output {str(output)!r} is a folder; name a file, for example --output report.html")
+    if output is None and sys.stdout is None:
+        raise SettingError("stdout is closed; name a file: --output report.txt")
 
 
 def positive(text: str) -> int:

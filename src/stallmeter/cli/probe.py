@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .arguments import FORMATS, count, positive
+from .arguments import FORMATS, check_output, count, positive
 
 
 def add(commands: Any) -> None:
@@ -48,6 +48,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from ..probing.show import render
     from ..probing.target import import_target
 
+    check_output(arguments.output)
     if arguments.run_id is not None:
         os.environ["MLFLOW_RUN_ID"] = arguments.run_id
     result = probe(

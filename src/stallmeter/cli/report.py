@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import SettingError
-from .arguments import FORMATS
+from .arguments import FORMATS, check_output
 from .show import read, show
 
 SUFFIXES = {".html": "html", ".htm": "html", ".json": "json", ".md": "markdown", ".markdown": "markdown"}
@@ -31,22 +31,15 @@ def add(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.follow:
         return _follow(arguments)
+    check_output(arguments.output)
     history = read(arguments.path, arguments.rank)
     from ..report.job.folder import report_of_job, report_of_one
 
-    _check_output(arguments.output)
     make = report_of_job if arguments.rank is None else report_of_one
     report = history.guarded(lambda _: make(history))
     form = arguments.format or _format_of(arguments.output)
     history.guarded(lambda _: show(history, form, arguments.output, report))
     return 0
-
-
-def _check_output(output: Path | None) -> None:
-    if output is not None and output.is_dir():
-        raise SettingError(f"--output {str(output)!r} is a folder; name a file, for example --output report.html")
-    if output is None and sys.stdout is None:
-        raise SettingError("stdout is closed; name a file: --output report.txt")
 
 
 def _format_of(output: Path | None) -> str:

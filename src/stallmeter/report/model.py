@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..errors import RecordingError
+from ..errors import RecordingError, StallmeterError
 from ..recording import Header, Reader, ranks
 from ..recording.pending import process_lives
 from ..records import (
@@ -268,6 +268,8 @@ class History:
         """
         try:
             return read(self.window)
+        except StallmeterError:  # said on purpose, though some are a ValueError
+            raise
         except WRONG_VALUES as exc:
             raise damaged(self.folder, exc) from exc
 
