@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..engine.run_check import report_if_unmeasured
+from ..engine.run_check import leave_witness
 from ..errors import SettingError
 from .arguments import fail
 
@@ -49,7 +49,7 @@ def _run(arguments: argparse.Namespace) -> int:
         # Absolute, because the program may change its folder before it trains.
         environment["STALLMETER_DIR"] = str(arguments.dir.absolute())
     sys.stdout.flush()
-    call_off = report_if_unmeasured(environment, Path(environment.get("STALLMETER_DIR") or "stallmeter"))
+    call_off = leave_witness(environment, Path(environment.get("STALLMETER_DIR") or "stallmeter"))
     try:
         os.execvpe(name, program, environment)  # noqa: S606 - the program replaces this one: no shell is wanted
     except FileNotFoundError:

@@ -6,6 +6,10 @@ import os
 import sys
 
 VARIABLE = "STALLMETER"
+WITNESS = "STALLMETER_WITNESS"
+"""Names the folder for marks of `run_check`."""
+MEASURED = "measured"
+"""The mark there of a program that was measured, or was told why it is not."""
 ON = ("1", "true", "yes", "on")
 OFF = ("", "0", "false", "no", "off")
 

@@ -26,9 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ..machine.ends import ask_wait_status, read_wait_status
-
-VARIABLE = "STALLMETER_WITNESS"
-MARK = "measured"
+from .environment import MEASURED, WITNESS
 
 RECORDING = "recording-"
 """Begins the names of files that hold the path of a recording without its report."""
@@ -80,45 +78,50 @@ def mark_measured() -> None:
     """Leave word that a monitor has started; where nobody waits for it, in this process alone."""
     global _measured
     _measured = True
-    folder = os.environ.get(VARIABLE)
-    if folder:
+    mark = _mark(MEASURED)
+    if mark is not None:
         with suppress(OSError):  # it is gone, or another machine's
-            (Path(folder) / MARK).touch()
+            mark.touch()
 
 
 def mark_recording(recording: Path) -> None:
     """Leave word that there is a recording, until `forget_recording`: its process may be killed before it reports."""
-    folder = os.environ.get(VARIABLE)
-    if folder:
+    mark = _mark(f"{RECORDING}{recording.name}")
+    if mark is not None:
         with suppress(OSError):
-            (Path(folder) / f"{RECORDING}{recording.name}").write_bytes(os.fsencode(recording.absolute()))
+            mark.write_bytes(os.fsencode(recording.absolute()))
 
 
 def forget_recording(recording: Path) -> None:
     """Take that back: the report was made, or somebody else will make it."""
-    folder = os.environ.get(VARIABLE)
-    if folder:
+    mark = _mark(f"{RECORDING}{recording.name}")
+    if mark is not None:
         with suppress(OSError):
-            (Path(folder) / f"{RECORDING}{recording.name}").unlink()
+            mark.unlink()
+
+
+def _mark(name: str) -> Path | None:
+    folder = os.environ.get(WITNESS)
+    return Path(folder, name) if folder else None
 
 
 def tell_unmeasured(why: str) -> None:
     """Say why nothing of a process of the program was or will be measured; to who waits for its end, else on stderr."""
     global _told
-    folder = os.environ.get(VARIABLE)
+    mark = _mark(WHY)
     if _measured or why == _told:
         return
     _told = why
-    if not folder:
+    if mark is None:
         with suppress(OSError, ValueError, AttributeError):  # closed, or none at all
             sys.stderr.write(nothing(why))
         return
     with suppress(OSError):
-        (Path(folder) / WHY).write_text(why, encoding="utf-8")
+        mark.write_text(why, encoding="utf-8")
 
 
-def report_if_unmeasured(environment: MutableMapping[str, str], recordings: Path) -> Callable[[], None]:
-    """Have somebody say so if the program that this process is about to become measures nothing.
+def leave_witness(environment: MutableMapping[str, str], recordings: Path) -> Callable[[], None]:
+    """Have somebody wait for the end of the program that this process is about to become, and say what it cannot.
 
     Args:
         environment: Of the program; the place for marks is added to it.
@@ -140,7 +143,7 @@ def report_if_unmeasured(environment: MutableMapping[str, str], recordings: Path
     except OSError:  # no more processes
         shutil.rmtree(folder, ignore_errors=True)
         return lambda: None
-    environment[VARIABLE] = str(folder)
+    environment[WITNESS] = str(folder)
     if not child:
         try:
             # Twice, so that the program has no child that it does not know.
@@ -149,7 +152,7 @@ def report_if_unmeasured(environment: MutableMapping[str, str], recordings: Path
         finally:
             os._exit(0)
     os.waitpid(child, 0)
-    return (folder / MARK).touch
+    return (folder / MEASURED).touch
 
 
 def _end_of_this_process() -> Callable[[], int | None] | None:
@@ -192,7 +195,7 @@ def _wait_and_tell(ended: Callable[[], int | None], folder: Path, recordings: Pa
     os.dup2(null, 1)
     os.chdir("/")
     status = ended()
-    measured = (folder / MARK).exists() or _newest_s(recordings) >= began_s - 1.0
+    measured = (folder / MEASURED).exists() or _newest_s(recordings) >= began_s - 1.0
     said = NOTHING
     with suppress(OSError):
         said = nothing((folder / WHY).read_text(encoding="utf-8"))
@@ -206,7 +209,7 @@ def _wait_and_tell(ended: Callable[[], int | None], folder: Path, recordings: Pa
 
 def _left_behind(folder: Path) -> list[str]:
     """Return where recordings lie that nobody has reported on, the oldest first."""
-    marks = sorted(folder.glob(f"{RECORDING}*"), key=lambda mark: mark.stat().st_mtime)
+    marks = sorted(folder.glob(f"{RECORDING}*"))  # their names begin with the time
     recordings = [os.fsdecode(mark.read_bytes()) for mark in marks]
     return [recording for recording in recordings if Path(recording).is_dir()]
 

@@ -65,7 +65,6 @@ def plain_run(options: Options, framework: str = "loop", began_ns: int | None = 
     rank, world_size = this_rank()
     # A run that was asked for is had before there is a recording: its errors are the caller's. One that is only looked
     # for may not be there, and a server may not answer: the training goes on.
-    asked_for: Sequence[Tracker] | None = None
     try:
         asked_for = None if options.trackers == "auto" else choose_trackers(options.trackers, (), rank)
     except TrackerUnavailableError as exc:

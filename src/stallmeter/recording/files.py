@@ -101,6 +101,6 @@ def as_typed(path: Path | None) -> str:
         here = Path.cwd()
     except OSError:  # it is gone
         return shlex.quote(str(path))
-    if here == here.parent:  # who is there has left the program's folder
-        return shlex.quote(str(path))
-    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
+    # Who is in the root has left the program's folder.
+    is_below = here != here.parent and path.is_relative_to(here)
+    return shlex.quote(str(path.relative_to(here) if is_below else path))

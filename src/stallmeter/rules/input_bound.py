@@ -262,29 +262,33 @@ def _by_the_loader(window: Window, predicted: Outlook | None, least_pct: float) 
         beside = ()
     else:
         gain, bare = _gain_beside(window), _without_workers(window)
-        beside = (
-            Advice.of(
-                f"Give {bare} workers, too: it has num_workers=0.",
-                expect="Its batches are made beside the loop, as those of the others.",
-                limit="It was not timed apart: what the wait is for, its batches or those of workers, is not known.",
-                gain_pct=gain.pct,
-                interval_pct=gain.interval_pct,
-            )
-            if bare is not None
-            else Advice.of(
-                said(
-                    "Make batches beside the loop",
-                    window.facts,
-                    Setting.PREPARE_BESIDE,
-                    " in DataLoader workers, a thread or a prefetch queue",
-                ),
-                expect="Less waiting for data.",
-                limit="Not where a batch takes under 1 ms to make, and only while CPUs are free.",
-                gain_pct=gain.pct,
-                interval_pct=gain.interval_pct,
-            ),
-        )
+        beside = (_waits_less_beside(window, gain) if bare is None else _with_workers(bare, gain),)
     return (*beside, *_let_it_be_measured(window), CHEAPER)
+
+
+def _waits_less_beside(window: Window, gain: Gain) -> Advice:
+    return Advice.of(
+        said(
+            "Make batches beside the loop",
+            window.facts,
+            Setting.PREPARE_BESIDE,
+            " in DataLoader workers, a thread or a prefetch queue",
+        ),
+        expect="Less waiting for data.",
+        limit="Not where a batch takes under 1 ms to make, and only while CPUs are free.",
+        gain_pct=gain.pct,
+        interval_pct=gain.interval_pct,
+    )
+
+
+def _with_workers(which: str, gain: Gain) -> Advice:
+    return Advice.of(
+        f"Give {which} workers, too: it has num_workers=0.",
+        expect="Its batches are made beside the loop, as those of the others.",
+        limit="It was not timed apart: what the wait is for, its batches or those of workers, is not known.",
+        gain_pct=gain.pct,
+        interval_pct=gain.interval_pct,
+    )
 
 
 def _without_workers(window: Window) -> str | None:

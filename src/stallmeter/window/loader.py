@@ -124,7 +124,7 @@ class LoaderSignals:
 
     @property
     def which(self) -> str | None:
-        """Which of several training loaders sets the pace, or may without workers, in words; None of one."""
+        """Which of several training loaders sets the pace, or may as it has no workers, in words; else None."""
         count, number = self._pace.count or 0, self._pace.number
         if count < 2:
             return None

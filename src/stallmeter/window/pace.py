@@ -220,7 +220,8 @@ class Pace:
         """Numbers of the loaders that make their batches in the loop, where others have workers."""
         if self.certain:
             return ()
-        return [number for number, one in sorted(self._loaders.items()) if one.info and not one.info.num_workers]
+        infos = {number: info for number, info in self.infos().items() if self._loaders[number].usable}
+        return [number for number, info in infos.items() if not info.num_workers]
 
     @property
     def certain(self) -> bool:

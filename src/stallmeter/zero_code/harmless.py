@@ -13,6 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
+from ..engine.environment import MEASURED, WITNESS
+
 T = TypeVar("T")
 
 _why: list[str] = []
@@ -46,8 +48,8 @@ def _tell() -> None:
         if _why and not _told:
             sys.stderr.write(f"stallmeter: nothing more is recorded of this program: {_why[0]}\n")
             _told.extend(_why)
-    # Whoever waits for the program's end need say nothing then, as after `engine.run_check.mark_measured`.
-    folder = os.environ.get("STALLMETER_WITNESS")
+    # Whoever waits for the program's end need say nothing then.
+    folder = os.environ.get(WITNESS)
     with suppress(Exception):
         if folder and _told:
-            open(f"{folder}/measured", "ab").close()  # noqa: PTH123 - pathlib takes 5 ms to import
+            open(f"{folder}/{MEASURED}", "ab").close()  # noqa: PTH123 - pathlib takes 5 ms to import

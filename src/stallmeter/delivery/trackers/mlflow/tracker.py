@@ -163,7 +163,7 @@ class MlflowTracker:
         """
         uri = tracking_uri or default_uri()
         tracker = cls(uri, "", owns_run=True, traces=traces)
-        # Both are of the server that MLflow is set up with.
+        # A number is one of the server that MLflow is set up with.
         known = os.environ.get("MLFLOW_EXPERIMENT_ID") if experiment is None and tracking_uri is None else None
         name = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "Default"
         tracker.start_run(name, run_name=run_name, experiment_id=known)
