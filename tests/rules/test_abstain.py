@@ -16,13 +16,14 @@ from stallmeter.records.diagnosis import Severity, Verdict
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.rule import Rule, alternatives
+from stallmeter.rules.weight import HEALTHY
 from stallmeter.window import Window
 from stallmeter.window.memo import Memo
 from stallmeter.window.signals import signals
 
 from .firing import FIRING
 
-BROAD = {"input-bound"}
+BROAD = {"input-bound", HEALTHY}
 """What may be said in place of a cause that cannot be told: where the time went, and not why."""
 
 RULE_MODULES = {type(rule).__module__ for rule in ALL_RULES}

@@ -82,6 +82,22 @@ def test_what_costs_no_time_is_ordered_by_urgency():
     assert said(doubts, warns, Says(id="c", confidence=0.6, severity=Severity.CRITICAL)) == ["c", "b", "a"]
 
 
+@pytest.mark.parametrize(("lost_pct", "told"), [(40.0, ["slow"]), (5.0, ["slow", "compute-bound"])])
+def test_nobody_is_told_that_the_steps_set_the_pace_beside_a_warning_of_what_does(
+    lost_pct: float, told: list[str]
+) -> None:
+    """Both were told: the function lay in the steps, and so their share was large."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Much(Says):
+        def check(self, window: Window) -> Diagnosis | None:
+            found = super().check(window)
+            return None if found is None else replace(found, share_pct=lost_pct)
+
+    verdict = evaluate([Much(id="slow", lost_s=lost_pct), ComputeBound()], run())
+    assert [d.rule for d in verdict.diagnoses] == told
+
+
 def test_ties_are_settled_by_name():
     """The same window leads to the same verdict."""
     assert said(Says(id="b"), Says(id="a")) == ["a", "b"]

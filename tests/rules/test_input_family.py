@@ -303,11 +303,22 @@ def test_workers_beside_a_loop_that_makes_its_batches_are_advised_though_cheaper
 def test_cpus_that_workers_take_from_the_loops_own_work_are_missed_without_a_wait_for_data() -> None:
     """A loop that computes with several threads gets its batches in time, and is slow itself."""
     more: dict[str, Any] = {"workers": 2, "wait_s": 0.001, "work_s": 0.1, "batch_s": 0.16, "cpus": 2.0, "ready": 4}
-    quiet = waiting(**more, head_ready=True)
-    assert PrepStall().check(quiet) is None
-    crowded = waiting(**more, head_ready=True)
+    assert PrepStall().check(waiting(**more, head_ready=True)) is None
+    found = fires(PrepStall(), crowded_loop(**more))
+    assert "has its batches in time" in found.summary
+    assert (found.advice[0].predicted_gain_pct or 0) > 10
+    assert not found.advice[0].fix.do.startswith(ONE_THREAD)
+    several = fires(PrepStall(), crowded_loop(**{**more, "batch_s": 0.08}, threads=2.0, queue_share=0.5))
+    assert several.advice[0].fix.do.startswith(ONE_THREAD)
+    least, most = several.advice[0].gain_interval_pct or (0.0, 0.0)
+    assert 0.0 < least < (several.advice[0].predicted_gain_pct or 0.0) <= most
+
+
+def crowded_loop(**more: Any) -> Window:
+    """Batches are there in time, and the training thread waits for a CPU in 40 % of its own work."""
+    made = waiting(**more, head_ready=True)
     for i in range(10):
-        crowded.append(
+        made.append(
             HostSample(
                 time_s=START_S + 3 + i,
                 usable_cpus=2.0,
@@ -317,9 +328,7 @@ def test_cpus_that_workers_take_from_the_loops_own_work_are_missed_without_a_wai
                 loop_cpu_wait_pct=40.0,
             )
         )
-    found = fires(PrepStall(), crowded)
-    assert "has its batches in time" in found.summary
-    assert (found.advice[0].predicted_gain_pct or 0) > 10
+    return made
 
 
 def epochs_with_a_tail(quiet_s: float, crowded_s: float, epochs: int = 8) -> Window:

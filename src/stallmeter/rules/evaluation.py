@@ -78,6 +78,7 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
     own = {name for name, rule in by_id.items() if getattr(rule, "own_severity", False)}
     alone = not window.facts.has_other_ranks  # what costs a rank little may cost a job of many much
     ordered = [as_long_as_it_matters(as_it_matters(d)) if alone and d.rule not in own else d for d in ordered]
+    ordered = _without_praise(ordered)
     cures = {_cure(by_id, d) for d in ordered}
     ruled_out = {_rules_out(by_id, d) for d in ordered}
     runner_up = _sure_or_not(ordered, rivals, window)
@@ -105,6 +106,12 @@ def _of_the_run(diagnosis: Diagnosis, whole: Window, judged: Window) -> Diagnosi
 def _outside(window: Window) -> list[Abstention]:
     share = window.ledger.share_pct(window.spent.bucket_s("other") or 0.0) or 0.0
     return [Abstention(HEALTHY, (f"{OUTSIDE}, {share:.0f} % of the run",))] if share >= OUTSIDE_PCT else []
+
+
+def _without_praise(ordered: list[Diagnosis]) -> list[Diagnosis]:
+    """Leave out that the steps set the pace, where a warning says what does: it may lie in the steps."""
+    costs = any(d.severity is not Severity.INFO and d.share_pct >= OUTSIDE_PCT for d in ordered)
+    return [d for d in ordered if d.rule != HEALTHY] if costs else ordered
 
 
 def _urgency(diagnosis: Diagnosis) -> tuple[bool, float, str]:

@@ -151,7 +151,7 @@ class PrepStall:
                 Evidence("CPUs that the job can have", left, "CPUs"),
             ),
             advice=(
-                *self._one_thread_each(window, predicted),
+                *self._one_thread_each(window, predicted, gain),
                 Advice.of(
                     "Use simpler or batched transforms; decode images at reduced size.",
                     expect=f"Less data wait, as the {cpu.mean * 1e3:.0f} ms of CPU for a batch fall.",
@@ -166,15 +166,16 @@ class PrepStall:
             ),
         )
 
-    def _one_thread_each(self, window: Window, predicted: Outlook) -> tuple[Advice, ...]:
+    def _one_thread_each(self, window: Window, predicted: Outlook, without_pct: float | None) -> tuple[Advice, ...]:
         """Where workers compute with several threads each, and wait for CPUs, these keep each other from them.
 
         A thread that shares a piece of work spins until the others have done their parts, which have no CPU: all that
         the helpers compute is waste then, and as much of the worker's own. So it is taken as that part of what batches
-        would win that cost nothing; at the least half of what the helpers compute is waste, at the most all of it.
+        would win that cost nothing (``without_pct``); at the least half of what the helpers compute is waste, at the
+        most all of it.
         """
         threads, waits = window.workers.waits.threads, window.workers.cpu_wait_share
-        won = _part_of(predicted.without.gain_pct(predicted.without.no_cpu_s))
+        won = _part_of(without_pct)
         if won is None or threads is None or threads < self.threads or (waits or 0.0) < self.cpu_wait:
             return ()
         wasted = ((1.0 - 1.0 / threads) / 2.0, 1.0 - threads**-2.0, 1.0)
@@ -223,6 +224,7 @@ class PrepStall:
                 Evidence("CPUs that the job can have", left, "CPUs"),
             ),
             advice=(
+                *self._one_thread_each(window, predicted, gain),
                 Advice.of(
                     "Use simpler or batched transforms; decode images at reduced size.",
                     expect=f"CPUs for the loop's own work, as the {cpu_s * 1e3:.0f} ms of CPU for a batch fall.",

@@ -30,8 +30,9 @@ asks for it, and between two epochs: a sampler that reads the whole dataset, a l
 read again. What comes after the last epoch does not count. The larger one of the two kinds is told.
 
 **Advice.** Do it every N steps, or once an epoch. Work that needs no current weights, such as drawing or writing a
-file, can go to a thread. What prepares a batch belongs to the dataset or the collate function, where workers do it
-beside the steps. A loss is computed with fewer and larger operations.
+file, can go to a thread. What prepares a batch can move to the dataset or the collate function, where workers do it
+beside the steps while there are CPUs for it; else it has to get cheaper. A loss is computed with fewer and larger
+operations.
 
 **When it is wrong.** Between the call of the model and the gradients a function whose time is spent in operators of its
 own or in torch is not blamed while it takes less than the model: it may be the loss. One that takes more may
@@ -411,13 +412,13 @@ def _rarer(spot: CodeSpot, gain: Gain) -> tuple[Advice, ...]:
 
 
 def _earlier(spot: CodeSpot, gain: Gain) -> tuple[Advice, ...]:
+    # One advice and no order: where all CPUs are busy a worker would only take them from the steps.
     return (
         Advice.of(
-            f"Move it into the dataset or the collate function ({spot.file}:{spot.line}).",
-            expect="Workers then do it beside the steps.",
-            limit="While there are CPUs for them; with num_workers=0 the loop still does it.",
+            f"Make it cheaper, or move it into the dataset ({spot.file}:{spot.line}).",
+            expect="Nearly all of this time is saved; in the dataset, workers do it beside the steps.",
+            limit="In the dataset only while there are CPUs for it; with num_workers=0 the loop still does it.",
             gain_pct=gain.pct,
             interval_pct=gain.interval_pct,
         ),
-        Advice.of(f"Make it cheaper ({spot.file}:{spot.line})."),
     )
