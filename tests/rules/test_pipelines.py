@@ -284,6 +284,15 @@ def test_threads_that_make_no_batches_are_neighbours_of_the_programs_own() -> No
     assert found.advice[0].predicted_gain_pct == pytest.approx(100 * (1 / 0.7 - 1), rel=0.05)
 
 
+@pytest.mark.parametrize(("threads_cpus", "told"), [(0.31, True), (0.14, False)])
+def test_a_thread_of_the_programs_own_is_told_by_the_wait_that_it_explains(threads_cpus: float, told: bool) -> None:
+    """A tokeniser in a thread kept a third of a CPU busy, and the loop waited for one in a third of its time."""
+    cpus = {"usable_cpus": 2.0, "job_cpus": 1.95, "main_cpus": 1.95, "others_cpus": 0.0, "loop_cpu_pct": 70.0}
+    held = hosts(20, lambda i: {**cpus, "loop_cpu_wait_pct": 30.0, "threads_cpus": threads_cpus})
+    verdict = evaluate(ALL_RULES, run(loader(), *batches(), *held, AUGMENTS))
+    assert ("noisy-neighbour" in {found.rule for found in verdict.diagnoses}) is told
+
+
 def in_line(part: float, *, wait_s: float = 0.06) -> Window:
     """Threads that make batches, some of which were found in line for a lock in such a part of the looks."""
     made = pipeline(wait_s=wait_s, running=0.1, sleep=0.0)

@@ -11,7 +11,8 @@ affinity and quota. `host.loop.neighbour_wait_pct`: share of the time in which t
 had no CPU, as far as others are the reason, percent. `host.loop.beside_cpus`: CPUs of the job's processes beside the
 one that trains, median; `workers.total_cpu_s` of that is for batches, seconds. From the num_workers model: what is won
 when the neighbours go, of the loader's time and of the loop's at once. Where another number of workers would win more,
-or cheaper items far more, the loader is the cause, and its own rule says what the neighbours add.
+or cheaper items far more, the loader is the cause, and its own rule says what the neighbours add. What the program has
+started must keep a quarter of the CPUs busy, or compute for half of what the training thread waits.
 
 **Advice.** Reserve CPUs: an exclusive node or cpuset, a higher CPU request in Kubernetes, another host. The number of
 workers is not the cause. Processes of the program's own: a lower priority (`os.nice`), other CPUs, another time.
@@ -86,6 +87,9 @@ class NoisyNeighbour:
     gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
     others_share: float = threshold(0.25, "1", "Share of the usable CPUs; our measurement, benchmarks/faults")
     loop_pct: float = threshold(5.0, "%", "Our choice: as for a callback that takes this much")
+    explains: float = threshold(
+        0.5, "1", "Part of the wait that who is named must compute for at the least; our choice"
+    )
 
     def check(self, window: Window) -> Diagnosis | None:
         """Ask what is won without the neighbours, and whether another change of the loader would win more."""
@@ -148,7 +152,10 @@ class NoisyNeighbour:
     ) -> Diagnosis | None:
         """Say what the program has started, where it keeps the training thread from a CPU for long enough."""
         training_s, usable = window.ledger.training_s, window.host.cpus_per_rank
-        if not training_s or not usable or cpus < self.others_share * usable:
+        # Who computes for less than half of what the loop waits cannot be why it does; who computes for more may be,
+        # however many CPUs there are.
+        least = min(self.others_share * (usable or 0.0), self.explains * waits_pct / 100.0)
+        if not training_s or not usable or cpus < least:
             return None
         if waits_pct < self.loop_pct or gain.pct is None:
             return None
@@ -165,7 +172,7 @@ class NoisyNeighbour:
             culprit=who.culprit,
             evidence=(
                 Evidence("training thread waits for a CPU they hold", waits_pct, "%", self.loop_pct, "our choice"),
-                Evidence(who.use, cpus, "CPUs", self.others_share * usable, "our choice"),
+                Evidence(who.use, cpus, "CPUs", least, "our choice"),
                 Evidence("CPUs this job may use", usable, "CPUs"),
             ),
             advice=advice,
