@@ -408,6 +408,9 @@ LOOPS = {
     "a part of the model's name": ("out = model(xs)", "x = census(words)", False),
 }
 
+NOTHING_MADE = ("a number that the model is not called with", "an attribute of its name", "a part of the model's name")
+"""No gradient flows through what has nothing of what was made since the model."""
+
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_call_that_takes_nothing_of_what_the_model_made_is_the_next_batch(tmp_path: Path, name: str) -> None:
@@ -422,7 +425,8 @@ def test_a_call_that_takes_nothing_of_what_the_model_made_is_the_next_batch(tmp_
     called = at(line, UPDATE, NORM)
     seen = [at(2, CALL, NET), called, at(line + 1, BACK, ENGINE), at(line + 2, HOOK, NORM)]
     assert early(seen) == before_call(seen) == before_model(seen) == before_training(seen) == [called] * is_early
-    assert between(seen) == [called] * (not is_early)
+    assert between(seen) == [called] * (not is_early and name not in NOTHING_MADE)
+    assert without_gradients(seen) == [called] * (name in NOTHING_MADE)
     gone = [Seen((replace(one.stack[0], path="gone.py"), *one.stack[1:]), 0.1) for one in seen]
     assert early(gone) == []
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stallmeter.sources.code.taken import takes_no_gradient
+from stallmeter.sources.code.taken import makes_next_batch, takes_no_gradient, takes_nothing_made
 
 BEFORE = """
     labels = inputs["labels"]
@@ -60,3 +60,39 @@ def test_lines_that_are_not_there_tell_nothing(tmp_path: Path, since: int, line:
     path.write_text("a = 1\nb = 2\nc = 3\n")
     assert not takes_no_gradient(str(path), since, line)
     assert not takes_no_gradient(str(tmp_path / "gone.py"), 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("weights = rarity(words)[:, 1:]", True),
+        ("weights = (quick if slowly else rarity)(words, 3)", True),
+        ("self.weights = rarity(words)", True),
+        ("weights = rarity(labels)", False),  # which the loss has had as well
+        ("weights = self.rarity(words)", False),  # it may take what was left there
+        ("loss = loss + rarity(words)", False),
+        ("rarity(words)", False),  # it gives nothing: a loss may be kept in it
+        ("weights = rarity()", False),
+        ("weights = rarity(words,", False),
+        ("weights = words", False),
+    ],
+)
+def test_a_call_that_has_nothing_of_what_was_made_since_the_model(tmp_path: Path, line: str, found: bool) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(textwrap.dedent(BEFORE) + line + "\nloss.backward()\n")
+    assert takes_nothing_made(str(path), 3, 6) is found
+
+
+def test_the_next_batch_is_told_by_the_lines_of_the_same_function(tmp_path: Path) -> None:
+    """Another function above has a name of the same spelling: the model is not called with it here."""
+    path = tmp_path / "train.py"
+    other = "def rarity(words):\n    weights = ones(words)\n    return weights\n"
+    body = (
+        "def loss_of(model, words):\n    out = model(words)\n    weights = rarity(tokens)\n    return out * weights\n"
+    )
+    path.write_text(other + body)
+    assert not makes_next_batch(str(path), 5, 6)
+    assert takes_nothing_made(str(path), 5, 6)
+    path = tmp_path / "loop.py"
+    path.write_text("weights = first()\nfor _ in range(9):\n    out = model(weights)\n    weights = rarity(tokens)\n")
+    assert makes_next_batch(str(path), 3, 4)

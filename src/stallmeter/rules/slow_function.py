@@ -16,8 +16,9 @@ found between two instructions of Python's again and again computes with numbers
 Python's, through which no gradient flows: code that computes with tensors is found in its operators and calls. Between
 the model and the gradients a function that computes with such a package is no loss either: a metric, or a match. Nor is
 one that takes of what the model made only what no gradient flows through (`detach`, `item`, `argmax`), by the text of
-the line that calls it, or that is called without gradients (`no_grad`). One that takes nothing of what the model made,
-by the text of the line that calls it, is the next batch, made early.
+the line that calls it, or that is called without gradients (`no_grad`); nor a function of the program's that is called
+with nothing that was named since the model's call, weights of the labels say. Where the model is called with what it
+gives, it is the next batch, made early.
 A loss that takes longer than the whole model is written in many small operations, most often in a loop: it is told with
 the part of the backward pass that falls to it. So is an optimizer of the program's own that takes longer than all else,
 and of `code.autograd_functions`, its forward and backward written by hand, from a fifth of the time on. Looks into

@@ -21,7 +21,7 @@ from ...records import SENDS_OBJECTS, CodeSpot
 from ...records.packages import NO_MODEL, TORCHS_FILES
 from .fold import Frame, Seen, owner
 from .hooks import in_hooks_of_gradients
-from .taken import makes_next_batch, takes_no_gradient
+from .taken import makes_next_batch, takes_no_gradient, takes_nothing_made
 from .whose import Function
 
 MODULE, CALL = "torch/nn/modules/module.py", "call_impl"
@@ -225,7 +225,12 @@ def _takes_no_gradient(stack: Sequence[Frame], called: Mapping[Function, Where])
         return False
     if any(frame.function.file.startswith(SWITCHES) for frame in stack[around:]):
         return True
-    return takes_no_gradient(stack[around].path, called[stack[around].function][0], stack[around].line)
+    since, frame = called[stack[around].function][0], stack[around]
+    if takes_no_gradient(frame.path, since, frame.line):
+        return True
+    # A library's call may be a penalty on parameters that the text does not name.
+    own = stack[around + 1].function.own and not _is_early(stack, called)
+    return own and frame.line > since and takes_nothing_made(frame.path, since, frame.line)
 
 
 def early(seen: Sequence[Seen]) -> list[Seen]:

@@ -3,7 +3,7 @@
 Two calls of ``x, y = next_batch()`` and ``loss = criterion(out, y)`` may stand at the same place, between the model and
 its gradients: the second takes what the model made, the first is the next batch, which has come early. A third one,
 ``draw(words)``, gives nothing that the model is called with: it is neither. Nor is ``score(out.detach(), y)``, through
-which no gradient flows.
+which no gradient flows, nor ``weights = rarity(y)``.
 """
 
 from __future__ import annotations
@@ -54,10 +54,36 @@ def makes_next_batch(path: str, since: int, line: int) -> bool:
     given = [i for i, (text, depth) in enumerate(asked) if text == "=" and not depth]
     if not given:
         return False
-    called_with = "".join(lines[max(0, since - BEFORE) : since])
+    called_with = "".join(lines[_begin(lines, since) : since])
     taken, gives = _names(asked[given[-1] + 1 :]), _names(asked[: given[-1]])
     is_used = any(re.search(rf"(?<![\w.]){name}\b", called_with) for name in gives)
     return is_used and bool(taken) and not taken & _names(before)
+
+
+@lru_cache(maxsize=256)
+def takes_nothing_made(path: str, since: int, line: int) -> bool:
+    """Whether a line, behind the one that calls the model, calls something with names none of which it has met since.
+
+    Weights of samples, say, that are computed of the labels: nothing that was made since is had by it, and so no
+    gradient flows through it. An attribute counts as the object that has it, as in `makes_next_batch`.
+
+    Args:
+        path: Of the file.
+        since: Where the model is called; counted from 1.
+        line: Of a statement that begins and ends there; of others nothing is known.
+
+    Returns:
+        False where the text is not at hand, or does not tell.
+    """
+    read = _call_and_before(_lines(path, since, line), since, line)
+    if read is None:
+        return False
+    asked, before = read
+    given = [i for i, (text, depth) in enumerate(asked) if text == "=" and not depth]
+    called = next((i for i, (text, _) in enumerate(asked) if text == "("), len(asked))
+    if not given or called < given[-1] or not _names(asked[called + 1 :]):
+        return False
+    return not _names(asked[given[-1] + 1 :]) & _names(before)
 
 
 @lru_cache(maxsize=256)
@@ -104,6 +130,16 @@ def block_without_gradients(lines: Sequence[str], since: int, line: int) -> int:
             if UNDER.match(text.lstrip()):
                 return at
     return 0
+
+
+def _begin(lines: Sequence[str], since: int) -> int:
+    """Return after how many lines those begin that may say what a line calls: `BEFORE` at most, of its function."""
+    indent = len(lines[since - 1]) - len(lines[since - 1].lstrip())
+    for at in range(since - 1, max(0, since - BEFORE), -1):
+        text = lines[at - 1].lstrip()
+        if text.startswith(("def ", "async def ")) and len(lines[at - 1]) - len(text) < indent:
+            return at
+    return max(0, since - BEFORE)
 
 
 def _lines(path: str, since: int, line: int) -> list[str]:
