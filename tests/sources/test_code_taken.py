@@ -17,6 +17,13 @@ BEFORE = """
 """
 
 
+def step_with(line: str, folder: Path) -> str:
+    """Return the path of a file whose sixth line is this one."""
+    path = folder / "train.py"
+    path.write_text(textwrap.dedent(BEFORE) + line + "\nloss.backward()\n")
+    return str(path)
+
+
 @pytest.mark.parametrize(
     ("line", "found"),
     [
@@ -33,9 +40,7 @@ BEFORE = """
     ],
 )
 def test_what_a_call_has_of_the_model(tmp_path: Path, line: str, found: bool) -> None:
-    path = tmp_path / "train.py"
-    path.write_text(textwrap.dedent(BEFORE) + line + "\nloss.backward()\n")
-    assert takes_no_gradient(str(path), 3, 6) is found
+    assert takes_no_gradient(step_with(line, tmp_path), 3, 6) is found
 
 
 def test_a_block_without_gradients(tmp_path: Path) -> None:
@@ -78,9 +83,7 @@ def test_lines_that_are_not_there_tell_nothing(tmp_path: Path, since: int, line:
     ],
 )
 def test_a_call_that_has_nothing_of_what_was_made_since_the_model(tmp_path: Path, line: str, found: bool) -> None:
-    path = tmp_path / "train.py"
-    path.write_text(textwrap.dedent(BEFORE) + line + "\nloss.backward()\n")
-    assert takes_nothing_made(str(path), 3, 6) is found
+    assert takes_nothing_made(step_with(line, tmp_path), 3, 6) is found
 
 
 def test_the_next_batch_is_told_by_the_lines_of_the_same_function(tmp_path: Path) -> None:

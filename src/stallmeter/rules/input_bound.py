@@ -220,7 +220,7 @@ def _cheaper_or_beside(window: Window, found: BeforeModel, spot: CodeSpot, gain:
         gain_pct=own.pct,
         interval_pct=own.interval_pct,
     )
-    beside = _beside(window, gain)
+    beside = _beside(window, gain, with_loader=False)
     return (cheaper, beside) if part >= NEARLY else (beside, cheaper)
 
 
@@ -239,7 +239,7 @@ def _faster_beside(gain: Gain) -> Advice:
     )
 
 
-def _beside(window: Window, gain: Gain) -> Advice:
+def _beside(window: Window, gain: Gain, *, with_loader: bool) -> Advice:
     return Advice.of(
         said(
             "Make batches beside the loop",
@@ -247,8 +247,10 @@ def _beside(window: Window, gain: Gain) -> Advice:
             Setting.PREPARE_BESIDE,
             " in DataLoader workers, a thread or a prefetch queue",
         ),
-        expect="Nearly all of this time is saved.",
-        limit="Not where the next batch needs this step's weights, and only while CPUs are free.",
+        expect="Less waiting for data." if with_loader else "Nearly all of this time is saved.",
+        limit="Not where a batch takes under 1 ms to make, and only while CPUs are free."
+        if with_loader
+        else "Not where the next batch needs this step's weights, and only while CPUs are free.",
         gain_pct=gain.pct,
         interval_pct=gain.interval_pct,
     )
@@ -262,23 +264,8 @@ def _by_the_loader(window: Window, predicted: Outlook | None, least_pct: float) 
         beside = ()
     else:
         gain, bare = _gain_beside(window), _without_workers(window)
-        beside = (_waits_less_beside(window, gain) if bare is None else _with_workers(bare, gain),)
+        beside = (_beside(window, gain, with_loader=True) if bare is None else _with_workers(bare, gain),)
     return (*beside, *_let_it_be_measured(window), CHEAPER)
-
-
-def _waits_less_beside(window: Window, gain: Gain) -> Advice:
-    return Advice.of(
-        said(
-            "Make batches beside the loop",
-            window.facts,
-            Setting.PREPARE_BESIDE,
-            " in DataLoader workers, a thread or a prefetch queue",
-        ),
-        expect="Less waiting for data.",
-        limit="Not where a batch takes under 1 ms to make, and only while CPUs are free.",
-        gain_pct=gain.pct,
-        interval_pct=gain.interval_pct,
-    )
 
 
 def _with_workers(which: str, gain: Gain) -> Advice:

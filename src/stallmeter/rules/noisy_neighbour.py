@@ -152,12 +152,12 @@ class NoisyNeighbour:
     ) -> Diagnosis | None:
         """Say what the program has started, where it keeps the training thread from a CPU for long enough."""
         training_s, usable = window.ledger.training_s, window.host.cpus_per_rank
+        if not training_s or not usable or waits_pct < self.loop_pct or gain.pct is None:
+            return None
         # Who computes for less than half of what the loop waits cannot be why it does; who computes for more may be,
         # however many CPUs there are.
-        least = min(self.others_share * (usable or 0.0), self.explains * waits_pct / 100.0)
-        if not training_s or not usable or cpus < least:
-            return None
-        if waits_pct < self.loop_pct or gain.pct is None:
+        least = min(self.others_share * usable, self.explains * waits_pct / 100.0)
+        if cpus < least:
             return None
         lost = training_s * gain.pct / (100.0 + gain.pct)
         return Diagnosis(

@@ -230,7 +230,7 @@ def _takes_no_gradient(stack: Sequence[Frame], called: Mapping[Function, Where])
         return True
     # A library's call may be a penalty on parameters that the text does not name.
     own = stack[around + 1].function.own and not _is_early(stack, called)
-    return own and frame.line > since and takes_nothing_made(frame.path, since, frame.line)
+    return own and takes_nothing_made(frame.path, since, frame.line)
 
 
 def early(seen: Sequence[Seen]) -> list[Seen]:

@@ -46,18 +46,14 @@ def makes_next_batch(path: str, since: int, line: int) -> bool:
     Returns:
         False where the text is not at hand, or does not tell.
     """
-    lines = _lines(path, since, line)
-    read = _call_and_before(lines, since, line)
-    if read is None:
+    said = _assignment(path, since, line)
+    if said is None:
         return False
-    asked, before = read
-    given = [i for i, (text, depth) in enumerate(asked) if text == "=" and not depth]
-    if not given:
-        return False
+    gives, value, met = said
+    lines = linecache.getlines(path)
     called_with = "".join(lines[_begin(lines, since) : since])
-    taken, gives = _names(asked[given[-1] + 1 :]), _names(asked[: given[-1]])
-    is_used = any(re.search(rf"(?<![\w.]){name}\b", called_with) for name in gives)
-    return is_used and bool(taken) and not taken & _names(before)
+    is_used = any(re.search(rf"(?<![\w.]){name}\b", called_with) for name in _names(gives))
+    return is_used and bool(_names(value)) and not _names(value) & met
 
 
 @lru_cache(maxsize=256)
@@ -75,15 +71,13 @@ def takes_nothing_made(path: str, since: int, line: int) -> bool:
     Returns:
         False where the text is not at hand, or does not tell.
     """
-    read = _call_and_before(_lines(path, since, line), since, line)
-    if read is None:
+    said = _assignment(path, since, line)
+    if said is None:
         return False
-    asked, before = read
-    given = [i for i, (text, depth) in enumerate(asked) if text == "=" and not depth]
-    called = next((i for i, (text, _) in enumerate(asked) if text == "("), len(asked))
-    if not given or called < given[-1] or not _names(asked[called + 1 :]):
-        return False
-    return not _names(asked[given[-1] + 1 :]) & _names(before)
+    gives, value, met = said
+    called = next((i for i, (text, _) in enumerate(value) if text == "("), len(value))
+    calls = bool(_names(value[called:])) and all(text != "(" for text, _ in gives)
+    return calls and not _names(value) & met
 
 
 @lru_cache(maxsize=256)
@@ -130,6 +124,21 @@ def block_without_gradients(lines: Sequence[str], since: int, line: int) -> int:
             if UNDER.match(text.lstrip()):
                 return at
     return 0
+
+
+def _assignment(
+    path: str, since: int, line: int
+) -> tuple[list[tuple[str, int]], list[tuple[str, int]], set[str]] | None:
+    """Return the tokens of what a line gives names to and of what it gives, and the names from ``since`` on to it.
+
+    None where it gives none, and where the text is not at hand or does not tell.
+    """
+    read = _call_and_before(_lines(path, since, line), since, line)
+    if read is None:
+        return None
+    asked, before = read
+    given = [i for i, (text, depth) in enumerate(asked) if text == "=" and not depth]
+    return (asked[: given[-1]], asked[given[-1] + 1 :], _names(before)) if given else None
 
 
 def _begin(lines: Sequence[str], since: int) -> int:
