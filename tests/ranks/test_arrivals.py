@@ -101,6 +101,9 @@ def test_late_in_the_body_of_a_plain_loop(ranks: int) -> None:
     assert found.late_steps[1] == 59
     assert found.total_s == pytest.approx(59 * (OWN_S + EXCHANGE_S + AFTER_S + 0.03), rel=0.02)
     assert found.loss_s == sum(found.lost_s.values())
+    others = [s for rank, s in found.stood_s.items() if rank != 1]
+    assert others == pytest.approx([59 * 0.03] * (ranks - 1), rel=0.03)
+    assert found.stood_s[1] < 0.01
 
 
 def test_rotating() -> None:

@@ -52,6 +52,8 @@ class Exchanges:
     """What one rank put in."""
     per_step: float
     """Collectives in a step."""
+    stood_s: Mapping[int, float] = field(default_factory=dict)
+    """By rank: what it waited for others in these steps."""
     waited_s: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
     """By index of the step and late rank: what was waited for it."""
     apart_s: Mapping[tuple[int, str], float] = field(default_factory=dict)
@@ -199,6 +201,7 @@ class _Segments:
         self._totals = [sum(values[at] for values in first.seconds.values()) for at in range(len(first))]
         self._open: _Entered | None = None
         self._lost: defaultdict[int, float] = defaultdict(float)
+        self._stood: defaultdict[int, float] = defaultdict(float)
         self._late: defaultdict[int, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
         """By index of the step and rank: what was waited for it."""
         self._apart: defaultdict[tuple[int, str], defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
@@ -255,6 +258,8 @@ class _Segments:
             if bucket:
                 self._apart[self._ids[late], bucket][index] += loss_s
             self._late[index if bucket else self._index[at]][self._ids[late]] += loss_s
+            for rank, began_s in zip(self._ids, entered.began_s, strict=True):
+                self._stood[rank] += last_s - began_s
         if last_s <= self._exits_s[at]:
             self._last_s[at] = max(last_s, self._last_s.get(at, last_s))
         took_s = [began + took for began, took in zip(entered.began_s, entered.took_s, strict=True) if took is not None]
@@ -279,6 +284,7 @@ class _Segments:
             bytes_per_step=self._bytes.total() / len(covered),
             bytes_by_step=dict(self._bytes),
             per_step=self._count / len(covered),
+            stood_s=dict(self._stood),
             waited_s={index: dict(lost) for index, lost in self._late.items()},
             apart_s={key: sum(by_step.values()) for key, by_step in self._apart.items()},
             spent_s=self._spent_s(),

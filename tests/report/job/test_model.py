@@ -161,6 +161,26 @@ def test_heat_map_by_the_collectives():
     assert report.who_waits[0].endswith("(seen by the flight recorder).")
 
 
+def test_a_row_knows_what_the_collectives_alone_show():
+    """Else the table would say that nobody waits, beneath a first line of half the time."""
+    made = job(lambda rank, step: {"backward": 0.02})
+    exchanges = Exchanges(
+        steps=frozenset(range(100, 200)),
+        total_s=4.0,
+        lost_s={1: 2.0},
+        late_steps={1: 100},
+        exchange_s=None,
+        is_measured=False,
+        bytes_per_step=1e6,
+        per_step=1.0,
+        stood_s={0: 2.0},
+    )
+    first, second = shown(replace(made, exchanges=exchanges)).rows
+    assert (first.waited_s, second.waited_s) == (pytest.approx(4.0, rel=0.01), 0.0)
+    assert (first.own_s, second.own_s) == (pytest.approx(0.02, rel=0.01), pytest.approx(0.04))
+    assert first.step_time_s == second.step_time_s == pytest.approx(0.04)
+
+
 def test_heat_map_of_many_ranks():
     """Those that were waited for are among those that are shown."""
     heat = shown(job(late(70, "forward", 0.02), ranks=80, steps=30)).heat

@@ -280,6 +280,16 @@ def test_before_the_first_step():
     assert judged.slowdown == 1.0
 
 
+def test_long_steps_of_a_late_rank_are_lost_once():
+    """All ranks have the long steps, and all but one because they wait in them."""
+    rare = Known([diagnosis("step-outliers", 1.9)])
+    for bucket in ("data_wait", "forward"):
+        made = job(late(1, bucket, 0.2, every=20), ranks=2, known={0: rare, 1: rare})
+        judged = judge(made)
+        assert "step-outliers" not in [d.rule for d in judged.verdict.diagnoses]
+        assert judged.lost_s == pytest.approx(2.0, rel=0.1)
+
+
 def test_a_checkpoint_that_all_wait_for_is_told_once_for_who_writes_it():
     """Both say checkpoint-stall of their own; the job's is rank 0's, and the rest that both share is too little."""
 

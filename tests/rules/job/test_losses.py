@@ -8,7 +8,7 @@ import pytest
 
 from stallmeter.ranks.arrivals import Exchanges
 from stallmeter.ranks.job import assemble
-from stallmeter.rules.job.losses import COMPUTE, group_of, losses, why_not_judged
+from stallmeter.rules.job.losses import COMPUTE, group_of, losses, waited_by_rank, why_not_judged
 
 from .jobs import in_turn, job, late
 
@@ -103,6 +103,18 @@ def test_what_the_collectives_alone_show():
     assert found.share == pytest.approx(0.5, rel=0.01)
     assert found.lost_s == pytest.approx(0.5 * both.training_s, rel=0.01)
     assert found.steps == found.of_steps == 200
+
+
+def test_what_each_rank_waits():
+    """By the ledgers where they tell, by the collectives where they alone do, by who was late where DDP says so."""
+    told = job(late(1, "data_wait", 0.02), ranks=3)
+    assert waited_by_rank(told, losses(told)) == pytest.approx({0: 4.0, 1: 0.0, 2: 4.0}, abs=0.05)
+    both = job(lambda rank, step: {"backward": 0.02}, ranks=3)
+    assert waited_by_rank(both, losses(both)) == pytest.approx({0: 0.0, 1: 0.0, 2: 0.0}, abs=0.01)
+    seen = replace(both, exchanges=replace(seen_in_collectives(2.0), stood_s={0: 2.0, 1: 0.0, 2: 1.5}))
+    assert waited_by_rank(seen, losses(seen)) == pytest.approx({0: 4.0, 1: 0.0, 2: 3.0}, rel=0.02, abs=0.01)
+    (by_ddp,) = losses(seen)
+    assert waited_by_rank(both, [by_ddp]) == pytest.approx({0: 4.0, 1: 0.0, 2: 4.0}, rel=0.02, abs=0.01)
 
 
 def test_what_all_spend_in_a_checkpoint_is_the_wait_for_who_writes_it():

@@ -11,7 +11,7 @@ from ...ranks.merge import Merged
 from ...ranks.steps import RankSteps
 from ...ranks.walk import Meeting
 from ...rules.job.evaluation import JobVerdict
-from ...rules.job.losses import Loss
+from ...rules.job.losses import Loss, waited_by_rank
 from ...rules.job.words import of_ranks, work_of
 from .. import wording
 from .endings import silent_lines
@@ -158,7 +158,9 @@ def _row(view: RankView, job: Job, verdict: JobVerdict, *, died: bool) -> RankRo
         own_s, waited = sum(own.values()), job.merged.waited_s.get(view.rank, 0.0)
         step_time_s = own_s + waited / job.merged.steps
         if not verdict.why_not:
-            waited_s = waited * job.merged.scale
+            waited_s = waited_by_rank(job, verdict.losses)[view.rank]
+            # What the collectives alone show lies in the rank's own buckets.
+            own_s = max(0.0, step_time_s - waited_s / job.merged.scale / job.merged.steps)
             late_s = _late_s(view.rank, job, verdict)
     return RankRow(
         rank=view.rank,

@@ -17,7 +17,7 @@ from ..weight import BEFORE_TRAINING, HEALTHY, as_it_matters, only_informs, stan
 from . import JOB_RULES
 from .dealing import deal_evenly
 from .gain import job_gain
-from .losses import COMPUTE, Loss, group_of, losses, why_not_judged
+from .losses import COMPUTE, Loss, group_of, losses, waited_by_rank, why_not_judged
 from .starved import as_slow, starved
 from .words import OTHERS, of_ranks, waited, waits_for_ranks
 
@@ -313,8 +313,9 @@ def _shared_s(job: Job, said: Sequence[tuple[int, Diagnosis]], found: Sequence[L
         return max(0.0, scale * merged.shared_s.get(bucket, 0.0) - waits_s)
     if 2 * len({rank for rank, _ in said}) <= sum(1 for view in job.ranks if view.verdict is not None):
         return None
-    waited_s = statistics.median(merged.waited_s.get(rank, 0.0) for rank, _ in said)
-    return max(0.0, statistics.median(d.time_lost_s for _, d in said) - scale * waited_s)
+    # A step is long for all ranks where one is late: those that waited lose nothing of their own by it.
+    waited_s = waited_by_rank(job, found)
+    return max(0.0, statistics.median_low(d.time_lost_s - waited_s.get(rank, 0.0) for rank, d in said))
 
 
 def _shortened(job: Job, diagnosis: Diagnosis, lost_s: float) -> Diagnosis:

@@ -137,6 +137,28 @@ def losses(job: Job) -> list[Loss]:
     return sorted(found, key=lambda loss: -loss.share)
 
 
+def waited_by_rank(job: Job, found: Sequence[Loss]) -> dict[int, float]:
+    """Return by rank what it waited for others in the whole run: by the ledgers, or by the collectives where they tell.
+
+    Args:
+        job: The job.
+        found: Its losses, as `losses` returns them.
+    """
+    merged, exchanges = job.merged, job.exchanges
+    if merged is None:
+        return {}
+    waits = {rank: merged.scale * merged.waited_s.get(rank, 0.0) for rank in merged.ranks}
+    if not any(loss.unseen_share for loss in found):
+        return waits
+    if exchanges is not None and exchanges.stood_s:
+        scale = merged.scale * (merged.total_s - merged.gaps_s) / exchanges.total_s
+        return {rank: max(waited_s, scale * exchanges.stood_s.get(rank, 0.0)) for rank, waited_s in waits.items()}
+    for loss in found:
+        for rank in waits.keys() - loss.ranks if loss.ranks and loss.unseen_share else ():
+            waits[rank] = max(waits[rank], loss.unseen_share * loss.lost_s)
+    return waits
+
+
 @dataclass(frozen=True, slots=True)
 class _Unseen:
     """What was waited for a rank beyond what the ledgers show, scaled to the steps of the merge."""
