@@ -109,6 +109,8 @@ def _version(report: Report) -> str:
 
 def _sections(report: Report, *, full: bool) -> Iterator[str]:
     verdict = report.verdict
+    if report.job is not None and report.job.broken:
+        yield "\n".join(f"- **{escape(line)}**" for line in report.job.broken)
     yield f"**{escape(headline(report.known_verdict, report.trials), wording.HEADLINE_LIMIT)}**"
     if verdict.primary is not None:
         yield from _primary(verdict, verdict.primary, full=full)

@@ -171,6 +171,9 @@ def _draw(report: Report, console: Console, *, blocks: bool) -> None:
 def _blocks(report: Report, *, blocks: bool) -> Iterator[RenderableType]:
     yield Text(_title(report), style="dim")
     yield ""
+    if report.job is not None and report.job.broken:
+        yield from (_plain(line, style=_STYLE[Severity.CRITICAL]) for line in report.job.broken)
+        yield ""
     yield _verdict(report)
     if report.job is not None:
         yield from _job(report.job)

@@ -15,6 +15,7 @@ from stallmeter.report.job.folder import report_of_job
 from stallmeter.report.job.model import job_report
 from stallmeter.report.json import job_document, to_json
 from stallmeter.report.model import read_history
+from stallmeter.report.page.html import to_html
 from stallmeter.report.text import to_text
 from stallmeter.rules.job.evaluation import judge
 
@@ -48,6 +49,21 @@ def many(tmp_path_factory):
     known = {rank: Known([compute_bound()], host=f"node{rank // 8}") for rank in range(64)}
     folder = tmp_path_factory.mktemp("many")
     return report_of(write_job(folder, late(37, "forward", 0.02), ranks=64, steps=40, known=known))
+
+
+def test_a_job_that_broke_is_told_first(tmp_path):
+    """What it lost before is no news to who finds it dead."""
+    known = {0: Known(ended="exception: RuntimeError"), 1: Known(ended=None)}
+    history = read_history(write_job(tmp_path, late(1, "forward", 0.02), known=known))
+    report = report_of_job(history)
+    said = "Rank 1 died, while others went on. Last known step: 200."
+    assert report.job.broken == report.job.silent == (said,)
+    for form in (to_text(report), markdown.to_markdown(report), markdown.note(report)):
+        assert form.count("Rank 1 died") == 1
+        assert form.index("Rank 1 died") < form.index(report.verdict.primary.title)
+    page = to_html(history, report)
+    assert page.index(said) < page.index('id="verdict"')
+    assert page.count(said) == 1
 
 
 def test_headline():

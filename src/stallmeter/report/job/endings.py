@@ -16,14 +16,11 @@ LONG_SILENT_S = 90.0
 """Ranks tell rank 0 twice a minute at the least: three posts in a row did not come."""
 
 
-def silent_lines(job: Job) -> Iterator[str]:
-    """Yield who died, who ended first or by an exception, who has sent no last word, and who was never heard of."""
+def broken_lines(job: Job) -> Iterator[str]:
+    """Yield what ended or holds up the job: who died, who ended first or by an exception, who went silent or stands."""
     views, first = job.ranks, job.left_first
     died = {view.rank for view in job.died}
-    open_ended = [view for view in views if view.ended is None and view.rank not in died]
     alike = len({view.ended for view in views}) < 2
-    # Rank 0 tells: while it goes on nobody's last word is missing.
-    over = not alike and not any(view.rank == 0 for view in open_ended)
     told = {
         **_deaths([view for view in views if view.rank in died]),
         f"ended first{_how(first)}, and the others could not go on without it": [first] if first is not None else [],
@@ -33,16 +30,32 @@ def silent_lines(job: Job) -> Iterator[str]:
             for view in views
             if not alike and not died and first is None and (view.ended or "").startswith("exception")
         ],
-        "sent no last word: slower to end, or out of reach": open_ended if over else [],
-        "went silent": [v for v in open_ended if not over and (v.silent_s or 0.0) > LONG_SILENT_S],
+        "went silent": [] if _is_over(job) else [v for v in _open_ended(job) if (v.silent_s or 0.0) > LONG_SILENT_S],
     }
     for what, found in told.items():
         if found:
             yield f"{_named(found)} {what}. {_last_steps(found)}."
     yield from _killed(job.killed_together)
     yield from _standing(views)
+
+
+def unheard_lines(job: Job) -> Iterator[str]:
+    """Yield who has sent no last word, and who was never heard of."""
+    late = _open_ended(job) if _is_over(job) else []
+    if late:
+        yield f"{_named(late)} sent no last word: slower to end, or out of reach. {_last_steps(late)}."
     if job.missing:
         yield f"Nothing is known of {of_ranks(job.missing)}."
+
+
+def _open_ended(job: Job) -> list[RankView]:
+    died = {view.rank for view in job.died}
+    return [view for view in job.ranks if view.ended is None and view.rank not in died]
+
+
+def _is_over(job: Job) -> bool:
+    """Whether a last word is missing. Rank 0 tells: while it goes on nobody's is."""
+    return len({view.ended for view in job.ranks}) > 1 and not any(view.rank == 0 for view in _open_ended(job))
 
 
 def _standing(views: Sequence[RankView]) -> Iterator[str]:

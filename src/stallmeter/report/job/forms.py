@@ -43,13 +43,13 @@ def _together(job: JobReport) -> str:
 
 
 def remarks(job: JobReport, most: int = MOST_ROWS) -> Iterator[str]:
-    """Yield what is not in the table.
+    """Yield what is neither in the table nor above the verdict, where a job that broke is told first.
 
     Args:
         job: All ranks.
         most: Rows of the table.
     """
-    yield from job.silent
+    yield from job.unheard
     yield from job.who_waits
     if job.why_not:
         yield f"Who waits for whom was not judged: {job.why_not}."

@@ -14,7 +14,7 @@ from ...rules.job.evaluation import JobVerdict
 from ...rules.job.losses import Loss, waited_by_rank
 from ...rules.job.words import of_ranks, work_of
 from .. import wording
-from .endings import silent_lines
+from .endings import broken_lines, unheard_lines
 
 BINS = 48
 """Columns of the heat map."""
@@ -114,12 +114,19 @@ class JobReport:
     slowdown: float | None
     why_not: str
     """Why it was not judged who waits for whom; empty where it was."""
-    silent: tuple[str, ...]
-    """Ranks that did not end as they should, with their last step, and those of which nothing is known."""
+    broken: tuple[str, ...]
+    """What ended or holds up the job: ranks that died, ended first or stand, with their last step."""
+    unheard: tuple[str, ...]
+    """Ranks that sent no last word, and those of which nothing is known."""
     who_waits: tuple[str, ...]
     """Up to three lines."""
     heat: HeatMap | None
     slowest: tuple[SlowStep, ...]
+
+    @property
+    def silent(self) -> tuple[str, ...]:
+        """Both together."""
+        return (*self.broken, *self.unheard)
 
 
 def job_report(job: Job, verdict: JobVerdict) -> JobReport:
@@ -136,7 +143,8 @@ def job_report(job: Job, verdict: JobVerdict) -> JobReport:
         lost_gpu_s=verdict.lost_gpu_s,
         slowdown=verdict.slowdown,
         why_not=verdict.why_not,
-        silent=tuple(silent_lines(job)),
+        broken=tuple(broken_lines(job)),
+        unheard=tuple(unheard_lines(job)),
         who_waits=tuple(_who_waits(job, verdict))[:MOST_LINES],
         heat=_heat(job, verdict),
         slowest=()

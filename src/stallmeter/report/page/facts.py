@@ -229,6 +229,8 @@ def _settings(settings: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 class Ranks:
     """What the page shows of a job's ranks."""
 
+    broken: tuple[str, ...]
+    """What ended or holds up the job; told above the verdict."""
     headline: str
     remarks: tuple[str, ...]
     heat: forms.Heat | None
@@ -241,6 +243,7 @@ def job(report: Report) -> Ranks | None:
         return None
     tables = (forms.rank_table(report.job), forms.step_table(report.job))
     return Ranks(
+        report.job.broken,
         forms.headline(report.job),
         tuple(forms.remarks(report.job)),
         forms.heat_of(report.job),
