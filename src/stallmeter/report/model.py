@@ -216,6 +216,8 @@ class Report:
     def how_it_ended(self) -> str:
         """One sentence, without its full stop."""
         if self.ended is None:
+            if self.job is not None and self.job.broken and not self.running:
+                return "The job was cut short: the first line says by what"
             return wording.without_end(self.running)
         return "The run ended" if self.ended in ("", END) else f"The run ended by {self.ended}"
 

@@ -66,6 +66,15 @@ def test_a_job_that_broke_is_told_first(tmp_path):
     assert page.count(said) == 1
 
 
+def test_how_it_ended_is_not_unknown_beside_who_died(tmp_path):
+    """Rank 0, whose report it is, was killed as well."""
+    known = {0: Known(ended=None), 1: Known(ended="exception: ValueError")}
+    report = report_of(write_job(tmp_path, late(1, "forward", 0.02), known=known))
+    assert report.job.broken
+    assert report.how_it_ended == "The job was cut short: the first line says by what"
+    assert report_of(write_job(tmp_path / "b")).how_it_ended == "The run ended"
+
+
 def test_headline():
     """Seconds of each rank and of all, and by how much the job is slower."""
     slow = late(1, "forward", 0.02)
