@@ -59,3 +59,17 @@ def test_lightning_has_a_name_for_each() -> None:
     for package in LIGHTNING:
         facts = Facts(framework=f"{package} 2.6.6")
         assert all(name_of(facts, one) for one in Setting if one not in general)
+
+
+@pytest.mark.parametrize("rule", ["prep-stall", "cpu-saturated", "compute-bound"])
+def test_no_work_for_a_gpu_that_is_not_there(rule: str) -> None:
+    """Where one is seen, or the framework trains on one, it is advised; text and tables need no image library."""
+
+    def moved(accelerator: str | None) -> bool:
+        window: Window = FIRING[rule]()
+        window.facts["accelerator"] = accelerator
+        verdict = evaluate(ALL_RULES, window)
+        told = next(found for found in verdict.diagnoses if found.rule == rule)
+        return any(words in one.fix.do for one in told.advice for words in ("to the GPU", "mixed precision"))
+
+    assert [moved(name) for name in (None, "CPUAccelerator", "CUDAAccelerator")] == [False, False, True]

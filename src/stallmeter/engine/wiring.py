@@ -20,7 +20,7 @@ from ..records import BatchContent, Event, UserMetrics
 from ..records.interfaces import Source, Tracker
 from ..rules.host_sync import HostSync
 from ..timing.clock import StepClock
-from ..timing.ledger import BACKWARD, CALLBACKS, COMPUTE, DATA_WAIT, FORWARD, LOOP, OPTIMIZER, OTHER, START, Ledger
+from ..timing.ledger import BACKWARD, COMPUTE, DATA_WAIT, FORWARD, LOOP, OPTIMIZER, OTHER, START, Ledger
 from ..window import Window
 from ..workers.apply import WorkerTuner
 from .asked import Look, Profiler
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from ..sources.loader import LoaderProbe
 
 _log = logging.getLogger("stallmeter")
-
-OWN_NAME = "StallMonitor"
-"""Name under which stallmeter's own hooks stand among the callbacks."""
 
 MOST_WAITING = 10_000
 """Records of other threads that are kept between two samples; the oldest go first."""
@@ -118,7 +115,7 @@ def assemble(
     # Any thread appends and the sampler thread takes out; both are atomic, so that nobody waits for a lock.
     inbox: deque[UserMetrics | Event | BatchContent] = deque(maxlen=MOST_WAITING)
     guard = Guard(inbox.append)
-    own_slot = clock.ledger.slot(CALLBACKS, OWN_NAME)
+    own_slot = clock.ledger.own_slot
     between_steps = BetweenSteps(clock, guard, own_slot)
 
     _find_facts({**(facts or {}), **_usual_facts(options, context)}, window, guard)

@@ -21,12 +21,23 @@ from .loader import (
     WorkerWaits,
 )
 from .modes import DebugModes
-from .steps import BUCKETS, HINDSIGHT, VALIDATION_PARTS, Event, LedgerRecord, StepRecord, UserMetrics, WindowRecord
+from .steps import (
+    BUCKETS,
+    HINDSIGHT,
+    OWN_NAME,
+    VALIDATION_PARTS,
+    Event,
+    LedgerRecord,
+    StepRecord,
+    UserMetrics,
+    WindowRecord,
+)
 
 __all__ = [
     "BUCKETS",
     "HINDSIGHT",
     "NO_LOADER",
+    "OWN_NAME",
     "SENDS_OBJECTS",
     "VALIDATION_PARTS",
     "AllocatorSample",

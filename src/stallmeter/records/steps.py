@@ -27,6 +27,9 @@ BUCKETS = (
 HINDSIGHT = ("start", "warmup")
 """Buckets that no step has: before the first one, and what is only known of the first ones when others have come."""
 
+OWN_NAME = "StallMonitor"
+"""Name of stallmeter's own hooks among the callbacks, also in a loop without any: their cost is no finding."""
+
 VALIDATION_PARTS = ("start", "wait")
 """What a validation loader takes: its iterator with the first batch that its workers make, and its other batches."""
 

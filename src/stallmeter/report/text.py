@@ -279,7 +279,7 @@ def _ledger(report: Report, *, blocks: bool) -> RenderableType:
         table.add_row(Text(wording.label(share.name)), *_amount(share), bar)
         for part in share.parts:
             if (part.share_pct or 0.0) > NAMED_PCT:
-                name = _plain(f"  {part.name}", wording.NAME_LIMIT, "dim")
+                name = _plain(f"  {wording.part_label(part.name)}", wording.NAME_LIMIT, "dim")
                 table.add_row(Padding(name, (0, 0, 0, 2)), *_amount(part, "dim"), "")
     if small:
         share_pct = 100 * small / report.wall_s if report.wall_s else None

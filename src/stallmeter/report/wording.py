@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..records import WorkerTrial
+from ..records import OWN_NAME, WorkerTrial
 from ..records.diagnosis import SURE, Abstention, Advice, Diagnosis, Verdict, WorkerAdvice
 from ..records.redaction import redact
 from ..rules.evaluation import OUTSIDE
@@ -33,9 +33,9 @@ HEADLINE_LIMIT = 300
 LABELS = {
     "start": "start, before step 1",
     "warmup": "warm-up, the first steps' excess",
-    "worker_startup": "worker start-up",
+    "worker_startup": "loader start-up",
     "data_wait": "data wait",
-    "h2d": "host-to-device copy",
+    "h2d": "batch transfer",
     "loop": "framework loop",
 }
 """Words for the buckets whose name does not say it all."""
@@ -131,6 +131,11 @@ def without_end(running: bool | None) -> str:
 def label(bucket: str) -> str:
     """Return the words for a bucket of the ledger."""
     return LABELS.get(bucket, one_line(bucket, NAME_LIMIT))
+
+
+def part_label(name: str) -> str:
+    """Return the words for a callback, a logger or another part of a bucket."""
+    return "stallmeter itself" if name == OWN_NAME else one_line(name, NAME_LIMIT)
 
 
 def predicted(gain_pct: float | None, interval_pct: tuple[float, float] | None = None) -> str | None:

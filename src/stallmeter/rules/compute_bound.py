@@ -10,9 +10,9 @@ model: the hand-over of a batch belongs to a step. Where the loop asks no loader
 model (`code.before_model`) takes less than `loss_pct`, by looks at the stack. `gpu.utilization_pct`: mean utilization
 of this rank's busiest GPU, in percent, if any. `gpu.count`: whether there are GPUs that can be measured.
 
-**Advice.** Use mixed precision on a GPU with Tensor Cores. Raise the batch size while memory allows and the results
-stay as good. Compile the model (`torch.compile`) when steps are many and shapes fixed. Where the framework's own code
-is a large part of a step, only larger steps help.
+**Advice.** On a GPU with Tensor Cores mixed precision, on any GPU a larger batch while memory allows and the results
+stay as good; without one, ask for one. Compile the model (`torch.compile`) when steps are many and shapes fixed. Where
+the framework's own code is a large part of a step, only larger steps help.
 
 **When it is wrong.** Times are the host's: a step that waits for the device looks like one that works. On a GPU,
 utilization above 70 % is generally called good, and below 90 % of an expensive card is still money lost.
@@ -29,7 +29,7 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.forecast import forecast
-from .frameworks import Setting, said
+from .frameworks import Setting, has_gpu, said
 from .rule import threshold
 
 
@@ -127,21 +127,22 @@ class ComputeBound:
 
 
 def _cheaper_steps(window: Window) -> tuple[Advice, ...]:
-    precision = Advice.of(
-        said("Use mixed precision", window.facts, Setting.BFLOAT16),
-        expect="A shorter forward and backward.",
-        limit="Only on a GPU with Tensor Cores.",
+    compiled = Advice.of(
+        "Compile the model: torch.compile(model).",
+        limit="Only when shapes are fixed and the run is long.",
     )
-    others = (
+    if not has_gpu(window):
+        return (compiled, Advice.of("Ask for a GPU, or for more CPUs.", limit="A small model fills neither."))
+    return (
+        Advice.of(
+            said("Use mixed precision", window.facts, Setting.BFLOAT16),
+            expect="A shorter forward and backward.",
+            limit="Only on a GPU with Tensor Cores.",
+        ),
         Advice.of(
             "Raise the batch size.",
             expect="More samples per second.",
             limit="While memory allows it and the results stay as good.",
         ),
-        Advice.of(
-            "Compile the model: torch.compile(model).",
-            limit="Only when shapes are fixed and the run is long.",
-        ),
+        compiled,
     )
-    has_gpu = window.gpu.count is not None or window.facts.accelerator not in (None, "CPUAccelerator")
-    return (precision, *others) if has_gpu else others

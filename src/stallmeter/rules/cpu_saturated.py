@@ -8,7 +8,7 @@ of the samples. Affinity and cgroup quota count, not the host's number of CPUs. 
 as a share of training time in percent.
 
 **Advice.** Make a batch cheaper before anything else: simpler or batched transforms, decoded or resized data on disk.
-Move transforms to the GPU (Kornia, DALI) when it has time to spare. Ask for more CPUs.
+Move transforms to the GPU (for images Kornia, DALI) where there is one with time to spare. Ask for more CPUs.
 
 **When it is wrong.** Under a CPU quota the CPU use of other jobs on the same host is counted, although it takes
 nothing from this job.
@@ -24,6 +24,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
+from .frameworks import has_gpu
 from .rule import threshold
 
 
@@ -34,6 +35,7 @@ class CpuSaturated:
     id: ClassVar[str] = "cpu-saturated"
     title: ClassVar[str] = "All CPUs of the job are busy while it waits for data"
     needs: ClassVar[tuple[str, ...]] = ("host.cpu_busy_pct", "spent.data_wait_share_pct", "host.usable_cpus")
+    optional: ClassVar[tuple[str, ...]] = ("gpu.count", "facts.accelerator")
 
     busy_pct: float = threshold(95.0, "%", "stricter than SageMaker CPUBottleneck (90 %): a median, not a peak")
     wait_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
@@ -63,7 +65,11 @@ class CpuSaturated:
                     expect="Less CPU use and less waiting for data.",
                     limit="More workers on the same CPUs do not help.",
                 ),
-                Advice.of("Move transforms to the GPU (Kornia, DALI).", limit="Only if the GPU has time to spare."),
+                *(
+                    (Advice.of("Move transforms of tensors to the GPU.", limit="Only if it has time to spare."),)
+                    if has_gpu(window)
+                    else ()
+                ),
                 Advice.of("Ask for more CPUs for this job."),
             ),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
+from ..window import Window
 from ..window.facts import Facts
 
 LIGHTNING = ("lightning", "pytorch_lightning")
@@ -79,6 +80,11 @@ _NAMES = {
 def name_of(facts: Facts, setting: Setting) -> str | None:
     """Return what the run's framework calls a setting; None where it has none, or a loop of one's own decides."""
     return _NAMES.get(facts.framework or "", _PLAIN).get(setting)
+
+
+def has_gpu(window: Window) -> bool:
+    """Whether the job may see a GPU, or trains on something else than a CPU, as far as anybody tells."""
+    return window.gpu.count is not None or window.facts.accelerator not in (None, "CPUAccelerator")
 
 
 def said(do: str, facts: Facts, setting: Setting, otherwise: str = "") -> str:

@@ -16,9 +16,9 @@ over a step. Of threads that make batches in time: `host.loop.threads_cpus`, CPU
 busy, and `host.loop.wait_pct`, share of the time in which the training thread could run and had no CPU, percent.
 
 **Advice.** Where each worker computes with several threads, one thread for each. Spend less CPU on a batch: simpler or
-batched transforms, transforms on the GPU (Kornia, DALI), decoding at reduced size, preprocessing once offline,
-uncompressed or array formats. Or give the job more CPUs. Where the loop makes its batches itself and a worker beside it
-is predicted to win a smaller part, that is advised as well.
+batched transforms, less to parse, images decoded at reduced size, transforms on the GPU where there is one (for images
+Kornia and DALI), preprocessing once offline, uncompressed or array formats. Or give the job more CPUs. Where the loop
+makes its batches itself and a worker beside it is predicted to win a smaller part, that is advised as well.
 
 **When it is wrong.** When other processes hold the CPUs: `noisy-neighbour` is asked first.
 
@@ -45,6 +45,7 @@ from ..workers.pipeline import (
     pipeline_of,
     threads_for_a_batch_s,
 )
+from .frameworks import has_gpu
 from .rule import threshold
 
 ONE_THREAD = "Let each worker compute with one thread"
@@ -87,6 +88,8 @@ class PrepStall:
         "host.loop.threads_cpus",
         "loader.producers.batch_cpu_s",
         "steps.step_time_s",
+        "gpu.count",
+        "facts.accelerator",
     )
     instead: ClassVar[tuple[tuple[str, ...], ...]] = (
         INSTEAD,
@@ -153,14 +156,14 @@ class PrepStall:
             advice=(
                 *self._one_thread_each(window, predicted, gain),
                 Advice.of(
-                    "Use simpler or batched transforms; decode images at reduced size.",
+                    "Make items cheaper: simpler or batched transforms, less to decode and to parse.",
                     expect=f"Less data wait, as the {cpu.mean * 1e3:.0f} ms of CPU for a batch fall.",
                     limit=f"Full speed needs {needed:.1f} CPUs; the job can have {left:.1f}." if needed > left else "",
                     gain_pct=predicted.of_run(gain),
                     interval_pct=predicted.interval_pct(gain, eased=True),
                 ),
                 *_workers_beside(predicted, self.gain_pct),
-                Advice.of("Move transforms to the GPU (Kornia, DALI).", limit="Only where it has time to spare."),
+                *_on_the_gpu(window),
                 OFFLINE,
                 *_more_cpus(needed, predicted),
             ),
@@ -226,7 +229,7 @@ class PrepStall:
             advice=(
                 *self._one_thread_each(window, predicted, gain),
                 Advice.of(
-                    "Use simpler or batched transforms; decode images at reduced size.",
+                    "Make items cheaper: simpler or batched transforms, less to decode and to parse.",
                     expect=f"CPUs for the loop's own work, as the {cpu_s * 1e3:.0f} ms of CPU for a batch fall.",
                     gain_pct=of_run,
                     interval_pct=interval,
@@ -265,7 +268,7 @@ class PrepStall:
             ),
             advice=(
                 Advice.of(
-                    "Use simpler or batched transforms; decode images at reduced size.",
+                    "Make items cheaper: simpler or batched transforms, less to decode and to parse.",
                     expect=f"CPUs for the loop's own work, as the {cpu_s * 1e3:.0f} ms of CPU for a batch fall.",
                     gain_pct=gain.pct,
                     interval_pct=gain.interval_pct,
@@ -293,7 +296,7 @@ class PrepStall:
             ),
             advice=(
                 Advice.of(
-                    "Use simpler or batched transforms; decode images at reduced size.",
+                    "Make items cheaper: simpler or batched transforms, less to decode and to parse.",
                     expect=f"Less data wait, as the {cpu_s * 1e3:.0f} ms of CPU for a batch fall.",
                     gain_pct=gain.pct,
                     interval_pct=gain.interval_pct,
@@ -334,16 +337,27 @@ class PrepStall:
             ),
             advice=(
                 Advice.of(
-                    "Use simpler or batched transforms; decode images at reduced size.",
+                    "Make items cheaper: simpler or batched transforms, less to decode and to parse.",
                     expect=f"Less data wait, as the {cpu_s * 1e3:.0f} ms of CPU for a batch fall.",
                     limit="" if more is None else f"More {pipeline.who} share the same CPUs and do not help.",
                     gain_pct=gain,
                     interval_pct=pipeline.interval_pct(gain),
                 ),
-                Advice.of("Move transforms to the GPU (Kornia, DALI).", limit="Only where it has time to spare."),
+                *_on_the_gpu(window),
                 OFFLINE,
             ),
         )
+
+
+def _on_the_gpu(window: Window) -> tuple[Advice, ...]:
+    if not has_gpu(window):
+        return ()
+    return (
+        Advice.of(
+            "Move transforms of tensors to the GPU; for images Kornia and DALI do that.",
+            limit="Only where it has time to spare.",
+        ),
+    )
 
 
 def _gains_of_a_crowded_loop(window: Window) -> tuple[float, float]:

@@ -25,13 +25,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..records import OWN_NAME
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.gains import FIX_SAVES, gain_without
 from .rule import threshold
-
-_OWN = "StallMonitor"
-"""Name of stallmeter's own hooks: their cost is reported, it is no finding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +51,8 @@ class SlowCallback:
         named, bucket_s = window.ledger.callbacks_by_name_s, window.spent.bucket_s("callbacks")
         if named is None or bucket_s is None:
             return None
-        ranked = sorted(((s, name) for name, s in named.items() if name != _OWN), reverse=True)
-        total_s = max(0.0, bucket_s - named.get(_OWN, 0.0))
+        ranked = sorted(((s, name) for name, s in named.items() if name != OWN_NAME), reverse=True)
+        total_s = max(0.0, bucket_s - named.get(OWN_NAME, 0.0))
         largest_s, name = ranked[0] if ranked else (0.0, "")
         alone = (window.ledger.training_share_pct(largest_s) or 0.0) >= self.warn_pct
         lost_s = min(largest_s, total_s) if alone else total_s

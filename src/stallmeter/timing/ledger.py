@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Final, Protocol
 
-from ..records import BUCKETS, VALIDATION_PARTS
+from ..records import BUCKETS, OWN_NAME, VALIDATION_PARTS
 
 FIRST_WAIT: Final = len(BUCKETS)
 """Slot of the data wait of an epoch's first step, shared out between data_wait and worker_startup when it is read."""
@@ -102,6 +102,11 @@ class Ledger:
             self.acc.append(0)
             self.slots.append((bucket, name))
         return known
+
+    @property
+    def own_slot(self) -> int:
+        """The slot of what stallmeter itself does on the training thread, among the callbacks."""
+        return self.slot(CALLBACKS, OWN_NAME)
 
     def settle(self) -> int:
         """Book the time up to now where it belongs and return now (ns)."""

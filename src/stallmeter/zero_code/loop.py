@@ -23,11 +23,10 @@ from ..engine.guard import Guard
 from ..engine.monitor import Monitor, turns_of
 from ..engine.options import Options
 from ..engine.run import Run, are_loops_claimed
-from ..engine.wiring import OWN_NAME, plain_run
+from ..engine.wiring import plain_run
 from ..errors import StallmeterError
 from ..timing.clock import StepClock
 from ..timing.ledger import (
-    CALLBACKS,
     DATA_WAIT,
     FIRST_WAIT,
     VALIDATION_START,
@@ -327,7 +326,7 @@ class Loop:
             self._alone.begin(run.clock, steps())
         else:
             made = partial(self._count_update, run.clock) if self._heard_of_updates else self._count_gradients
-            book_updates(run.clock, self._alone, steps, past, made, own_slot=_own_slot(run))
+            book_updates(run.clock, self._alone, steps, past, made, own_slot=run.clock.ledger.own_slot)
         self._start(run, called_ns)
 
     def _decide(self) -> None:
@@ -375,7 +374,7 @@ class Loop:
             self._start(run)
 
     def _start(self, run: Run, since_ns: int | None = None) -> None:
-        ledger, own_slot = run.clock.ledger, _own_slot(run)
+        ledger, own_slot = run.clock.ledger, run.clock.ledger.own_slot
         ledger.enter(own_slot, since_ns)
         try:
             self.monitor = Monitor.of(run, turns=self._turns)
@@ -494,7 +493,3 @@ class Loop:
             self._discard(run)
         else:
             self.monitor.close()
-
-
-def _own_slot(run: Run) -> int:
-    return run.clock.ledger.slot(CALLBACKS, OWN_NAME)
