@@ -30,3 +30,12 @@ def test_what_takes_more_by_the_clock_is_right() -> None:
     assert (beside.functions, beside.lines, beside.share_pct) == (("prepare",), program.lines_beside, 60.0)
     both = truth_of(program, {"spent": 4.6, "beside": 5.0, "whole": 10.0})
     assert [one.functions for one in both] == [("prepare",), (program.function,)]
+
+
+def test_a_wait_for_a_lock_is_what_the_training_wins_without_it() -> None:
+    """Batches that are made alone meet the lock in another phase."""
+    alone = {"spent": 2.0, "beside": 6.0, "whole": 10.0}
+    (planted,) = truth_of(draw("lock", 0), alone, 3.0)
+    assert (planted.functions, planted.share_pct) == (("Shared.guarded",), pytest.approx(66.7, abs=0.1))
+    (beside,) = truth_of(draw("socket", 0), alone, 3.0)
+    assert beside.functions == ("prepare",)
