@@ -18,7 +18,7 @@ from stallmeter.records import CodeLook, Event, WorkerBatch
 from stallmeter.sources.loader import LoaderProbe
 from stallmeter.sources.loader.batch_look import EVENTS, PLAIN, BatchLook, ItemTimes
 from stallmeter.sources.loader.look import MIN_STEPS, WorkerLook
-from stallmeter.sources.loader.ring import Order
+from stallmeter.sources.loader.ring import Order, Usual
 from stallmeter.sources.loader.starts import StartOrders
 
 from . import loader_datasets as data
@@ -234,7 +234,9 @@ def test_a_batch_that_is_late_by_chance_is_no_slow_one():
     """It takes ten times as long as others, for its CPU was taken away, and a tenth of what slow ones do."""
     found: list[dict[str, Any]] = []
     waits = {1: 0.005, 2: 0.0, 3: 0.4}
-    look = BatchLook(Order(1, 1, True), [(500_000, 500_000)] * 7 + [(4_000_000_000, 500_000)], found.append)
+    look = BatchLook(
+        Order(1, 1, True), [Usual(500_000, 500_000, 0)] * 7 + [Usual(4_000_000_000, 500_000, 0)], found.append
+    )
     fetcher = _Fetcher(lambda index: time.sleep(waits[index]) or index)
     for index in waits:
         look.fetch(_Fetcher.fetch, fetcher, [index])
@@ -245,13 +247,38 @@ def test_a_batch_that_is_late_by_chance_is_no_slow_one():
 def test_what_collating_takes_without_a_profiler_is_known_first():
     """The batches are the same, nobody's profiler is active in them, and the look goes on after them."""
     found: list[dict[str, Any]] = []
-    look = BatchLook(Order(1, 1, False), [(500_000, 500_000)] * 7, found.append)
+    look = BatchLook(Order(1, 1, False), [Usual(500_000, 500_000, 0)] * 7, found.append)
     fetcher = _Fetcher(lambda index: sys.getprofile() is not None)
     collate = fetcher.collate_fn
     profiled = [look.fetch(_Fetcher.fetch, fetcher, [index]) for index in range(PLAIN + 1)]
     assert profiled == [False] * PLAIN + [True]
     assert fetcher.collate_fn is collate
     assert [document["seen"] for document in found] == [1]
+
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("usual", "waits_s"),
+    [
+        (Usual(40 * MS, 1 * MS, 5 * MS), 0.034),
+        (Usual(9 * MS, 1 * MS, 0), 0.008),  # looked into, it meets a lock at another time
+        (Usual(9000 * MS, 1 * MS, None), None),  # perhaps it had no CPU
+        (Usual(9000 * MS, 1 * MS, 0), None),  # something else went on
+    ],
+)
+def test_waits_take_as_long_as_in_batches_that_nobody_looks_into(usual: Usual, waits_s: float | None) -> None:
+    found: list[dict[str, Any]] = []
+    look = BatchLook(Order(1, 2, False), [usual] * 16, found.append)
+    fetcher = _Fetcher(lambda index: time.sleep(0.02) or index)
+    while not look.done:
+        look.fetch(_Fetcher.fetch, fetcher, [1])
+    told = found[-1]["wall_s"] - found[-1]["cpu_s"]
+    if waits_s is None:
+        assert 0.04 <= told < 9.0
+    else:
+        assert told == pytest.approx(found[-1]["seen"] * waits_s, rel=0.01)
 
 
 def test_indices_are_only_watched_where_items_are_asked_for_one_by_one():

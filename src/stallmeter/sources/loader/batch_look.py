@@ -13,7 +13,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
@@ -21,7 +21,7 @@ from ..code.fold import Folded, Seen, fold, owner
 from ..code.lines import LineTimer
 from ..code.tracer import CallTracer, why_not
 from ..code.whose import Function, Whose
-from .ring import Order
+from .ring import Order, Usual
 
 EVENTS = 150_000
 """Most calls and returns in one batch: about 0.1 s, which is what a look may add to it."""
@@ -48,6 +48,12 @@ taken away."""
 
 ITEMS = 10
 """Most slow items that are named."""
+
+TOLD = 0.1
+"""Part of the time that waits must take, for what they usually take to be laid on them; our choice."""
+
+MOST_OFF = 3.0
+"""What was seen of waits may be off by so much; our choice. Beyond, something else went on."""
 
 PLAIN = 2
 """Batches of which it is only timed how long putting their items together takes, before calls are."""
@@ -78,18 +84,19 @@ class BatchLook:
 
     Args:
         order: What to look into.
-        recent: Wall and CPU time of the newest batches, ns, that nobody looked into.
+        recent: The newest batches that nobody looked into.
         deliver: Takes what was seen, after each batch; must not raise.
     """
 
-    def __init__(self, order: Order, recent: Sequence[tuple[int, int]], deliver: Deliver) -> None:
+    def __init__(self, order: Order, recent: Sequence[Usual], deliver: Deliver) -> None:
         self.done = False
         self._order = order
         self._deliver = deliver
-        walls, cpus = [wall for wall, _ in recent], [cpu for _, cpu in recent]
+        walls, cpus = [batch.wall_ns for batch in recent], [batch.cpu_ns for batch in recent]
         self._typical_ns = statistics.median(walls) if len(walls) >= FEW else None
         self._slow_ns = max(SLOW * (self._typical_ns or 0), BESIDE_SLOWEST * max(walls, default=0))
         self._cpu_s = statistics.median(cpus) / 1e9 if len(cpus) >= FEW and not order.slow else None
+        self._waits_s = _waits_s(recent, self._slow_ns) if len(walls) >= FEW and not order.slow else None
         self._whose = Whose.of_program()
         self._tracer = CallTracer(self._whose, _Collating.__call__.__code__)
         self._collate_s: list[float] = []
@@ -194,13 +201,30 @@ class BatchLook:
         return self._cpu_s - collate_s, collate_s
 
     def _hand_over(self) -> None:
-        folded = fold(self._seen, self._lines)
+        folded = fold(self._with_usual_waits(), self._lines)
         if self._timer is None and self._kept >= self._order.batches:
             wanted = {f for f, unplaced in zip(folded.functions[:2], folded.unplaced, strict=False) if unplaced}
             codes = self._tracer.codes(wanted)
             self._timer = LineTimer(codes, EVENTS) if codes else None
             self.done = self._timer is None
         self._deliver(self._document(folded))
+
+    @property
+    def _of_batches(self) -> int:
+        """So many batches were seen; what comes after them is for the lines."""
+        return min(self._kept, self._order.batches)
+
+    def _with_usual_waits(self) -> list[Seen]:
+        """Return what was seen with waits that take as long as in batches that nobody looks into.
+
+        Of a wait for a store or a lock a few batches know little, and those that are looked into come at another time
+        to it: they compute for longer.
+        """
+        waits_s = sum(_wait_s(one) for one in self._seen)
+        if self._waits_s is None or waits_s < TOLD * sum(one.wall_s for one in self._seen):
+            return self._seen
+        by = min(MOST_OFF, max(1.0 / MOST_OFF, self._of_batches * self._waits_s / waits_s))
+        return [replace(one, wall_s=one.wall_s + (by - 1.0) * _wait_s(one)) for one in self._seen]
 
     def _by_function(self) -> dict[Function, dict[int, float]]:
         """Return the lines that were timed, without what other functions of the user's took beneath them."""
@@ -222,7 +246,7 @@ class BatchLook:
         slow = sorted(self._items, key=lambda item: -item[1])
         return {
             "order": self._order.number,
-            "seen": min(self._kept, self._order.batches),
+            "seen": self._of_batches,
             "done": self.done,
             "wall_s": folded.wall_s,
             "cpu_s": folded.cpu_s,
@@ -236,6 +260,20 @@ class BatchLook:
                 if typical_ns is not None and ns >= max(SLOW_ITEM * typical_ns, BESIDE_SLOWEST * slow[0][1])
             ],
         }
+
+
+def _wait_s(one: Seen) -> float:
+    return 0.0 if one.cpu_s is None else max(0.0, one.wall_s - one.cpu_s)
+
+
+def _waits_s(recent: Sequence[Usual], slow_ns: float) -> float | None:
+    """Return what a batch waits for that is no CPU, on the mean without slow ones; None where that is not known."""
+    found = [
+        max(0, wall_ns - cpu_ns - queued_ns)
+        for wall_ns, cpu_ns, queued_ns in recent
+        if queued_ns is not None and wall_ns < slow_ns
+    ]
+    return statistics.fmean(found) / 1e9 if len(found) >= FEW else None
 
 
 def _beneath(seen: Sequence[Seen], function: Function) -> Mapping[int, float]:

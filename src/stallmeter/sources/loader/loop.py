@@ -8,7 +8,7 @@ from threading import get_ident
 from time import monotonic_ns, thread_time_ns
 
 from ...machine.procfs import open_run_queue, read_run_queue, run_queue_ns
-from .ring import UNKNOWN, Fetch
+from .ring import UNKNOWN, Fetch, Usual
 from .worker import RECENT
 
 CAPACITY = 8192
@@ -21,12 +21,11 @@ _Raw = tuple[int, int, int, bytes, bytes]
 class LoopTimer:
     """Takes readings on the training thread; whoever drains does the arithmetic."""
 
-    __slots__ = ("_cpu", "_fd", "_pid", "_queued", "_raw", "_thread", "_wall", "beside", "lost", "made", "recent")
+    __slots__ = ("_cpu", "_fd", "_pid", "_queued", "_raw", "_recent", "_thread", "_wall", "beside", "lost", "made")
 
     def __init__(self) -> None:
         self._raw: deque[_Raw] = deque(maxlen=CAPACITY)
-        self.recent: deque[tuple[int, int]] = deque(maxlen=RECENT)
-        """Wall and CPU time of the newest batches, ns."""
+        self._recent: deque[_Raw] = deque(maxlen=RECENT)
         self._pid = self._thread = 0
         self._fd: int | None = None
         self._queued = b""
@@ -65,9 +64,14 @@ class LoopTimer:
         raw = self._raw
         if len(raw) == CAPACITY:
             self.lost += 1
-        raw.append((end, end - self._wall, cpu, self._queued, queued))
-        self.recent.append((end - self._wall, cpu))
+        made = end, end - self._wall, cpu, self._queued, queued
+        raw.append(made)
+        self._recent.append(made)
         self._wall = 0
+
+    def recent(self) -> list[Usual]:
+        """Return the newest batches that nobody looked into. For the thread that makes them."""
+        return [Usual(wall, cpu, run_queue_ns(before, after)) for _, wall, cpu, before, after in self._recent]
 
     def pass_over(self) -> None:
         """The batch that is being made leaves no record."""

@@ -79,7 +79,7 @@ class LoopLook:
         from .batch_look import BatchLook
 
         # Of several loaders as many batches each, and nobody knows what a batch of each takes when nobody looks.
-        recent = self._timer.recent if fetchers == 1 else ()
+        recent = self._timer.recent() if fetchers == 1 else ()
         return BatchLook(order._replace(batches=fetchers * order.batches), recent, self._documents.append)
 
     def _look_into(self, fetcher: Any, look: BatchLook) -> None:

@@ -79,6 +79,16 @@ class Order(NamedTuple):
         return cls(word >> 32, word & 0xFFFF, bool(word >> 16 & 1), bool(word >> 17 & 1))
 
 
+class Usual(NamedTuple):
+    """A batch that nobody looked into."""
+
+    wall_ns: int
+    cpu_ns: int
+    """Of its thread."""
+    queued_ns: int | None
+    """That the thread waited for a CPU; None where the kernel does not say."""
+
+
 class Making(NamedTuple):
     """A batch that is being made."""
 

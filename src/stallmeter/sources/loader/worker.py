@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ...machine.procfs import COUNTS_READS, open_run_queue, process_read_bytes, read_run_queue, run_queue_ns
 from .dataloader import CANNOT_SET
 from .identity import watch_identity
-from .ring import UNKNOWN, Order, Ring, RingWriter
+from .ring import UNKNOWN, Order, Ring, RingWriter, Usual
 
 _CANNOT_TIME = (AttributeError, KeyError, IndexError, OSError, RuntimeError, TypeError, ValueError)
 """What torch's internals, procfs and shared memory can raise where they are not as expected."""
@@ -150,7 +150,7 @@ class FetchTimer:
         self.dataset = dataset
         self.look: BatchLook | None = None
         """What looks into the next batch."""
-        self.recent: deque[tuple[int, int]] = deque(maxlen=RECENT)
+        self.recent: deque[Usual] = deque(maxlen=RECENT)
         """Wall and CPU time of the newest batches, ns."""
         self._answers = answers
         self._loader = loader
@@ -241,7 +241,7 @@ class FetchTimer:
             self._init,
         )
         self._ended, self._init = end, UNKNOWN
-        self.recent.append((end - self._wall, cpu))
+        self.recent.append(Usual(end - self._wall, cpu, queued))
         if self._start_look is not None:
             self._end_start_look()
             self._ended = monotonic_ns()  # handing over what it saw is no pause of the worker's
