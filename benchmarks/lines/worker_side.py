@@ -181,7 +181,7 @@ def truth_of(program: Program, timed: dict[str, Any], achieved: float | None = N
     if program.family == WAITS_FOR_OTHERS and achieved is not None:
         # Alone, one batch upon the other, it meets the lock in another phase than beside a loop with steps.
         planted = max(planted, 100.0 * (1.0 - 1.0 / achieved))
-    beside = 100.0 * timed["beside"] / timed["whole"]
+    beside = min(100.0 * timed["beside"] / timed["whole"], 100.0 - planted)
     lines = frozenset() if program.others else frozenset(program.lines)
     places = [
         Place((program.function, *program.others), lines, planted),

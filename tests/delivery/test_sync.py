@@ -29,7 +29,7 @@ def record(folder: Path, **options: object) -> Path:
     with Monitor(directory=folder, console=False, hardware=False, workers=False, **options) as monitor:  # type: ignore[arg-type]
         for _ in monitor.watch([[0] * 4] * 30):
             sum(range(1000))
-    assert monitor.finish()
+    assert monitor.finish() == (not monitor.undelivered)
     assert monitor.folder is not None
     return monitor.folder
 

@@ -499,7 +499,11 @@ def test_a_tracker_that_hangs(bench: Bench, silent: Silent) -> None:
     monitor.close()
     assert not silent.release.is_set()
     assert [u.tracker for u in monitor.undelivered] == ["odd"]
+    assert not monitor.finish()
     bench.is_named_once(bench.check(monitor), "tracker odd", "does not answer")
+    # `sync` knows nothing of a tracker of the program's own.
+    assert "points did not reach memory; they are in " in bench.caplog.text
+    assert "stallmeter sync" not in bench.caplog.text
 
 
 def test_a_tracker_that_hangs_for_long_is_named_while_the_run_goes_on(

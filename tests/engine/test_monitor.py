@@ -561,3 +561,12 @@ def test_a_server_that_does_not_answer_stops_no_training(tmp_path, monkeypatch, 
         assert list(monitor.watch([1, 2, 3])) == [1, 2, 3]
     assert sum(isinstance(record, StepRecord) for record, _ in Reader(monitor.folder)) == 3
     assert "mlflow does not answer; the run is recorded, and can be sent later: stallmeter sync" in caplog.text
+
+
+def test_a_folder_in_ones_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No shell has replaced the sign where the program or a service names the folder."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("STALLMETER_DIR", "~/b")
+    assert Options(directory="~/a").recordings == tmp_path / "a"
+    assert Options().recordings == tmp_path / "b"
+    assert Options(directory="~nobody-of-this-name/a").recordings == Path("~nobody-of-this-name/a")

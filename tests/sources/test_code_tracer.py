@@ -269,6 +269,36 @@ def test_lines_are_timed_with_what_they_call():
     assert set(lines_s) <= {first, first + 1, first + 2}
 
 
+def loops(count: int) -> None:
+    for _ in range(count):
+        pass
+
+
+def then_loops() -> None:
+    loops(100)
+    for _ in range(20):
+        pass
+
+
+def test_a_loop_in_one_function_leaves_room_for_the_lines_of_the_others():
+    """Nor is what goes by unseen any line's: the one that called it would have it."""
+    before = sys.gettrace()
+    timer = LineTimer([loops.__code__, then_loops.__code__], 300)
+    sys.settrace(None)
+    try:
+        timer.begin()
+        loops(10_000)
+        then_loops()
+        assert sys.gettrace() is not None
+        assert timer.end()
+    finally:
+        sys.settrace(before)
+    lines_s = {code: set(found) for code, found in timer.lines_s}
+    first = then_loops.__code__.co_firstlineno
+    assert lines_s[then_loops.__code__] == {first, first + 1, first + 2, first + 3}
+    assert loops.__code__.co_firstlineno + 1 in lines_s[loops.__code__]
+
+
 def test_too_many_lines_are_cut():
     before = sys.gettrace()
     timer = LineTimer([two_lines.__code__], 3)

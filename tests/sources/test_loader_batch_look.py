@@ -219,6 +219,37 @@ def _plus(one: int, other: int) -> int:
     return one + other
 
 
+def _loops(index: int) -> int:
+    for _ in range(EVENTS // 2):
+        index += 1
+    return index
+
+
+def _pads(items: list[int]) -> int:
+    total = 0
+    for _ in range(2 * EVENTS):
+        total += 1
+    return sum(items) + total
+
+
+def test_both_functions_that_hold_the_time_have_their_lines():
+    """A batch is looked into for few lines, and the items' loop alone has more than that."""
+    found: list[dict[str, Any]] = []
+    look = BatchLook(Order(1, 1, False), [], found.append)
+    fetcher = _Fetcher(_loops)
+    fetcher.collate_fn = _pads
+    while not look.done:
+        look.fetch(_Fetcher.fetch, fetcher, [1, 2, 3])
+    lines = {
+        spot["function"]: spot["line"] - by.__code__.co_firstlineno
+        for by in (_loops, _pads)
+        for spot in found[-1]["spots"]
+        if spot["function"] == by.__name__
+    }
+    assert lines["_loops"] in (1, 2)
+    assert lines["_pads"] in (2, 3)
+
+
 def test_slow_items_are_told_by_their_index(probe):
     loader = _loader(data.OftenCostly(), 0)
     batches, records, _ = _look(probe, loader, rule="slow-batches")

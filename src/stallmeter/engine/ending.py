@@ -16,6 +16,7 @@ from typing import Protocol
 
 from ..delivery.forwarder import Forwarder, Undelivered
 from ..recording import as_typed, ranks
+from ..recording.pending import is_sendable
 from ..report.files import write_summaries
 from ..report.model import judged, summarize
 from ..report.wording import console_lines
@@ -346,10 +347,9 @@ class Ending:
         return console_lines(verdict, self._window.loader.trials)
 
     def _say_undelivered(self) -> None:
-        served = {tracker.name for tracker in self._output.trackers if hasattr(tracker, "held_points")}
         for left in self.undelivered:
             # What only its own program can reach is out of reach of `sync`.
-            where = "they are in" if left.tracker in served else "send them with: stallmeter sync"
+            where = "send them with: stallmeter sync" if is_sendable(left.tracker, left.destination) else "they are in"
             points, destination = left.points, left.destination
             _log.warning(
                 "stallmeter: %d points did not reach %s; %s %s",

@@ -163,7 +163,8 @@ class Monitor:
             timeout_s: Most seconds to wait.
 
         Returns:
-            Whether all is done. What is missing is made by ``stallmeter report`` and sent by ``stallmeter sync``.
+            Whether all is done, and delivered. What is missing is made by ``stallmeter report`` and sent by
+            ``stallmeter sync``.
         """
         return self.run.finish(timeout_s)
 

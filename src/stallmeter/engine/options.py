@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, get_type_hints
@@ -166,7 +167,10 @@ class Options:
     @property
     def recordings(self) -> Path:
         """The folder of all recordings: the option, else ``STALLMETER_DIR``, else ``./stallmeter``."""
-        return Path(self.directory if self.directory is not None else os.environ.get("STALLMETER_DIR") or "stallmeter")
+        path = Path(self.directory if self.directory is not None else os.environ.get("STALLMETER_DIR") or "stallmeter")
+        with suppress(RuntimeError):  # nobody knows this user's home: it is a folder's name then
+            return path.expanduser()
+        return path
 
     def recordings_here(self) -> Path:
         """Return the folder of all recordings as the process that trains has it, whatever may stand there by now.

@@ -135,12 +135,12 @@ class Run:
             self.ending.wait(self.close_budget_s)
 
     def finish(self, timeout_s: float = 60.0) -> bool:
-        """Wait after `close` for the page, the pictures and the trackers; returns whether all is done.
+        """Wait after `close` for the page, the pictures and the trackers; returns whether all is done, and delivered.
 
         Args:
             timeout_s: Most seconds to wait.
         """
-        return self.inherited or (self.closed and self.ending.wait(timeout_s))
+        return self.inherited or (self.closed and self.ending.wait(timeout_s) and not self.ending.undelivered)
 
     def exit(self) -> Callable[[float], None]:
         """Begin to end the run, where that has not happened yet: the program ends.

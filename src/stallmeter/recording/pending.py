@@ -69,10 +69,14 @@ def sendable(found: dict[str, Cursor]) -> dict[str, Cursor]:
     return {
         label: cursor
         for label, cursor in found.items()
-        if label.startswith(SENDABLE)
-        and not _MADE_BY_SYNC.search(label)
-        and ("neptune" not in label or "://" in cursor.destination)  # a run of the program's own is out of reach
+        if is_sendable(label, cursor.destination) and not _MADE_BY_SYNC.search(label)
     }
+
+
+def is_sendable(label: str, destination: str) -> bool:
+    """Whether `stallmeter sync` can send to a tracker of this label."""
+    # A run of Neptune's that the program has opened itself is out of reach.
+    return label.startswith(SENDABLE) and ("neptune" not in label or "://" in destination)
 
 
 def is_written(folder: Path, rank: int = 0) -> bool:

@@ -169,7 +169,7 @@ def test_no_password_comes_out(
             monitor.window.facts["tracking"] = f"{uri}?password=qu3rypw"
             for _ in monitor.watch(range(30)):
                 monitor.log({"x": 1.0})
-        assert monitor.finish()
+        assert monitor.finish() == (fault == "none")
         assert monitor.folder is not None
         assert bool(monitor.undelivered) == (fault != "none")
         proxy.heal()

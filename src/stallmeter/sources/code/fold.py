@@ -85,7 +85,7 @@ class Folded:
 
 
 Lines = Mapping[Function, Mapping[int, float]]
-"""Seconds by the lines of a function, callees' included, where they were looked at one by one."""
+"""Seconds by the lines of a function, callees' left out, where they were looked at one by one."""
 
 
 def fold(seen: Iterable[Seen], lines: Lines | None = None) -> Folded:
@@ -93,7 +93,7 @@ def fold(seen: Iterable[Seen], lines: Lines | None = None) -> Folded:
 
     Args:
         seen: The stacks; the time of all of them is the time that was looked at.
-        lines: Of single functions, what was found out about their lines; decides before the stacks do.
+        lines: Of single functions, what was found out about their lines: so is shared out what no stack has a line for.
     """
     stacks = [one for one in seen if one.wall_s > 0 and one.stack]
     parts: dict[Function, list[tuple[Seen, int]]] = defaultdict(list)
@@ -166,8 +166,11 @@ def _spot(function: Function, held: Held, known: Mapping[int, float] | None) -> 
         else:
             call_s[call] += one.wall_s
     nowhere_s = line_s.pop(0, 0.0)
-    found = {line: s for line, s in (known or {}).items() if line > 0} or line_s
-    line = max(found, key=lambda at: (found[at], -at), default=function.first_line)
+    is_unplaced = not known and nowhere_s > max(line_s.values(), default=0.0)
+    own = {line: s for line, s in (known or {}).items() if line > 0 and s > 0}
+    for line, s in own.items():
+        line_s[line] += nowhere_s * s / sum(own.values())
+    line = max(line_s, key=lambda at: (line_s[at], -at), default=function.first_line)
     calls = sorted((name for name, s in call_s.items() if s >= LEAST_CALL * total_s), key=lambda n: (-call_s[n], n))
     if calls and call_s[calls[0]] < self_s:
         calls = []  # it is the function itself
@@ -180,7 +183,7 @@ def _spot(function: Function, held: Held, known: Mapping[int, float] | None) -> 
         cpu_s=_cpu(one for one, _ in held),
         calls=tuple(calls[:CALLS]),
     )
-    return spot, not known and nowhere_s > line_s.get(line, 0.0)
+    return spot, is_unplaced
 
 
 def _call(beneath: Sequence[Frame]) -> str | None:

@@ -2,7 +2,7 @@
 
 Lines are timed one by one where a function's own code holds the time, for no call tells which. `sys.settrace` looks at
 no other function's lines. What is called from a line counts as the line's, but for other functions that are looked at:
-they have lines of their own.
+they have lines of their own. Each of them may use up as many events: a loop in the first leaves room for the others.
 """
 
 from __future__ import annotations
@@ -45,12 +45,15 @@ class LineTimer:
 
     Args:
         codes: Of the functions.
-        most_events: So many calls and lines; when they are used up nothing more is timed.
+        most_events: So many calls and lines, a part for the lines of each function; when they are used up nothing more
+            is timed.
     """
 
     def __init__(self, codes: Sequence[CodeType], most_events: int) -> None:
         self._codes = {id(code): code for code in codes}
         self._left = most_events
+        self._room = dict.fromkeys(self._codes, most_events // (len(self._codes) + 1))
+        """Lines that may still be timed, by code."""
         self._trace: Local | None = None
         self._spent: dict[int, dict[int, int]] = {at: defaultdict(int) for at in self._codes}
 
@@ -72,9 +75,18 @@ class LineTimer:
         """Seconds by line, for each code that was looked at."""
         return [(self._codes[at], {line: ns / 1e9 for line, ns in spent.items()}) for at, spent in self._spent.items()]
 
+    def _has_room(self, frame: FrameType) -> bool:
+        """Take one off what is left for a function's lines; none of this call are told any more where nothing is."""
+        code = id(frame.f_code)
+        self._room[code] -= 1
+        frame.f_trace_lines = self._room[code] > 0
+        return frame.f_trace_lines
+
     def _new_trace(self) -> Local:
         """Return a trace function. It must not raise, for that would be raised in the program."""
         now, all_spent = perf_counter_ns, self._spent
+        beyond: dict[int, int] = defaultdict(int)
+        """Time of functions that have used up their part: of no line."""
         # The functions that are running, each with the line it is at. Only the innermost one's clock runs.
         running: list[tuple[dict[int, int], FrameType]] = []
         line, last = 0, now()
@@ -98,7 +110,7 @@ class LineTimer:
                 spend()
                 return None
             switch(frame.f_lineno)
-            running.append((spent, frame))
+            running.append((spent if self._has_room(frame) else beyond, frame))
             spend()
             last = now()
             return local
@@ -113,6 +125,8 @@ class LineTimer:
                     line = running[-1][1].f_lineno if running else 0
                 elif event == "line":
                     line = frame.f_lineno
+                    if not self._has_room(frame):
+                        running[-1] = beyond, frame
             spend()
             last = now()
             return local

@@ -11,7 +11,7 @@ import json
 import os
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import asdict, replace
 from time import perf_counter_ns, thread_time_ns
@@ -227,16 +227,17 @@ class BatchLook:
         return [replace(one, wall_s=one.wall_s + (by - 1.0) * _wait_s(one)) for one in self._seen]
 
     def _by_function(self) -> dict[Function, dict[int, float]]:
-        """Return the lines that were timed, without what other functions of the user's took beneath them."""
+        """Return the lines that were timed, without what was called from them."""
         assert self._timer is not None
         found: dict[Function, dict[int, float]] = {}
+        looked_at = {self._whose.code(code) for code, _ in self._timer.lines_s}
         for code, lines_s in self._timer.lines_s:
             function = self._whose.code(code)
             part = found.setdefault(function, defaultdict(float))
             for line, seconds in lines_s.items():
                 part[line] += seconds
         for function, part in found.items():
-            for line, seconds in _beneath(self._seen, function).items():
+            for line, seconds in _beneath(self._seen, function, looked_at).items():
                 if line in part:
                     part[line] -= seconds / max(1, self._order.batches)
         return {function: {line: s for line, s in part.items() if s > 0} for function, part in found.items()}
@@ -276,15 +277,15 @@ def _waits_s(recent: Sequence[Usual], slow_ns: float) -> float | None:
     return statistics.fmean(found) / 1e9 if len(found) >= FEW else None
 
 
-def _beneath(seen: Sequence[Seen], function: Function) -> Mapping[int, float]:
-    """Return what other functions of the user's took that a function called, by its lines."""
+def _beneath(seen: Sequence[Seen], function: Function, looked_at: Set[Function]) -> Mapping[int, float]:
+    """Return what took that a function called, by its lines, but for others whose lines were timed: it is theirs."""
     found: dict[int, float] = defaultdict(float)
     for one in seen:
         at = owner(one.stack)
-        for frame in one.stack[: at or 0]:
-            if at is not None and frame.function == function and one.stack[at].function != function:
-                found[frame.line] += one.wall_s
-                break
+        if at is None or one.stack[at].function in looked_at - {function} or one.stack[-1].function == function:
+            continue
+        line = next((frame.line for frame in reversed(one.stack) if frame.function == function), 0)
+        found[line] += one.wall_s
     return found
 
 
