@@ -170,7 +170,7 @@ def time_it():
         began = time.perf_counter()
         next(batches)
         whole.append((spent[0], beside[0], time.perf_counter() - began))
-    return dict(zip(("spent", "beside", "whole"), map(sum, zip(*whole[2:]))))
+    return dict(zip(("spent", "beside", "whole"), map(sum, zip(*whole[2:]))), batches=len(whole[2:]))
 
 
 def fit(batches, step, seconds, digest):

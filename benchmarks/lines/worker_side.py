@@ -133,7 +133,7 @@ def _judged(program: Program, found: dict[str, dict[str, Any]], recording: Path)
     added = [record.added_s for record, _ in Reader(recording) if isinstance(record, CodeLook) and record.added_s]
     # What is planted in a library is not taken out.
     achieved = None if program.mended == program.source else found["mended"]["rate"] / found["plain"]["rate"]
-    truth = truth_of(program, found["timed"], achieved)
+    truth = truth_of(program, found["timed"], found["plain"]["rate"])
     right = next((one for one in truth if place is not None and place.function in one.functions), None)
     digests = list(zip(found["measured"]["digests"], found["plain"]["digests"], strict=False))
     return Result(
@@ -169,19 +169,20 @@ class Place:
     share_pct: float
 
 
-def truth_of(program: Program, timed: dict[str, Any], achieved: float | None = None) -> list[Place]:
+def truth_of(program: Program, timed: dict[str, Any], rate: float) -> list[Place]:
     """Return the functions that are right to name, the one that takes most first.
 
     Args:
         program: What was drawn.
         timed: Seconds by its own clock, its batches made alone.
-        achieved: Throughput without what was planted, over that with it.
+        rate: Batches a second of its training.
     """
-    planted = 100.0 * timed["spent"] / timed["whole"]
-    if program.family == WAITS_FOR_OTHERS and achieved is not None:
-        # Alone, one batch upon the other, it meets the lock in another phase than beside a loop with steps.
-        planted = max(planted, 100.0 * (1.0 - 1.0 / achieved))
-    beside = min(100.0 * timed["beside"] / timed["whole"], 100.0 - planted)
+    spent, whole = timed["spent"], timed["whole"]
+    if program.family == WAITS_FOR_OTHERS and program.workers:
+        # Alone it meets the lock in another phase, in each item: what its workers take longer is the wait for that.
+        trained = max(whole - spent, timed["batches"] * program.workers / rate)
+        spent, whole = trained - (whole - spent), trained
+    planted, beside = 100.0 * spent / whole, 100.0 * timed["beside"] / whole
     lines = frozenset() if program.others else frozenset(program.lines)
     places = [
         Place((program.function, *program.others), lines, planted),

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from stallmeter.sources.code import calls
 from stallmeter.sources.code import tracer as tracers
+from stallmeter.sources.code.calls import Node
 from stallmeter.sources.code.fold import fold
 from stallmeter.sources.code.lines import LineTimer
-from stallmeter.sources.code.tracer import CallTracer, _Costs, _Node, why_not
+from stallmeter.sources.code.tracer import CallTracer, _Costs, why_not
 from stallmeter.sources.code.whose import Whose
 
 ROOM = 1_000_000
@@ -127,7 +129,7 @@ def test_what_has_too_many_calls_to_be_seen_to_its_end_is_not_made_small():
 def test_what_events_cost_is_taken_off_once_where_the_rest_goes_by_unseen() -> None:
     """What went by unseen was like what two functions took, not like what the one of many calls was seen to take."""
     code = test_what_events_cost_is_taken_off_once_where_the_rest_goes_by_unseen.__code__
-    root, plain, calls, builtin = _Node(), _Node(code), _Node(code), _Node(None)
+    root, plain, calls, builtin = Node(), Node(code), Node(code), Node(None)
     root.callees = {"plain": plain, "calls": calls}
     calls.callees = {"builtin": builtin}
     plain.wall_ns, plain.events = 2_000_000, 0
@@ -316,7 +318,7 @@ def test_too_many_lines_are_cut():
 def test_events_are_taken_off_by_what_each_kind_of_them_costs() -> None:
     """A function that calls two builtins and one function of its own, and returns."""
     code = test_events_are_taken_off_by_what_each_kind_of_them_costs.__code__
-    outer, builtin, inner = _Node(code), _Node(None), _Node(code)
+    outer, builtin, inner = Node(code), Node(None), Node(code)
     outer.callees = {"builtin": builtin, "inner": inner}
     builtin.events, inner.events, outer.events = 2, 1, 4
     costs = _Costs(call_ns=100.0, builtin_ns=10.0, slower=1.0)
@@ -354,10 +356,10 @@ def test_a_cpu_that_is_lost_while_the_profiler_works_is_not_taken_off_what_the_p
     monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     clock = _Stolen(at)
-    monkeypatch.setattr(tracers, "perf_counter_ns", clock.wall)
-    monkeypatch.setattr(tracers, "thread_time_ns", lambda: 0)
-    root, frame = _Node(), sys._getframe()
-    callback, _ = tracers._callback(root, tracers._Budget(ROOM), Whose.of_program(), lambda: clock.queued_ns)
+    monkeypatch.setattr(calls, "perf_counter_ns", clock.wall)
+    monkeypatch.setattr(calls, "thread_time_ns", lambda: 0)
+    root, frame = Node(), sys._getframe()
+    callback, _ = calls.profile_function(root, calls.Budget(ROOM), Whose.of_program(), lambda: clock.queued_ns)
     for _ in range(4):
         callback(frame, "c_call", time.sleep)
         clock.wall_ns += 5_000_000

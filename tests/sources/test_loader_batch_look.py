@@ -296,7 +296,6 @@ MS = 1_000_000
         (Usual(40 * MS, 1 * MS, 5 * MS), 0.034),
         (Usual(9 * MS, 1 * MS, 0), 0.008),  # looked into, it meets a lock at another time
         (Usual(9000 * MS, 1 * MS, None), None),  # perhaps it had no CPU
-        (Usual(9000 * MS, 1 * MS, 0), None),  # something else went on
     ],
 )
 def test_waits_take_as_long_as_in_batches_that_nobody_looks_into(usual: Usual, waits_s: float | None) -> None:
@@ -310,6 +309,25 @@ def test_waits_take_as_long_as_in_batches_that_nobody_looks_into(usual: Usual, w
         assert 0.04 <= told < 9.0
     else:
         assert told == pytest.approx(found[-1]["seen"] * waits_s, rel=0.01)
+
+
+def test_a_look_that_meets_none_of_the_usual_waits_tells_nothing() -> None:
+    """It goes on for some batches, as those that follow may."""
+    found: list[dict[str, Any]] = []
+    look = BatchLook(Order(1, 2, False), [Usual(90 * MS, 1 * MS, 0)] * 16, found.append)
+    fetcher = _Fetcher()
+    while not look.done:
+        look.fetch(_Fetcher.fetch, fetcher, [1])
+    assert [document["why_not"] for document in found] == [
+        "batches wait for something that those that were looked into did not meet"
+    ]
+    late = BatchLook(Order(1, 2, False), [Usual(90 * MS, 1 * MS, 0)] * 16, found.append)
+    waits = iter([0, 0, 0, 0.2, 0.05] + 10 * [0])
+    fetcher = _Fetcher(lambda index: time.sleep(next(waits)) or index)
+    while not late.done:
+        late.fetch(_Fetcher.fetch, fetcher, [1])
+    assert found[-1]["spots"]
+    assert found[-1]["seen"] > 1
 
 
 def test_indices_are_only_watched_where_items_are_asked_for_one_by_one():

@@ -12,27 +12,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from time import perf_counter_ns, thread_time_ns
-from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from time import perf_counter_ns
+from types import CodeType
+from typing import NamedTuple
 
 from ...machine.procfs import open_run_queue, read_run_queue, run_queue_ns
+from .calls import Budget, Callback, Node, Settle, profile_function
 from .fold import Frame, Seen
 from .lines import LineTables
 from .unprofiled import Part, unprofiled
 from .whose import Function, Whose
-
-MAY_WAIT_NS = 30_000
-"""Between two events; a shorter time is taken for computing."""
-
-MAY_QUEUE_NS = 200_000
-"""A shorter time without a CPU is taken for a wait of the program's own."""
-
-DEEPEST = 200
-"""Calls deeper than that are added to the one at this depth."""
-
-MOST_NODES = 20_000
-"""Different stacks; what calls in more ways than that is not understood by looking at them."""
 
 LEAST = 0.2
 """Part of the time between two events that is the program's own at the least, whatever they cost: small builtins take a
@@ -43,47 +32,7 @@ _NEVER = b"0 0 0"
 """What the kernel says of a thread that has not run."""
 
 _TRIES, _FEW, _CALLS, _TURNS = 4, 10, 100, 10
-"""Of the measurement of what an event costs: the quickest try counts. And so often is a clock read that was held up."""
-
-
-class _Node:
-    """One stack of calls: a function, called from one place in another one."""
-
-    __slots__ = (
-        "asked_at",
-        "blocked_ns",
-        "callees",
-        "code",
-        "cost_ns",
-        "events",
-        "function",
-        "module",
-        "quick_ns",
-        "wall_ns",
-    )
-
-    def __init__(
-        self,
-        code: CodeType | None = None,
-        function: Function | None = None,
-        asked_at: int = 0,
-        module: str | None = None,
-    ) -> None:
-        self.code = code
-        """None where it is not written in Python."""
-        self.function = function
-        self.asked_at = asked_at
-        """Offset in the caller's code."""
-        self.module = module
-        self.callees: dict[Any, _Node] = {}
-        self.wall_ns: float = 0
-        """Without its callees."""
-        self.blocked_ns: float = 0
-        self.events: float = 0
-        self.quick_ns: float = 0
-        """Of computing that went by unseen, and of what was seen before, at the speed without a profiler. Apart."""
-        self.cost_ns: float = 0
-        """Of the events before that."""
+"""Of the measurement of what an event costs: the quickest try counts."""
 
 
 class _Costs(NamedTuple):
@@ -96,7 +45,7 @@ class _Costs(NamedTuple):
     slower: float
     """How many times as long the interpreter takes for code while there is a profile function."""
 
-    def of(self, node: _Node) -> float:
+    def of(self, node: Node) -> float:
         """Return what the events cost whose time is booked on a node, ns."""
         if node.code is None:
             return node.events * self.builtin_ns
@@ -104,67 +53,10 @@ class _Costs(NamedTuple):
         builtins = sum(callee.events for callee in node.callees.values() if callee.code is None)
         return builtins * self.builtin_ns + max(0.0, node.events - builtins) * self.call_ns
 
-    def taken_off(self, node: _Node) -> tuple[float, float]:
+    def taken_off(self, node: Node) -> tuple[float, float]:
         """Return a node's time without what its events cost, and that, ns."""
         cost_ns = self.of(node)
         return max(LEAST * node.wall_ns, node.wall_ns - cost_ns), cost_ns
-
-
-class _Budget:
-    """What may still be spent."""
-
-    __slots__ = ("events", "nodes", "spent_at", "under_way")
-
-    def __init__(self, events: int) -> None:
-        self.events = events
-        self.nodes = MOST_NODES
-        self.spent_at = 0
-        """When nothing was left, ns; 0 while there is."""
-        self.under_way: list[_Node] = []
-        """The stack of that moment, the outermost first."""
-
-
-class _Waits:
-    """Parts the time for which the thread did not compute: it waited, or others had its CPU.
-
-    Args:
-        queued: Returns the time for which the thread has waited for a CPU, ns.
-    """
-
-    __slots__ = ("_behind", "_queued", "_queued_ns")
-
-    def __init__(self, queued: Callable[[], int]) -> None:
-        self._queued = queued
-        self._queued_ns = queued()
-        self._behind = perf_counter_ns() - thread_time_ns()
-        """How far the CPU time is behind the wall clock: it falls behind further where one waits."""
-
-    def skip(self) -> int:
-        """Leave out what has gone by, which is booked on nobody; returns when that ends."""
-        for _ in range(_TRIES):  # a CPU that is lost between reading the clock and this would be taken off what follows
-            began = perf_counter_ns()
-            self._queued_ns = self._queued()
-            ends = perf_counter_ns()
-            if ends - began < MAY_QUEUE_NS:
-                break
-        self._behind = ends - thread_time_ns()
-        return ends
-
-    def take(self, node: _Node, asked: int, took: int) -> None:
-        """Book what of the time until now, part of that since the last event, was none of computing."""
-        before, self._behind = self._behind, asked - thread_time_ns()
-        waited = min(took, max(0, self._behind - before))
-        if waited > MAY_QUEUE_NS:
-            before, self._queued_ns = self._queued_ns, self._queued()
-            beside = perf_counter_ns() - asked  # the CPU may have been lost after the clock was read
-            kept = min(waited, max(0, self._queued_ns - before - beside))
-            node.wall_ns -= kept
-            waited -= kept
-        node.blocked_ns += waited
-
-
-Callback = Callable[[FrameType, str, Any], None]
-Settle = Callable[[], None]
 
 
 class CallTracer:
@@ -178,8 +70,8 @@ class CallTracer:
     def __init__(self, whose: Whose, apart: CodeType | None = None) -> None:
         self._whose = whose
         self._apart = apart
-        self._budget = _Budget(0)
-        self._root = _Node()
+        self._budget = Budget(0)
+        self._root = Node()
         self._callback: Callback | None = None
         self._settle: Settle = _nothing
         self._fd: int | None = None
@@ -205,7 +97,7 @@ class CallTracer:
         Args:
             events: After so many calls and returns nothing more is timed.
         """
-        self._budget = _Budget(events)
+        self._budget = Budget(events)
         self._begin(self._root)
 
     def end(self) -> bool:
@@ -256,12 +148,12 @@ class CallTracer:
         _take_off(self._root, self._costs)
         seen_ns = _total_ns(self._root)
         _scale(self._root, 1.0 + missed_ns / seen_ns if seen_ns else 1.0)
-        self._budget = _Budget(events)
+        self._budget = Budget(events)
         self._begin(max(self._root.callees.values(), key=_total_ns, default=self._root))
 
     def forget(self) -> None:
         """Drop what was seen."""
-        self._root = _Node()
+        self._root = Node()
         del self._measured[:-1]
 
     def seen(self, cpu_s: tuple[float, float] | None = None) -> list[Seen]:
@@ -291,17 +183,17 @@ class CallTracer:
             todo += node.callees.values()
         return list(found.values())
 
-    def _begin(self, node: _Node) -> None:
+    def _begin(self, node: Node) -> None:
         if self._fd is None:
             self._fd = open_run_queue()  # it names the thread that opens it
-        self._callback, self._settle = _callback(node, self._budget, self._whose, self._queued_ns)
+        self._callback, self._settle = profile_function(node, self._budget, self._whose, self._queued_ns)
         sys.setprofile(self._callback)
 
     def _queued_ns(self) -> int:
         found = None if self._fd is None else run_queue_ns(_NEVER, read_run_queue(self._fd))
         return found or 0
 
-    def _walk(self, node: _Node, stack: tuple[Frame, ...], costs: _Costs, *, is_apart: bool = False) -> Iterator[Part]:
+    def _walk(self, node: Node, stack: tuple[Frame, ...], costs: _Costs, *, is_apart: bool = False) -> Iterator[Part]:
         left_ns, cost_ns = costs.taken_off(node)
         wall_ns = left_ns + node.quick_ns
         if stack and wall_ns:
@@ -332,73 +224,6 @@ def why_not() -> str | None:
     if monitoring is not None and any(monitoring.get_tool(tool) for tool in range(6)):
         return "a profiler, a debugger or a coverage tool is active"
     return None
-
-
-def _callback(
-    root: _Node, budget: _Budget, whose: Whose, queued: Callable[[], int] = lambda: 0
-) -> tuple[Callback, Settle]:
-    """Return a profile function that adds to a tree, and what adds the time since its last call.
-
-    It is called for every call of the program: hence one function whose state are cells, and nothing looked up twice.
-    It must not raise, for that would be raised in the program.
-    """
-    now, last = perf_counter_ns, perf_counter_ns()
-    node, nodes = root, [root]
-    frames: list[FrameType | None] = [None]
-    waits = _Waits(queued)
-    wait = waits.take
-
-    def settle() -> None:
-        asked = now()
-        node.wall_ns += asked - last
-        wait(node, asked, asked - last)
-
-    def callback(frame: FrameType, event: str, arg: Any) -> None:
-        nonlocal node, last
-        asked = now()
-        took = asked - last
-        node.wall_ns += took
-        node.events += 1
-        if took > MAY_WAIT_NS:
-            wait(node, asked, took)
-        if event == "call":
-            caller = frames[-1]
-            code = frame.f_code
-            at = -1 if caller is None else caller.f_lasti
-            callee = node.callees.get((id(code), at))
-            if callee is None and len(nodes) < DEEPEST:
-                budget.nodes -= 1
-                callee = node.callees[id(code), at] = _Node(code, None, at, frame.f_globals.get("__name__"))
-            node = callee or node
-            nodes.append(node)
-            frames.append(frame)
-        elif event == "c_call":
-            key = arg.__name__, frame.f_lasti
-            callee = node.callees.get(key)
-            if callee is None:
-                budget.nodes -= 1
-                callee = node.callees[key] = _Node(None, whose.builtin(arg), frame.f_lasti)
-            node = callee
-            nodes.append(node)
-            frames.append(frame)
-        elif frames[-1] is frame and len(frames) > 1:  # return, c_return, c_exception
-            frames.pop()
-            nodes.pop()
-            node = nodes[-1]
-        elif event == "return" and frame in frames:  # what it called ended without a word
-            at = frames.index(frame)
-            del frames[at:], nodes[at:]
-            node = nodes[-1]
-        budget.events -= 1
-        if budget.events < 0 or budget.nodes < 0:
-            budget.spent_at, budget.under_way = now(), nodes[:]
-            frames.clear()
-            sys.setprofile(None)
-        last = now()
-        if last - asked > MAY_QUEUE_NS:  # others had the CPU meanwhile
-            last = waits.skip()
-
-    return callback, settle
 
 
 def _nothing() -> None:
@@ -450,8 +275,8 @@ def _in_turn(work: Callable[[int], int]) -> tuple[float, float, float, float]:
         tries = []
         for _ in range(_TRIES):
             plain_ns = work(count)
-            root = _Node()
-            callback, _ = _callback(root, _Budget(10 * count), whose)
+            root = Node()
+            callback, _ = profile_function(root, Budget(10 * count), whose)
             sys.setprofile(callback)
             try:
                 slow_ns = work(count)
@@ -463,15 +288,15 @@ def _in_turn(work: Callable[[int], int]) -> tuple[float, float, float, float]:
     return plain, slow, seen, max(1.0, events)
 
 
-def _total_ns(node: _Node) -> float:
+def _total_ns(node: Node) -> float:
     return node.wall_ns + node.quick_ns + sum(map(_total_ns, node.callees.values()))
 
 
-def _events(node: _Node) -> float:
+def _events(node: Node) -> float:
     return node.events + sum(map(_events, node.callees.values()))
 
 
-def _take_off(node: _Node, costs: _Costs) -> None:
+def _take_off(node: Node, costs: _Costs) -> None:
     """Take off what the events so far have cost, and what the interpreter was slower by, once."""
     left_ns, cost_ns = costs.taken_off(node)  # before its callees: that they were called is booked on it
     computed_ns = max(0.0, left_ns - node.blocked_ns)
@@ -482,7 +307,7 @@ def _take_off(node: _Node, costs: _Costs) -> None:
     node.wall_ns, node.events = node.blocked_ns, 0
 
 
-def _scale(node: _Node, by: float) -> None:
+def _scale(node: Node, by: float) -> None:
     node.wall_ns *= by
     node.blocked_ns *= by
     node.quick_ns *= by

@@ -55,6 +55,12 @@ TOLD = 0.1
 MOST_OFF = 3.0
 """What was seen of waits may be off by so much; our choice. Beyond, something else went on."""
 
+WAITING = 0.25
+"""Part of its time that a batch waits, from which on a look that meets none of it tells nothing; our choice."""
+
+PATIENT = 4
+"""So many times the batches that were asked for are looked into for that."""
+
 PLAIN = 2
 """Batches of which it is only timed how long putting their items together takes, before calls are."""
 
@@ -104,7 +110,7 @@ class BatchLook:
         self._timer: LineTimer | None = None
         self._seen: list[Seen] = []
         self._lines: dict[Function, dict[int, float]] = {}
-        self._looked = self._kept = 0
+        self._looked = self._kept = self._profiled = 0
         self._added_ns = 0
         self._items: list[tuple[int, int, int | None]] = []
         self._item_ns: list[int] = []
@@ -183,6 +189,7 @@ class BatchLook:
             return
         self._kept += 1
         if self._timer is None:
+            self._profiled += 1
             seen = self._tracer.seen(self._unprofiled_s())
             self._seen += seen
             self._added_ns += max(0, took_ns - int(1e9 * sum(one.wall_s for one in seen)))
@@ -201,6 +208,10 @@ class BatchLook:
         return self._cpu_s - collate_s, collate_s
 
     def _hand_over(self) -> None:
+        if self._misses_waits():
+            if self._kept >= PATIENT * self._order.batches:
+                self._give_up("batches wait for something that those that were looked into did not meet")
+            return
         folded = fold(self._with_usual_waits(), self._lines)
         if self._timer is None and self._kept >= self._order.batches:
             wanted = {f for f, unplaced in zip(folded.functions[:2], folded.unplaced, strict=False) if unplaced}
@@ -209,10 +220,14 @@ class BatchLook:
             self.done = self._timer is None
         self._deliver(self._document(folded))
 
-    @property
-    def _of_batches(self) -> int:
-        """So many batches were seen; what comes after them is for the lines."""
-        return min(self._kept, self._order.batches)
+    def _misses_waits(self) -> bool:
+        """Whether batches that nobody looks into wait, and those that were looked into do not: they tell nothing then.
+
+        Looked into they compute for longer, and what others would hold up is there when they ask for it.
+        """
+        if self._waits_s is None or self._typical_ns is None or self._waits_s < WAITING * self._typical_ns / 1e9:
+            return False
+        return MOST_OFF * sum(map(_wait_s, self._seen)) < self._profiled * self._waits_s
 
     def _with_usual_waits(self) -> list[Seen]:
         """Return what was seen with waits that take as long as in batches that nobody looks into.
@@ -223,7 +238,7 @@ class BatchLook:
         waits_s = sum(_wait_s(one) for one in self._seen)
         if self._waits_s is None or waits_s < TOLD * sum(one.wall_s for one in self._seen):
             return self._seen
-        by = min(MOST_OFF, max(1.0 / MOST_OFF, self._of_batches * self._waits_s / waits_s))
+        by = min(MOST_OFF, max(1.0 / MOST_OFF, self._profiled * self._waits_s / waits_s))
         return [replace(one, wall_s=one.wall_s + (by - 1.0) * _wait_s(one)) for one in self._seen]
 
     def _by_function(self) -> dict[Function, dict[int, float]]:
@@ -239,7 +254,7 @@ class BatchLook:
         for function, part in found.items():
             for line, seconds in _beneath(self._seen, function, looked_at).items():
                 if line in part:
-                    part[line] -= seconds / max(1, self._order.batches)
+                    part[line] -= seconds / max(1, self._profiled)
         return {function: {line: s for line, s in part.items() if s > 0} for function, part in found.items()}
 
     def _document(self, folded: Folded) -> dict[str, Any]:
@@ -247,7 +262,7 @@ class BatchLook:
         slow = sorted(self._items, key=lambda item: -item[1])
         return {
             "order": self._order.number,
-            "seen": self._of_batches,
+            "seen": self._profiled,
             "done": self.done,
             "wall_s": folded.wall_s,
             "cpu_s": folded.cpu_s,
