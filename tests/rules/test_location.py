@@ -59,8 +59,17 @@ def test_what_is_lost_in_the_workers_is_placed_by_the_look_inside_them(rule):
     )
 
 
-@pytest.mark.parametrize("file", ["lightning/pytorch/trainer/trainer.py", "torch/utils/data/dataloader.py"])
-def test_what_drives_a_loop_or_asks_for_items_is_no_place(file):
+@pytest.mark.parametrize(
+    "file",
+    [
+        "lightning/pytorch/trainer/trainer.py",
+        "torch/utils/data/dataloader.py",
+        "transformers/pytorch_utils.py",
+        "lightning/pytorch/core/module.py",
+        "torch/nn/modules/conv.py",
+    ],
+)
+def test_what_drives_a_loop_or_asks_for_items_or_computes_a_model_is_no_place(file):
     driver = CodeSpot(file=file, line=5, function="run", own=False, wall_s=0.6)
     assert located(_diagnosis("prep-stall"), _window(driver)).location is None
     assert located(_diagnosis("prep-stall"), _window(replace(driver, own=True))).location is not None

@@ -81,6 +81,28 @@ MACHINERY = (
 )
 """Files, or folders, of what asks the dataset for its items, and of what calls a module or a decorated function."""
 
+LAYERS = (
+    "accelerate/accelerator.py",
+    "diffusers/models/",
+    "lightning/fabric/",
+    "lightning/pytorch/core/",
+    "lightning/pytorch/plugins/",
+    "lightning/pytorch/strategies/",
+    "lightning_fabric/",
+    "pytorch_lightning/core/",
+    "pytorch_lightning/plugins/",
+    "pytorch_lightning/strategies/",
+    "timm/layers/",
+    "timm/models/",
+    "torch/_tensor.py",
+    "torch/autograd/",
+    "torch/nn/",
+    "torchvision/models/",
+    "transformers/models/",
+    "transformers/pytorch_utils.py",
+)
+"""Files, or folders, of the layers of models, and of what hands a step to torch: every step is in them."""
+
 LAMBDA = "<lambda>"
 """End of the name of a function without one."""
 
@@ -130,8 +152,11 @@ class CodeSpot:
 
     @property
     def is_place(self) -> bool:
-        """Whether a user can do something there: not where a loop is driven, or a dataset is asked for its items."""
-        return self.own or not self.file.startswith((*DRIVERS, *MACHINERY))
+        """Whether a user can do something there.
+
+        Not where a loop is driven, a dataset is asked for its items, or a model is computed that a library wrote.
+        """
+        return self.own or not self.file.startswith((*DRIVERS, *MACHINERY, *LAYERS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
