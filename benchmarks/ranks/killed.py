@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 
 from stallmeter.ranks.job import read_job
-from stallmeter.report.job.endings import silent_lines
+from stallmeter.report.job.endings import broken_lines
 
 from .__main__ import started, write_request
 from .draws import LAUNCHERS, Draw, draw
@@ -86,7 +86,7 @@ def run(each: Draw, folder: Path) -> Death:
 
 def _asked(recordings: Path) -> bool:
     """Whether somebody who asks now is told."""
-    return any(bool(naming(silent_lines(read_job(folder)))) for folder in recordings.iterdir() if folder.is_dir())
+    return any(bool(naming(broken_lines(read_job(folder)))) for folder in recordings.iterdir() if folder.is_dir())
 
 
 def naming(lines: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from stallmeter.ranks.job import APART_S, LOST_S, read_job
 from stallmeter.recording import Header, Recorder
 from stallmeter.recording.ends import ProcessEnd, write_ends
 from stallmeter.records import Event, LedgerRecord
-from stallmeter.report.job.endings import silent_lines
+from stallmeter.report.job.endings import broken_lines
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_a_rank_that_runs_is_never_dead(tmp_path: Path, gone: int) -> None:
     write(tmp_path, 0, gone, ended="exception: RuntimeError")
     write(tmp_path, 1, os.getpid(), ago_s=400.0)
     assert died(tmp_path) == []
-    assert list(silent_lines(read_job(tmp_path))) == [
+    assert list(broken_lines(read_job(tmp_path))) == [
         "Rank 0 ended by an exception. Last known step: 70.",
         "Rank 1 sent no last word: slower to end, or out of reach. Last known step: 71.",
     ]
@@ -96,7 +96,7 @@ def test_an_end_among_many_events_is_one(tmp_path: Path, gone: int) -> None:
 def test_who_died_is_said_with_the_last_step(tmp_path: Path, gone: int) -> None:
     write(tmp_path, 0, gone, ended="exception: RuntimeError")
     write(tmp_path, 1, gone)
-    assert list(silent_lines(read_job(tmp_path))) == ["Rank 1 died, while others went on. Last known step: 71."]
+    assert list(broken_lines(read_job(tmp_path))) == ["Rank 1 died, while others went on. Last known step: 71."]
 
 
 TERM, KILL, SEGV = (ProcessEnd(time_s=50.0, signal=int(getattr(signal, f"SIG{n}"))) for n in ("TERM", "KILL", "SEGV"))
@@ -142,13 +142,13 @@ def test_of_ranks_that_were_killed_together_the_first_is_told(
     write_ends(tmp_path, {0: KILL, 1: replace(KILL, time_s=50.0 - earlier_s)})
     how = "SIGKILL (the kernel sends it where memory runs out)"
     expected = f"Ranks 0 and 1 were ended by {how}{first}. Last known steps: 70, 71."
-    assert list(silent_lines(read_job(tmp_path))) == [expected]
+    assert list(broken_lines(read_job(tmp_path))) == [expected]
 
 
 def test_a_rank_that_is_gone_while_another_goes_on_has_died(tmp_path: Path, gone: int) -> None:
     write(tmp_path, 0, os.getpid(), ago_s=0.1)
     write(tmp_path, 1, gone, ago_s=0.5)
-    assert list(silent_lines(read_job(tmp_path))) == ["Rank 1 died, while others went on. Last known step: 71."]
+    assert list(broken_lines(read_job(tmp_path))) == ["Rank 1 died, while others went on. Last known step: 71."]
 
 
 def test_a_third_rank_that_was_ended_with_the_others_has_not_died(tmp_path: Path, gone: int) -> None:
@@ -172,7 +172,7 @@ def test_how_one_died_is_said(tmp_path: Path, gone: int, end: ProcessEnd, expect
     for rank in (0, 1):
         write(tmp_path, rank, gone)
     write_ends(tmp_path, {0: TERM, 1: end})
-    assert list(silent_lines(read_job(tmp_path))) == [
+    assert list(broken_lines(read_job(tmp_path))) == [
         f"Rank 1 {expected}, and the others could not go on without it. Last known step: 71."
     ]
 
@@ -180,10 +180,10 @@ def test_how_one_died_is_said(tmp_path: Path, gone: int, end: ProcessEnd, expect
 def test_a_job_that_ends_as_it_should_has_nothing_to_say(tmp_path: Path, gone: int) -> None:
     for rank in (0, 1):
         write(tmp_path, rank, gone, ended="end")
-    assert list(silent_lines(read_job(tmp_path))) == []
+    assert list(broken_lines(read_job(tmp_path))) == []
 
 
 def test_a_job_that_goes_on_has_nothing_to_say(tmp_path: Path) -> None:
     for rank in (0, 1):
         write(tmp_path, rank, os.getpid(), ago_s=0.0)
-    assert list(silent_lines(read_job(tmp_path))) == []
+    assert list(broken_lines(read_job(tmp_path))) == []
