@@ -17,7 +17,7 @@ from stallmeter.ranks.job import APART_S, LOST_S, read_job
 from stallmeter.recording import Header, Recorder
 from stallmeter.recording.ends import ProcessEnd, write_ends
 from stallmeter.records import Event, LedgerRecord
-from stallmeter.report.job.endings import broken_lines
+from stallmeter.report.job.endings import broken_lines, unheard_lines
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +71,9 @@ def test_a_rank_that_runs_is_never_dead(tmp_path: Path, gone: int) -> None:
     write(tmp_path, 0, gone, ended="exception: RuntimeError")
     write(tmp_path, 1, os.getpid(), ago_s=400.0)
     assert died(tmp_path) == []
-    assert list(broken_lines(read_job(tmp_path))) == [
-        "Rank 0 ended by an exception. Last known step: 70.",
+    job = read_job(tmp_path)
+    assert list(broken_lines(job)) == ["Rank 0 ended by an exception. Last known step: 70."]
+    assert list(unheard_lines(job)) == [
         "Rank 1 sent no last word: slower to end, or out of reach. Last known step: 71.",
     ]
 
@@ -180,7 +181,8 @@ def test_how_one_died_is_said(tmp_path: Path, gone: int, end: ProcessEnd, expect
 def test_a_job_that_ends_as_it_should_has_nothing_to_say(tmp_path: Path, gone: int) -> None:
     for rank in (0, 1):
         write(tmp_path, rank, gone, ended="end")
-    assert list(broken_lines(read_job(tmp_path))) == []
+    job = read_job(tmp_path)
+    assert [*broken_lines(job), *unheard_lines(job)] == []
 
 
 def test_a_job_that_goes_on_has_nothing_to_say(tmp_path: Path) -> None:
