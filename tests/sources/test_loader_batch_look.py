@@ -250,6 +250,33 @@ def test_both_functions_that_hold_the_time_have_their_lines():
     assert lines["_pads"] in (2, 3)
 
 
+def test_lines_are_timed_once_more_where_what_is_waited_for_was_there() -> None:
+    """Of a lock that others hold now and then, the one batch whose lines are timed may meet nothing."""
+    found: list[dict[str, Any]] = []
+    look = BatchLook(Order(1, 2, False), [], found.append)
+    lock, asked = threading.Lock(), [0]
+
+    def guarded(index: int) -> int:
+        asked[0] += 1
+        if asked[0] not in (3, 4):  # the two batches after those that are looked into
+            threading.Timer(0.03, lock.release).start() if lock.acquire() else None
+        return _with(lock, index)
+
+    fetcher = _Fetcher(guarded)
+    while not look.done:
+        look.fetch(_Fetcher.fetch, fetcher, [1])
+        time.sleep(0.05)
+    assert asked[0] == 5
+    [spot] = [spot for spot in found[-1]["spots"] if spot["function"] == "_with"]
+    assert spot["line"] == _with.__code__.co_firstlineno + 1
+
+
+def _with(lock: threading.Lock, index: int) -> int:
+    with lock:
+        index += 1
+    return sum([index])
+
+
 def test_slow_items_are_told_by_their_index(probe):
     loader = _loader(data.OftenCostly(), 0)
     batches, records, _ = _look(probe, loader, rule="slow-batches")

@@ -13,6 +13,7 @@ from ..records.diagnosis import SURE, Abstention, Advice, Diagnosis, Verdict, Wo
 from ..records.redaction import redact
 from ..rules.evaluation import OUTSIDE
 from ..rules.job.words import OTHERS, of_ranks
+from ..rules.slow_function import SlowFunction
 from ..workers import savings
 
 ABSENT = "-"
@@ -356,7 +357,10 @@ def place(diagnosis: Diagnosis) -> str:
         return ""
     function, file = one_line(found.function, NAME_LIMIT), one_line(found.file, NAME_LIMIT)
     call = f" ({one_line(found.call, NAME_LIMIT)})" if found.call else ""
-    return f"{found.share_pct:.0f} % of it in {function}, {file}:{found.line}{call}"
+    at = f"{file}:{found.line}{call}"
+    if diagnosis.rule == SlowFunction.id:  # its seconds are that function's: the share is of more than "it"
+        return at if diagnosis.title.startswith(found.function) else f"in {function}, {at}"
+    return f"{found.share_pct:.0f} % of it in {function}, {at}"
 
 
 def titled(diagnosis: Diagnosis, limit: int = 160) -> str:

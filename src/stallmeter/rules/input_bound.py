@@ -216,7 +216,7 @@ def _cheaper_or_beside(window: Window, found: BeforeModel, spot: CodeSpot, gain:
     own = gain_by_looks(window, found.spot_s, max(1, round(part * found.samples)))
     cheaper = Advice.of(
         f"Make {spot.function} cheaper ({spot.file}:{spot.line}).",
-        expect="Nearly all of this time is saved.",
+        expect="Most of this time is saved.",
         gain_pct=own.pct,
         interval_pct=own.interval_pct,
     )
@@ -247,7 +247,7 @@ def _beside(window: Window, gain: Gain, *, with_loader: bool) -> Advice:
             Setting.PREPARE_BESIDE,
             " in DataLoader workers, a thread or a prefetch queue",
         ),
-        expect="Less waiting for data." if with_loader else "Nearly all of this time is saved.",
+        expect="Less waiting for data." if with_loader else "Most of this time is saved.",
         limit="Not where a batch takes under 1 ms to make, and only while CPUs are free."
         if with_loader
         else "Not where the next batch needs this step's weights, and only while CPUs are free.",

@@ -83,7 +83,7 @@ class SlowCallback:
                     f"Let {name} draw less often: refresh_rate=50."
                     if bar
                     else "Run it less often, every N steps or once an epoch, or make it cheaper.",
-                    expect="Nearly all of this time is saved.",
+                    expect="Most of this time is saved.",
                     gain_pct=gain.pct,
                     interval_pct=gain.interval_pct,
                 ),

@@ -403,7 +403,7 @@ def _rarer(spot: CodeSpot, gain: Gain) -> tuple[Advice, ...]:
     return (
         Advice.of(
             f"Run it less often, or make it cheaper ({spot.file}:{spot.line}).",
-            expect="Nearly all of this time is saved.",
+            expect="Most of this time is saved.",
             limit="Not where the training needs it in each step, as it does a loss.",
             gain_pct=gain.pct,
             interval_pct=gain.interval_pct,
@@ -417,7 +417,7 @@ def _earlier(spot: CodeSpot, gain: Gain) -> tuple[Advice, ...]:
     return (
         Advice.of(
             f"Make it cheaper, or move it into the dataset ({spot.file}:{spot.line}).",
-            expect="Nearly all of this time is saved; in the dataset, workers do it beside the steps.",
+            expect="Most of this time is saved; in the dataset, workers do it beside the steps.",
             limit="In the dataset only while there are CPUs for it; with num_workers=0 the loop still does it.",
             gain_pct=gain.pct,
             interval_pct=gain.interval_pct,

@@ -75,7 +75,7 @@ class SlowLogging:
             advice=(
                 Advice.of(
                     said("Log less often", window.facts, Setting.LOG_LESS_OFTEN, ", every N steps"),
-                    expect="Nearly all of this time is saved.",
+                    expect="Most of this time is saved.",
                     limit="Curves get coarser.",
                     gain_pct=gain.pct,
                     interval_pct=gain.interval_pct,

@@ -170,6 +170,8 @@ def _spot(function: Function, held: Held, known: Mapping[int, float] | None) -> 
     own = {line: s for line, s in (known or {}).items() if line > 0 and s > 0}
     for line, s in own.items():
         line_s[line] += nowhere_s * s / sum(own.values())
+    if is_unplaced:  # the lines that are known hold less than those that are not
+        line_s.clear()
     line = max(line_s, key=lambda at: (line_s[at], -at), default=function.first_line)
     calls = sorted((name for name, s in call_s.items() if s >= LEAST_CALL * total_s), key=lambda n: (-call_s[n], n))
     if calls and call_s[calls[0]] < self_s:

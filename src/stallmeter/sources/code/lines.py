@@ -51,11 +51,15 @@ class LineTimer:
 
     def __init__(self, codes: Sequence[CodeType], most_events: int) -> None:
         self._codes = {id(code): code for code in codes}
-        self._left = most_events
+        self._left = self._most_events = most_events
         self._room = dict.fromkeys(self._codes, most_events // (len(self._codes) + 1))
         """Lines that may still be timed, by code."""
         self._trace: Local | None = None
         self._spent: dict[int, dict[int, int]] = {at: defaultdict(int) for at in self._codes}
+
+    def again(self) -> LineTimer:
+        """Return one for the same functions that has seen nothing yet."""
+        return LineTimer([*self._codes.values()], self._most_events)
 
     def begin(self) -> None:
         """Begin to time lines: of functions that are called from now on."""

@@ -195,8 +195,11 @@ class BatchLook:
             self._added_ns += max(0, took_ns - int(1e9 * sum(one.wall_s for one in seen)))
         else:
             self._added_ns += max(0, took_ns - int(self._typical_ns or took_ns))
-            self._lines = self._by_function()
-            self.done = True
+            found = self._by_function()
+            missed = self._without_their_waits(found)
+            self._lines = {function: lines for function, lines in found.items() if function not in missed}
+            self.done = not missed or self._kept >= PATIENT * self._profiled
+            self._timer = self._timer if self.done else self._timer.again()
         self._hand_over()
         self._tracer.forget()
 
@@ -240,6 +243,16 @@ class BatchLook:
             return self._seen
         by = min(MOST_OFF, max(1.0 / MOST_OFF, self._profiled * self._waits_s / waits_s))
         return [replace(one, wall_s=one.wall_s + (by - 1.0) * _wait_s(one)) for one in self._seen]
+
+    def _without_their_waits(self, found: Mapping[Function, Mapping[int, float]]) -> set[Function]:
+        """Return the functions that wait themselves, and did not while their lines were timed."""
+        missed = set()
+        for function, lines in found.items():
+            own = [one for one in self._seen if one.stack[-1].function == function]
+            wall_s, waits_s = sum(one.wall_s for one in own), sum(map(_wait_s, own))
+            if waits_s >= WAITING * wall_s and wall_s > MOST_OFF * self._profiled * sum(lines.values()):
+                missed.add(function)
+        return missed
 
     def _by_function(self) -> dict[Function, dict[int, float]]:
         """Return the lines that were timed, without what was called from them."""
