@@ -205,7 +205,7 @@ class TestSimulated:
     ("line", "names"),
     [
         ("Rank 1 died, while others went on. Last known step: 60.", True),
-        ("- Rank 1 was ended by SIGKILL, and the others could not go on without it. Last known step: 3.", True),
+        ("- **Rank 1 was ended by SIGKILL, and the others could not go on without it. Last known step: 3.**", True),
         ("Ranks 0 and 1 were ended by SIGKILL, rank 1 0.99 s before the next. Last known steps: 38, 35.", True),
         ("Ranks 0 and 1 were ended by SIGKILL, rank 0 0.99 s before the next. Last known steps: 38, 35.", False),
         ("Ranks 0 and 1 were ended by SIGKILL. Last known steps: 38, 35.", False),

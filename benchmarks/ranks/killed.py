@@ -91,7 +91,8 @@ def _asked(recordings: Path) -> bool:
 
 def naming(lines: Iterable[str]) -> str:
     """Return the line that says of the rank that it died, or was the first to be killed; empty where none does."""
-    told = re.compile(rf"^(?:- \*\*)?(?:Rank {RANK} (?:died|was ended by SIGKILL)|Ranks .* rank {RANK} .* before the next)")
+    dead = rf"Rank {RANK} (?:died|was ended by SIGKILL)"
+    told = re.compile(rf"^[-* ]*(?:{dead}|Ranks .* rank {RANK} .* before the next)")
     return next((line for line in lines if told.search(line)), "")
 
 
