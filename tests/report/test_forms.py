@@ -421,7 +421,7 @@ def test_workers_that_are_saved_are_named_where_the_number_is(tmp_path):
     said = "9 processes and 1.2 GB less"
     assert f"12 now; use 3, {said}: 3 do the same" in " ".join(text.to_text(made).split())
     assert f"12 now, use 3, {said}: 3 do the same" in markdown.note(made)
-    assert wording.worker_change(saving) == f"num_workers 12 → 3: the same speed with {said}"
+    assert wording.worker_change(verdict) == f"num_workers 12 → 3: the same speed with {said}"
 
 
 def test_three_short_lines(tmp_path):

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stallmeter.records import OWN_NAME
-from stallmeter.records.diagnosis import Diagnosis, Location, Severity
+from stallmeter.records.diagnosis import Advice, Diagnosis, Location, Severity, Verdict, WorkerAdvice
 from stallmeter.report import wording
+
+
+TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 def test_a_share_is_a_plain_number() -> None:
@@ -39,3 +42,34 @@ def test_our_own_time_is_told_by_our_name() -> None:
     """A loop may have no callbacks at all, and nobody there knows a StallMonitor."""
     assert wording.part_label(OWN_NAME) == "stallmeter itself"
     assert wording.part_label("EarlyStopping") == "EarlyStopping"
+
+
+def test_one_gain_is_told_of_one_number_of_workers() -> None:
+    """What the steps win is more than what the run does; where an advice sets the number it has the run's."""
+    advice = Advice.of("Set num_workers=4 and persistent_workers=True.", gain_pct=50.0, interval_pct=(30.0, 70.0))
+    found = Diagnosis(
+        rule="no-workers",
+        severity=Severity.WARNING,
+        title="No workers",
+        summary="",
+        time_lost_s=9.2,
+        share_pct=50.9,
+        confidence=0.9,
+        advice=(advice,),
+    )
+    workers = WorkerAdvice(
+        current=0,
+        recommended=4,
+        predicted_step_time_s=0.01,
+        predicted_gain_pct=90.0,
+        limited_by="compute",
+        reason="",
+        confidence=0.9,
+    )
+    alone = Verdict(primary=None, diagnoses=(), num_workers=workers)
+    both = Verdict(primary=found, diagnoses=(found,), num_workers=workers)
+    assert wording.promised(alone) == f"predicted 1.9{TIMES} faster"
+    assert wording.promised(both) == wording.gain(found) == f"predicted 1.5{TIMES} faster (1.3 to 1.7)"
+    assert wording.worker_change(both) == f"num_workers 0 → 4: predicted 1.5{TIMES} faster (1.3 to 1.7)"
+    other = replace(found, advice=(replace(advice, text="Set num_workers=40."),))
+    assert wording.promised(replace(both, diagnoses=(other,))) == f"predicted 1.9{TIMES} faster"

@@ -231,7 +231,7 @@ def _facts(report: Report) -> Iterator[str]:
     workers = report.verdict.num_workers
     if workers is not None:
         change = "keep it" if workers.recommended == workers.current else f"use {workers.recommended}"
-        won = wording.promised(workers)
+        won = wording.promised(report.verdict)
         yield f"- num\\_workers: {workers.current} now, {change}{f', {won}' if won else ''}: {escape(workers.reason)}"
     elif report.loader is not None and report.loader.num_workers is not None:
         yield f"- num\\_workers: {report.loader.num_workers}"

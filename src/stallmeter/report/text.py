@@ -347,7 +347,7 @@ def _workers(report: Report) -> Iterator[tuple[str, str]]:
     loader, workers, cost = report.loader, report.verdict.num_workers, report.batch_cost
     if workers is not None:
         same = workers.recommended == workers.current
-        won = wording.promised(workers) or "gain not predicted"
+        won = wording.promised(report.verdict) or "gain not predicted"
         change = "keep it" if same else f"use {workers.recommended}, {won}"
         yield "num_workers", f"{workers.current} now; {change}: {workers.reason}"
     elif loader is not None:

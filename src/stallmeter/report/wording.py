@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..records import OWN_NAME, WorkerTrial
-from ..records.diagnosis import SURE, Abstention, Advice, Diagnosis, Verdict, WorkerAdvice
+from ..records.diagnosis import SURE, Abstention, Advice, Diagnosis, Verdict
 from ..records.redaction import redact
 from ..rules.evaluation import OUTSIDE
 from ..rules.job.words import OTHERS, of_ranks
@@ -269,16 +269,26 @@ def times(gain_pct: float) -> str:
     return f"{significant(factor, 3 if factor < 1.2 else 2)}{_TIMES}" if math.isfinite(gain_pct) else ABSENT
 
 
-def promised(advice: WorkerAdvice) -> str | None:
-    """Return what the recommended number of workers is predicted to bring; None where nothing was predicted."""
-    return savings(advice) or predicted(advice.predicted_gain_pct)
+def promised(verdict: Verdict) -> str | None:
+    """Return what the recommended number of workers is predicted to bring; None where nothing was predicted.
+
+    An advice to set it says what the run gains by it, the number itself what its steps do: one of the two is told.
+    """
+    workers = verdict.num_workers
+    if workers is None:
+        return None
+    setting = re.compile(rf"\bnum_workers={workers.recommended}\b")
+    told = [one for found in verdict.diagnoses for one in found.advice if setting.search(one.fix.do)]
+    of_run = next((said for one in told if (said := _predicted(one))), None)
+    return savings(workers) or of_run or predicted(workers.predicted_gain_pct)
 
 
-def worker_change(advice: WorkerAdvice | None) -> str | None:
+def worker_change(verdict: Verdict) -> str | None:
     """Return the recommended change in a few words; None where none is recommended."""
+    advice = verdict.num_workers
     if advice is None or advice.recommended == advice.current:
         return None
-    won = predicted(advice.predicted_gain_pct or None)
+    won = promised(verdict) if advice.predicted_gain_pct else None
     won = f"the same speed with {savings(advice)}" if advice.saves_processes else won
     return f"num_workers {advice.current} → {advice.recommended}{f': {won}' if won else ''}"
 
@@ -411,7 +421,7 @@ def _headline(verdict: Verdict | None, limit: int) -> str:
     what = _loss(primary)
     if not primary.advice:
         return what
-    change, workers = worker_change(verdict.num_workers), verdict.num_workers
+    change, workers = worker_change(verdict), verdict.num_workers
     todo = primary.advice[0].fix.do
     if change and workers and f"num_workers={workers.recommended}" in todo:
         return f"{what} Fix: {change}"

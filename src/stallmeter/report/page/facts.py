@@ -137,7 +137,7 @@ def _workers(report: Report) -> KeyFigure:
         "num_workers, now → advised",
         f"{advice.current} → {advice.recommended}",
         "",
-        wording.promised(advice) or "gain not predicted",
+        wording.promised(report.verdict) or "gain not predicted",
     )
 
 
