@@ -8,7 +8,6 @@ from stallmeter.records import OWN_NAME
 from stallmeter.records.diagnosis import Advice, Diagnosis, Location, Severity, Verdict, WorkerAdvice
 from stallmeter.report import wording
 
-
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 
