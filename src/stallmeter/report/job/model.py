@@ -155,18 +155,18 @@ def job_report(job: Job, verdict: JobVerdict) -> JobReport:
 
 def _rows(job: Job, verdict: JobVerdict) -> tuple[RankRow, ...]:
     died = {view.rank for view in job.died}
-    return tuple(_row(view, job, verdict, died=view.rank in died) for view in job.ranks)
+    waits_s = {} if verdict.why_not else waited_by_rank(job, verdict.losses)
+    return tuple(_row(v, job, verdict, waits_s.get(v.rank), died=v.rank in died) for v in job.ranks)
 
 
-def _row(view: RankView, job: Job, verdict: JobVerdict, *, died: bool) -> RankRow:
+def _row(view: RankView, job: Job, verdict: JobVerdict, waited_s: float | None, *, died: bool) -> RankRow:
     ledger, primary = view.ledger, view.verdict.primary if view.verdict is not None else None
     own = None if job.merged is None else job.merged.own_s.get(view.rank)
-    step_time_s = own_s = waited_s = late_s = None
+    step_time_s = own_s = late_s = None
     if job.merged is not None and own is not None:
         own_s, waited = sum(own.values()), job.merged.waited_s.get(view.rank, 0.0)
         step_time_s = own_s + waited / job.merged.steps
-        if not verdict.why_not:
-            waited_s = waited_by_rank(job, verdict.losses)[view.rank]
+        if waited_s is not None:
             # What the collectives alone show lies in the rank's own buckets.
             own_s = max(0.0, step_time_s - waited_s / job.merged.scale / job.merged.steps)
             late_s = _late_s(view.rank, job, verdict)
