@@ -98,6 +98,20 @@ def test_nobody_is_told_that_the_steps_set_the_pace_beside_a_warning_of_what_doe
     assert [d.rule for d in verdict.diagnoses] == told
 
 
+def test_nor_beside_a_function_that_takes_the_steps():
+    """It only informs, for the training may need it; but what takes most of a step is not the step itself."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Informs(Says):
+        def check(self, window: Window) -> Diagnosis | None:
+            found = super().check(window)
+            return None if found is None else replace(found, share_pct=57.0, severity=Severity.INFO)
+
+    for rule, told in (("slow-function", ["slow-function"]), ("slow-start", ["slow-start", "compute-bound"])):
+        verdict = evaluate([Informs(id=rule, lost_s=57.0), ComputeBound()], run())
+        assert [d.rule for d in verdict.diagnoses] == told
+
+
 def test_ties_are_settled_by_name():
     """The same window leads to the same verdict."""
     assert said(Says(id="b"), Says(id="a")) == ["a", "b"]

@@ -234,7 +234,7 @@ def test_what_computes_in_python_itself_is_no_loss_of_tensors():
         made = look(0.4, call="", seen=seen, **more)
         return replace(made, beside=(replace(made.beside[-1], interpreting_s=interpreting),))
 
-    assert fires(SlowFunction(), each(matcher(0.03))).advice[0].text.startswith("Run it less often")
+    assert fires(SlowFunction(), each(matcher(0.03))).advice[0].text.startswith("Make it cheaper, or run it less often")
     early = fires(SlowFunction(), each(matcher(0.03, before=0.4)))
     assert early.advice[0].text.startswith("Make it cheaper, or move it into the dataset")
     assert silent(SlowFunction(), each(matcher(0.01)))  # of a loss now and then

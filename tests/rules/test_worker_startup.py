@@ -14,6 +14,7 @@ from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.worker_startup import WorkerStartup
 from stallmeter.window import Window
 
+from .waiting import waiting
 from .windows import fires, ledger, loader, missing, silent, step, window
 
 
@@ -281,3 +282,28 @@ def test_a_loader_that_is_begun_anew_now_and_then_has_no_new_iterator_for_each_b
     assert "for each batch" not in fires(WorkerStartup(), anew(40)).title
     assert "for each batch" not in fires(WorkerStartup(), anew(100, 100, workers=1)).title
     assert "for each batch" in fires(WorkerStartup(), anew(100, 100)).title  # with `watch` each iterator is an epoch
+
+
+def short_epochs(count: int, batch_s: float) -> Window:
+    """1,000 steps of 6 ms in so many epochs; four workers start for 8 s in all."""
+    made = waiting(workers=4, wait_s=0.0005, work_s=0.006, batch_s=batch_s, cpus=2.0, ready=2, head_ready=True)
+    made.append(
+        replace(ledger(wall_s=14.5, start=0.0, worker_startup=8.0, data_wait=0.5, forward=6.0, loop=0.0), epochs=count)
+    )
+    return made
+
+
+def test_no_workers_are_advised_first_where_they_win_more_than_to_keep_them() -> None:
+    """Of two starts one stays where workers are kept; who makes small batches in the loop has none."""
+    found = fires(WorkerStartup(), short_epochs(2, 0.002))
+    assert [advice.fix.do for advice in found.advice[:2]] == [
+        "Set num_workers=0.",
+        "Set persistent_workers=True in the DataLoader.",
+    ]
+    none, kept = (advice.predicted_gain_pct for advice in found.advice[:2])
+    assert none is not None
+    assert kept is not None
+    assert none == pytest.approx(100 * (14.5 / 8.0 - 1), rel=0.1)  # starts are part of what the steps take now
+    assert none > kept
+    assert "num_workers" not in texts(fires(WorkerStartup(), short_epochs(2, 0.05)))
+    assert fires(WorkerStartup(), short_epochs(40, 0.004)).advice[0].fix.do.startswith("Set persistent_workers")

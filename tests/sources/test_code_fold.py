@@ -138,3 +138,14 @@ def test_a_lambda_is_part_of_the_function_that_it_stands_in_while_that_one_runs(
     assert (spot.function, spot.line, spot.wall_s, spot.calls) == ("Meter.update", 12, 0.5, ("sorted",))
     kept = fold([_seen(0.3, (ITEM, 3), (key, 12))])  # made there and called elsewhere
     assert kept.spots[0].function == key.name
+
+
+def test_what_decorates_a_function_is_not_what_was_called():
+    """scikit-learn's public functions are defined in private modules, behind a wrapper that checks arguments."""
+    wraps = Function(
+        "validate.<locals>.wrapper", "sklearn/u/_p.py", False, "sklearn.u._p.validate.<locals>.wrapper", "s"
+    )
+    curve = Function("roc_auc_score", "sklearn/m/_r.py", False, "sklearn.m._r.roc_auc_score", "sklearn")
+    helper = Function("_binary", "sklearn/m/_b.py", False, "sklearn.m._b._binary", "sklearn")
+    found = fold([_seen(1.0, (ITEM, 12), (wraps, 3), (curve, 4), (helper, 5))])
+    assert found.spots[0].calls == ("sklearn.m._r.roc_auc_score",)

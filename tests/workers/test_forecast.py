@@ -147,3 +147,19 @@ def test_steps_share_the_training_time_with_what_comes_again() -> None:
     assert fix.predicted_gain_pct == pytest.approx(found.of_run(found.gain_pct))
     assert fix.gain_interval_pct is not None
     assert fix.gain_interval_pct[0] <= (fix.predicted_gain_pct or 0.0) <= fix.gain_interval_pct[1]
+
+
+def test_who_holds_little_of_the_cpus_does_not_hold_up_a_step_by_much() -> None:
+    """The waits are those of the job's own threads for each other."""
+    found = forecast(begin(2, 0.1))
+    assert found is not None
+    assert found.asked is not None
+    costs, limits = found.asked
+    slower = replace(found.without, alone_s=found.without.now_s / 1.2)
+
+    def said(neighbour_cpus: float) -> str:
+        held = replace(limits, neighbour_cpus=neighbour_cpus, available_cpus=2.0 - neighbour_cpus)
+        return replace(found, without=slower, asked=(costs, held)).neighbours
+
+    assert said(0.02) == ""
+    assert "Other jobs hold CPUs as well" in said(0.5)

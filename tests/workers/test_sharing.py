@@ -127,8 +127,27 @@ def test_the_diagnosis_names_the_lock_and_what_to_do_about_it() -> None:
 
     assert found is not None
     assert "75% of that for a lock that another process held" in found.summary
+    assert "threads" not in " ".join(advice.text for advice in found.advice), "they would stand in the same line"
     assert found.advice[0].text.startswith("Hold the lock for less")
     assert not any("num_workers" in advice.text for advice in found.advice)
+
+
+def test_without_the_lock_what_is_done_under_it_is_done_side_by_side() -> None:
+    """More of the time is slept than waited for the lock: in it, so that the lock sets the pace."""
+    window = run()
+    look(window, lock=14, sleep=18, contended=28)
+    found = FetchStall().check(window)
+    outlook = ask(window)
+    assert found is not None
+    assert outlook.asked is not None
+    assert outlook.asked[1].shared_by == "lock"
+    unlocked = outlook.without.gain_pct(outlook.without.unlocked_s)
+    assert unlocked is not None
+    assert found.title == "The workers wait for each other at a lock"
+    assert re.search(r"44% of that for a lock .* and 56% in a sleep", found.summary)
+    assert found.advice[0].text.startswith("Hold the lock for less")
+    assert found.advice[0].predicted_gain_pct == pytest.approx(outlook.of_run(unlocked))
+    assert unlocked < (outlook.without.gain_pct(outlook.without.unblocked_s) or 0.0)
 
 
 def test_each_reader_of_a_store_makes_the_others_wait_as_long_as_was_seen() -> None:

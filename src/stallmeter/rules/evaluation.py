@@ -29,6 +29,9 @@ OUTSIDE = "the time outside the steps"
 OUTSIDE_PCT = 10.0
 """Share of the run from which on that is said where nothing else is; a loss is reported from as much on."""
 
+IN_STEPS = ("slow-function",)
+"""Rules that tell of a part of the steps, also where they only inform."""
+
 WORTH_PCT = 5.0
 """Predicted rise of throughput from which on another number of workers is recommended though nothing warns: twice the
 noise of a step time (benchmarks/workers)."""
@@ -109,8 +112,8 @@ def _outside(window: Window) -> list[Abstention]:
 
 
 def _without_praise(ordered: list[Diagnosis]) -> list[Diagnosis]:
-    """Leave out that the steps set the pace, where a warning says what does: it may lie in the steps."""
-    costs = any(d.severity is not Severity.INFO and d.share_pct >= OUTSIDE_PCT for d in ordered)
+    """Leave out that the steps set the pace, where a warning says what does, or a function in the steps is named."""
+    costs = any((d.severity is not Severity.INFO or d.rule in IN_STEPS) and d.share_pct >= OUTSIDE_PCT for d in ordered)
     return [d for d in ordered if d.rule != HEALTHY] if costs else ordered
 
 

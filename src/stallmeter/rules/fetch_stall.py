@@ -16,7 +16,9 @@ or nearer: cache on a local SSD, larger files (shards) instead of many small one
 prefetch. When a batch takes longer the more workers there are, the storage itself is the limit and more readers do
 not help.
 
-Workers that wait for each other at a lock are told apart where the system shows what a process waits in (Linux).
+Workers that wait for each other at a lock are told apart where the system shows what a process waits in (Linux), also
+where they sleep more in it than they wait for it: then the lock comes first, with the gain of what is done in it being
+done side by side.
 
 **When it is wrong.** A worker that waits for another process looks the same.
 
@@ -34,6 +36,9 @@ from ..window import Window
 from ..workers.forecast import Outlook, forecast
 from ..workers.pipeline import INSTEAD, Pipeline, diagnosis_of, pipeline_of, threads_for_a_batch_s
 from .rule import threshold
+
+UNLOCK = "Hold the lock for less"
+"""Begin of the advice about a lock that workers share: it changes how they are connected, and no item."""
 
 _WORDS = {
     "lock": "for a lock that another process held",
@@ -97,7 +102,9 @@ class FetchStall:
         alone = window.loader.num_workers == 0
         title = "The loop's own thread waits for storage or the network" if alone else self.title
         who, whose = ("the loop's thread was", "the loop's") if alone else ("the workers were", "a worker's")
+        unlocked = predicted.without.gain_pct(predicted.without.unlocked_s) or 0.0
         at_a_lock = min(waits.lock_share or 0.0, waits.lock_use or 0.0) >= self.one_kind
+        at_a_lock = at_a_lock or unlocked >= self.gain_pct
         return Diagnosis(
             rule=self.id,
             # The host's I/O wait is this loader's: no second problem.
@@ -105,7 +112,8 @@ class FetchStall:
             severity=Severity.CRITICAL if share >= 2 * self.warn_pct else Severity.WARNING,
             title="The workers wait for each other at a lock" if at_a_lock else title,
             summary=f"{share:.0f} % of the training time was spent waiting for data; {who} blocked for "
-            f"{100 * blocked:.0f} % of the {service.mean * 1e3:.0f} ms that a batch takes{self._waits_for(window)}.",
+            f"{100 * blocked:.0f} % of the {service.mean * 1e3:.0f} ms that a batch takes"
+            f"{self._waits_for(window, at_a_lock=at_a_lock)}.",
             time_lost_s=lost,
             share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=0.85,
@@ -115,16 +123,18 @@ class FetchStall:
                 Evidence(f"{whose} time for a batch, mean", service.mean, "s"),
             ),
             advice=(
-                *(self._less_locking(predicted, gain) if at_a_lock else ()),
+                *(self._less_locking(predicted, unlocked or gain) if at_a_lock else ()),
                 *self._more_readers(window, predicted),
-                *self._less_reading(predicted, gain),
+                *self._less_reading(predicted, gain, at_a_lock=at_a_lock),
             ),
         )
 
-    def _waits_for(self, window: Window) -> str:
+    def _waits_for(self, window: Window, *, at_a_lock: bool) -> str:
         kinds = window.workers.waits.kinds or {}
-        words = [f", {share:.0%} of that {_WORDS[kind]}" for kind, share in kinds.items() if share >= self.one_kind]
-        return words[0] if words else ""
+        named = {kind for kind, share in kinds.items() if share >= self.one_kind}
+        named |= {"lock"} & kinds.keys() if at_a_lock else set()
+        words = [f"{kinds[kind]:.0%} {'' if n else 'of that '}{_WORDS[kind]}" for n, kind in enumerate(sorted(named))]
+        return f", {' and '.join(words)}" if words else ""
 
     def _less_locking(self, predicted: Outlook, gain: float | None) -> tuple[Advice, ...]:
         return (
@@ -150,7 +160,8 @@ class FetchStall:
             ),
         )
 
-    def _less_reading(self, predicted: Outlook, gain: float | None) -> tuple[Advice, ...]:
+    def _less_reading(self, predicted: Outlook, gain: float | None, *, at_a_lock: bool) -> tuple[Advice, ...]:
+        together = Advice.of("Read several items at once: __getitems__, threads or asynchronous reads in the dataset.")
         return (
             Advice.of(
                 "Keep the data on a local SSD or in a cache.",
@@ -160,7 +171,7 @@ class FetchStall:
                 interval_pct=predicted.interval_pct(gain),
             ),
             Advice.of("Pack many small files into larger ones (shards), uncompressed or as arrays."),
-            Advice.of("Read several items at once: __getitems__, threads or asynchronous reads in the dataset."),
+            *(() if at_a_lock else (together,)),
         )
 
     def _of_a_pipeline(self, window: Window, pipeline: Pipeline) -> Diagnosis | None:

@@ -12,6 +12,7 @@ from ..window import Window
 from ..workers.function_gain import FunctionGain, gain_without_function, shares
 from ..workers.gains import gain_by_looks
 from ..workers.pipeline import CHEAPER, ONE_LOCK, OWN_THREADS, pipeline_of
+from .fetch_stall import UNLOCK
 from .prep_stall import ONE_THREAD
 from .slow_start import first_batch_s
 
@@ -137,7 +138,7 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
         interval_pct=found.interval_pct,
     )
     # Nobody can make a library's function cheaper, but may call it less: what else helps is said first.
-    is_setting = any(one.fix.do.startswith((ONE_THREAD, MORE_WORKERS)) for one in diagnosis.advice[:1])
+    is_setting = any(one.fix.do.startswith((ONE_THREAD, MORE_WORKERS, UNLOCK)) for one in diagnosis.advice[:1])
     is_setting = is_setting or diagnosis.rule in SETTINGS
     usual = 1.0 / SETTING_PART if is_setting else MOST if diagnosis.rule == SAME else NEARLY
     enough = usual if spot.own else math.inf

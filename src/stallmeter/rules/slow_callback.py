@@ -29,6 +29,7 @@ from ..records import OWN_NAME
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.gains import FIX_SAVES, gain_without
+from .frameworks import has_gpu
 from .rule import threshold
 
 
@@ -40,6 +41,7 @@ class SlowCallback:
     title: ClassVar[str] = "A callback holds up training"
     bucket: ClassVar[str] = "callbacks"
     needs: ClassVar[tuple[str, ...]] = ("ledger.callbacks_by_name_s", "ledger.training_s", "ledger.wall_s")
+    optional: ClassVar[tuple[str, ...]] = ("gpu.count", "facts.accelerator")
 
     warn_pct: float = threshold(5.0, "%", "XProf reports debug printing in the step from 5 %")
     together_pct: float = threshold(10.0, "%", "our choice: twice the share from which a single callback is reported")
@@ -88,7 +90,11 @@ class SlowCallback:
                     interval_pct=gain.interval_pct,
                 ),
                 Advice.of("Merge callbacks that read the same tensors; drop those whose output nobody reads."),
-                Advice.of("Collect values on the device and read them once, not with .item() each step."),
+                *(
+                    (Advice.of("Collect values on the device and read them once, not with .item() each step."),)
+                    if has_gpu(window)
+                    else ()
+                ),
                 Advice.of("Move work that needs no current weights, such as writing images, into a thread."),
             ),
         )

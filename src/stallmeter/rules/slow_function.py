@@ -402,9 +402,9 @@ def _severity(share_pct: float, warn_pct: float, critical_pct: float) -> Severit
 def _rarer(spot: CodeSpot, gain: Gain) -> tuple[Advice, ...]:
     return (
         Advice.of(
-            f"Run it less often, or make it cheaper ({spot.file}:{spot.line}).",
+            f"Make it cheaper, or run it less often ({spot.file}:{spot.line}).",
             expect="Most of this time is saved.",
-            limit="Not where the training needs it in each step, as it does a loss.",
+            limit="Less often not where the training needs it in each step, as it does a loss or a batch.",
             gain_pct=gain.pct,
             interval_pct=gain.interval_pct,
         ),

@@ -18,9 +18,10 @@ others, and compute longer. Where they start for every other step or more, and m
 the program makes a new iterator for each, ``next(iter(loader))``; then all of the wait counts that workers would not
 need that go on. `code.first_batch`: what a worker's first batch was spent in.
 
-**Advice.** Make a loader's iterator once and ask that. Else keep the workers (`persistent_workers=True`); not where the
-dataset's state has to be read anew each epoch. Then fork instead of spawn, where no thread or CUDA context forbids it;
-then lighten what a worker imports and what `worker_init_fn` does. More workers make it worse.
+**Advice.** Make a loader's iterator once and ask that. Else fewer workers, or none, where these are predicted to win
+more; or keep the workers (`persistent_workers=True`); not where the dataset's state has to be read anew each epoch.
+Then fork instead of spawn, where no thread or CUDA context forbids it; then lighten what a worker imports and what
+`worker_init_fn` does. More workers make it worse.
 
 **When it is wrong.** What an iterable dataset does before its first item it does in each epoch, whether its workers
 live on or not, if it fills a shuffle buffer; once, if it reads a table. That cannot be told apart: the gain lies in
@@ -38,7 +39,8 @@ from typing import ClassVar, NamedTuple
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..window import Window
-from ..workers.gains import gain_without, skipped_s
+from ..workers.forecast import forecast
+from ..workers.gains import Gain, gain_without, skipped_s
 from .rule import threshold
 
 _OF_THE_WAIT = (
@@ -282,6 +284,7 @@ class WorkerStartup:
                 in_steps=within > self.most * saved,
                 starts_workers=True,
             )
+            advice += self._fewer(window, gain)
             remade = loader is not None and loader.remade
             advice.append(
                 Advice.of(
@@ -298,6 +301,13 @@ class WorkerStartup:
             advice.append(Advice.of("Start workers by fork.", limit="Only where no thread or CUDA context forbids it."))
         advice.append(self._lighter(window, lost, place))
         return tuple(advice)
+
+    def _fewer(self, window: Window, kept: Gain) -> tuple[Advice, ...]:
+        """Return another number of workers where that wins more than to keep those that there are."""
+        predicted = forecast(window)
+        if predicted is None or predicted.recommended >= predicted.advice.current:
+            return ()
+        return predicted.fixes() if (predicted.of_run(predicted.gain_pct) or 0.0) > (kept.pct or 0.0) else ()
 
     def _lighter(self, window: Window, lost: float, place: Location | None) -> Advice:
         """Return what makes a start itself cheaper."""

@@ -50,6 +50,10 @@ REMAINS = 0.05
 NEIGHBOURS_MATTER_PCT = 5.0
 """Rise of throughput from which on it is said what other jobs cost: twice the noise of a step time."""
 
+MOST_OF_NEIGHBOURS = 2.0
+"""So many times the share of the CPUs that neighbours hold they may hold up a step; our choice. Threads that wait for
+each other lose more than one CPU's time, but a wait of a tenth is not theirs who hold a hundredth."""
+
 MAX_IN_FLIGHT = 4096
 """Most batches in flight that the model is asked about; it plays a loader through batch by batch."""
 
@@ -242,7 +246,10 @@ class Outlook:
         """What other jobs on these CPUs add to a step, as a sentence to follow another; empty where it is little."""
         without = self.without
         gain = without.gain_pct(without.alone_s)
-        if without.alone_s is None or gain is None or gain < NEIGHBOURS_MATTER_PCT:
+        if without.alone_s is None or gain is None or gain < NEIGHBOURS_MATTER_PCT or self.asked is None:
+            return ""
+        limits = self.asked[1]
+        if gain > MOST_OF_NEIGHBOURS * 100.0 * limits.neighbour_cpus / (limits.available_cpus or math.inf):
             return ""
         return f" Other jobs hold CPUs as well: without them a step would be {gain:.0f} % faster."
 
@@ -305,7 +312,7 @@ def _forecast(window: Window, current: int) -> Outlook | None:
             others_share=min(1.0, (window.host.others_cpus or 0.0) / (window.host.usable_cpus or 1.0)),
             is_doubtful=doubtful,
             which=window.loader.which,
-            steps_share=_steps_share(window),
+            steps_share=_steps_share(window, costs),
             asked=(costs, limits),
             unsharded_s=predict_step_time_s(costs, replace(limits, shards=None), current)
             if window.workers.idle
@@ -319,12 +326,16 @@ BESIDE = ("checkpoint", "validation")
 """Buckets that come again and again beside the steps."""
 
 
-def _steps_share(window: Window) -> float:
-    """Return the share of the training time without what comes again beside its steps; a first start comes once."""
+def _steps_share(window: Window, costs: LoaderCosts) -> float:
+    """Return the share of the training time without what comes again beside its steps.
+
+    A first start comes once. Where it is known what starts cost they are a part of the steps that the model tells of.
+    """
     training_s, epochs = window.ledger.training_s, window.ledger.epochs or 0
     if not training_s:
         return 1.0
-    names = (*BESIDE, "worker_startup") if epochs > 1 else BESIDE
+    told = costs.current and costs.start_once_s + costs.start_each_s > 0
+    names = (*BESIDE, "worker_startup") if epochs > 1 and not told else BESIDE
     beside_s = math.fsum(window.spent.bucket_s(name) or 0.0 for name in names)
     return min(1.0, max(0.0, 1.0 - beside_s / training_s))
 

@@ -26,6 +26,9 @@ WAITS = 0.25
 MOST_WAITED = 0.75
 """Of the time of loop or worker; a larger part that waits for a CPU is not believed."""
 
+LOCKED = 0.9
+"""Part of a step for which a lock that workers share is held, from which on it sets the pace; our choice."""
+
 RARE = 0.15
 """Up to this share of the batches slow ones are exceptions; more of them are how the loader is."""
 
@@ -75,6 +78,8 @@ class WhatIf:
     """No other job uses these CPUs; None where others are not known."""
     no_indices_s: float | None = None
     """Choosing the items of a batch takes no time; None where it takes next to none."""
+    unlocked_s: float | None = None
+    """What workers do in a lock they do side by side; None where no lock sets the pace."""
 
     def recovers(self, step_s: float | None, *, beside_s: float = 0.0) -> float:
         """Return the share (0 to 1) of the loss to data that a predicted step wins back; 0 where it is not known.
@@ -189,6 +194,9 @@ def what_if(
         if neighbours
         else None,
         no_indices_s=step_s(_without_indices(costs)) if costs.indices_s else None,
+        unlocked_s=step_s(costs, replace(limits, shared_s=0.0, adds_s=0.0))
+        if limits.shared_by == "lock" and limits.shared_s >= LOCKED * now_s
+        else None,
     )
 
 

@@ -189,11 +189,15 @@ def _spot(function: Function, held: Held, known: Mapping[int, float] | None) -> 
 
 
 def _call(beneath: Sequence[Frame]) -> str | None:
-    """Name what a function called: the first that a user would call by its name, else the first."""
+    """Name what a function called: the first that a user would call by its name, else the first.
+
+    What a private module defines is often called by another name than its own; what decorates it never is.
+    """
     functions = [frame.function for frame in beneath if not (frame.function.generated or frame.function.own)]
     if not functions:
         return None
-    chosen = next((f for f in functions if f.is_public), functions[0])
+    named = (f for f in functions if not any(part.startswith(("_", "<")) for part in f.name.split(".")))
+    chosen = next((f for f in functions if f.is_public), None) or next(named, functions[0])
     return chosen.dotted or chosen.name
 
 
