@@ -72,3 +72,10 @@ def test_one_gain_is_told_of_one_number_of_workers() -> None:
     assert wording.worker_change(both) == f"num_workers 0 → 4: predicted 1.5{TIMES} faster (1.3 to 1.7)"
     other = replace(found, advice=(replace(advice, text="Set num_workers=40."),))
     assert wording.promised(replace(both, diagnoses=(other,))) == f"predicted 1.9{TIMES} faster"
+
+
+def test_a_cost_that_nobody_measured_is_not_nothing() -> None:
+    assert (
+        wording.cost(0.0, 0.5, 100, 1.4) == "not measured in the training thread, 5 ms CPU beside it; 1.4 % of the run"
+    )
+    assert wording.cost(0.001, 0.5, 100, 1.4).startswith("10 µs a step in the training thread, ")

@@ -207,16 +207,14 @@ def cost(own_s: float, thread_cpu_s: float | None, steps: int, share_pct: float 
     """Return what stallmeter itself cost.
 
     Args:
-        own_s: Seconds of its hooks in the training thread.
+        own_s: Seconds of its hooks in the training thread; 0 where an adapter does not measure them.
         thread_cpu_s: CPU seconds of its own threads.
         steps: How many steps that was for.
         share_pct: Both together, of the wall time.
     """
     own, beside = own_s / max(1, steps), None if thread_cpu_s is None else thread_cpu_s / max(1, steps)
-    return (
-        f"{seconds(own)} a step in the training thread, {seconds(beside)} CPU beside it; "
-        f"{percent(share_pct)} of the run"
-    )
+    hooks = f"{seconds(own)} a step" if own_s else "not measured"
+    return f"{hooks} in the training thread, {seconds(beside)} CPU beside it; {percent(share_pct)} of the run"
 
 
 def abstention(item: Abstention) -> str:

@@ -83,7 +83,7 @@ class ComputeBound:
             rule=self.id,
             severity=Severity.INFO,
             title=self.title,
-            summary=f"{share:.0f} % of the training time went into the steps themselves "
+            summary=f"{share:.0f} % of the training time{_apart(window)} went into the steps themselves "
             f"({step.median * 1e3:.1f} ms in a typical one){seen}.",
             time_lost_s=0.0,
             share_pct=0.0,
@@ -124,6 +124,12 @@ class ComputeBound:
         """What to do where workers and the loop's threads share the CPUs: their crowd makes each operation longer."""
         predicted = forecast(window) if window.loader.num_workers else None
         return () if predicted is None else predicted.fewer_threads
+
+
+def _apart(window: Window) -> str:
+    """Say that validation is no part of that time, where there is some."""
+    share = window.ledger.training_share_pct(window.spent.bucket_s("validation") or 0.0)
+    return ", validation left out," if share is not None and share >= 1.0 else ""
 
 
 def _cheaper_steps(window: Window) -> tuple[Advice, ...]:

@@ -33,6 +33,10 @@ SEVERAL_THREADS = 1.5
 """CPU time of the loop over its wall time from which on it must compute with more than one thread: stallmeter's and the
 tracker's threads add to it, too, but not half a CPU."""
 
+COMPETES = 0.1
+"""CPU time of a batch, over the time of a step's work, from which on workers get into its threads' way; our choice. To
+do a step with one thread costs more than batches that take a hundredth of it."""
+
 
 def advise(costs: LoaderCosts, limits: Limits, *, previous: OperatingPoint | None = None) -> WorkerAdvice:
     """Recommend a number of workers for the next epoch or run.
@@ -141,10 +145,11 @@ def limited(costs: LoaderCosts, limits: Limits, advice: WorkerAdvice, *, previou
     return f"{why[0].upper()}{why[1:]}."
 
 
-def loop_threads(costs: LoaderCosts, limited_by: str) -> float | None:
-    """Return how many threads of the loop compete with the workers for CPUs; None where that costs nothing."""
+def loop_threads(costs: LoaderCosts, limited_by: str, workers: int) -> float | None:
+    """Return how many threads of the loop compete with so many workers for CPUs; None where that costs nothing."""
     threads = costs.loop_cpu_s / costs.work_s if costs.work_s else 0.0
-    return threads if limited_by == "cpu" and threads > SEVERAL_THREADS else None
+    compete = workers > 0 and costs.cpu_s >= COMPETES * costs.work_s
+    return threads if limited_by == "cpu" and threads > SEVERAL_THREADS and compete else None
 
 
 def _prefetch(deeper: PrefetchAdvice | None) -> dict[str, Any]:
@@ -192,14 +197,14 @@ def _why_change(costs: LoaderCosts, limits: Limits, best: Forecast, observed_s: 
         return f"{saves}. Making a batch takes {_ms(costs.service_s)}, taking one over from a worker {handover}"
     why = _why(costs, limits, best.workers, best.limited_by)
     state = ". A state that this loader saved is only valid for its number of workers" if costs.stateful else ""
-    return f"{saves}. {why[0].upper()}{why[1:]}{_on_threads(costs, best.limited_by)}{state}"
+    return f"{saves}. {why[0].upper()}{why[1:]}{_on_threads(costs, best.limited_by, best.workers)}{state}"
 
 
 def _why_stay(costs: LoaderCosts, limits: Limits, limited_by: str) -> str:
     why = _why(costs, limits, costs.current, limited_by)
     return (
         f"no other number of workers is predicted to be {NOISE:.0%} faster. "
-        f"{why[0].upper()}{why[1:]}{_on_threads(costs, limited_by)}"
+        f"{why[0].upper()}{why[1:]}{_on_threads(costs, limited_by, costs.current)}"
     )
 
 
@@ -225,8 +230,8 @@ def _why(costs: LoaderCosts, limits: Limits, workers: int, limited_by: str) -> s
     return f"a worker takes {batch} for a batch, and the step itself takes {step}"
 
 
-def _on_threads(costs: LoaderCosts, limited_by: str) -> str:
-    threads = loop_threads(costs, limited_by)
+def _on_threads(costs: LoaderCosts, limited_by: str, workers: int) -> str:
+    threads = loop_threads(costs, limited_by, workers)
     if threads is None:
         return ""
     return (

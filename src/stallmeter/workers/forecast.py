@@ -308,7 +308,7 @@ def _forecast(window: Window, current: int) -> Outlook | None:
             without=_without(window, costs, limits),
             deeper=advise_prefetch(costs, limits, current),
             limit=ASK if doubtful else limited(costs, limits, advice, previous=previous),
-            loop_threads=loop_threads(costs, advice.limited_by),
+            loop_threads=loop_threads(costs, advice.limited_by, advice.recommended),
             others_share=min(1.0, (window.host.others_cpus or 0.0) / (window.host.usable_cpus or 1.0)),
             is_doubtful=doubtful,
             which=window.loader.which,
