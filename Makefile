@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# pip compiles what it copies, and nothing of an editable install: under PYTHONDONTWRITEBYTECODE each run would anew.
+COMPILE := $(BIN)/python -m compileall -q
 
 .PHONY: demo test check lint types imports unit coverage test-long test-packaging test-ui bench-overhead bench-ledger bench-faults bench-workers bench-loaders bench-ranks bench-loops bench-lines bench-gpu soak test-matrix test-ecosystem test-upstream test-pythons docs clean
 
@@ -10,6 +12,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	$(COMPILE) src
 	touch $@
 
 demo: $(STAMP)
