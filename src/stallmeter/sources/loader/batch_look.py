@@ -58,7 +58,7 @@ MOST_OFF = 3.0
 WAITING = 0.25
 """Part of its time that a batch waits, from which on a look that meets none of it tells nothing; our choice."""
 
-PATIENT = 4
+PATIENT = 2
 """So many times the batches that were asked for are looked into for that."""
 
 PLAIN = 2
