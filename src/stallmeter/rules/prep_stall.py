@@ -57,6 +57,9 @@ LOOP_WAITS_PCT = 25.0
 MOST_WAITS_PCT = 75.0
 """A larger part is not believed; as `stallmeter.workers.whatif`."""
 
+MORE_CPUS = 1.1
+"""Times the CPUs that the job can have, from which on more are asked for: what is needed is known to a tenth."""
+
 TEAM, MOST_TEAM = 1.5, 2.5
 """Threads of an operation that wait for each other, as expected and at the most; our choice, between none and two."""
 
@@ -189,9 +192,10 @@ class PrepStall:
         )
         return (
             Advice.of(
-                "Let each worker compute with one thread: OMP_NUM_THREADS=1, OPENBLAS_NUM_THREADS=1.",
+                "Let each worker compute with one thread: OPENBLAS_NUM_THREADS=1, cv2.setNumThreads(0).",
                 expect=f"Workers that no longer take the CPUs from each other, {threads:.1f} threads each.",
-                limit="Before NumPy is imported; later threadpoolctl does it, in worker_init_fn.",
+                limit="Before NumPy is imported, else by threadpoolctl in worker_init_fn. "
+                "OMP_NUM_THREADS=1 would take the loop's threads as well.",
                 gain_pct=gain,
                 interval_pct=(least, most),
             ),
@@ -401,7 +405,7 @@ def _workers_beside(predicted: Outlook, least_pct: float) -> tuple[Advice, ...]:
 
 
 def _more_cpus(needed: float, predicted: Outlook) -> tuple[Advice, ...]:
-    if needed <= predicted.available_cpus:
+    if needed <= MORE_CPUS * predicted.available_cpus:
         return ()
     limit = (
         "More workers on the same CPUs do not help." if predicted.advice.current and predicted.are_cpus_short else ""
