@@ -145,7 +145,7 @@ def test_a_logger_that_takes_nothing_is_named_with_what_it_lacks(
 
     logger.log_metrics = refuse
     sm = train(bench, logger)
-    assert sm.monitor.finish()
+    assert not sm.monitor.finish()
     (left,) = sm.monitor.undelivered
     expected = sum(len(points_of(x)) for x, _ in Reader(sm.monitor.folder))
     assert (left.tracker, left.points) == ("logger-CSVLogger", expected)
@@ -164,7 +164,7 @@ def test_a_tracker_that_does_not_answer_costs_the_training_nothing(unified: Benc
         tracker = MlflowTracker(f"http://{faulty.address}", "0" * 32)
         sm = train(unified, logger=False, trackers=tracker, close_budget_s=2)
     assert [s.total_s for s in _steps(sm)] == pytest.approx([0.5] * 24)
-    assert sm.monitor.finish()
+    assert not sm.monitor.finish()
     (left,) = sm.monitor.undelivered
     assert left.points > 0
     assert sm.monitor.window.ledger.record.buckets["callbacks"] == pytest.approx(0, abs=1e-9)
