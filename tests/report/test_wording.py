@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stallmeter.records import OWN_NAME
-from stallmeter.records.diagnosis import Advice, Diagnosis, Location, Severity, Verdict, WorkerAdvice
+from stallmeter.records.diagnosis import Advice, Location, Verdict
 from stallmeter.report import wording
+
+from .recordings import ADVICE, PRIMARY
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -20,16 +22,8 @@ def test_a_share_is_a_plain_number() -> None:
 
 def test_the_place_of_a_function_that_is_the_cause_has_no_share_of_it() -> None:
     """Its seconds are its own: a share of the steps beside them would be read as a share of these."""
-    found = Diagnosis(
-        rule="slow-function",
-        severity=Severity.WARNING,
-        title="update holds up the steps",
-        summary="",
-        time_lost_s=9.2,
-        share_pct=50.9,
-        confidence=0.9,
-        location=Location(file="gan.py", line=84, function="update", share_pct=52.0, call="copy.deepcopy"),
-    )
+    where = Location(file="gan.py", line=84, function="update", share_pct=52.0, call="copy.deepcopy")
+    found = replace(PRIMARY, rule="slow-function", title="update holds up the steps", location=where)
     assert wording.placed(found) == "update holds up the steps: gan.py:84 (copy.deepcopy)"
     assert wording.place(replace(found, title="step takes longer than the model")) == (
         "in update, gan.py:84 (copy.deepcopy)"
@@ -46,25 +40,8 @@ def test_our_own_time_is_told_by_our_name() -> None:
 def test_one_gain_is_told_of_one_number_of_workers() -> None:
     """What the steps win is more than what the run does; where an advice sets the number it has the run's."""
     advice = Advice.of("Set num_workers=4 and persistent_workers=True.", gain_pct=50.0, interval_pct=(30.0, 70.0))
-    found = Diagnosis(
-        rule="no-workers",
-        severity=Severity.WARNING,
-        title="No workers",
-        summary="",
-        time_lost_s=9.2,
-        share_pct=50.9,
-        confidence=0.9,
-        advice=(advice,),
-    )
-    workers = WorkerAdvice(
-        current=0,
-        recommended=4,
-        predicted_step_time_s=0.01,
-        predicted_gain_pct=90.0,
-        limited_by="compute",
-        reason="",
-        confidence=0.9,
-    )
+    found = replace(PRIMARY, advice=(advice,))
+    workers = replace(ADVICE, predicted_gain_pct=90.0)
     alone = Verdict(primary=None, diagnoses=(), num_workers=workers)
     both = Verdict(primary=found, diagnoses=(found,), num_workers=workers)
     assert wording.promised(alone) == f"predicted 1.9{TIMES} faster"

@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from stallmeter.ranks.arrivals import Exchanges
 from stallmeter.ranks.job import assemble
 from stallmeter.ranks.steps import RankSteps
 from stallmeter.report.job.model import BINS, MOST_BESIDE, MOST_ROWS, SLOWEST, job_report
 from stallmeter.rules.job.evaluation import judge
 
-from ...rules.job.jobs import Known, compute_bound, diagnosis, in_turn, job, late
+from ...rules.job.jobs import Known, compute_bound, diagnosis, in_turn, job, late, seen_in_collectives
 
 
 def shown(made):
@@ -140,17 +139,8 @@ def test_heat_map():
 def test_heat_map_by_the_collectives():
     """What no ledger shows is drawn as the collectives of some steps have seen it."""
     made = job(lambda rank, step: {"backward": 0.02})
-    exchanges = Exchanges(
-        steps=frozenset(range(100, 200)),
-        total_s=4.0,
-        lost_s={1: 2.0},
-        late_steps={1: 100},
-        exchange_s=None,
-        is_measured=False,
-        bytes_per_step=1e6,
-        per_step=1.0,
-        waited_s={index: {1: 0.02} for index in range(100, 200)},
-    )
+    waited_s = {index: {1: 0.02} for index in range(100, 200)}
+    exchanges = seen_in_collectives(2.0, first=100, waited_s=waited_s)
     report = shown(replace(made, exchanges=exchanges))
     assert report.heat is not None
     assert (report.heat.begins[0], report.heat.last) == (100, 199)
@@ -164,17 +154,7 @@ def test_heat_map_by_the_collectives():
 def test_a_row_knows_what_the_collectives_alone_show():
     """Else the table would say that nobody waits, beneath a first line of half the time."""
     made = job(lambda rank, step: {"backward": 0.02})
-    exchanges = Exchanges(
-        steps=frozenset(range(100, 200)),
-        total_s=4.0,
-        lost_s={1: 2.0},
-        late_steps={1: 100},
-        exchange_s=None,
-        is_measured=False,
-        bytes_per_step=1e6,
-        per_step=1.0,
-        stood_s={0: 2.0},
-    )
+    exchanges = seen_in_collectives(2.0, first=100, stood_s={0: 2.0})
     first, second = shown(replace(made, exchanges=exchanges)).rows
     assert (first.waited_s, second.waited_s) == (pytest.approx(4.0, rel=0.01), 0.0)
     assert (first.own_s, second.own_s) == (pytest.approx(0.02, rel=0.01), pytest.approx(0.04))

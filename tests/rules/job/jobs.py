@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from stallmeter.ranks.arrivals import Exchanges
 from stallmeter.ranks.job import Job, RankView, assemble
 from stallmeter.ranks.steps import PHASES, RankSteps
 from stallmeter.recording import Header
@@ -210,3 +212,18 @@ def diagnosis(rule: str, lost_s: float = 0.0, **changes: object) -> Diagnosis:
 def compute_bound() -> Diagnosis:
     """What a victim says of itself."""
     return diagnosis("compute-bound", severity=Severity.INFO, summary="95 % of the training time went into the steps.")
+
+
+def seen_in_collectives(lost_s: float, steps: int = 100, *, first: int = 50, **more: Any) -> Exchanges:
+    """What the collectives of some steps show of rank 1, in a job whose ledgers show nothing."""
+    return Exchanges(
+        steps=frozenset(range(first, first + steps)),
+        total_s=steps * 0.04,
+        lost_s={1: lost_s},
+        late_steps={1: steps},
+        exchange_s=None,
+        is_measured=False,
+        bytes_per_step=1e6,
+        per_step=1.0,
+        **more,
+    )

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from stallmeter.ranks.arrivals import Exchanges
 from stallmeter.ranks.job import assemble
 from stallmeter.rules.job.losses import COMPUTE, group_of, losses, waited_by_rank, why_not_judged
 
-from .jobs import in_turn, job, late
+from .jobs import in_turn, job, late, seen_in_collectives
 
 
 def test_nobody_is_late():
@@ -76,20 +75,6 @@ def test_two_causes():
 
     found = losses(job(work, ranks=2))
     assert [(loss.bucket, loss.ranks) for loss in found] == [("logging", (1,)), ("data_wait", (0,))]
-
-
-def seen_in_collectives(lost_s: float, steps: int = 100) -> Exchanges:
-    """What the collectives of some steps show of rank 1, in a job whose ledgers show nothing."""
-    return Exchanges(
-        steps=frozenset(range(50, 50 + steps)),
-        total_s=steps * 0.04,
-        lost_s={1: lost_s},
-        late_steps={1: steps},
-        exchange_s=None,
-        is_measured=False,
-        bytes_per_step=1e6,
-        per_step=1.0,
-    )
 
 
 def test_what_the_collectives_alone_show():

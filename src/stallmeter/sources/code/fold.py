@@ -168,8 +168,9 @@ def _spot(function: Function, held: Held, known: Mapping[int, float] | None) -> 
     nowhere_s = line_s.pop(0, 0.0)
     is_unplaced = not known and nowhere_s > max(line_s.values(), default=0.0)
     own = {line: s for line, s in (known or {}).items() if line > 0 and s > 0}
+    own_s = sum(own.values())
     for line, s in own.items():
-        line_s[line] += nowhere_s * s / sum(own.values())
+        line_s[line] += nowhere_s * s / own_s
     if is_unplaced:  # the lines that are known hold less than those that are not
         line_s.clear()
     line = max(line_s, key=lambda at: (line_s[at], -at), default=function.first_line)
@@ -196,8 +197,8 @@ def _call(beneath: Sequence[Frame]) -> str | None:
     functions = [frame.function for frame in beneath if not (frame.function.generated or frame.function.own)]
     if not functions:
         return None
-    named = (f for f in functions if not any(part.startswith(("_", "<")) for part in f.name.split(".")))
-    chosen = next((f for f in functions if f.is_public), None) or next(named, functions[0])
+    public = (f for f in functions if f.is_public)
+    chosen = next(public, None) or next((f for f in functions if f.has_public_name), functions[0])
     return chosen.dotted or chosen.name
 
 

@@ -61,8 +61,17 @@ class Function:
     @property
     def is_public(self) -> bool:
         """Whether a user would call it by this name."""
-        parts = (self.dotted or self.name).split(".")
-        return bool(parts[-1]) and not any(part.startswith(("_", "<")) for part in parts)
+        return _is_public(self.dotted or self.name)
+
+    @property
+    def has_public_name(self) -> bool:
+        """The same wherever it is defined: a private module's functions are often called by another one's name."""
+        return _is_public(self.name)
+
+
+def _is_public(name: str) -> bool:
+    parts = name.split(".")
+    return bool(parts[-1]) and not any(part.startswith(("_", "<")) for part in parts)
 
 
 class Whose:

@@ -199,7 +199,8 @@ class BatchLook:
             missed = self._without_their_waits(found)
             self._lines = {function: lines for function, lines in found.items() if function not in missed}
             self.done = not missed or self._kept >= PATIENT * self._profiled
-            self._timer = self._timer if self.done else self._timer.again()
+            if not self.done:
+                self._timer = self._timer.again()
         self._hand_over()
         self._tracer.forget()
 

@@ -151,7 +151,7 @@ class FetchTimer:
         self.look: BatchLook | None = None
         """What looks into the next batch."""
         self.recent: deque[Usual] = deque(maxlen=RECENT)
-        """Wall and CPU time of the newest batches, ns."""
+        """The newest batches that nobody looked into."""
         self._answers = answers
         self._loader = loader
         self._start_look: StartLook | None = None
