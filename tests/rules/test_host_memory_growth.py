@@ -145,6 +145,7 @@ def held(
     shared_mb: Callable[[float], float] = lambda t: 0.0,
     free_mb: Callable[[float], float | None] = lambda t: None,
     epochs: Callable[[float], int] = lambda t: 0,
+    workers: int = 2,
 ) -> Window:
     """A short run whose memory was read five times a second; 20 steps a second."""
     samples = [
@@ -153,8 +154,8 @@ def held(
             main_bytes=int((1000 + main_mb(t)) * MB),
             main_shared_bytes=int(shared_mb(t) * MB),
             main_free_bytes=None if (free := free_mb(t)) is None else int(free * MB),
-            workers=2,
-            workers_bytes=int((800 + workers_mb(t)) * MB),
+            workers=workers,
+            workers_bytes=int((400 * workers + workers_mb(t)) * MB),
             workers_grown_bytes=int(workers_mb(t) * MB),
             step=int(20 * t),
         )
@@ -191,6 +192,22 @@ def test_gaps_in_the_heap(seed):
     both = fires(HostMemoryGrowth(), told(lambda t: 300 + 11.0 * t, span_s=60.0))
     growth = next(e.value for e in both.evidence if e.name == "growth")
     assert growth == pytest.approx(6.0 * 45, rel=0.15), "of the memory in use alone"
+
+
+def test_private_memory():
+    """What the training process holds alone was judged as its own; without children nothing of it is a copy in one."""
+    private = hosts(60, lambda i: {"job_uss_bytes": (500 + 17 * i) * MB} if i % 5 == 0 else {})
+
+    def told(main_mb: float, *more: Any, workers: int = 2) -> Window:
+        kept_mb = 300.0
+        free = {"free_mb": lambda t: kept_mb + main_mb * t, "workers": workers}
+        return held(lambda t: main_mb * t, *private, *more, span_s=60.0, **free)
+
+    assert fires(HostMemoryGrowth(), told(0.0, loader(2))).culprit == "workers"
+    assert fires(HostMemoryGrowth(), told(0.0)).culprit == "child processes"
+    assert silent(HostMemoryGrowth(), told(0.0, workers=0)), "there is nobody who could copy"
+    assert silent(HostMemoryGrowth(), told(17.0, workers=0)), "freed, and kept by its allocator"
+    assert silent(HostMemoryGrowth(), told(17.0, loader(2))), "the same beside workers"
 
 
 @pytest.mark.parametrize("seed", range(5))

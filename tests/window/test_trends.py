@@ -57,6 +57,13 @@ def test_a_trend_that_ends():
     assert not falling.lasts
 
 
+@pytest.mark.parametrize("clusters", [3, 4, 6])
+def test_long_pauses(clusters):
+    """Many readings at a few times, hours apart, as between validations: no line goes through so few."""
+    points = [(3600.0 * part + i, 1e6 * part + i) for part in range(clusters) for i in range(60)]
+    assert trend(points) is None
+
+
 def test_no_trend():
     """Too few points, or all at one time, have none."""
     assert trend([(float(i), 1.0) for i in range(8)]) is None

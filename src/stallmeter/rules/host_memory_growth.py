@@ -9,8 +9,8 @@ line begins with the first steps and leaves out the first quarter of the time. M
 first, so that eight seconds can be enough. More pairs of readings must rise than chance explains (Mann-Kendall, 3
 standard deviations), the growth must be large against the scatter around the line, the second half must rise at two
 thirds of the pace or more, and the last fifth at a third. Pages of files do not count where the kernel tells them
-apart (Linux). `host.memory.private_trend`, memory held by one process alone, is looked at as well: it shows workers
-whose shared pages become copies. Where the allocator tells what it keeps of memory that was freed (glibc 2.33 and
+apart (Linux). `host.memory.private_trend`, memory held by one process alone, is looked at as well where there are
+child processes and the training process holds less than half of what was added: it shows workers whose shared pages become copies. Where the allocator tells what it keeps of memory that was freed (glibc 2.33 and
 later: `host.memory.in_use_per_s`), the memory in use must rise as well; where it rises by less than half as much, it
 alone is judged (`host.memory.in_use_trend`).
 
@@ -66,6 +66,7 @@ class HostMemoryGrowth:
     min_growth_pct: float = threshold(5.0, "%", "near the 6 % of TraceML's strict mode; SageMaker: 5 points")
     min_signal: float = threshold(5.0, "x", "our choice: growth against the scatter around the line")
     in_use: float = threshold(0.5, "of 1", "our choice: what the allocator keeps is the larger part below it")
+    of_main: float = threshold(0.5, "of 1", "our choice: private memory grows mostly in the training process above it")
     critical_s: float = threshold(3600.0, "s", "our choice: the limit is met within an hour")
     later_epochs: float = threshold(
         0.3, "of 1", "our choice: the last fifth of the time lies well in later epochs then"
@@ -85,9 +86,8 @@ class HostMemoryGrowth:
             )
             if self._grows(trend, level, left)
         ]
-        private = memory.private_trend
-        if not grown and self._grows(private, None if private is None else private.start, left):
-            grown = [(private, named)]
+        if not grown and self._copies(memory, left):
+            grown = [(memory.private_trend, named)]
         if not grown or (memory.is_resident and self._is_file_cache(window, sum(trend.growth for trend, _ in grown))):
             return None
         worst, place = max(grown, key=lambda found: found[0].growth)
@@ -101,6 +101,13 @@ class HostMemoryGrowth:
         """Return the trend of the training process: of all that it holds, unless most of what grows was freed."""
         held, used = memory.main_trend, memory.in_use_per_s
         return held if held is None or used is None or used >= self.in_use * held.per_s else memory.in_use_trend
+
+    def _copies(self, memory: Any, left: float | None) -> bool:
+        """Whether private memory grows that is none of the training process's own, judged before, but its children's."""
+        private, held = memory.private_trend, memory.main_trend
+        if not memory.workers_bytes or not self._grows(private, None if private is None else private.start, left):
+            return False
+        return bool(held is None or held.growth <= self.of_main * private.growth)
 
     def _grows(self, trend: Any, level: float | None, left: float | None) -> bool:
         """Whether a rise is sure, lasts and is large: against what there was, or against what is left."""

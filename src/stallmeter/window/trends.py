@@ -106,6 +106,8 @@ def trend(points: Sequence[tuple[float, float]]) -> Trend | None:
     if len(kept) < MIN_TREND_SAMPLES or ended_s - began_s < MIN_TREND_S:
         return None
     thin = _thinned(kept)
+    if len(thin) < MIN_TREND_SAMPLES:  # many points at a few times, for long pauses lie between them
+        return None
     late = thin[-max(3, math.ceil(len(thin) / FIFTHS)) :]
     per_s, recent, last = slope(thin), slope(thin[len(thin) // 2 :]), slope(late)
     if per_s is None or recent is None or last is None:
