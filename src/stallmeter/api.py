@@ -106,13 +106,13 @@ def recommend_num_workers(of: object = None) -> WorkerAdvice | None:
 
     Raises:
         SettingError: ``of`` is none of these, or nothing was watched yet.
-        RecordingError: The path holds no recording.
+        RecordingError: The path holds no recording, or a damaged one.
     """
     if isinstance(of, (str, os.PathLike)):
         from .recording import find_recording
         from .report.model import read_history
 
-        return diagnose(read_history(find_recording(Path(of))).window).num_workers
+        return read_history(find_recording(Path(of))).guarded(diagnose).num_workers
     monitor = _implicit if of is None else getattr(of, "monitor", of)
     if monitor is None:
         raise SettingError("there is no run yet: iterate stallmeter.watch(loader), or fit with the StallMonitor, first")

@@ -287,6 +287,18 @@ def test_broken_pipe(recording):
     assert done.returncode == cli.BROKEN_PIPE
 
 
+@pytest.mark.parametrize("command", ["rules", "report RECORDING --output OUT", "run -- touch OUT"])
+def test_without_a_standard_output(recording, tmp_path, command):
+    """What was asked for is done where nothing can be printed: `>&-`."""
+    out = tmp_path / "out.md"
+    arguments = command.replace("RECORDING", str(recording)).replace("OUT", str(out))
+    shell = f"{sys.executable} -m stallmeter {arguments} >&-"
+    done = subprocess.run(["sh", "-c", shell], check=False, stderr=subprocess.PIPE, text=True, timeout=60, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert out.exists() == ("OUT" in command)
+
+
 def test_ascii_terminal(recording):
     """A terminal without the characters gets question marks, not a traceback."""
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}

@@ -232,13 +232,6 @@ def test_a_rule_that_is_none(bench: Bench, name: str, value: Any) -> None:
     bench.is_named_once(bench.check(monitor), "rule odd", "failed", again=True)
 
 
-def test_a_rule_without_a_name(bench: Bench) -> None:
-    class Nameless:
-        def check(self, window: Window) -> None: ...
-
-    bench.is_named_once(bench.run_once(rules=[Nameless()]), "rule Nameless", "failed", again=True)
-
-
 STEP = StepRecord(
     index=0, epoch=0, optimizer_step=0, tracker_step=0, samples=1, time_s=1.0, total_s=1.0, data_wait_s=0.0
 )

@@ -21,6 +21,7 @@ from stallmeter.errors import SettingError
 from stallmeter.recording import Reader
 from stallmeter.records import Event, StepRecord, WorkerChange, WorkerTrial
 from stallmeter.records.diagnosis import Verdict, WorkerAdvice
+from stallmeter.records.steps import END
 
 from ..children import ProcessesLeft
 from .conftest import Bench, both_namespaces
@@ -326,6 +327,19 @@ def test_a_function_of_a_single_epoch_is_told_at_the_end(unified: Bench, plant: 
     fit = Fit(unified, slow(unified), epochs=1, on_num_workers=told.append)
     assert told == [advice(0, 2)]
     assert fit.loader.num_workers == 0
+
+
+def test_the_last_call_costs_no_record(bench: Bench, plant: Any, tmp_path: Path) -> None:
+    """A function that takes its time at the end holds up neither the last sample nor the end of the recording."""
+    plant({0: 2})
+    seen: list[bool] = []
+
+    def told(_: WorkerAdvice) -> None:
+        (file,) = tmp_path.rglob("rank0.*.jsonl")
+        seen.append(any(type(r) is Event and r.name == END for r, _ in Reader(file.parent)))
+
+    Fit(bench, slow(bench), epochs=1, on_num_workers=told)
+    assert seen == [True]
 
 
 @pytest.mark.parametrize("nonsense", [-1, 1.5, "two", True])

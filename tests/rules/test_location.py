@@ -221,3 +221,15 @@ def test_batches_that_the_loop_makes_itself_are_placed_by_looks_into_its_wait():
         assert place is not None
         assert (place.function, place.line) == ("Rotate.__call__", 88)
     assert placed[2] is None
+
+
+def test_steps_that_sleep():
+    """The author is asked what a sleep in the steps stands for before the model is compiled; nothing is promised."""
+    usual = replace(_diagnosis("compute-bound"), advice=(Advice.of("Compile the model."),))
+    told = CodeSpot(file="hooks.py", line=18, function="Slow.batch_end", own=True, wall_s=0.86, calls=("time.sleep",))
+    for spot, first in ((told, "Check why Slow.batch_end sleeps (hooks.py:18)."), (ROTATE, "Compile the model.")):
+        window = _window(spot, place="loop", bucket="steps")
+        found = with_gain(located(usual, window), window)
+        assert found.advice[0].fix.do == first
+        assert found.advice[0].predicted_gain_pct is None
+        assert found.advice[-1].fix.do == "Compile the model."

@@ -8,8 +8,11 @@ from typing import Any, ClassVar
 import pytest
 
 from stallmeter import Monitor
+from stallmeter.engine.options import Options
 from stallmeter.errors import SettingError
+from stallmeter.rules import ALL_RULES
 from stallmeter.rules.rule import check_rules
+from stallmeter.rules.slow_callback import SlowCallback
 from stallmeter.window import Window
 from stallmeter.window.signals import read_signal, signals
 
@@ -40,6 +43,7 @@ class Needy:
     """A rule that needs what it is told."""
 
     id: ClassVar[str] = "needy"
+    title: ClassVar[str] = "It needs what it is told"
     needs: Any
 
     def check(self, window: Window) -> None:
@@ -57,7 +61,7 @@ class Needy:
         (("xyz",), "signals.md lists them"),
         ((3,), "needs 3"),
         ("ledger.wall_s", "give a tuple"),
-        (None, "give a tuple"),
+        (None, "has no needs; give a tuple"),
     ],
     ids=str,
 )
@@ -65,7 +69,8 @@ def test_a_typo_fails_at_once(needs, error):
     """It would abstain in every run."""
     with pytest.raises(SettingError, match=error):
         check_rules([Needy(needs)])
-    check_rules([Needy(("ledger.wall_s", "gpu.memory.peak")), Needy(())])
+    for known in (("ledger.wall_s", "gpu.memory.peak"), ()):
+        check_rules([Needy(known)])
 
 
 def test_monitors_look():
@@ -84,6 +89,26 @@ def test_no_rule():
     """Something without a check."""
     with pytest.raises(SettingError, match="no check"):
         check_rules([object()])
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"id": ""}, "rule : id is ''; give a text"),
+        ({"id": None}, "id is None; give a text, such as 'slow-logging'"),
+        ({"title": 7}, "rule needy: title is 7; give a text"),
+    ],
+)
+def test_a_rule_without_a_name(change, error):
+    """It could not be told of."""
+    with pytest.raises(SettingError, match=error):
+        check_rules([type("Nameless", (Needy,), change)(())])
+
+
+def test_two_rules_of_one_name():
+    """Only one of them would be known by it: a copy with another threshold takes the place of the shipped one."""
+    with pytest.raises(SettingError, match="two of the name 'slow-callback'; leave one"):
+        Options(rules=(*ALL_RULES, SlowCallback(warn_pct=15.0)))
 
 
 def test_what_a_rule_can_do_without_is_a_signal_too() -> None:

@@ -87,6 +87,27 @@ def test_nothing_is_left_when_it_stops(forks: Forks, tmp_path: Path) -> None:
     assert sorted(steps_of_runs(tmp_path)["loop"]) == [3, 8]
 
 
+TRACKERS = """
+from stallmeter.engine import wiring
+auto.stop()
+asked = []
+wiring.choose_trackers = lambda *_: asked.append(1) or ()
+auto = stallmeter.auto(directory='runs', trackers='mlflow', console=False, hardware=False)
+for _ in range(3):
+    for (batch,) in train:
+        pass
+print(len(asked))
+for (batch,) in train:
+    update(batch)
+print(len(asked))
+"""
+
+
+def test_no_tracker_is_asked_before_something_is_trained(forks: Forks, tmp_path: Path) -> None:
+    """To ask one may open a run, and nobody would close it."""
+    assert run(forks, tmp_path, TRACKERS).split() == ["0", "1"]
+
+
 FORK = """
 import os
 for (batch,) in train:

@@ -48,7 +48,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.dir is not None:
         # Absolute, because the program may change its folder before it trains.
         environment["STALLMETER_DIR"] = str(arguments.dir.absolute())
-    sys.stdout.flush()
+    if sys.stdout is not None:  # closed by the caller
+        sys.stdout.flush()
     call_off = leave_witness(environment, Path(environment.get("STALLMETER_DIR") or "stallmeter"))
     try:
         os.execvpe(name, program, environment)  # noqa: S606 - the program replaces this one: no shell is wanted

@@ -62,7 +62,7 @@ def show(history: History, form: str, output: Path | None, report: Report | None
 def _evaluate(history: History) -> Verdict:
     from ..rules.evaluation import diagnose
 
-    return diagnose(history.window)
+    return history.guarded(diagnose)
 
 
 def _render(history: History, report: Report, form: str) -> str:

@@ -75,7 +75,7 @@ def sync(
     """
     with _alone(folder, rank):
         history = read_history(folder, rank)
-        verdict = history.verdict if history.settled and history.verdict else diagnose(history.window)
+        verdict = history.verdict if history.settled and history.verdict else history.guarded(diagnose)
         report = (report_of_job(history, verdict) if rank == 0 else None) or history.report(verdict)
         tracker, label = _tracker(folder, rank, tracking_uri, run_id, label)
         files = _finished_reports(folder, rank, history, report)

@@ -32,7 +32,7 @@ from ..records import (
 )
 from ..records.checks import sound_samples
 from ..records.diagnosis import Verdict
-from ..records.interfaces import Page, Source
+from ..records.interfaces import Page, Source, by_name
 from ..records.redaction import redact
 from ..records.rows import FIRST_STEPS
 from ..report.job.model import JobReport
@@ -131,7 +131,7 @@ class Collector:
         self._worker_tuner = worker_tuner
         self._looks = looks
         self._job_watch = job_watch
-        self.sources = {source.name: source for source in sources}
+        self.sources = by_name(sources)
         self.sampler = Sampler(
             self.tick, options.interval_s, abandon=guard.abandon, last=self._last_tick, after=after, cut_short=cut_short
         )

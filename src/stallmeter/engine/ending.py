@@ -98,6 +98,7 @@ class Ending:
         draw: Starts the child process that makes what takes long; without it a run has its short reports only.
         profiler: Whose files belong to the reports.
         outlive: Starts what makes the reports where this process is killed; without it nobody does.
+        last_words: Tells the program what it asked to hear at the end; the recording is flushed by then.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class Ending:
         draw: Draw | None,
         profiler: Profiler | None = None,
         outlive: Outlive | None = None,
+        last_words: Callable[[], None] = lambda: None,
     ) -> None:
         self._close_budget_s = options.close_budget_s
         self._speaks = options.console and context.rank == 0
@@ -125,6 +127,7 @@ class Ending:
         self._drawing: Drawing | None = None
         self._outlive = outlive
         self._survivor: Outliving | None = None
+        self._last_words = last_words
         self._given_up = False
         """Whether the drawing took too long for a program that ends."""
         self._sampled, self._handed_over, self._done = threading.Event(), threading.Event(), threading.Event()
@@ -247,6 +250,7 @@ class Ending:
             guard.attempt("forwarding", end, forwarder, files)
         guard.attempt("the recording", self._keep_rest)
         guard.attempt("the last words", self._say_verdict)
+        guard.attempt("the last words", self._last_words)
         if self._output.folder is not None and self._rank == 0:
             forget_recording(self._output.folder)
         if self._survivor is not None:

@@ -16,7 +16,7 @@ from ..errors import SettingError
 from ..ranks.ray import ray_worker
 from ..records.interfaces import Source
 from ..rules import ALL_RULES
-from ..rules.rule import Rule, check_rules
+from ..rules.rule import Rule, check_names, check_rules
 from ..workers.apply import OnNumWorkers, check_mode
 
 CLOSE_BUDGET_S = 10.0
@@ -122,6 +122,7 @@ class Options:
             object.__setattr__(self, name, _several(name, getattr(self, name)))
         shipped = set(map(id, ALL_RULES))  # tests have checked them
         check_rules(rule for rule in self.rules if id(rule) not in shipped)
+        check_names(self.rules)
         for source in self.sources:
             if not isinstance(source, Source):
                 raise SettingError(f"sources holds {source!r}, which has no name, sample(time_s) and close()")

@@ -35,7 +35,7 @@ class Output:
     Args:
         context: Of the run.
         run_folder: Names the run's folder, the same on all ranks.
-        trackers: Where the recording is forwarded; only rank 0 has any.
+        find_trackers: Returns where the recording is forwarded; only rank 0 has any.
         guard: Keeps errors away.
         tell: Takes events for the recording; from any thread.
     """
@@ -44,7 +44,7 @@ class Output:
         self,
         context: RunContext,
         run_folder: RunFolder,
-        trackers: Sequence[Tracker],
+        find_trackers: Callable[[], Sequence[Tracker]],
         guard: Guard,
         tell: Callable[[Event], None],
     ) -> None:
@@ -53,7 +53,9 @@ class Output:
         self._guard = guard
         self._tell = tell
         self._ended = False
-        self.trackers = tuple(trackers)
+        self._find_trackers = find_trackers
+        self.trackers: tuple[Tracker, ...] = ()
+        """None before it is opened: to look for one may open a run of it."""
         self.recorder: AnyRecorder | None = None
         """None when the recording could not be opened, or was given up because the last sample took too long for it."""
         self.forwarder: Forwarder | None = None
@@ -69,6 +71,7 @@ class Output:
             started_s: Unix time of the run's start.
             facts: For the recording's header.
         """
+        self.trackers = tuple(self._guard("finding the tracker", self._find_trackers) or ())
         self.recorder = self._guard("opening the recording", self._open_recorder, started_s, facts)
         if self.trackers and self.folder is not None:
             self.forwarder = self._guard("forwarding", self._open_forwarder, self.folder)

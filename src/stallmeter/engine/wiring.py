@@ -45,13 +45,17 @@ MOST_WAITING = 10_000
 """Records of other threads that are kept between two samples; the oldest go first."""
 
 
-def plain_run(options: Options, framework: str = "loop", began_ns: int | None = None) -> Run:
+def plain_run(
+    options: Options, framework: str = "loop", began_ns: int | None = None, *, may_be_discarded: bool = False
+) -> Run:
     """Put together the run of a loop that tells nobody of itself; the caller starts it.
 
     Args:
         options: What the program chose.
         framework: Name and version of what drives the loop, where that is known.
         began_ns: When the training began (`time.perf_counter_ns`), where that was before now.
+        may_be_discarded: Whether it may turn out that nothing is trained: then no tracker is asked before the start,
+            and one that refuses costs a warning and not the run.
 
     Raises:
         SettingError: The folder for recordings is a file, or temporary storage of Ray Train's.
@@ -63,7 +67,8 @@ def plain_run(options: Options, framework: str = "loop", began_ns: int | None = 
     # A run that was asked for is had before there is a recording: its errors are the caller's. One that is only looked
     # for may not be there, and a server may not answer: the training goes on.
     try:
-        asked_for = None if options.trackers == "auto" else choose_trackers(options.trackers, (), rank)
+        is_later = may_be_discarded or options.trackers == "auto"
+        asked_for = None if is_later else choose_trackers(options.trackers, (), rank)
     except TrackerUnavailableError as exc:
         asked_for = ()
         _log.warning(
@@ -105,7 +110,7 @@ def assemble(
     Args:
         options: What the program chose.
         context: What the adapter found.
-        find_trackers: Returns where the recording is forwarded.
+        find_trackers: Returns where the recording is forwarded; asked when the run starts.
         facts: Of the adapter: each finds what the recording's header keeps under its name, None for nothing.
         run_folder: Names the run's folder; by default all ranks agree through what their launcher provides.
         draw: Starts what makes the page and the pictures; by default a child process.
@@ -119,8 +124,7 @@ def assemble(
     between_steps = BetweenSteps(clock, guard, own_slot)
 
     _find_facts({**(facts or {}), **_usual_facts(options, context)}, window, guard)
-    trackers = guard("finding the tracker", find_trackers) or ()
-    output = Output(context, run_folder or find_run_folder(context), trackers, guard, inbox.append)
+    output = Output(context, run_folder or find_run_folder(context), find_trackers, guard, inbox.append)
     probe = guard("worker probe", _loader_probe, clock) if options.workers else None
     makers = _usual_sources(options, context, clock, window, output, between_steps, probe)
     sources = [*options.sources, *(source for name, make in makers.items() for source in guard(name, make) or ())]
@@ -146,8 +150,18 @@ def assemble(
         after=lambda: run.do_ending(),
         cut_short=lambda: ending.cut_short(),
     )
-    finish = partial(Ending, draw=draw or start_drawing(), outlive=_outlive(options, context), profiler=profiler)
-    ending = finish(options, context, collector, output, window=window, guard=guard)
+    ending = Ending(
+        options,
+        context,
+        collector,
+        output,
+        window=window,
+        guard=guard,
+        draw=draw or start_drawing(),
+        profiler=profiler,
+        outlive=_outlive(options, context),
+        last_words=(lambda: None) if worker_tuner is None else worker_tuner.tell_last,
+    )
     run = Run(
         options,
         clock=clock,
@@ -472,9 +486,6 @@ def _worker_tuner(
     )
     if context.world_size < 2:
         return make()
-    from ..ranks import channels
-
     part = part_of(context.rank, context.world_size, options.interval_s)
-    find = partial(channels.find_channels, directory=context.recordings)
     every_s = look_s(options.interval_s, context.world_size)
-    return make(job=part, exchange=JobWorkers(context.rank, part, find, every_s=every_s).exchange)
+    return make(job=part, exchange=JobWorkers(context.rank, part, _channels(context), every_s=every_s).exchange)

@@ -54,7 +54,7 @@ class StallMonitorMixin(Adapter):
         self._training = _Fit(run, trainer, FitEnd(trainer, self, self._finish))
         run.guard("seeing the end", self._training.end.watch)
         run.guard("probing Lightning's loaders", self._training.prepare)
-        run.start()
+        self._training.start()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to listen."""
@@ -169,7 +169,12 @@ class _Fit:
         self.optimizer_progress: Any = None
         self.sizes = run.loaders.sizes
         self.spans: Any = None
-        self.mailboxes: list[Any] = [t for t in run.trackers if hasattr(t, "deliver")]
+        self.mailboxes: list[Any] = []
+
+    def start(self) -> None:
+        """Start the run, and know the trackers that only the training thread serves."""
+        self.run.start()
+        self.mailboxes = [tracker for tracker in self.run.trackers if hasattr(tracker, "deliver")]
 
     def prepare(self) -> None:
         """Before the loaders are made: be there when one is about to start its workers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -38,6 +38,15 @@ class Source(Protocol):
     def close(self) -> None:
         """Give back what the source holds."""
         ...
+
+
+def by_name(sources: Iterable[Source]) -> dict[str, Source]:
+    """Return sources by the names that are shown; another one of the same name gets a number, and none is lost."""
+    found: dict[str, Source] = {}
+    for source in sources:
+        others = sum(source.name == other.name for other in found.values())
+        found[f"{source.name} {others + 1}" if others else source.name] = source
+    return found
 
 
 @dataclass(frozen=True, slots=True)

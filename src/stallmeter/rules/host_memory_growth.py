@@ -8,11 +8,12 @@ memory that the training process holds, and through what its child processes hav
 line begins with the first steps and leaves out the first quarter of the time. Memory is read five times a second at
 first, so that eight seconds can be enough. More pairs of readings must rise than chance explains (Mann-Kendall, 3
 standard deviations), the growth must be large against the scatter around the line, the second half must rise at two
-thirds of the pace or more, and the last fifth at a third. Pages of files do not count where the kernel tells them
-apart (Linux). `host.memory.private_trend`, memory held by one process alone, is looked at as well where there are
-child processes and the training process holds less than half of what was added: it shows workers whose shared pages become copies. Where the allocator tells what it keeps of memory that was freed (glibc 2.33 and
-later: `host.memory.in_use_per_s`), the memory in use must rise as well; where it rises by less than half as much, it
-alone is judged (`host.memory.in_use_trend`).
+thirds of the pace or more, and the last fifth at a third. Pages of files do not count where the kernel tells them apart
+(Linux). `host.memory.private_trend`, memory held by one process alone, is looked at as well where there are child
+processes and the training process holds less than half of what was added: it shows workers whose shared pages become
+copies. Where the allocator tells what it keeps of memory that was freed (glibc 2.33 and later:
+`host.memory.in_use_per_s`), the memory in use must rise as well; where it rises by less than half as much, it alone is
+judged (`host.memory.in_use_trend`).
 
 **Advice.** In the training process: keep no tensors with their graph (`loss.detach()`, `.item()`), no list of all
 outputs of an epoch, no cache without a bound. In workers: Python lists and dicts of many objects are copied page by
@@ -103,7 +104,7 @@ class HostMemoryGrowth:
         return held if held is None or used is None or used >= self.in_use * held.per_s else memory.in_use_trend
 
     def _copies(self, memory: Any, left: float | None) -> bool:
-        """Whether private memory grows that is none of the training process's own, judged before, but its children's."""
+        """Whether private memory grows in child processes: the training process's own was judged before."""
         private, held = memory.private_trend, memory.main_trend
         if not memory.workers_bytes or not self._grows(private, None if private is None else private.start, left):
             return False

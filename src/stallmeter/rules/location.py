@@ -59,6 +59,9 @@ IN_TURNS = {"checkpoint-stall": "Saving", "validation-heavy": "Validation"}
 OF_THE_MODEL = ("forward", "_step")
 """Ends of the names of functions that are the model, or all that an evaluation does with a batch."""
 
+SLEEP = "time.sleep"
+"""The call that computes nothing, and that `slow-function` blames on nobody."""
+
 SLOW_ITEMS = 3
 """So many of the slow items are named."""
 
@@ -118,6 +121,8 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
         return _at_the_place(diagnosis, place)
     if look is None or place is None:
         return diagnosis
+    if diagnosis.rule == "compute-bound" and place.call == SLEEP:
+        return replace(diagnosis, advice=(_check_why_it_sleeps(place), *diagnosis.advice))
     if diagnosis.rule in IN_TURNS:
         return _cheaper_in_turns(diagnosis, window, look)
     if look.place == HELPERS:
@@ -209,6 +214,15 @@ def _at_the_place(diagnosis: Diagnosis, place: Location) -> Diagnosis:
     _, *more = first.text.split("\n")
     do = f"Make what runs in the long steps cheaper or rarer: {place.function} ({place.file}:{place.line})."
     return replace(diagnosis, advice=(replace(first, text="\n".join([do, *more])), *others))
+
+
+def _check_why_it_sleeps(place: Location) -> Advice:
+    """Return an advice without a gain: nobody but the program's author knows what a sleep stands for."""
+    return Advice.of(
+        f"Check why {place.function} sleeps ({place.file}:{place.line}).",
+        expect="Steps that are shorter by what need not be waited for.",
+        limit="Nothing is won where the sleep stands for a device.",
+    )
 
 
 def _expected(found: FunctionGain) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from collections import Counter
 from collections.abc import Iterable
 from itertools import chain
 from typing import Any, ClassVar, Protocol
@@ -12,6 +13,8 @@ from ..errors import SettingError
 from ..records.diagnosis import Diagnosis
 from ..window import Window
 from ..window.signals import signals
+
+EXAMPLE = {"id": "slow-logging", "title": "Logging holds up the steps"}
 
 
 class Rule(Protocol):
@@ -59,6 +62,11 @@ def check_rules(rules: Iterable[object]) -> None:
     for rule in rules:
         if not callable(getattr(rule, "check", None)):
             raise SettingError(f"rules holds {rule!r}, which has no check(window)")
+        for name in ("id", "title"):
+            if not isinstance(text := getattr(rule, name, None), str) or not text:
+                raise SettingError(f"{_name(rule)}: {name} is {text!r}; give a text, such as {EXAMPLE[name]!r}")
+        if getattr(rule, "needs", None) is None:
+            raise SettingError(f"{_name(rule)} has no needs; give a tuple of signals, () for none")
         for listed, verb in (("needs", "needs"), ("optional", "reads"), ("instead", "reads")):
             names = getattr(rule, listed, ())
             if listed == "instead" and isinstance(names, (tuple, list)):
@@ -70,6 +78,17 @@ def check_rules(rules: Iterable[object]) -> None:
                     raise SettingError(
                         f"{_name(rule)} {verb} {name!r}, which is no signal of the window; {_hint(name)}"
                     )
+
+
+def check_names(rules: Iterable[Rule]) -> None:
+    """Refuse two rules of one name: only one of them would be known by it.
+
+    Raises:
+        SettingError: It says which name.
+    """
+    twice = [name for name, times in Counter(rule.id for rule in rules).items() if times > 1]
+    if twice:
+        raise SettingError(f"rules holds two of the name {twice[0]!r}; leave one of them out")
 
 
 def alternatives(rule: object) -> tuple[tuple[str, ...], ...]:

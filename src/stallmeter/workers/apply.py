@@ -99,7 +99,8 @@ class WorkerTuner:
     """One training loader whose number of workers may change.
 
     Args:
-        mode: ``apply``, or a function that is told the advice on the training thread and may return a number.
+        mode: ``apply``, or a function that is told the advice on the training thread and may return a number; once
+            more, for its information, by `tell_last`.
         resize: Sets the number on a loader.
         why_fixed: Says why a loader must keep its number.
         settings: Changes other settings; None where that was not wanted.
@@ -153,6 +154,7 @@ class WorkerTuner:
         self._begun = 0
         """Epochs that have begun, at the newest boundary."""
         self._told: WorkerAdvice | None = None
+        self._untold: WorkerAdvice | None = None
         self._heard: WorkerTrial | None = None
         """The newest trial of rank 0."""
         self._marks: deque[EpochBoundary] = deque()
@@ -434,11 +436,16 @@ class WorkerTuner:
             self._say("num_workers is not changed", job.why)
 
     def finish(self, advice: WorkerAdvice | None) -> tuple[WorkerTrial, ...]:
-        """The run ended: tell the last advice to who has not heard it, and say how the open trial stands."""
-        if advice is not None and advice != self._told:
-            self.ask(advice)
+        """The run ended: say how the open trial stands. The last advice is left to `tell_last`."""
+        self._untold = advice if advice != self._told else None
         self._loader = None
         now_s, heard = time.time(), self._heard
         if heard is not None and heard.outcome == "measuring":
             return (replace(heard, time_s=now_s, outcome="unsettled"),)
         return self._of_rank_0(self._trials.finish(now_s))
+
+    def tell_last(self) -> None:
+        """Tell the user's function the last advice, if it has not heard it; nothing can be changed any more."""
+        untold, self._untold = self._untold, None
+        if untold is not None:
+            self.ask(untold)

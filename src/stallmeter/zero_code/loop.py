@@ -196,7 +196,7 @@ class Loop:
 
     def _assemble(self, began_ns: int | None = None) -> None:
         try:
-            self.run = plain_run(self.options, self.framework, began_ns)
+            self.run = plain_run(self.options, self.framework, began_ns, may_be_discarded=True)
         except (OSError, StallmeterError) as exc:
             _log.warning("stallmeter: nothing is recorded: %s", exc)
             self.closed = True
