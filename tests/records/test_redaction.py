@@ -82,3 +82,21 @@ def test_a_url_without_secrets(url: str, short: str, gaps: str) -> None:
 @given(st.text(), st.text())
 def test_any_text_can_be_redacted(text: str, address: str) -> None:
     assert len(redact(text, address)) <= 4 * len(text) + len(address)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "cannot open DRIVER={ODBC};UID=sa;PWD=hunter22",
+        "cannot open odbc_connect=DRIVER%3D%7BODBC%7D%3BUID%3Dsa%3BPWD%3Dhunter22",
+        "cannot open DRIVER%3D%7BODBC%7D%3BUID%3Dsa%3BPWD%3Dhunter22",
+        "PWD=hunter22 was refused",
+        "passphrase=hunter22",
+        "{'x-api-key': 'hunter22hunter22'}",
+        "x-api-key: hunter22hunter22",
+    ],
+)
+def test_the_query_of_an_address(said: str) -> None:
+    """A driver repeats it decoded, or a part of it."""
+    address = "mssql+pyodbc:///?odbc_connect=DRIVER%3D%7BODBC%7D%3BUID%3Dsa%3BPWD%3Dhunter22"
+    assert "hunter22" not in redact(said, address)

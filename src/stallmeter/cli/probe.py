@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..errors import SettingError
 from .arguments import FORMATS, check_output, count, positive
 
 
@@ -50,6 +51,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
     check_output(arguments.output)
     if arguments.run_id is not None:
+        if arguments.trackers == "none":
+            raise SettingError("--run-id names a run, and --trackers none sends nothing: leave out one of them")
         os.environ["MLFLOW_RUN_ID"] = arguments.run_id
     result = probe(
         **import_target(arguments.target),

@@ -26,7 +26,7 @@ def add(commands: Any) -> None:
         nargs="?",
         default="stallmeter",
         type=Path,
-        help="a recording, or a folder: all recordings below it that are not complete (with --to: its newest)",
+        help="a recording, or a folder: all below it that are not complete (with --to or --run-id: the newest)",
     )
     send.add_argument("--to", metavar="URI", help="tracking URI; by default where the run was going")
     send.add_argument("--run-id", metavar="ID", help="an existing run")

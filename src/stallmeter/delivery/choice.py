@@ -48,6 +48,8 @@ def check_trackers(chosen: Trackers) -> None:
         return
     given = list(chosen) if isinstance(chosen, Sequence) and not isinstance(chosen, str) else [chosen]
     for one in given:
+        if isinstance(one, str) and one in NAMES:
+            raise SettingError(f"trackers holds {one!r}, and a name is given alone: trackers={one!r}")
         if not isinstance(one, Tracker) and _neptune_tracker(one) is None:
             names = ", ".join(map(repr, NAMES))
             raise SettingError(

@@ -120,7 +120,9 @@ class Forwarder:
     def hanging(self, longer_than_s: float) -> tuple[str, ...]:
         """Return the trackers whose call has not come back for so long; they go on when it does."""
         now = self._monotonic()
-        return tuple(d.label for d in self._deliveries if d.asked_at is not None and now - d.asked_at > longer_than_s)
+        # Read once: the tracker's thread sets it to None when the call has come back.
+        asked = [(d.label, d.asked_at) for d in self._deliveries]
+        return tuple(label for label, at in asked if at is not None and now - at > longer_than_s)
 
     def turn(self) -> bool:
         """Send what is due to each tracker, in the caller's thread.

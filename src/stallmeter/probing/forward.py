@@ -10,8 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from ..errors import TrackerError, TrackerUnavailableError
+from ..errors import TrackerUnavailableError
 from ..records.interfaces import Page, Point, Tracker
+from ..records.redaction import redact
 from .result import ProbeResult, Rate
 from .show import headline, render
 
@@ -31,8 +32,8 @@ def closing(tracker: Tracker) -> Iterator[Tracker]:
     finally:
         try:
             tracker.close()
-        except (TrackerError, TrackerUnavailableError) as exc:
-            _log.warning("stallmeter: %s could not be closed: %s", tracker.destination, exc)
+        except Exception as exc:  # noqa: BLE001 - a tracker may be the user's own
+            _log.warning("stallmeter: %s could not be closed: %s", tracker.destination, redact(str(exc)))
 
 
 def forward(result: ProbeResult, trackers: Sequence[Tracker]) -> None:
@@ -98,8 +99,8 @@ def _page(result: ProbeResult, folder: Path) -> Page:
 def _try(tracker: Tracker, found: Sequence[Point], page: Page) -> None:
     try:
         _send(tracker, found, page)
-    except (TrackerError, TrackerUnavailableError) as exc:
-        _log.warning("stallmeter: the probe's result did not reach %s: %s", tracker.destination, exc)
+    except Exception as exc:  # noqa: BLE001 - a tracker may be the user's own
+        _log.warning("stallmeter: the probe's result did not reach %s: %s", tracker.destination, redact(str(exc)))
 
 
 def _send(tracker: Tracker, found: Sequence[Point], page: Page) -> None:

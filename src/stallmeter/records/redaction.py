@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from urllib.parse import unquote
+from urllib.parse import unquote, unquote_plus
 
 HIDDEN = "***"
 """Stands where a secret was."""
@@ -28,10 +28,12 @@ SHORTEST_PASSWORD = 3
 
 _SLASHES = re.compile(r"(\b[a-zA-Z][\w+.-]*:)?//")
 _WORD = re.compile(r"\S*")
-_NAMES = r"(?:password|passwd|token|secret|api_?key|access_?key|account_?key|signature|\bsig)"
+_NAMES = r"(?:password|passwd|passphrase|\bpwd|token|secret|api_?key|access_?key|account_?key|signature|\bsig)"
 _KEY_VALUE = re.compile(rf"(?i)({_NAMES}=)(?!\*\*\*)(?:'[^']*'|\"[^\"]*\"|[^&;\s'\"]+)")
 _QUOTED = re.compile(rf"(?i)(([\"']){_NAMES}\2\s*:\s*)(?:'[^']*'|\"[^\"]*\")")
-_HEADER = re.compile(r"(?i)(\bbearer |\bauthorization[\"']?\s*[:=]\s*[\"']?basic )[\w.~+/=-]{8,}")
+_HEADER = re.compile(
+    r"(?i)(\bbearer |\bx-api-key[\"']?\s*[:=]\s*[\"']?|\bauthorization[\"']?\s*[:=]\s*[\"']?basic )[\w.~+/=-]{8,}"
+)
 
 
 def redact(text: str, address: str = "") -> str:
@@ -48,16 +50,23 @@ def redact(text: str, address: str = "") -> str:
     """
     if address:
         text = text.replace(address, without_secrets(address))
-        password = _userinfo(address).partition(":")[2]
-        for secret in (password, unquote(password)):
-            if len(secret) >= SHORTEST_PASSWORD:
-                text = text.replace(secret, HIDDEN)
+        for secret in _secrets(address):
+            text = text.replace(secret, HIDDEN)
     for name in VARIABLES:
         value = os.environ.get(name, "")
         if len(value) >= SHORTEST_VALUE and value in text:
             text = text.replace(value, HIDDEN)
     text = _KEY_VALUE.sub(rf"\1{HIDDEN}", _without_users(text))
     return _HEADER.sub(rf"\1{HIDDEN}", _QUOTED.sub(rf"\1{HIDDEN}", text))
+
+
+def _secrets(address: str) -> list[str]:
+    """Return what a URL tells nobody, the longest first: password, query and the values in that, decoded, too."""
+    password, query = _userinfo(address).partition(":")[2], address.partition("?")[2]
+    values = (value for _, _, value in (part.partition("=") for part in query.split("&")))
+    known = [(password, SHORTEST_PASSWORD), *((part, SHORTEST_VALUE) for part in (query, *values))]
+    found = {one for part, least in known for one in (part, unquote(part), unquote_plus(part)) if len(one) >= least}
+    return sorted(found, key=len, reverse=True)
 
 
 def without_secrets(url: str) -> str:

@@ -81,6 +81,9 @@ class ChildDrawing:
             _, said = self._process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             return False
+        except BaseException:
+            self._turn.release()
+            raise
         self._turn.release()
         if self._process.returncode and not self._stopped:
             last = said.decode(errors="replace").strip().rpartition("\n")[2]

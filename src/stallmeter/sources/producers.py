@@ -260,8 +260,9 @@ class ProducerSource:
         self._active = frozenset(thread for thread, used in spent.items() if used.times > few)
         total = dict.fromkeys(AT_WORK, 0.0)
         outside = 0.0
+        found = dict(seen.found)  # in one instruction: the thread that looks may be adding its last look
         for kind in AT_WORK:
-            theirs = {thread: count for (thread, of), count in seen.found.items() if of == kind}
+            theirs = {thread: count for (thread, of), count in found.items() if of == kind}
             times = sum(spent[thread].times for thread in theirs if thread in spent)
             if kind in BLOCKED and times < RUNS_PER_BATCH * (steps - self._since_step):
                 continue

@@ -11,7 +11,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import transformers
 
@@ -42,8 +42,8 @@ class StallCallback(Adapter, transformers.TrainerCallback):
     _training: Training | None
 
     @takes_options
-    def __init__(self, **options: Unpack[OptionArguments]) -> None:
-        super().__init__(**options)
+    def __init__(self, *nothing: NoReturn, **options: Unpack[OptionArguments]) -> None:
+        super().__init__(*nothing, **options)
         self._followed: Callable[[], Any] = _nobody
         self._following = Patches()
 

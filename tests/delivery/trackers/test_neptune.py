@@ -392,10 +392,15 @@ def test_a_run_given_is_chosen_and_never_stopped(tmp_path: Path) -> None:
     run.stop()
 
 
-@pytest.mark.parametrize("wrong", [3, "wandb", object(), {"a": 1}, [None], ["neptune"], neptune])
+@pytest.mark.parametrize("wrong", [3, "wandb", object(), {"a": 1}, [None], ["wandb"], neptune])
 def test_other_things_are_refused(wrong: Any) -> None:
     with pytest.raises(SettingError, match="'neptune', 'neptune-scale'"):
         check_trackers(wrong)
+
+
+def test_a_name_in_a_list_is_refused_with_the_fix() -> None:
+    with pytest.raises(SettingError, match="a name is given alone: trackers='neptune'"):
+        check_trackers(["neptune"])
 
 
 def test_by_name_a_run_is_opened_offline_unless_the_environment_names_a_server(

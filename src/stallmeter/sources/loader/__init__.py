@@ -252,6 +252,9 @@ class LoaderProbe:
 
     def close(self) -> None:
         """Let go of every loader, and of the descriptor for the loop thread."""
+        # First: what a worker would still look into, nobody would take.
+        self.look_no_more()
+        self.starts.look_no_more()
         self.detach()
         self.iterator_of = lambda: None  # one that lives as long as we do ends its workers in seconds each
         self._loop.close()

@@ -54,9 +54,19 @@ class StartOrders:
         if found:
             with self._lock:
                 self._left -= 1
-                for ring in self._rings() if not self._left else ():
-                    ring.take_back(OF_WORKER, FIRST_BATCHES.word)
+                if not self._left:
+                    self._take_back()
         return found
+
+    def look_no_more(self) -> None:
+        """Take back what was ordered."""
+        with self._lock:
+            self._left = 0
+            self._take_back()
+
+    def _take_back(self) -> None:
+        for ring in self._rings():
+            ring.take_back(OF_WORKER, FIRST_BATCHES.word)
 
     def close(self) -> None:
         """Delete what was seen and nobody took."""
