@@ -113,7 +113,7 @@ class Ending:
         draw: Draw | None,
         profiler: Profiler | None = None,
         outlive: Outlive | None = None,
-        last_words: Callable[[], None] = lambda: None,
+        last_words: Callable[[], None] | None = None,
     ) -> None:
         self._close_budget_s = options.close_budget_s
         self._speaks = options.console and context.rank == 0
@@ -250,7 +250,8 @@ class Ending:
             guard.attempt("forwarding", end, forwarder, files)
         guard.attempt("the recording", self._keep_rest)
         guard.attempt("the last words", self._say_verdict)
-        guard.attempt("the last words", self._last_words)
+        if self._last_words is not None:
+            guard.attempt("the last words", self._last_words)
         if self._output.folder is not None and self._rank == 0:
             forget_recording(self._output.folder)
         if self._survivor is not None:

@@ -150,18 +150,9 @@ def assemble(
         after=lambda: run.do_ending(),
         cut_short=lambda: ending.cut_short(),
     )
-    ending = Ending(
-        options,
-        context,
-        collector,
-        output,
-        window=window,
-        guard=guard,
-        draw=draw or start_drawing(),
-        profiler=profiler,
-        outlive=_outlive(options, context),
-        last_words=(lambda: None) if worker_tuner is None else worker_tuner.tell_last,
-    )
+    finish = partial(Ending, draw=draw or start_drawing(), outlive=_outlive(options, context), profiler=profiler)
+    last_words = None if worker_tuner is None else worker_tuner.tell_last
+    ending = finish(options, context, collector, output, window=window, guard=guard, last_words=last_words)
     run = Run(
         options,
         clock=clock,
