@@ -20,8 +20,11 @@ import stallmeter
 from stallmeter import cli
 from stallmeter.cli.arguments import FORMATS
 from stallmeter.engine.run_check import NOTHING
+from stallmeter.errors import RecordingError
 from stallmeter.machine.ends import ask_wait_status
 from stallmeter.recording import Reader
+from stallmeter.records import Event
+from stallmeter.records.steps import END
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.job import JOB_RULES
 
@@ -244,6 +247,15 @@ def test_report_of_wrong_types(tmp_path, form):
     """A value of a wrong type, wherever it surfaces, is the recording's fault."""
     folder = write(tmp_path, [*(step(i) for i in range(9)), ledger(steps="many", epochs=[], own_s={})])
     fails(call("report", folder, "--format", form), "damaged")
+
+
+def test_wrong_types_asked_by_name(tmp_path):
+    """The same of who asks the rules alone."""
+    wrong = ledger(steps="many", wall_s="long", epochs=[], own_s={})
+    folder = write(tmp_path, [*(step(i) for i in range(9)), wrong, Event(time_s=1.0, name=END)])
+    with pytest.raises(RecordingError, match="damaged"):
+        stallmeter.recommend_num_workers(folder)
+    fails(call("sync", folder, "--to", f"sqlite:///{tmp_path}/x.db"), "damaged")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

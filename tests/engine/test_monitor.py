@@ -19,7 +19,7 @@ import stallmeter
 from stallmeter.delivery.choice import choose_trackers
 from stallmeter.engine.monitor import Monitor
 from stallmeter.engine.options import Options
-from stallmeter.engine.wiring import MOST_WAITING
+from stallmeter.engine.wiring import MOST_WAITING, plain_run
 from stallmeter.errors import SettingError
 from stallmeter.recording import Reader
 from stallmeter.records import (
@@ -560,6 +560,19 @@ def test_a_server_that_does_not_answer_stops_no_training(tmp_path, monkeypatch, 
     with Monitor(trackers="mlflow", directory=tmp_path, console=False, hardware=False) as monitor:
         assert list(monitor.watch([1, 2, 3])) == [1, 2, 3]
     assert sum(isinstance(record, StepRecord) for record, _ in Reader(monitor.folder)) == 3
+    assert "mlflow does not answer; the run is recorded, and can be sent later: stallmeter sync" in caplog.text
+
+
+def test_what_may_be_discarded_asks_a_server_when_it_starts(tmp_path, monkeypatch, caplog):
+    """It says the same then, in the same words."""
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    run = plain_run(
+        Options(trackers="mlflow", directory=tmp_path, console=False, hardware=False), may_be_discarded=True
+    )
+    assert "does not answer" not in caplog.text
+    run.start()
+    run.close()
     assert "mlflow does not answer; the run is recorded, and can be sent later: stallmeter sync" in caplog.text
 
 

@@ -170,6 +170,11 @@ def test_mistakes(imported: Path, capsys: pytest.CaptureFixture[str], target: st
     assert words in error
 
 
+def test_a_run_that_nothing_would_be_sent_to(imported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["probe", "factory_of_a_test:plain", "--run-id", "abc", "--trackers", "none"]) == 2
+    assert "--trackers none sends nothing: leave out one of them" in capsys.readouterr().err
+
+
 def test_wrong_numbers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["--sweep-workers", "two"], ["--sweep-batch-size", "0"], ["--trackers", "x"]):
         with pytest.raises(SystemExit) as caught:

@@ -105,7 +105,7 @@ def test_a_tracker_that_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tracker.pages[0].files.keys() == {"probe.json", "probe.md"}
 
 
-@pytest.mark.parametrize("error", [TrackerUnavailableError("busy"), TrackerError("no")])
+@pytest.mark.parametrize("error", [TrackerUnavailableError("busy"), TrackerError("no"), ConnectionError("of its own")])
 def test_a_tracker_that_fails_is_named(
     error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

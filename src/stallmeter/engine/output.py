@@ -55,7 +55,7 @@ class Output:
         self._ended = False
         self._find_trackers = find_trackers
         self.trackers: tuple[Tracker, ...] = ()
-        """None before it is opened: to look for one may open a run of it."""
+        """Empty before it is opened: to look for one may open a run of it."""
         self.recorder: AnyRecorder | None = None
         """None when the recording could not be opened, or was given up because the last sample took too long for it."""
         self.forwarder: Forwarder | None = None

@@ -65,18 +65,8 @@ def plain_run(
     recordings = options.check_recordings()
     rank, world_size = this_rank()
     # A run that was asked for is had before there is a recording: its errors are the caller's. One that is only looked
-    # for may not be there, and a server may not answer: the training goes on.
-    try:
-        is_later = may_be_discarded or options.trackers == "auto"
-        asked_for = None if is_later else choose_trackers(options.trackers, (), rank)
-    except TrackerUnavailableError as exc:
-        asked_for = ()
-        _log.warning(
-            "stallmeter: %s does not answer; the run is recorded, and can be sent later: "
-            "stallmeter sync RECORDING --to URI (%s)",
-            options.trackers,
-            exc,
-        )
+    # for may not be there: the training goes on.
+    asked_for = None if may_be_discarded or options.trackers == "auto" else _own_trackers(options, rank)
     worker = ray_worker()
     on_node = None if worker is None else worker.ranks_on_node
     context = RunContext(
@@ -91,8 +81,24 @@ def plain_run(
     return assemble(
         options,
         context,
-        find_trackers=lambda: choose_trackers(options.trackers, (), rank) if asked_for is None else asked_for,
+        find_trackers=lambda: _own_trackers(options, rank) if asked_for is None else asked_for,
     )
+
+
+def _own_trackers(options: Options, rank: int) -> Sequence[Tracker]:
+    """Find where to forward; one that was asked for and does not answer is told, and the training goes on."""
+    try:
+        return choose_trackers(options.trackers, (), rank)
+    except TrackerUnavailableError as exc:
+        if options.trackers == "auto":
+            raise
+        _log.warning(
+            "stallmeter: %s does not answer; the run is recorded, and can be sent later: "
+            "stallmeter sync RECORDING --to URI (%s)",
+            options.trackers,
+            exc,
+        )
+        return ()
 
 
 def assemble(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -44,8 +45,8 @@ def by_name(sources: Iterable[Source]) -> dict[str, Source]:
     """Return sources by the names that are shown; another one of the same name gets a number, and none is lost."""
     found: dict[str, Source] = {}
     for source in sources:
-        others = sum(source.name == other.name for other in found.values())
-        found[f"{source.name} {others + 1}" if others else source.name] = source
+        names = chain([source.name], (f"{source.name} {number}" for number in count(2)))
+        found[next(name for name in names if name not in found)] = source
     return found
 
 

@@ -21,7 +21,8 @@ VARIABLES = (
 """Environment variables whose values clients of trackers and of artifact stores may repeat in what they raise."""
 
 SHORTEST_VALUE = 8
-"""Characters of a variable's value below which it is not looked for: it might be a part of any word."""
+"""Characters below which a variable's value, or one of a known address's query, is not looked for: it might be a part
+of any word."""
 
 SHORTEST_PASSWORD = 3
 """The same for the password of a known address, in messages about that address only."""
