@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stallmeter.records import CodeLook, CodeSpot
+from stallmeter.records import CodeLook, CodeSpot, GarbagePauses
 from stallmeter.records.diagnosis import Location, Severity
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.evaluation import evaluate
@@ -74,6 +74,19 @@ def test_fires():
     assert found.time_lost_s == pytest.approx(50.0)
     assert found.location == Location("meter.py", 12, "Meter.update", 50.0, SAVES)
     assert found.advice[0].predicted_gain_pct == pytest.approx(100.0, rel=0.05)
+
+
+def test_garbage_may_be_the_function_s_own():
+    """What the collector takes is told by gc-pauses, and goes at the most with the function that made the garbage."""
+    clean = fires(SlowFunction(), each(look(0.5))).advice[0].gain_interval_pct
+    pauses = GarbagePauses(time_s=START_S + 50, passes=9, pause_s=20.0, training_s=20.0)
+    found = fires(SlowFunction(), each(look(0.5), pauses))
+    assert found.time_lost_s == pytest.approx(30.0)
+    assert found.advice[0].predicted_gain_pct == pytest.approx(43.0, rel=0.05)
+    least, most = found.advice[0].gain_interval_pct or (0.0, 0.0)
+    assert clean is not None
+    assert least < 43.0
+    assert most == pytest.approx(clean[1])
 
 
 def test_a_small_part_of_the_steps_and_few_looks_are_nothing():

@@ -109,17 +109,20 @@ def _text(value: Any) -> str:
     return _JSON.encode(_rounded(value) if isinstance(value, float) else value)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, redacted: dict[str, str]) -> Any:
+    """Return a value as JSON has it; stacks name the same functions again and again, so each text is redacted once."""
     if value is None or type(value) in (int, bool):
         return value
     if isinstance(value, float):
         return _rounded(value)
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): _plain(v, redacted) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [_plain(v, redacted) for v in value]
     if isinstance(value, str):
-        return redact(value)
+        if value not in redacted:
+            redacted[value] = redact(value)
+        return redacted[value]
     return value
 
 
@@ -133,7 +136,7 @@ def encode(record: records.Record | Verdict) -> str:
     if isinstance(record, records.UserMetrics):  # numbers that are not ours to round
         whole = {"time_s": record.time_s, "tracker_step": record.tracker_step, "metrics": dict(record.metrics)}
         return _JSON.encode([kind, whole])
-    content = {k: v for k, v in _plain(asdict(record)).items() if v is not None}
+    content = {k: v for k, v in _plain(asdict(record), {}).items() if v is not None}
     return _JSON.encode([kind, content])
 
 
@@ -174,7 +177,7 @@ def decode(line: str, columns: Mapping[str, list[str]] = _COLUMNS) -> records.Re
 
 def encode_header(header: Header) -> str:
     """Return the first line of a part, without the newline."""
-    return json.dumps(["header", {**_plain(asdict(header)), "columns": _COLUMNS}], separators=(",", ":"))
+    return json.dumps(["header", {**_plain(asdict(header), {}), "columns": _COLUMNS}], separators=(",", ":"))
 
 
 def decode_header(line: bytes) -> tuple[Header, Mapping[str, list[str]]]:

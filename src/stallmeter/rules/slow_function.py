@@ -193,7 +193,7 @@ class SlowFunction:
             return None
         if loss:
             return self._of_a_loss(window, found, lost_s, share)
-        gain = self._with_its_threads(window, gain_by_looks(window, lost_s, found.samples))
+        gain = self._with_its_threads(window, _with_its_garbage(window, lost_s, taken_s, found.samples))
         spot, prepares = found.spot, self._prepares(found)
         return Diagnosis(
             rule=self.id,
@@ -374,6 +374,18 @@ class SlowFunction:
             return True
         package = one.spot.calls[0].partition(".")[0] if one.spot.calls else ""
         return (package in PREPARE or self._is_python(one)) and one.before_s >= self.most * one.seconds
+
+
+def _with_its_garbage(window: Window, lost_s: float, taken_s: float, samples: int) -> Gain:
+    """Predict without the collector's seconds, and at the most with them: they go where it is this function's garbage.
+
+    A function that draws makes thousands of objects that refer to each other, and the passes over them begin in it:
+    without it the steps were 1.8 times as fast, and 1.5 times by its own seconds alone.
+    """
+    gain, whole = gain_by_looks(window, lost_s, samples), gain_by_looks(window, taken_s, samples)
+    if gain.interval_pct is None or whole.interval_pct is None:
+        return gain
+    return Gain(gain.pct, (gain.interval_pct[0], max(gain.interval_pct[1], whole.interval_pct[1])))
 
 
 def _gradients_s(one: BesideModel) -> float:

@@ -123,7 +123,7 @@ def _same_with(workers: int, costs: LoaderCosts, limits: Limits, confidence: flo
     )
     why = _why(costs, limits, workers, limited_by)
     do = "does" if workers == 1 else "do"
-    return replace(advice, reason=f"{workers} {do} the same: {savings(advice)}. {why[0].upper()}{why[1:]}")
+    return replace(advice, reason=f"{workers} {do} the same. {why[0].upper()}{why[1:]}")
 
 
 def expected(advice: WorkerAdvice) -> str:

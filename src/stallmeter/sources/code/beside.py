@@ -24,18 +24,6 @@ from .hooks import in_hooks_of_gradients
 from .taken import makes_next_batch, takes_no_gradient, takes_nothing_made
 from .whose import Function
 
-MODULE, CALL = "torch/nn/modules/module.py", "call_impl"
-"""Each call of a module passes it, in a method named so; who reads a module's attributes or parameters calls none."""
-
-MODEL = ("torch/_dynamo/", "torch/_functorch/", "torch/_inductor/", "torch/distributed/")
-"""Folders of what computes a model, and of the exchange of its gradients."""
-
-RANKS = "torch/distributed/"
-"""Folder of what waits for other ranks."""
-
-WRAPS = "torch/distributed/c10d_logger.py"
-"""Around each call of a collective: which one it is, the next frame tells."""
-
 PICKLES = frozenset({"_object_to_tensor", "_tensor_to_object"})
 """What turns objects into bytes for other ranks, and back; the rest of such a collective waits for them."""
 
@@ -49,18 +37,6 @@ TRAINING_STEP = ".training_step"
 
 BARRIER = "barrier"
 """What exchanges nothing, and waits for the last rank."""
-
-BACKWARD = "torch/_tensor.py"
-"""Holds `Tensor.backward`, beside methods that anybody may call."""
-
-MODES = ("torch/autograd/grad_mode.py", "torch/autograd/profiler.py")
-"""Files of that folder that compute none: who switches gradients on and off, or marks a stretch of code."""
-
-NOT_COMPILED = "DisableContext"
-"""Around what torch is told not to compile, such as a framework's logging: in its compiler's folder, and no model."""
-
-GRADIENTS, OPTIMIZERS = "torch/autograd/", "torch/optim/"
-"""Folders of what computes gradients, and of what takes a step along them."""
 
 SWITCHES = "torch/utils/_contextlib.py"
 """On the stack of what is decorated with ``no_grad``: an evaluation, or a model that is averaged. Who calls that trains
@@ -84,14 +60,14 @@ def below_judges(one: Seen) -> Seen:
 
     A model that one of them calls is still one.
     """
-    judged = [_is_module(frame.function) and _judges(one.stack[at:]) for at, frame in enumerate(one.stack)]
+    judged = [frame.function.role.is_module and _judges(one.stack[at:]) for at, frame in enumerate(one.stack)]
     if not any(judged):
         return one
     return Seen(tuple(compress(one.stack, map(not_, judged))), one.wall_s, one.cpu_s)
 
 
 def _judges(stack: Sequence[Frame]) -> bool:
-    called = next((frame.function for frame in stack if not _is_module(frame.function)), None)
+    called = next((frame.function for frame in stack if not frame.function.role.is_module), None)
     return called is not None and JUDGES.search(called.name) is not None
 
 
@@ -105,7 +81,7 @@ def beside(seen: Sequence[Seen], *, modules: bool = False) -> list[Seen]:
         modules: Whether it is known otherwise that none of it is such a model.
     """
     training = _training(seen)
-    modules = modules or any(_is_module(frame.function) for one in seen for frame in one.stack)
+    modules = modules or any(frame.function.role.is_module for one in seen for frame in one.stack)
     return [one for one in seen if _is_beside(one.stack, training)] if modules else []
 
 
@@ -161,10 +137,10 @@ def in_collectives(seen: Sequence[Seen]) -> list[Seen]:
 
 
 def _meets_others(stack: Sequence[Frame]) -> bool:
-    at = next((i for i, frame in enumerate(stack) if frame.function.file.startswith(RANKS)), None)
+    at = next((i for i, frame in enumerate(stack) if frame.function.role.is_of_ranks), None)
     if at is None or not any(frame.function.own for frame in stack[:at]):
         return False
-    of_training = any(_is_model(frame.function) or frame.function.file.startswith(OPTIMIZERS) for frame in stack[:at])
+    of_training = any(frame.function.role.is_model or frame.function.role.is_of_optimizer for frame in stack[:at])
     # A module of the user's that calls one itself is the program as well; torch's own, to share a batch's mean, is not.
     of_training = of_training and not stack[at - 1].function.own
     return not of_training and not any(frame.function.name in (*PICKLES, BARRIER) for frame in stack[at:])
@@ -187,7 +163,7 @@ def after_gradients(seen: Sequence[Seen], *, optimizer: bool = False) -> list[Se
         return []
     lines = _lines_to(_computes_gradients, seen, frameworks=True)
     computed = {function: max(found) for function, found in lines.items()}
-    modules = any(_is_module(frame.function) for one in seen for frame in one.stack)
+    modules = any(frame.function.role.is_module for one in seen for frame in one.stack)
     return [_without_model(one) for one in seen if modules and _is_after(one.stack, computed)]
 
 
@@ -262,10 +238,12 @@ def model_and_gradients_s(seen: Sequence[Seen]) -> tuple[float, float]:
     """
     hooks = set(map(id, in_hooks_of_gradients(seen)))
     gradients = [
-        one for one in seen if id(one) not in hooks and any(_computes_gradients(frame.function) for frame in one.stack)
+        one
+        for one in seen
+        if id(one) not in hooks and any(frame.function.role.computes_gradients for frame in one.stack)
     ]
     known = hooks | set(map(id, gradients))
-    model = [one for one in seen if id(one) not in known and any(_is_module(frame.function) for frame in one.stack)]
+    model = [one for one in seen if id(one) not in known and any(frame.function.role.is_module for frame in one.stack)]
     return sum(one.wall_s for one in model), sum(one.wall_s for one in gradients)
 
 
@@ -403,13 +381,13 @@ def _is_after(stack: Sequence[Frame], computed: Mapping[Function, Where]) -> boo
     around = next((i for i in reversed(range(len(stack))) if _tells(stack[i], computed)), None)
     if around is None or stack[around].where <= computed[stack[around].function]:
         return False
-    if stack[-1].sleeps and not any(_is_module(frame.function) for frame in stack[around:]):
+    if stack[-1].sleeps and not any(frame.function.role.is_module for frame in stack[around:]):
         return False
-    begun = next((frame for frame in stack[around + 1 :] if frame.function.own or _is_model(frame.function)), None)
+    begun = next((frame for frame in stack[around + 1 :] if frame.function.own or frame.function.role.is_model), None)
     is_own = begun.function.own if begun is not None else _calls_helper(stack[around:])
     if not is_own or _is_of_an_optimizer(stack[around:]):
         return False
-    return not any(frame.function.file.startswith(RANKS) for frame in stack if not frame.function.own)
+    return not any(frame.function.role.is_of_ranks for frame in stack if not frame.function.own)
 
 
 def _tells(frame: Frame, computed: Mapping[Function, Where]) -> bool:
@@ -425,36 +403,26 @@ def _without_model(one: Seen) -> Seen:
 
 
 def _is_of_an_optimizer(stack: Sequence[Frame]) -> bool:
-    return any(frame.function.file.startswith(OPTIMIZERS) for frame in stack if not frame.function.own)
+    return any(frame.function.role.is_of_optimizer for frame in stack)
 
 
 def _model_at(stack: Sequence[Frame]) -> int | None:
     """Return the frame of a stack in which the model begins; None without one."""
     if _sends_objects(stack):
         return None
-    return next((i for i, frame in enumerate(stack) if _is_model(frame.function)), None)
+    return next((i for i, frame in enumerate(stack) if frame.function.role.is_model), None)
 
 
 def _sends_objects(stack: Sequence[Frame]) -> bool:
-    return any(f.function.file.startswith(RANKS) and f.function.name.endswith(SENDS_OBJECTS) for f in stack)
-
-
-def _is_model(function: Function) -> bool:
-    if function.own or function.file == WRAPS:
-        return False
-    if NOT_COMPILED in function.name:
-        return False
-    return _is_module(function) or function.file.startswith(MODEL) or _computes_gradients(function)
+    return any(f.function.role.is_of_ranks and f.function.name.endswith(SENDS_OBJECTS) for f in stack)
 
 
 def _is_module(function: Function) -> bool:
-    return function.file.startswith(MODULE) and CALL in function.name
+    return function.role.is_module
 
 
 def _computes_gradients(function: Function) -> bool:
-    if function.own or function.file.startswith(MODES):
-        return False
-    return function.file.startswith(GRADIENTS) or (function.file == BACKWARD and function.name.endswith("backward"))
+    return function.role.computes_gradients
 
 
 def _is_beside(stack: Sequence[Frame], training: set[Function]) -> bool:

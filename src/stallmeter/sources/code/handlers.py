@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import dropwhile, pairwise, takewhile
 
-from .beside import MODULE
 from .fold import Frame, Seen
+from .roles import MODULE
 from .whose import Function
 
 TORCH = "torch"

@@ -19,6 +19,7 @@ from typing import Any
 
 from ...records.code import LAMBDA
 from . import outline
+from .roles import Role, role_of
 
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 """Folders of libraries, by name: several environments may be on one path."""
@@ -57,6 +58,12 @@ class Function:
     """Where it is defined; 0 where it has no lines."""
     lambda_line: int = 0
     """Where it is defined if it has no name, so that the next lambda in the same function is another one."""
+    role: Role = field(init=False, compare=False, repr=False)
+    """What it does for a training."""
+
+    def __post_init__(self) -> None:
+        """Work out what it does, once: each look at a stack asks for it several times."""
+        object.__setattr__(self, "role", role_of(self.file, self.name, own=self.own))
 
     @property
     def is_public(self) -> bool:
