@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from stallmeter.ranks.code import MOST_PLACES, places_of
+from dataclasses import replace
+
+from stallmeter.ranks.code import MOST_PLACES, between_of, places_of
 from stallmeter.records import CodeLook, CodeSpot
 
 
@@ -37,3 +39,13 @@ def test_the_largest_are_known_and_few_looks_tell_nothing():
     many = [_spot(f"f{i}", 0.1 * i) for i in range(20)]
     assert [place.function for place in places_of([_look(*many)])] == [f"f{i}" for i in range(19, 19 - MOST_PLACES, -1)]
     assert places_of([_look(*many, seen=49)]) == places_of([]) == ()
+
+
+def test_between_two_epochs_the_largest_is_known():
+    steps = _look(_spot("Net.forward", 8.0))
+    few = replace(_look(_spot("validate", 9.0), _spot("save", 1.0), seen=19), bucket="other")
+    assert between_of([steps]) is None
+    assert between_of([steps, few]) is None
+    place = between_of([steps, replace(few, seen=20)])
+    assert place is not None
+    assert (place.function, place.share_pct) == ("validate", 90.0)

@@ -203,6 +203,11 @@ def test_where_in_the_code_a_rank_works() -> None:
     assert list(found.places) == [replace(places[0], share_pct=71.2), places[1]]
     assert list(view_of_steps(HEADER, LEDGER, None, [], facts={}, places=places).places) == places
     assert joined(found, posted(20, 20), 1000).places == found.places
+    assert (found.between, joined(found, posted(20, 20), 1000).between) == (None, None)
+    post = encode_post(HEADER, LEDGER, None, some_steps(20), facts={}, between=places[1])
+    assert decode_post(post).between == places[1]
+    assert joined(decode_post(post), posted(20, 20), 1000).between == places[1]
+    assert view_of_steps(HEADER, LEDGER, None, [], facts={}, between=places[1]).between == places[1]
     long = [replace(places[0], function="f" * 5000)] * 8
     assert len(encode_post(HEADER, LEDGER, None, some_steps(20), facts={}, places=long, most=1500)) <= 1500
 

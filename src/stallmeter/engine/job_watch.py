@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..errors import RecordingError
-from ..ranks.code import places_of
+from ..ranks.code import between_of, places_of
 from ..ranks.job import Job, RankView, assemble, facts_of_a_rank, is_running, read_newest
 from ..ranks.posts import MOST_DDP, MOST_READINGS, PERIOD_S, PostPace, decode_post, encode_post, joined, view_of_steps
 from ..ranks.run_folder import Channel, Channels
@@ -259,6 +259,7 @@ class JobWatch:
             list(self._sent),
             facts=self._facts(),
             places=places_of(self._window.code.looks),
+            between=between_of(self._window.code.looks),
             arrivals=self._arrivals,
             ddp=list(self._ddp),
             live_on=lives_on(self._window.loader.info),
@@ -287,6 +288,7 @@ class JobWatch:
             list(self._new),
             facts=self._facts(),
             places=places_of(self._window.code.looks),
+            between=between_of(self._window.code.looks),
             arrivals=tuple(self._arrivals),
             ddp=tuple(self._ddp),
             live_on=lives_on(self._window.loader.info),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..records import CodeLook
-from ..records.code import STEPS
+from ..records.code import BETWEEN_EPOCHS, STEPS
 from ..records.diagnosis import Location
 
 CALLS = "collectives that it calls itself, share of a step's work, 1"
@@ -17,6 +17,9 @@ MOST_PLACES = 8
 _LEAST_LOOKS = 50
 """Fewer do not tell a share to a tenth."""
 
+_LEAST_BETWEEN = 20
+"""The same between epochs, where the largest function is asked for and no more."""
+
 
 def places_of(looks: Iterable[object]) -> tuple[Location, ...]:
     """Return in which functions a rank's steps do their own work, the largest first; none where nobody looked.
@@ -27,7 +30,7 @@ def places_of(looks: Iterable[object]) -> tuple[Location, ...]:
     Args:
         looks: Of the rank, in any order.
     """
-    newest = _newest(looks)
+    newest = _newest(looks, STEPS, _LEAST_LOOKS)
     if newest is None:
         return ()
     spots = {(spot.file, spot.function): spot for spot in newest.spots}
@@ -45,11 +48,23 @@ def calls_of(looks: Iterable[object]) -> dict[str, float]:
     Args:
         looks: Of the rank, in any order.
     """
-    newest = _newest(looks)
+    newest = _newest(looks, STEPS, _LEAST_LOOKS)
     return {} if newest is None else {CALLS: newest.collectives_s / newest.wall_s}
 
 
-def _newest(looks: Iterable[object]) -> CodeLook | None:
-    found = [look for look in looks if isinstance(look, CodeLook) and look.place == "loop" and look.bucket == STEPS]
+def between_of(looks: Iterable[object]) -> Location | None:
+    """Return the function that a rank is in most between two epochs; None where nobody looked, or too seldom.
+
+    Args:
+        looks: Of the rank, in any order.
+    """
+    newest = _newest(looks, BETWEEN_EPOCHS, _LEAST_BETWEEN)
+    if newest is None or not newest.spots:
+        return None
+    return Location.of(newest.spots[0], 100.0 * newest.spots[0].wall_s / newest.wall_s)
+
+
+def _newest(looks: Iterable[object], bucket: str, least: int) -> CodeLook | None:
+    found = [look for look in looks if isinstance(look, CodeLook) and look.place == "loop" and look.bucket == bucket]
     newest = max(found, key=lambda look: look.time_s, default=None)
-    return None if newest is None or newest.seen < _LEAST_LOOKS or newest.wall_s <= 0 else newest
+    return None if newest is None or newest.seen < least or newest.wall_s <= 0 else newest

@@ -34,7 +34,7 @@ from ..records.rows import is_kept
 from ..records.steps import END
 from .arrivals import Exchanges, late_in_exchanges, steps_apart
 from .between import shares_between, tail_s
-from .code import calls_of, places_of
+from .code import between_of, calls_of, places_of
 from .ddp import DdpExchange, ddp_exchange
 from .merge import Merged, merge
 from .steps import COLUMNS, RankSteps, lives_on, rank_steps
@@ -92,6 +92,8 @@ class RankView:
     """Medians of what was sampled beside the loop, by words that name value and unit."""
     places: Sequence[Location] = ()
     """Functions in which its steps do their own work, the largest first; none where nobody looked."""
+    between: Location | None = None
+    """Function that it is in most between two epochs; None where nobody looked."""
     ended: str | None = None
     """Why its run ended; None when it goes on or was killed."""
     arrivals: Sequence[Arrivals] = ()
@@ -405,6 +407,7 @@ def view_of(columns: Columns, verdict: Verdict | None = None) -> RankView:
             columns.some.get("look", ()),
         ),
         places=places_of(columns.some.get("look", ())),
+        between=between_of(columns.some.get("look", ())),
         ended=ends[-1] if ends else None,
         arrivals=[a for a in columns.some.get("arrivals", ()) if isinstance(a, Arrivals)],
         ddp=[t for t in columns.some.get("ddp", ()) if isinstance(t, DdpTimes)],

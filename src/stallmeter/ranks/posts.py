@@ -128,6 +128,7 @@ def encode_post(
     *,
     facts: Mapping[str, float],
     places: Sequence[Location] = (),
+    between: Location | None = None,
     arrivals: Sequence[Arrivals] = (),
     ddp: Sequence[DdpTimes] = (),
     live_on: bool = False,
@@ -144,6 +145,7 @@ def encode_post(
         steps: Those since the last post.
         facts: About its machine.
         places: In the code, where its steps do their own work.
+        between: In the code, where it is most between two epochs.
         arrivals: Its newest collectives.
         ddp: What DDP timed since the last post.
         live_on: Whether its workers are known to live on from epoch to epoch.
@@ -159,10 +161,12 @@ def encode_post(
         "ended": ended,
         **({} if standing is None else {"standing": standing[:_TEXT]}),
         **({"places": list(map(_place, places))} if places else {}),
+        **({"between": _place(between)} if between is not None else {}),
     }
     short = None if verdict is None else _wordless(verdict)
     supply = {name: value for name, value in whole["facts"].items() if name == SUPPLY}
     bare = {**whole, "verdict": None if short is None else encode(short), "facts": supply, "places": []}
+    bare.pop("between", None)
     least = bare if short is None else {**bare, "verdict": encode(replace(short, num_workers=None))}
     even = [step for step in steps if not step.outlier]
     for form, enough in ((whole, min(_ENOUGH, len(even))), (bare, min(1, len(even))), (least, min(1, len(even)))):
@@ -209,6 +213,7 @@ def decode_post(text: bytes) -> RankView:
             verdict=verdict if isinstance(verdict, Verdict) else None,
             facts={str(name): float(value) for name, value in whole.get("facts", {}).items()},
             places=[Location(*place) for place in whole.get("places", ())],
+            between=Location(*whole["between"]) if whole.get("between") else None,
             ended=whole.get("ended"),
             standing=whole.get("standing"),
             arrivals=arrivals,
@@ -254,6 +259,7 @@ def joined(before: RankView | None, new: RankView, most: int) -> RankView:
         verdict=new.verdict or before.verdict,
         facts={**before.facts, **new.facts},
         places=new.places or before.places,
+        between=new.between or before.between,
         steps=_newest_rows(whole, most),
         arrivals=list({(a.group, a.time_s): a for a in (*before.arrivals, *new.arrivals)}.values())[-MOST_READINGS:],
         ddp=[*before.ddp, *(times for times in new.ddp if times not in before.ddp)][-MOST_DDP:],
@@ -290,6 +296,7 @@ def view_of_steps(
     *,
     facts: Mapping[str, float],
     places: Sequence[Location] = (),
+    between: Location | None = None,
     arrivals: Sequence[Arrivals] = (),
     ddp: Sequence[DdpTimes] = (),
     live_on: bool = False,
@@ -306,6 +313,7 @@ def view_of_steps(
         verdict=verdict,
         facts=facts,
         places=places,
+        between=between,
         ended=ended,
         standing=standing,
         arrivals=arrivals,

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from ..ranks.code import places_of
+from ..ranks.code import between_of, places_of
 from ..ranks.job import RankView, assemble, facts_of_a_rank
 from ..ranks.posts import MOST_DDP, joined, view_of_steps
 from ..ranks.steps import lives_on
@@ -141,6 +141,7 @@ class FollowedRank:
             list(self._new)[-most:],
             facts=facts_of_a_rank(hosts, gpus, batches, loader, looks),
             places=places_of(looks),
+            between=between_of(looks),
             arrivals=tuple(self._arrivals),
             ddp=tuple(self._ddp),
             live_on=lives_on(loader),

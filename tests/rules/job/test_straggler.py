@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from stallmeter.records.diagnosis import Location, Severity, Verdict
-from stallmeter.rules.job.losses import losses
+from stallmeter.ranks.between import BETWEEN
+from stallmeter.records.diagnosis import Diagnosis, Location, Severity, Verdict
+from stallmeter.rules.job.losses import Loss, losses
 from stallmeter.rules.job.straggler import Straggler
 
 from ..windows import check_fix
@@ -219,3 +220,34 @@ def test_more_of_what_all_ranks_do_is_shared_out():
     assert gains == [pytest.approx(33.3, rel=0.1), pytest.approx(100.0, rel=0.1), pytest.approx(100.0, rel=0.1)]
     assert longer.advice[0].gain_interval_pct is not None
     assert longer.advice[0].gain_interval_pct[1] > 95.0, "it may be waste all the same"
+
+
+def test_what_one_rank_does_between_epochs_has_its_place():
+    """Rank 0 validates after each epoch and the other stands at a barrier; where both are in one function all do it."""
+    validates = Location("evaluate.py", 22, "Evaluator.errors", 98.0, "torch.nn.Sequential.forward")
+    barrier = Location("train.py", 45, "main", 100.0, "torch.distributed.barrier")
+    loss = Loss(
+        bucket=BETWEEN,
+        ranks=(0,),
+        lost_s=0.3,
+        share=0.13,
+        per_step_s=0.004,
+        steps=6,
+        of_steps=720,
+        parts={BETWEEN: 1.0},
+        from_collectives=True,
+    )
+    made = job(late(0, "forward", 0.0), ranks=2)
+
+    def said(*places: Location | None) -> Diagnosis:
+        views = tuple(replace(view, between=place) for view, place in zip(made.ranks, places, strict=True))
+        (only,) = Straggler().check(replace(made, ranks=views), [loss])
+        return only
+
+    found = said(validates, barrier)
+    assert found.location == validates
+    assert found.advice[0].fix.do.startswith("Split Evaluator.errors over the ranks")
+    check_fix(found.advice[0].fix)
+    for places in ((None, barrier), (validates, validates), (replace(validates, share_pct=20.0), barrier)):
+        assert said(*places).location is None
+        assert said(*places).advice[0].fix.do.startswith("Find the work")

@@ -10,10 +10,12 @@ others began to wait for it. No clock is needed for that. A slow backward pass, 
 loop, shows in no ledger, because all ranks wait in it alike; there the arrivals at the collectives tell, from PyTorch's
 flight recorder, or else DDP's own times of its exchange. Beside it what differs between its machine and the others':
 clocks, throttling, temperature, power, CPU time stolen by the hypervisor, other processes on its CPUs or its GPU. The
-place is the function that takes longer there than on the other ranks, by looks at the stacks of all of them.
+place is the function that takes longer there than on the other ranks, by looks at the stacks of all of them; where it
+is late between two epochs, the one that it is in then and no other rank is.
 
 **Advice.** Compare the machine with the others. Move the rank, or leave the machine out. Where the machines are alike,
-look for work that only this rank does: a longer batch, a hook, a print, a debug flag.
+look for work that only this rank does: a longer batch, a hook, a print, a debug flag. What it does between two epochs,
+an evaluation on one rank say, can be split over the ranks, or done less often.
 
 What is promised is all that the others wait, where the late rank alone is seen in the place, or where its machine
 explains it. Where it does more of what all do, as with longer batches, that is dealt out anew: all take the mean then.
@@ -34,6 +36,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ...ranks.between import BETWEEN
 from ...ranks.code import CALLS
 from ...ranks.job import COST, CPU_WAIT, SUPPLY, Job, RankView
 from ...records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
@@ -127,7 +130,7 @@ class Straggler:
                 Evidence(f"steps of {loss.of_steps:,} in which it was late", float(loss.steps), "steps"),
                 *facts,
             ),
-            advice=_advice(loss, explained, gain_pct, interval_pct),
+            advice=_advice(loss, place, explained, gain_pct, interval_pct),
         )
 
 
@@ -146,7 +149,11 @@ def _crowd(job: Job, loss: Loss) -> list[Evidence]:
 
 
 def _advice(
-    loss: Loss, explained: bool, gain_pct: float | None, interval_pct: tuple[float, float] | None
+    loss: Loss,
+    place: Location | None,
+    explained: bool,
+    gain_pct: float | None,
+    interval_pct: tuple[float, float] | None,
 ) -> tuple[Advice, ...]:
     who = of_ranks(loss.ranks) if len(loss.ranks) <= _NAMED else "these ranks"
     reads = loss.bucket in ("data_wait", "worker_startup")
@@ -156,6 +163,8 @@ def _advice(
             if explained
             else f"Compare what {who} must read with the others: shards, storage, workers."
             if reads
+            else f"Split {place.function} over the ranks, or call it less often ({place.file}:{place.line})."
+            if place is not None and loss.bucket == BETWEEN
             else f"Find the work that only {who} must do, or that is slower there.",
             expect="Ranks that arrive together.",
             limit="More ranks do not help: each would wait for the slowest.",
@@ -178,12 +187,21 @@ def _where(job: Job, ranks: tuple[int, ...]) -> str:
 def _place(job: Job, loss: Loss) -> Location | None:
     """Return where in the code the late rank does more than the others; where that is not known, where it works."""
     late, others = _looked_at(job, loss)
+    if loss.bucket == BETWEEN:
+        return _between(job, loss)
     if loss.bucket != COMPUTE or late is None:
         return None
     if late.places and others and own_work_s(late):
         return _beyond_others(late, others, loss.per_step_s)
     said = {d.rule: d.location for d in reversed(late.verdict.diagnoses) if d.location} if late.verdict else {}
     return next((said[rule] for rule in OWN_WORK if rule in said), None)
+
+
+def _between(job: Job, loss: Loss) -> Location | None:
+    """Return where the late rank is between two epochs, unless another rank is there, too: then all do it."""
+    late = next((view.between for view in job.ranks if view.rank in loss.ranks), None)
+    others = {view.between.key for view in job.ranks if view.rank not in loss.ranks and view.between is not None}
+    return None if late is None or late.key in others or (late.share_pct or 0.0) < 100.0 * TELLS else late
 
 
 def _beyond_others(late: RankView, others: Sequence[RankView], lost_s: float) -> Location | None:
