@@ -238,9 +238,11 @@ def test_what_one_rank_does_between_epochs_has_its_place():
         from_collectives=True,
     )
     made = job(late(0, "forward", 0.0), ranks=2)
+    steps = (replace(barrier, line=38, share_pct=90.0),)
 
     def said(*places: Location | None) -> Diagnosis:
-        views = tuple(replace(view, between=place) for view, place in zip(made.ranks, places, strict=True))
+        pairs = zip(made.ranks, places, strict=True)
+        views = tuple(replace(view, between=place, places=steps) for view, place in pairs)
         (only,) = Straggler().check(replace(made, ranks=views), [loss])
         return only
 
@@ -248,6 +250,9 @@ def test_what_one_rank_does_between_epochs_has_its_place():
     assert found.location == validates
     assert found.advice[0].fix.do.startswith("Split Evaluator.errors over the ranks")
     check_fix(found.advice[0].fix)
+    in_the_loop = said(replace(barrier, line=43), None)  # and the others wait for it in their next step
+    assert in_the_loop.location == replace(barrier, line=43)
+    assert in_the_loop.advice[0].fix.do.startswith("Find the work")
     for places in ((None, barrier), (validates, validates), (replace(validates, share_pct=20.0), barrier)):
         assert said(*places).location is None
         assert said(*places).advice[0].fix.do.startswith("Find the work")

@@ -130,7 +130,7 @@ class Straggler:
                 Evidence(f"steps of {loss.of_steps:,} in which it was late", float(loss.steps), "steps"),
                 *facts,
             ),
-            advice=_advice(loss, place, explained, gain_pct, interval_pct),
+            advice=_advice(loss, _apart_from_steps(job, loss, place), explained, gain_pct, interval_pct),
         )
 
 
@@ -150,7 +150,7 @@ def _crowd(job: Job, loss: Loss) -> list[Evidence]:
 
 def _advice(
     loss: Loss,
-    place: Location | None,
+    apart: Location | None,
     explained: bool,
     gain_pct: float | None,
     interval_pct: tuple[float, float] | None,
@@ -163,8 +163,8 @@ def _advice(
             if explained
             else f"Compare what {who} must read with the others: shards, storage, workers."
             if reads
-            else f"Split {place.function} over the ranks, or call it less often ({place.file}:{place.line})."
-            if place is not None and loss.bucket == BETWEEN
+            else f"Split {apart.function} over the ranks, or call it less often ({apart.file}:{apart.line})."
+            if apart is not None
             else f"Find the work that only {who} must do, or that is slower there.",
             expect="Ranks that arrive together.",
             limit="More ranks do not help: each would wait for the slowest.",
@@ -202,6 +202,14 @@ def _between(job: Job, loss: Loss) -> Location | None:
     late = next((view.between for view in job.ranks if view.rank in loss.ranks), None)
     others = {view.between.key for view in job.ranks if view.rank not in loss.ranks and view.between is not None}
     return None if late is None or late.key in others or (late.share_pct or 0.0) < 100.0 * TELLS else late
+
+
+def _apart_from_steps(job: Job, loss: Loss, place: Location | None) -> Location | None:
+    """Return a place between two epochs if it is a function apart; None where the function makes the steps, too."""
+    late = next((view for view in job.ranks if view.rank in loss.ranks), None)
+    if place is None or late is None or loss.bucket != BETWEEN:
+        return None
+    return None if place.key in {one.key for one in late.places} else place
 
 
 def _beyond_others(late: RankView, others: Sequence[RankView], lost_s: float) -> Location | None:
