@@ -295,3 +295,5 @@ def test_threads_are_left_alone_where_no_worker_gets_into_their_way():
     assert loop_threads(THREADED, "cpu", 2) == pytest.approx(2.0)
     assert loop_threads(THREADED, "cpu", 0) is None
     assert loop_threads(light, "cpu", 2) is None
+    fifth = replace(THREADED, cpu_s=0.2 * THREADED.work_s)  # two threads share the step, and hardly wait
+    assert loop_threads(fifth, "cpu", 4) is None
