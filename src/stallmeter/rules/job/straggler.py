@@ -187,9 +187,11 @@ def _where(job: Job, ranks: tuple[int, ...]) -> str:
 def _place(job: Job, loss: Loss) -> Location | None:
     """Return where in the code the late rank does more than the others; where that is not known, where it works."""
     late, others = _looked_at(job, loss)
+    if late is None:
+        return None
     if loss.bucket == BETWEEN:
-        return _between(job, loss)
-    if loss.bucket != COMPUTE or late is None:
+        return _between(job, loss, late)
+    if loss.bucket != COMPUTE:
         return None
     if late.places and others and own_work_s(late):
         return _beyond_others(late, others, loss.per_step_s)
@@ -197,16 +199,16 @@ def _place(job: Job, loss: Loss) -> Location | None:
     return next((said[rule] for rule in OWN_WORK if rule in said), None)
 
 
-def _between(job: Job, loss: Loss) -> Location | None:
+def _between(job: Job, loss: Loss, late: RankView) -> Location | None:
     """Return where the late rank is between two epochs, unless another rank is there, too: then all do it."""
-    late = next((view.between for view in job.ranks if view.rank in loss.ranks), None)
+    place = late.between
     others = {view.between.key for view in job.ranks if view.rank not in loss.ranks and view.between is not None}
-    return None if late is None or late.key in others or (late.share_pct or 0.0) < 100.0 * TELLS else late
+    return None if place is None or place.key in others or (place.share_pct or 0.0) < 100.0 * TELLS else place
 
 
 def _apart_from_steps(job: Job, loss: Loss, place: Location | None) -> Location | None:
     """Return a place between two epochs if it is a function apart; None where the function makes the steps, too."""
-    late = next((view for view in job.ranks if view.rank in loss.ranks), None)
+    late, _ = _looked_at(job, loss)
     if place is None or late is None or loss.bucket != BETWEEN:
         return None
     return None if place.key in {one.key for one in late.places} else place

@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from .fold import Frame, Seen
+from .roles import GRADIENTS
 
-ENGINE, FUNCTIONS = "torch/autograd/", "torch/autograd/function.py"
-"""Folder of what computes gradients, and the file from which it calls the backward of functions of one's own."""
+FUNCTIONS = "torch/autograd/function.py"
+"""From where the backward of functions of one's own is called, and their forward."""
 
 APPLY = "apply"
 """Last part of the name of what calls them there, and their forward."""
 
 CALLS_HOOKS = "torch/utils/hooks.py"
-"""Stands between it and the hook of a module."""
-
-OPTIMIZERS = "torch/optim/"
+"""Stands between what computes gradients and the hook of a module."""
 
 
 def in_hooks_of_gradients(seen: Sequence[Seen]) -> list[Seen]:
@@ -46,11 +45,11 @@ def _calls_function(caller: Frame, called: Frame) -> bool:
 
 
 def _is_in_a_hook(stack: Sequence[Frame]) -> bool:
-    library = [(i, frame.function.file) for i, frame in enumerate(stack) if not frame.function.own]
-    computing = [i for i, file in library if file.startswith(ENGINE)]
+    library = [(i, frame.function) for i, frame in enumerate(stack) if not frame.function.own]
+    computing = [i for i, function in library if function.file.startswith(GRADIENTS)]
     if not computing or stack[computing[-1]].function.file == FUNCTIONS:
         return False
-    if any(file.startswith(OPTIMIZERS) for i, file in library if i > computing[-1]):
+    if any(function.role.is_of_optimizer for i, function in library if i > computing[-1]):
         return False
     called = next((frame for frame in stack[computing[-1] + 1 :] if frame.function.file != CALLS_HOOKS), None)
     return called is not None and called.function.own

@@ -40,6 +40,7 @@ class Role(NamedTuple):
     is_of_ranks: bool = False
     """Whether it waits for other ranks."""
     is_of_optimizer: bool = False
+    """Whether it takes a step along the gradients."""
 
 
 NONE = Role()
