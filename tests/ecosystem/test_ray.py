@@ -28,7 +28,8 @@ from pathlib import Path
 
 import ray
 
-ray.init(num_cpus=2, include_dashboard=False, logging_level="error", object_store_memory=100_000_000)
+# Two for the workers; Ray Train's first version keeps one more for its trainer, and waits for it for ever.
+ray.init(num_cpus=3, include_dashboard=False, logging_level="error", object_store_memory=100_000_000)
 ended = {}
 for name, text in json.loads(Path(sys.argv[1]).read_text()).items():
     printed, error = io.StringIO(), ""
