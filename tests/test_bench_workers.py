@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 import time
 from contextlib import ExitStack
@@ -123,3 +125,12 @@ def test_the_least_disturbed_of_some_tries_counts(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(measuring, "forked", lambda work: next(tries))
     assert measuring._undisturbed(lambda: None) == (0.02, 0.5)
     assert measuring._undisturbed(lambda: None) == (0.01, 0.0)
+
+
+@pytest.mark.long
+def test_a_loop_of_several_threads_beside_a_worker() -> None:
+    case = ["--seconds", "0.5", "--case", "tiny", "1", "1", "2"]
+    command = [sys.executable, "-m", "benchmarks.workers.threads", *case]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    said = json.loads(ran.stdout)
+    assert said["step_ms"] > said["wait_ms"] > 0, ran.stderr

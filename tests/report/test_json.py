@@ -106,6 +106,7 @@ def test_document_of_a_complete_run(tmp_path):
         "saves_processes": None,
         "saves_bytes": None,
         "most": None,
+        "torch_threads": None,
     }
     assert document["worker_trials"] == []
     assert set(document["overhead"]) == {"per_step_us", "share_pct"}

@@ -47,6 +47,8 @@ def test_one_gain_is_told_of_one_number_of_workers() -> None:
     assert wording.promised(alone) == f"predicted 1.9{TIMES} faster"
     assert wording.promised(both) == wording.gain(found) == f"predicted 1.5{TIMES} faster (1.3 to 1.7)"
     assert wording.worker_change(both) == f"num_workers 0 → 4: predicted 1.5{TIMES} faster (1.3 to 1.7)"
+    one_thread = replace(both, num_workers=replace(workers, torch_threads=1))
+    assert "num_workers 0 → 4 with torch.set_num_threads(1): predicted" in (wording.worker_change(one_thread) or "")
     other = replace(found, advice=(replace(advice, text="Set num_workers=40."),))
     assert wording.promised(replace(both, diagnoses=(other,))) == f"predicted 1.9{TIMES} faster"
 

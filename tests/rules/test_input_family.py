@@ -131,14 +131,15 @@ def test_a_hundredth_of_the_batches_that_takes_most_of_the_wait() -> None:
     assert found.rule == "slow-batches"
 
 
-@pytest.mark.parametrize(("threads", "rule"), [(0.7, "prep-stall"), (0.05, "fetch-stall"), (None, "fetch-stall")])
+@pytest.mark.parametrize(("threads", "rule"), [(1.4, "prep-stall"), (0.05, "fetch-stall"), (None, "fetch-stall")])
 def test_a_dataset_with_threads_of_its_own_computes_while_the_loop_waits_for_them(
     threads: float | None, rule: str
 ) -> None:
     """Four threads decode in its __getitems__, and the loop's own thread is blocked for nearly all of a batch."""
-    made = waiting(workers=0, wait_s=0.1, batch_s=0.1, cpu_share=0.04, cpus=2.0, ready=None, head_ready=None)
-    host = {"usable_cpus": 2.0, "job_cpus": 1.7, "main_cpus": 1.7, "others_cpus": 0.0, "threads_cpus": threads}
-    for sample in hosts(60, lambda i: {**host, "loop_cpu_pct": 50.0, "loop_cpu_wait_pct": 12.0}):
+    one = {"torch_threads": 1}
+    made = waiting(workers=0, wait_s=0.1, cpu_share=0.04, cpus=2.0, ready=None, head_ready=None, loader=one)
+    host = {"usable_cpus": 2.0, "job_cpus": 2.0, "main_cpus": 2.0, "others_cpus": 0.0, "threads_cpus": threads}
+    for sample in hosts(600, lambda i: {**host, "loop_cpu_pct": 50.0, "loop_cpu_wait_pct": 12.0}):
         made.append(sample)
     found = evaluate(RULES.values(), made).primary  # type: ignore[arg-type]
     assert found is not None

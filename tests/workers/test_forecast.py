@@ -22,6 +22,9 @@ from stallmeter.rules.evaluation import evaluate
 from stallmeter.window import Window
 from stallmeter.workers.forecast import forecast
 
+from ..rules.waiting import waiting
+from ..rules.windows import hosts
+
 
 def fill(
     window: Window, *, first: int, workers: int, service_s: float, cpu_s: float = 0.001, work_s: float = 0.01
@@ -163,3 +166,26 @@ def test_who_holds_little_of_the_cpus_does_not_hold_up_a_step_by_much() -> None:
 
     assert said(0.02) == ""
     assert "Other jobs hold CPUs as well" in said(0.5)
+
+
+def test_one_thread_and_the_number_are_one_advice_with_a_wide_interval() -> None:
+    """Two threads and a batch of Python on two CPUs: how well they share the step is not known before."""
+    made = waiting(workers=0, wait_s=0.06, work_s=0.03, batch_s=0.06, cpus=2.0, ready=None, head_ready=None)
+    busy = {"usable_cpus": 2.0, "job_cpus": 4 / 3, "main_cpus": 4 / 3, "others_cpus": 0.0}
+    for sample in hosts(600, lambda _: busy):
+        made.append(sample)
+    outlook = forecast(made)
+    assert outlook is not None
+    assert (outlook.advice.recommended, outlook.advice.torch_threads) == (2, 1)
+    (advice,) = outlook.fixes(" and persistent_workers=True")
+    first = "Set num_workers=2 and persistent_workers=True, and call torch.set_num_threads(1)."
+    assert advice.text.splitlines()[0] == first
+    assert len(first.split()) <= 15
+    assert advice.gain_interval_pct is not None
+    least, most = advice.gain_interval_pct
+    assert least < advice.predicted_gain_pct < most  # type: ignore[operator]
+    for changed in (replace(made.loader.info, torch_threads=1), replace(made.loader.info, torch_threads=2)):  # type: ignore[type-var]
+        made.append(changed)
+        found = forecast(made)
+        assert found is not None
+        assert found.advice.torch_threads == (None if changed.torch_threads == 1 else 1)

@@ -157,6 +157,7 @@ def test_advice_on_another_number_is_ignored():
     assert tuner.propose(advice(3, 4)) is None
     assert tuner.propose(advice(0, 0)) is None
     assert tuner.propose(replace(advice(0, 4), saves_processes=2)) is None
+    assert tuner.propose(replace(advice(0, 4), torch_threads=1)) is None, "these are two changes"
     assert tuner.propose(advice(0, 4)) == Proposal(before=0, workers=4, predicted_gain_pct=50.0)
 
 

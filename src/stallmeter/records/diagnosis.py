@@ -183,6 +183,8 @@ class WorkerAdvice:
     most: int | None = None
     """Workers that fit at most, into this rank's equal part of the node's memory and /dev/shm, and into the dataset's
     shards; None where nothing is known to limit them."""
+    torch_threads: int | None = None
+    """Threads of the loop (``torch.set_num_threads``) that the recommended number is meant with; None leaves them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,6 +94,8 @@ class LoaderInfo:
     None where it is one."""
     indices_s: float | None = None
     """Mean time in which the loop's own thread chooses the items of a batch: its sampler; None where not measured."""
+    torch_threads: int | None = None
+    """Threads that torch's operations may have in the training process; None where not known."""
     init_file: str = ""
     """Where the user's ``worker_init_fn`` is defined, as the file is shown; empty without one."""
     init_line: int = 0

@@ -50,8 +50,9 @@ def one_line(text: object, limit: int = TEXT_LIMIT) -> str:
 
     Args:
         text: What somebody else wrote.
-        limit: Most characters to keep.
+        limit: Most characters to keep; fewer than one are one.
     """
+    limit = max(1, limit)
     clean = redact(" ".join(_CONTROL.sub(" ", str(text)).split()))
     if len(clean) <= limit:
         return clean
@@ -288,7 +289,8 @@ def worker_change(verdict: Verdict) -> str | None:
         return None
     won = promised(verdict) if advice.predicted_gain_pct else None
     won = f"the same speed with {savings(advice)}" if advice.saves_processes else won
-    return f"num_workers {advice.current} → {advice.recommended}{f': {won}' if won else ''}"
+    threads = "" if advice.torch_threads is None else f" with torch.set_num_threads({advice.torch_threads})"
+    return f"num_workers {advice.current} → {advice.recommended}{threads}{f': {won}' if won else ''}"
 
 
 _OUTCOMES = {

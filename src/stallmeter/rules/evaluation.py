@@ -205,6 +205,7 @@ def _accord(outlook: Outlook, cures: set[str], ruled_out: set[str], diagnoses: S
         prefetch_gain_pct=None if outlook.deeper is None else outlook.deeper.gain_pct,
         saves_processes=None,
         saves_bytes=None,
+        torch_threads=None,
     )
 
 

@@ -11,27 +11,22 @@ from .fewer import MISSED, fewer_workers, savings
 from .model import (
     DEFAULT_WORKER_BYTES,
     NOISE,
-    Forecast,
     Limits,
     LoaderCosts,
     OperatingPoint,
     PrefetchAdvice,
     advise_prefetch,
-    best_workers,
     binding,
     most_workers,
     predict_step_time_s,
 )
+from .plan import SEVERAL_THREADS, Plan, best_plan
 
 SERVICE_GROWTH = 0.25
 """Service time that grows by more than this with more workers, but not CPU time, was spent queueing for a store."""
 
 UNEXPLAINED = 0.5
 """When the prediction for the present setting is off by more than this, something unknown binds."""
-
-SEVERAL_THREADS = 1.5
-"""CPU time of the loop over its wall time from which on it must compute with more than one thread: stallmeter's and the
-tracker's threads add to it, too, but not half a CPU."""
 
 COMPETES = 1.0
 """CPU time of a batch, over the time of a step's work, below which one thread cannot be faster. Of ``n`` threads that
@@ -58,7 +53,8 @@ def advise(costs: LoaderCosts, limits: Limits, *, previous: OperatingPoint | Non
 
 def _advise(costs: LoaderCosts, limits: Limits) -> WorkerAdvice:
     now_s = predict_step_time_s(costs, limits, costs.current)
-    best = best_workers(costs, limits)
+    plan = best_plan(costs, limits)
+    best = plan.best
     gain = now_s / best.step_time_s - 1 if best.step_time_s else 0.0
     observed_s = costs.step_time_s or now_s
     confidence = _confidence(costs, limits, now_s, observed_s)
@@ -91,9 +87,10 @@ def _advise(costs: LoaderCosts, limits: Limits) -> WorkerAdvice:
             predicted_step_time_s=predicted_s,
             predicted_gain_pct=100.0 * max(0.0, observed_s / predicted_s - 1),
             limited_by=limited_by,
-            reason=_why_change(costs, limits, best, observed_s),
+            reason=_why_change(plan, limits, observed_s),
             confidence=confidence,
-            **_prefetch(advise_prefetch(costs, limits, recommended)),
+            torch_threads=plan.torch_threads,
+            **_prefetch(advise_prefetch(plan.costs, limits, recommended)),
         )
     return WorkerAdvice(
         current=costs.current,
@@ -146,9 +143,18 @@ def limited(costs: LoaderCosts, limits: Limits, advice: WorkerAdvice, *, previou
     return f"{why[0].upper()}{why[1:]}."
 
 
-def loop_threads(costs: LoaderCosts, limited_by: str, workers: int) -> float | None:
-    """Return how many threads of the loop compete with so many workers for CPUs; None where that costs nothing."""
-    threads = costs.loop_cpu_s / costs.work_s if costs.work_s else 0.0
+def loop_threads(costs: LoaderCosts, advice: WorkerAdvice) -> float | None:
+    """Return how many threads of the loop compete with the recommended workers for CPUs; None where that costs nothing.
+
+    Nor where the advice has said what to do about them.
+    """
+    if advice.torch_threads is not None:
+        return None
+    return _threads_beside(costs, advice.limited_by, advice.recommended)
+
+
+def _threads_beside(costs: LoaderCosts, limited_by: str, workers: int) -> float | None:
+    threads = costs.loop_cpu_s / costs.work_s if costs.work_s and costs.torch_threads != 1 else 0.0
     compete = workers > 0 and costs.cpu_s >= COMPETES * costs.work_s
     return threads if limited_by == "cpu" and threads > SEVERAL_THREADS and compete else None
 
@@ -191,11 +197,17 @@ def _confidence(costs: LoaderCosts, limits: Limits, now_s: float, observed_s: fl
     return round(confidence, 2)
 
 
-def _why_change(costs: LoaderCosts, limits: Limits, best: Forecast, observed_s: float) -> str:
+def _why_change(plan: Plan, limits: Limits, observed_s: float) -> str:
+    best, costs = plan.best, plan.costs
     saves = f"{_ms(best.step_time_s)} a step instead of {_ms(observed_s)}"
     if best.workers == 0:
         handover = _ms(costs.ready_step_s - costs.work_s)
         return f"{saves}. Making a batch takes {_ms(costs.service_s)}, taking one over from a worker {handover}"
+    if plan.torch_threads is not None:
+        saves = (
+            f"{saves}, with torch.set_num_threads({plan.torch_threads}). Threads of one operation wait for each other "
+            "while workers compute: workers alone would win less"
+        )
     why = _why(costs, limits, best.workers, best.limited_by)
     state = ". A state that this loader saved is only valid for its number of workers" if costs.stateful else ""
     return f"{saves}. {why[0].upper()}{why[1:]}{_on_threads(costs, best.limited_by, best.workers)}{state}"
@@ -232,7 +244,7 @@ def _why(costs: LoaderCosts, limits: Limits, workers: int, limited_by: str) -> s
 
 
 def _on_threads(costs: LoaderCosts, limited_by: str, workers: int) -> str:
-    threads = loop_threads(costs, limited_by, workers)
+    threads = _threads_beside(costs, limited_by, workers)
     if threads is None:
         return ""
     return (

@@ -106,17 +106,21 @@ def lost_beside_s(costs: LoaderCosts, limits: Limits, workers: int) -> float:
     return max(0.0, work_s - costs.work_s)
 
 
-def in_threads_s(costs: LoaderCosts, steps: Sequence[StepRecord], host: Sequence[HostSample]) -> float:
+def in_threads_s(
+    costs: LoaderCosts, steps: Sequence[StepRecord], host: Sequence[HostSample], threads_cpus: float = 0.0
+) -> float:
     """Return the CPU time, seconds, that other threads of the loop's spend on a batch that it makes itself.
 
     Only the loop's own thread is timed meanwhile. What the process computes beyond all that its CPUs could do in the
     step's own work belongs to the batches: of torch's operations on them, which have one thread in a worker. Threads
-    that have nothing to do spin for a while after an operation, which is no work.
+    that have nothing to do spin for a while after an operation, which is no work. Threads that Python code started
+    compute no operation of the step either.
 
     Args:
         costs: As measured, without workers.
         steps: Steady ones, in the order of time.
         host: Samples of the same time.
+        threads_cpus: CPUs that threads which Python code started kept busy.
     """
     usable = [sample.usable_cpus for sample in host if sample.usable_cpus is not None]
     if costs.current or not usable or len(steps) < ENOUGH:
@@ -124,7 +128,8 @@ def in_threads_s(costs: LoaderCosts, steps: Sequence[StepRecord], host: Sequence
     passed_s = steps[-1].time_s - steps[0].time_s
     if math.fsum(step.step_time_s * step.every for step in steps) < IN_STEPS * passed_s:
         return 0.0
-    return max(0.0, costs.loop_cpu_s - statistics.fmean(usable) * costs.work_s - SPINS_S)
+    beyond_s = costs.loop_cpu_s - statistics.fmean(usable) * costs.work_s - SPINS_S
+    return max(0.0, beyond_s, min(threads_cpus * (costs.step_time_s or 0.0), costs.loop_cpu_s - costs.work_s))
 
 
 def shared_already_s(batches: Sequence[WorkerBatch], sending_s: float) -> float:

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from random import Random
+from typing import Any
 
 from ..errors import SettingError
 from ..machine.budget import Budget
@@ -225,10 +226,20 @@ def costs_from(
         profile=() if loader and loader.in_order is False else _profile(times_s),
         longest_s=tuple(sorted(times_s, reverse=True)[:LONGEST]),
         batches=len(made),
-        iterable=bool(loader and loader.iterable),
-        stateful=bool(loader and loader.stateful),
-        shards_itself=bool(loader and loader.shards_itself),
+        **_of_loader(loader),
     )
+
+
+def _of_loader(loader: LoaderInfo | None) -> dict[str, Any]:
+    """Return what its record says."""
+    if loader is None:
+        return {}
+    return {
+        "iterable": bool(loader.iterable),
+        "stateful": bool(loader.stateful),
+        "shards_itself": bool(loader.shards_itself),
+        "torch_threads": loader.torch_threads,
+    }
 
 
 def limits_from(

@@ -26,6 +26,7 @@ from . import (
     savings,
 )
 from .beside import KNOWN, in_threads_s, shared_already_s, work_beside
+from .plan import BOTH, between_s
 from .sharing import ASK, at_once, doubt, is_doubtful, learn_from_waits
 from .whatif import SHORT, LoopWaits, WhatIf, eased, what_if
 
@@ -183,16 +184,25 @@ class Outlook:
         Args:
             also: Another setting to change with it, beginning with a space.
         """
+        one_thread = "" if self.advice.torch_threads is None else ", and call torch.set_num_threads(1)"
         change = Advice.of(
-            f"Set num_workers={self.recommended}{also}{self.place}.",
+            f"Set num_workers={self.recommended}{also}{self.place}{one_thread}.",
             expect=self.expect,
-            limit=self.limit,
+            limit=BOTH if one_thread else self.limit,
             gain_pct=self.of_run(self.gain_pct),
-            interval_pct=self.interval_pct(self.gain_pct),
+            interval_pct=self._change_interval_pct,
         )
         if self.saves:
             return (replace(change, predicted_gain_pct=None),)
         return (change, *self.fewer_threads)
+
+    @property
+    def _change_interval_pct(self) -> tuple[float, float] | None:
+        if self.advice.torch_threads is None or self.asked is None:
+            return self.interval_pct(self.gain_pct)
+        steps_s = between_s(*self.asked, self.recommended, error=CHANGE_ERROR)
+        most, least = (self.of_run(100.0 * max(0.0, self.without.observed_s / s - 1.0)) for s in steps_s)
+        return least or 0.0, most or 0.0
 
     @property
     def fewer_threads(self) -> tuple[Advice, ...]:
@@ -308,7 +318,7 @@ def _forecast(window: Window, current: int) -> Outlook | None:
             without=_without(window, costs, limits),
             deeper=advise_prefetch(costs, limits, current),
             limit=ASK if doubtful else limited(costs, limits, advice, previous=previous),
-            loop_threads=loop_threads(costs, advice.limited_by, advice.recommended),
+            loop_threads=loop_threads(costs, advice),
             others_share=min(1.0, (window.host.others_cpus or 0.0) / (window.host.usable_cpus or 1.0)),
             is_doubtful=doubtful,
             which=window.loader.which,
@@ -385,6 +395,7 @@ def _unless_tried(advice: WorkerAdvice, window: Window) -> WorkerAdvice:
         reason=f"{failed.workers} workers were tried in this run and were not better beyond the noise{achieved}",
         saves_processes=None,
         saves_bytes=None,
+        torch_threads=None,
     )
 
 
@@ -425,7 +436,7 @@ def _refined(window: Window, costs: LoaderCosts, per_step: float) -> LoaderCosts
         window.ledger.record,
     )
     if not costs.current:
-        more_s = in_threads_s(costs, steps, window.host.samples.items)
+        more_s = in_threads_s(costs, steps, window.host.samples.items, window.host.loop.threads_cpus or 0.0)
         return replace(costs, cpu_s=costs.cpu_s + more_s, loop_cpu_s=costs.loop_cpu_s - more_s)
     if content is not None:
         sending_s = BatchShape.of(content).sending_s

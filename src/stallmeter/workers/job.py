@@ -66,6 +66,7 @@ def _staying(advice: WorkerAdvice, reason: str) -> WorkerAdvice:
         prefetch_gain_pct=None,
         saves_processes=None,
         saves_bytes=None,
+        torch_threads=None,
     )
 
 

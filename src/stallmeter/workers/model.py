@@ -9,7 +9,7 @@ itself, by the number of workers, by the CPUs or by something that all workers s
 ``h`` is the hand-over of a batch that lies ready (unpickling in the loop thread). ``c`` is the CPU time a worker
 needs for a batch, ``l`` what the training process needs for a step, and ``B`` the CPUs that this rank may keep busy.
 ``b`` is the time a batch takes of a shared store, ``start`` what starting workers in each epoch adds to a step. A loop
-that computes with several threads on the CPUs needs more of ``l`` the more workers compete with it (`_crowding`). Where
+that computes with several threads on the CPUs is held up by workers that take one from them (`team`). Where
 batches take unevenly long, ``max`` is too hopeful: torch's loader hands batches over in order and lets each worker run
 only ``prefetch_factor`` batches ahead, so one late batch stops all. The first two terms are therefore played through
 with the measured times (`_ordered_queue_s`).
@@ -27,6 +27,7 @@ from itertools import count, islice
 
 from ..errors import SettingError
 from .beside import lost_beside_s
+from .team import threads_beside_s
 
 HANDOVER_S = 0.0012
 """Hand-over of one small tensor where it was never measured (benchmarks/workers: 1.0-1.3 ms)."""
@@ -119,6 +120,8 @@ class LoaderCosts:
     """The loader's saved state depends on its number of workers."""
     shards_itself: bool = False
     """The iterable dataset is known to split itself among its workers."""
+    torch_threads: int | None = None
+    """Threads that torch's operations may have in the training process; None where not known."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -386,6 +389,7 @@ def _step_times_s(costs: LoaderCosts, limits: Limits, slower: float = 1.0) -> It
         if sum(costs.profile):
             time_s = max(time_s, _ordered_queue_s(costs, crowded_s, workers, max(1, limits.prefetch_factor)))
         # A slow batch may by chance fall better with fewer workers; that is no reason to predict a slowdown.
+        time_s = max(time_s, threads_beside_s(costs, limits, workers, slower))
         best = min(best, max(time_s, _floor_s(costs, limits, workers, slower)))
         yield best + start_s(costs, workers)
 
@@ -475,26 +479,5 @@ def _cpu_floor_s(costs: LoaderCosts, limits: Limits, workers: int, slower: float
     handed_over_s = costs.shared_memory_s if workers else 0.0
     # Threads that have nothing to do spin for a while: no more of it than the loop's own work has room for is work.
     work_s = costs.work_s if workers else costs.alone_s
-    loop_cpu_s = min(costs.loop_cpu_s, limits.available_cpus * work_s) * _crowding(costs, limits, workers)
+    loop_cpu_s = min(costs.loop_cpu_s, limits.available_cpus * work_s)
     return (slower * (costs.cpu_s + handed_over_s) + loop_cpu_s) / limits.available_cpus
-
-
-def _crowding(costs: LoaderCosts, limits: Limits, workers: int) -> float:
-    """Factor on the loop's CPU time where its own threads and new workers are more than the CPUs; 1 for one thread.
-
-    Threads that share an operation wait for the slowest of them, and torch's wait by spinning. When ``n`` threads and
-    workers want ``B`` CPUs, each has one for ``B / n`` of the time: of two threads that must both run, one spins
-    meanwhile, and the operation costs ``n / B`` times the CPU time. Measured with 2 threads, 2 workers and 2 CPUs:
-    50 ms a step became 102 (docs/explain/workers-model.md). What was measured with workers holds it already.
-    """
-    cpus = limits.available_cpus
-    if costs.current or not (workers and cpus and costs.work_s and costs.service_s):
-        return 1.0
-    threads = min(costs.loop_cpu_s / costs.work_s, max(2.0, cpus))
-    if threads <= 1.0:
-        return 1.0
-    busy = min(workers * min(1.0, costs.cpu_s / costs.service_s), cpus)
-    alone_s = max(costs.ready_step_s, costs.service_s / workers)
-    if (costs.cpu_s + costs.loop_cpu_s) / cpus < alone_s:
-        busy = min(busy, costs.cpu_s / alone_s)
-    return float(max(1.0, (threads + busy) / cpus) ** min(1.0, max(0.0, threads - 1.0)))

@@ -29,6 +29,8 @@ def patch(verdict: Verdict, loader: LoaderInfo | None, trials: Sequence[WorkerTr
     advice = verdict.num_workers
     if advice is not None and advice.recommended != advice.current:
         values[NUM_WORKERS] = advice.recommended
+        if advice.torch_threads is not None:
+            values[THREADS] = advice.torch_threads
         if advice.prefetch_factor is not None:
             values[PREFETCH] = advice.prefetch_factor
         if not advice.current:  # workers that start again each epoch would take a part of the gain

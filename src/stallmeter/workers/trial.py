@@ -194,7 +194,8 @@ class WorkerTrials:
     def _other_number(self, advice: WorkerAdvice | None) -> Proposal | None:
         if advice is None or advice.current != self.workers or (NUM_WORKERS, advice.recommended) in self._tried:
             return None
-        if advice.saves_processes:  # it is not faster, and would be taken back for that
+        # It is not faster, or not by the number alone, and would be taken back for that.
+        if advice.saves_processes or advice.torch_threads is not None:
             return None
         return Proposal(before=advice.current, workers=advice.recommended, predicted_gain_pct=advice.predicted_gain_pct)
 

@@ -12,7 +12,8 @@ import statistics
 from dataclasses import dataclass, replace
 
 from .costs import BatchShape, default_handover_s
-from .model import HANDOVER_S, NEAR_BEST, Limits, LoaderCosts, best_workers, predict_step_time_s
+from .model import HANDOVER_S, NEAR_BEST, Limits, LoaderCosts, predict_step_time_s
+from .plan import best_plan
 
 SLOW_BATCH = 4.0
 """A batch that takes so many times the median is a slow one; benchmarks/faults."""
@@ -65,7 +66,7 @@ class WhatIf:
     free_s: float
     """Data cost nothing at all."""
     best_workers_s: float
-    """The best number of workers."""
+    """The best number of workers, with one thread of the loop where that belongs to it."""
     light_handover_s: float
     """A batch is one tensor of the same size."""
     even_s: float | None
@@ -178,7 +179,7 @@ def what_if(
         observed_s=costs.step_time_s or now_s,
         now_s=now_s,
         free_s=min(now_s, costs.work_s),
-        best_workers_s=best_workers(costs, limits).step_time_s,
+        best_workers_s=best_plan(costs, limits).best.step_time_s,
         light_handover_s=step_s(_light(costs, handover_s, batch, parts)),
         even_s=None if even is None else step_s(even),
         unblocked_s=None

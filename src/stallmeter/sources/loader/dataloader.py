@@ -61,6 +61,8 @@ def describe(loader: Any) -> LoaderInfo:
     if batch_size is None:
         batch_size = getattr(loader.batch_sampler, "batch_size", None)
     iterable = is_iterable(loader)
+    from torch import get_num_threads
+
     return LoaderInfo(
         time_s=time.time(),
         kind=type(loader).__name__,
@@ -75,6 +77,7 @@ def describe(loader: Any) -> LoaderInfo:
         in_order=getattr(loader, "in_order", None),
         shards_itself=splits_itself(loader) if iterable else None,
         shards=shards_of(loader) if iterable else None,
+        torch_threads=get_num_threads(),
     )
 
 

@@ -1,0 +1,87 @@
+"""The best number of workers, and the one thread of the loop's own that it may have to be set together with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from .model import NOISE, Forecast, Limits, LoaderCosts, best_workers, predict_step_time_s
+from .team import threads_of_loop
+
+SCALING = 0.6
+"""A step that ``n`` threads compute takes one of them ``n**0.6`` times as long: of five networks with two threads 1.05
+to 1.8 times, 1.6 in the middle (docs/explain/workers-model.md)."""
+
+SCALES_LEAST, SCALES_MOST = 0.1, 0.9
+"""Between these lies that exponent for 8 of 10 of them."""
+
+MAY_LOSE = 0.05
+"""What a network may lose by one thread that several share as well as the best of those measured; our choice. Where a
+batch took one CPU 0.8 of the time that two threads took for a step, two workers and one thread won 1.4 times."""
+
+SEVERAL_THREADS = 1.5
+"""CPU time of the loop over its wall time from which on it must compute with more than one thread: stallmeter's and the
+tracker's threads add to it, too, but not half a CPU."""
+
+BOTH = "Both together: workers alone take CPUs from the loop's threads, and one thread alone computes longer."
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to set, and what is predicted of it."""
+
+    best: Forecast
+    costs: LoaderCosts
+    """What it was predicted from: with one thread those of the loop with one."""
+    torch_threads: int | None = None
+    """Threads of the loop that belong to it; None leaves them as they are."""
+
+
+def best_plan(costs: LoaderCosts, limits: Limits) -> Plan:
+    """Return the best number of workers; with one thread of the loop where that is faster than any number alone.
+
+    Both are changed together or not at all: a first worker gives a loop of several threads nothing, and one thread
+    without workers is slower. One thread is only planned where next to nothing is lost by a network that several
+    threads share as well as the best of those measured, and where it has not been measured beside workers, whose crowd
+    is part of each step there.
+    """
+    alone = Plan(best_workers(costs, limits), costs)
+    if costs.current or threads_of_loop(costs, limits) < SEVERAL_THREADS or not limits.available_cpus:
+        return alone
+    single = with_one_thread(costs, limits)
+    best = best_workers(single, limits)
+    if not best.workers or best.step_time_s * (1 + NOISE) >= alone.best.step_time_s:
+        return alone
+    if _takes_s(costs, limits, best.workers, scaling=SCALES_MOST) > (1 + MAY_LOSE) * alone.best.step_time_s:
+        return alone
+    return Plan(best, single, torch_threads=1)
+
+
+def between_s(costs: LoaderCosts, limits: Limits, workers: int, *, error: float = 0.0) -> tuple[float, float]:
+    """Return the shortest and longest step (s) with so many workers and one thread of the loop, in 8 of 10 cases.
+
+    Args:
+        costs: Measured without workers.
+        limits: For the CPUs.
+        workers: 1 or more.
+        error: Of the model beside that, as a share.
+    """
+    shortest_s, longest_s = (_takes_s(costs, limits, workers, scaling=s) for s in (SCALES_LEAST, SCALES_MOST))
+    return shortest_s / (1.0 + error), longest_s * (1.0 + error)
+
+
+def _takes_s(costs: LoaderCosts, limits: Limits, workers: int, *, scaling: float) -> float:
+    return predict_step_time_s(with_one_thread(costs, limits, scaling), limits, workers)
+
+
+def with_one_thread(costs: LoaderCosts, limits: Limits, scaling: float = SCALING) -> LoaderCosts:
+    """Return the costs of a loop whose operations are computed by one thread, beside workers.
+
+    Args:
+        costs: Measured without workers.
+        limits: For the CPUs.
+        scaling: 0 where more threads make a step no shorter, 1 where twice as many make it half as long.
+    """
+    slower = threads_of_loop(costs, limits) ** scaling
+    own_s = max(0.0, costs.work_s - costs.indices_s)
+    work_s = costs.indices_s + slower * own_s
+    return replace(costs, work_s=work_s, quiet_work_s=None, crowded_work_s=None, quick_work_s=0.0, loop_cpu_s=work_s)
