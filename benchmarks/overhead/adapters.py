@@ -1,7 +1,10 @@
 """What the adapters for Ignite and for Keras add to a step: the framework's own engine, or its list of callbacks.
 
+Beside them the cheapest that anyone could add there: two handlers that do nothing at the events that an adapter needs,
+a callback with two methods that do nothing.
+
 The step does nothing but wait until a time has come; a pause before it leaves nothing of ours in the CPU's caches, as a
-real step does. Rounds with and without take turns; the figure is the median of the differences between neighbours.
+real step does. Rounds of all three take turns; the figure is the median of the differences between neighbours.
 
     KERAS_BACKEND=torch python benchmarks/overhead/adapters.py [--rounds 40] [--steps 200]
 """
@@ -22,9 +25,10 @@ import torch
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 PAUSE_S = 0.0005
+BARE, NO_OP, OURS = "nothing", "no-op handlers", "stallmeter"
 BATCH = [torch.zeros(8, 16), torch.zeros(8)]
 now = time.perf_counter_ns
-Round = Callable[[int, bool], list[int]]
+Round = Callable[[int, str], list[int]]
 
 
 class Batches:
@@ -49,7 +53,7 @@ def ignite_rounds(folder: str) -> Round:
 
     from stallmeter.ignite import StallHandler
 
-    def one(steps: int, measured: bool) -> list[int]:
+    def one(steps: int, how: str) -> list[int]:
         marks: list[int] = []
 
         def step(*_: Any) -> None:
@@ -58,7 +62,10 @@ def ignite_rounds(folder: str) -> Round:
 
         engine = Engine(step)
         engine.add_event_handler(Events.ITERATION_COMPLETED, lambda: None)
-        handler = StallHandler(directory=folder, trackers=None, console=False).attach(engine) if measured else None
+        if how == NO_OP:
+            for event in (Events.GET_BATCH_STARTED, Events.GET_BATCH_COMPLETED):
+                engine.add_event_handler(event, lambda: None)
+        handler = StallHandler(directory=folder, trackers=None, console=False).attach(engine) if how == OURS else None
         if handler is not None:
             _without_reports(handler)
         engine.run(Batches(steps), max_epochs=1)
@@ -75,11 +82,17 @@ def keras_rounds(folder: str) -> Round:
     model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
 
-    def one(steps: int, measured: bool) -> list[int]:
+    class Nothing(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None: ...
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None: ...
+
+    def one(steps: int, how: str) -> list[int]:
         callback = StallCallback(directory=folder, trackers=None, console=False)
-        if measured:
+        if how == OURS:
             _without_reports(callback)
-        given = [keras.callbacks.LambdaCallback(), *([callback] if measured else [])]
+        added = {BARE: [], NO_OP: [Nothing()], OURS: [callback]}[how]
+        given = [keras.callbacks.LambdaCallback(), *added]
         callbacks = keras.callbacks.CallbackList(given, model=model, epochs=1, steps=steps)
         marks: list[int] = []
         model.train_function = lambda data: time.sleep(PAUSE_S)
@@ -116,13 +129,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, make in (("ignite", ignite_rounds), ("keras", keras_rounds)):
             one = make(folder)
-            one(20, True)
-            pairs = [(one(arguments.steps, False), one(arguments.steps, True)) for _ in range(arguments.rounds)]
-            found = intervals.median([(statistics.median(b) - statistics.median(a)) / 1e3 for a, b in pairs])
-            bare = statistics.median([statistics.median(a) for a, _ in pairs]) / 1e3 - PAUSE_S * 1e6
-            print(
-                f"{name}: {found.value:+.1f} µs a step ({found.low:+.1f} … {found.high:+.1f}), framework {bare:.0f} µs"
-            )
+            one(20, OURS)
+            rounds = [
+                {how: statistics.median(one(arguments.steps, how)) / 1e3 for how in (BARE, NO_OP, OURS)}
+                for _ in range(arguments.rounds)
+            ]
+            print(f"{name}: framework {statistics.median(r[BARE] for r in rounds) - PAUSE_S * 1e6:.0f} µs a step")
+            for how, over in ((NO_OP, BARE), (OURS, BARE), (OURS, NO_OP)):
+                found = intervals.median([r[how] - r[over] for r in rounds])
+                print(f"  {how} over {over}: {found.value:+.1f} µs a step ({found.low:+.1f} … {found.high:+.1f})")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from . import (
 )
 from .beside import KNOWN, in_threads_s, shared_already_s, work_beside
 from .plan import BOTH, between_s
-from .sharing import ASK, at_once, doubt, is_doubtful, learn_from_waits
+from .sharing import ask, at_once, doubt, is_doubtful, learn_from_waits
 from .whatif import SHORT, LoopWaits, WhatIf, eased, what_if
 
 MODEL_ERROR = 0.06
@@ -317,7 +317,7 @@ def _forecast(window: Window, current: int) -> Outlook | None:
             available_cpus=limits.available_cpus,
             without=_without(window, costs, limits),
             deeper=advise_prefetch(costs, limits, current),
-            limit=ASK if doubtful else limited(costs, limits, advice, previous=previous),
+            limit=ask(more) if doubtful else limited(costs, limits, advice, previous=previous),
             loop_threads=loop_threads(costs, advice),
             others_share=min(1.0, (window.host.others_cpus or 0.0) / (window.host.usable_cpus or 1.0)),
             is_doubtful=doubtful,

@@ -24,6 +24,20 @@ not share what they wait for. Our choice: a server that sends 12 readers away no
 ASK = "A store that all readers share would make the gain smaller: on_num_workers='apply' tries the number."
 
 
+def ask(more: int | None) -> str:
+    """Return what advice that `is_doubtful` has to say of its limit.
+
+    Args:
+        more: Workers that would be best if they share nothing, where that is more than is recommended `at_once`.
+    """
+    if more is None:
+        return ASK
+    return (
+        f"A first step: {more} would be best if the readers share no store, which a run with it shows. "
+        "on_num_workers='apply' goes on by itself."
+    )
+
+
 def learn_from_waits(window: Window, costs: LoaderCosts, limits: Limits) -> tuple[LoaderCosts, Limits]:
     """Put what workers were seen to share into costs and limits.
 
