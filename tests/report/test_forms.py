@@ -92,13 +92,13 @@ def test_text_leads_with_the_verdict(report):
         "data wait 60 ms 60 ms 60 ms 60 ms",
         "throughput 330 samples/s, 10.3 steps/s",
         "num_workers 0 now; use 4, predicted 2.4\N{MULTIPLICATION SIGN} faster",
-        "one batch 55 ms to make: CPU 40 ms, blocked 15 ms, queued for a CPU 5 ms",
+        "one batch 55 ms to make, median: CPU 40 ms, blocked 15 ms, queued for a CPU 5 ms",
         "job keeps 1.5 busy (max 2.0), may use 8.0",
         "GPU 0 Tesla T4, busy 50.0 % (max 70.0 %), memory 3 GB, of 16 GB",
         "not judged low-utilization (needs gpu_utilization_pct)",
         "20 of 1,000 steps in full",
         "event source nvml switched off: NVMLError: gone",
-        "overhead 4 µs a step in the training thread, 100 µs CPU beside it; 0.1 % of the run",
+        "overhead 4 µs a step in the training thread, 100 ms CPU beside it in all; 0.1 % of the run",
     ]
     position = 0
     for words in expected:

@@ -54,7 +54,6 @@ def test_one_gain_is_told_of_one_number_of_workers() -> None:
 
 
 def test_a_cost_that_nobody_measured_is_not_nothing() -> None:
-    assert (
-        wording.cost(0.0, 0.5, 100, 1.4) == "not measured in the training thread, 5 ms CPU beside it; 1.4 % of the run"
-    )
+    said = "not measured in the training thread, 500 ms CPU beside it in all; 1.4 % of the run"
+    assert wording.cost(0.0, 0.5, 100, 1.4) == said
     assert wording.cost(0.001, 0.5, 100, 1.4).startswith("10 µs a step in the training thread, ")

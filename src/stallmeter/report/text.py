@@ -370,7 +370,7 @@ def _workers(report: Report) -> Iterator[tuple[str, str]]:
     if cost is not None:
         parts = (("CPU", cost.cpu_s), ("blocked", cost.blocked_s), ("queued for a CPU", cost.run_queue_s))
         inside = ", ".join(f"{name} {wording.seconds(value)}" for name, value in parts if value is not None)
-        yield "one batch", f"{wording.seconds(cost.service_s)} to make: {inside}"
+        yield "one batch", f"{wording.seconds(cost.service_s)} to make, median: {inside}"
 
 
 def _hardware(report: Report) -> Iterator[tuple[str, str]]:

@@ -213,9 +213,10 @@ def cost(own_s: float, thread_cpu_s: float | None, steps: int, share_pct: float 
         steps: How many steps that was for.
         share_pct: Both together, of the wall time.
     """
-    own, beside = own_s / max(1, steps), None if thread_cpu_s is None else thread_cpu_s / max(1, steps)
-    hooks = f"{seconds(own)} a step" if own_s else "not measured"
-    return f"{hooks} in the training thread, {seconds(beside)} CPU beside it; {percent(share_pct)} of the run"
+    hooks = f"{seconds(own_s / max(1, steps))} a step" if own_s else "not measured"
+    # Most of what the threads do comes with the seconds, and some of it once: a step has nothing to do with it.
+    beside = f"{seconds(thread_cpu_s)} CPU beside it in all"
+    return f"{hooks} in the training thread, {beside}; {percent(share_pct)} of the run"
 
 
 def abstention(item: Abstention) -> str:

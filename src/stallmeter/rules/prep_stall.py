@@ -63,6 +63,9 @@ MORE_CPUS = 1.1
 TEAM, MOST_TEAM = 1.5, 2.5
 """Threads of an operation that wait for each other, as expected and at the most; our choice, between none and two."""
 
+LESS_WAIT, ROOM = "Less data wait", "CPUs for the loop's own work"
+"""What cheaper items win."""
+
 OFFLINE = Advice.of(
     "Preprocess once, offline, into uncompressed or array formats.",
     limit="What must be random stays in the loader.",
@@ -158,9 +161,9 @@ class PrepStall:
             ),
             advice=(
                 *self._one_thread_each(window, predicted, gain),
-                Advice.of(
-                    "Make items cheaper: simpler or batched transforms, less to decode and to parse.",
-                    expect=f"Less data wait, as the {cpu.mean * 1e3:.0f} ms of CPU for a batch fall.",
+                _cheaper_items(
+                    LESS_WAIT,
+                    cpu.mean,
                     limit=f"Full speed needs {needed:.1f} CPUs; the job can have {left:.1f}." if needed > left else "",
                     gain_pct=predicted.of_run(gain),
                     interval_pct=predicted.interval_pct(gain, eased=True),
@@ -232,9 +235,9 @@ class PrepStall:
             ),
             advice=(
                 *self._one_thread_each(window, predicted, gain),
-                Advice.of(
-                    "Make items cheaper: simpler or batched transforms, less to decode and to parse.",
-                    expect=f"CPUs for the loop's own work, as the {cpu_s * 1e3:.0f} ms of CPU for a batch fall.",
+                _cheaper_items(
+                    ROOM,
+                    cpu_s,
                     gain_pct=of_run,
                     interval_pct=interval,
                 ),
@@ -271,9 +274,9 @@ class PrepStall:
                 Evidence("CPU time of a batch, mean", cpu_s, "s", self.min_cpu_s, "benchmarks/faults"),
             ),
             advice=(
-                Advice.of(
-                    "Make items cheaper: simpler or batched transforms, less to decode and to parse.",
-                    expect=f"CPUs for the loop's own work, as the {cpu_s * 1e3:.0f} ms of CPU for a batch fall.",
+                _cheaper_items(
+                    ROOM,
+                    cpu_s,
                     gain_pct=gain.pct,
                     interval_pct=gain.interval_pct,
                 ),
@@ -299,9 +302,9 @@ class PrepStall:
                 Evidence("CPU time of a batch, threads included", cpu_s, "s", self.min_cpu_s, "benchmarks/faults"),
             ),
             advice=(
-                Advice.of(
-                    "Make items cheaper: simpler or batched transforms, less to decode and to parse.",
-                    expect=f"Less data wait, as the {cpu_s * 1e3:.0f} ms of CPU for a batch fall.",
+                _cheaper_items(
+                    LESS_WAIT,
+                    cpu_s,
                     gain_pct=gain.pct,
                     interval_pct=gain.interval_pct,
                 ),
@@ -340,9 +343,9 @@ class PrepStall:
                 ),
             ),
             advice=(
-                Advice.of(
-                    "Make items cheaper: simpler or batched transforms, less to decode and to parse.",
-                    expect=f"Less data wait, as the {cpu_s * 1e3:.0f} ms of CPU for a batch fall.",
+                _cheaper_items(
+                    LESS_WAIT,
+                    cpu_s,
                     limit="" if more is None else f"More {pipeline.who} share the same CPUs and do not help.",
                     gain_pct=gain,
                     interval_pct=pipeline.interval_pct(gain),
@@ -402,6 +405,23 @@ def _workers_beside(predicted: Outlook, least_pct: float) -> tuple[Advice, ...]:
     if not advice.current:
         return predicted.fixes(" and persistent_workers=True")
     return predicted.fewer_threads if predicted.are_cpus_short else predicted.fixes()
+
+
+def _cheaper_items(
+    won: str,
+    cpu_s: float,
+    *,
+    gain_pct: float | None,
+    interval_pct: tuple[float, float] | None,
+    limit: str = "",
+) -> Advice:
+    return Advice.of(
+        "Make items cheaper: simpler or batched transforms, less to decode and to parse.",
+        expect=f"{won}, as the {cpu_s * 1e3:.0f} ms of CPU for a batch fall.",
+        limit=limit,
+        gain_pct=gain_pct,
+        interval_pct=interval_pct,
+    )
 
 
 def _more_cpus(needed: float, predicted: Outlook) -> tuple[Advice, ...]:
