@@ -388,7 +388,7 @@ def test_the_how_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exec(compile(program, "transformers.md", "exec", dont_inherit=True), names)
     (callback,) = [one for one in names["trainer"].callback_handler.callbacks if isinstance(one, StallCallback)]
     assert report_of(callback).steps == 2
-    assert callback.monitor.folder.parent == Path("stallmeter")
+    assert callback.monitor.folder.parent == tmp_path / "stallmeter"
     assert callback.monitor.finish()
 
 

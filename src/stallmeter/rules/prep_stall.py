@@ -63,8 +63,8 @@ MORE_CPUS = 1.1
 TEAM, MOST_TEAM = 1.5, 2.5
 """Threads of an operation that wait for each other, as expected and at the most; our choice, between none and two."""
 
-LESS_WAIT, ROOM = "Less data wait", "CPUs for the loop's own work"
-"""What cheaper items win."""
+LESS_WAIT, ROOM = "the data wait with them", "the loop's own work gets more of the CPUs"
+"""What follows when items cost less."""
 
 OFFLINE = Advice.of(
     "Preprocess once, offline, into uncompressed or array formats.",
@@ -417,7 +417,7 @@ def _cheaper_items(
 ) -> Advice:
     return Advice.of(
         "Make items cheaper: simpler or batched transforms, less to decode and to parse.",
-        expect=f"{won}, as the {cpu_s * 1e3:.0f} ms of CPU for a batch fall.",
+        expect=f"The {cpu_s * 1e3:.0f} ms of CPU for a batch fall, and {won}.",
         limit=limit,
         gain_pct=gain_pct,
         interval_pct=interval_pct,
