@@ -143,7 +143,7 @@ def test_reason_says_why_it_is_left_alone_and_what_would_be_gained():
     advice = advise(replace(loader(), iterable=True), ROOMY)
     assert advice.recommended == 0
     assert "iterable" in advice.reason
-    assert "5 workers would take 13 ms a step instead of 60 ms" in advice.reason
+    assert "num_workers=5 would take 13 ms a step instead of 60 ms" in advice.reason
 
 
 def test_a_dataset_that_splits_itself_gets_workers_up_to_its_shards():

@@ -31,6 +31,12 @@ def test_one_thread_and_one_worker_where_workers_alone_give_nothing() -> None:
     assert advice.predicted_gain_pct == pytest.approx(100 * (0.06 / plan.best.step_time_s - 1), rel=0.02)
 
 
+def test_an_iterable_dataset_s_number_is_told_with_the_thread_that_belongs_to_it() -> None:
+    advice = advise(replace(EVEN, iterable=True), TWO)
+    assert (advice.recommended, advice.torch_threads) == (0, None)
+    assert advice.reason.startswith("num_workers=1 with torch.set_num_threads(1) would take")
+
+
 def test_what_is_not_known_of_the_network_lies_between_the_two_ends() -> None:
     shortest_s, longest_s = between_s(EVEN, TWO, 1)
     assert shortest_s < best_plan(EVEN, TWO).best.step_time_s < longest_s

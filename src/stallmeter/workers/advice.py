@@ -75,10 +75,11 @@ def _advise(costs: LoaderCosts, limits: Limits) -> WorkerAdvice:
         limited_by = binding(costs, limits, costs.current, "")
         why = _why_stay(costs, limits, limited_by)
     elif fixed:
+        together = "" if plan.torch_threads is None else f" with torch.set_num_threads({plan.torch_threads})"
         why = (
-            f"{best.workers} workers would take {_ms(best.step_time_s)} a step instead of {_ms(observed_s)}, "
-            "but an iterable dataset repeats or drops samples with another number of workers unless it splits them "
-            "itself. Change it by hand if that is safe"
+            f"num_workers={best.workers}{together} would take {_ms(best.step_time_s)} a step instead of "
+            f"{_ms(observed_s)}, but an iterable dataset repeats or drops samples with another number of workers "
+            "unless it splits them itself. Change it by hand if that is safe"
         )
     else:
         return WorkerAdvice(
