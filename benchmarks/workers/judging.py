@@ -30,7 +30,7 @@ class Judgement:
     name: str
     start: int
     recommended: int
-    """The start where nothing was recommended."""
+    """The start where nothing was recommended, or a number together with one thread of the loop."""
     best: int
     """Of the sweep, by the median of its rounds."""
     of_best_pct: float
@@ -63,7 +63,8 @@ def judge(name: str, start: int, recording: Path, truth: Mapping[int, Truth]) ->
     window = read_history(recording, 0).window
     verdict = diagnose(window)
     advice = verdict.num_workers
-    chosen = start if advice is None else advice.recommended
+    # A number that is meant with one thread of the loop is none that was swept: `threads` measures those.
+    chosen = start if advice is None or advice.torch_threads is not None else advice.recommended
     asked = model(window.present())
     predicted = {} if asked is None else {w: predict_step_time_s(*asked, w) for w in truth}
     errors = {w: 100.0 * (s / truth[w].step_s - 1) for w, s in predicted.items()}
