@@ -219,6 +219,7 @@ def costs_from(
         shared_memory_s=0.0 if current else sending_s,
         loop_cpu_s=max(0.0, loop_cpu_s),
         neighbour_wait_s=_neighbour_wait_s(made, cpu_s, during, current, budget),
+        queued_s=per_step * _mean([batch.run_queue_s or 0.0 for batch in made]) if current else 0.0,
         start_once_s=once_s,
         start_each_s=each_s,
         start_none_s=none_s,

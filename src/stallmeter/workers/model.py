@@ -98,6 +98,8 @@ class LoaderCosts:
     """l: CPU time of the training process per step, without making batches in it. Mean."""
     neighbour_wait_s: float = 0.0
     """Wait for a CPU per batch for which other jobs are to blame: it is there with any number of workers."""
+    queued_s: float = 0.0
+    """All of that wait per batch, neighbours' and what workers make each other wait; it is no part of s. Mean."""
     turnaround_s: float = TURNAROUND_S
     """Time of a worker between two batches."""
     start_once_s: float = 0.0
@@ -409,8 +411,8 @@ def _crowded(costs: LoaderCosts, limits: Limits, workers: int) -> float:
 
     Workers that partly wait for storage and partly compute need not be more than the CPUs to want more of them than
     there are at one moment. A closed network of one delay and one station that serves as many at a time as there are
-    CPUs has a known throughput (product form: Baskett, Chandy, Muntz, Palacios, 1975). The time of a batch was measured
-    without its wait for a CPU, but in the crowd of the present number: computing itself takes longer there.
+    CPUs has a known throughput (product form: Baskett, Chandy, Muntz, Palacios, 1975). What the crowd of the present
+    number adds by this law is in the measured time of a batch, but for what was seen as a wait for a CPU, which is not.
     """
     computes_s, cpus = min(costs.cpu_s, costs.worker_s), limits.available_cpus
     if not cpus or computes_s <= 0:
@@ -422,7 +424,8 @@ def _crowded(costs: LoaderCosts, limits: Limits, workers: int) -> float:
         # The longer a step takes, the less of a CPU the loop keeps busy.
         step_s = max(costs.ready_step_s, longer * costs.worker_s / workers, (computes_s + costs.loop_cpu_s) / cpus)
         left = max(cpus / 4.0, cpus - costs.loop_cpu_s / step_s)
-        before_s = _cycle_s(computes_s, waits_s, present, left)
+        queued_s = max(0.0, costs.queued_s - costs.neighbour_wait_s)
+        before_s = max(costs.worker_s, _cycle_s(computes_s, waits_s, present, left) - queued_s)
         longer = max(1.0, _cycle_s(computes_s, waits_s, workers, left) / before_s)
     return longer
 
