@@ -20,6 +20,7 @@ costs_ = st.builds(
     handover_s=st.none() | st.floats(0, 0.05),
     loop_cpu_s=seconds,
     neighbour_wait_s=st.floats(0, 0.5),
+    own_wait_s=st.floats(0, 0.5),
     shared_memory_s=st.floats(0, 0.1),
     step_time_s=st.none() | seconds,
     profile=profiles,

@@ -65,6 +65,7 @@ def test_costs_are_means_of_what_adds_up():
     assert costs.cpu_s == pytest.approx(0.012)
     assert costs.work_s == pytest.approx(0.02)
     assert costs.step_time_s == pytest.approx(0.03)
+    assert costs.own_wait_s == pytest.approx(0.004)
     assert costs.current == 2
     assert costs.batches == 58
 

@@ -40,6 +40,7 @@ class LoaderModel:
             shared_memory_s=times * costs.shared_memory_s,
             loop_cpu_s=times * costs.loop_cpu_s,
             neighbour_wait_s=times * costs.neighbour_wait_s,
+            own_wait_s=times * costs.own_wait_s,
         )
         return predict_step_time_s(larger, self.limits, costs.current)
 

@@ -218,8 +218,7 @@ def costs_from(
         default_handover_s=per_step * default_s,
         shared_memory_s=0.0 if current else sending_s,
         loop_cpu_s=max(0.0, loop_cpu_s),
-        neighbour_wait_s=_neighbour_wait_s(made, cpu_s, during, current, budget),
-        queued_s=per_step * _mean([batch.run_queue_s or 0.0 for batch in made]) if current else 0.0,
+        **_cpu_waits(made, during, current, budget, cpu_s=cpu_s, per_step=per_step),
         start_once_s=once_s,
         start_each_s=each_s,
         start_none_s=none_s,
@@ -232,15 +231,10 @@ def costs_from(
 
 
 def _of_loader(loader: LoaderInfo | None) -> dict[str, Any]:
-    """Return what its record says."""
     if loader is None:
         return {}
-    return {
-        "iterable": bool(loader.iterable),
-        "stateful": bool(loader.stateful),
-        "shards_itself": bool(loader.shards_itself),
-        "torch_threads": loader.torch_threads,
-    }
+    said = {"iterable": loader.iterable, "stateful": loader.stateful, "shards_itself": loader.shards_itself}
+    return {**{name: bool(value) for name, value in said.items()}, "torch_threads": loader.torch_threads}
 
 
 def limits_from(
@@ -434,10 +428,16 @@ def _handover(
     return None, min([default_s, statistics.median(ready)] if len(ready) >= MIN_STEPS else [default_s])
 
 
-def _neighbour_wait_s(
-    batches: Sequence[WorkerBatch], cpu_s: float, host: Sequence[HostSample], current: int, budget: Budget | None
-) -> float:
-    """Return the wait for a CPU per batch that other jobs cause.
+def _cpu_waits(
+    batches: Sequence[WorkerBatch],
+    host: Sequence[HostSample],
+    current: int,
+    budget: Budget | None,
+    *,
+    cpu_s: float,
+    per_step: float,
+) -> dict[str, Any]:
+    """Return the waits for a CPU that other jobs cause in the batches of a step, and those that the job's own do.
 
     The job's own processes make each other wait where they are more than the CPUs: ``n`` that always compute have each
     a CPU for ``B / n`` of the time. What is waited beyond that is the neighbours' doing, however many they are on each
@@ -445,13 +445,14 @@ def _neighbour_wait_s(
     """
     others, usable = _in_the_way(host, budget), _average(s.usable_cpus for s in host)
     waited = [batch.run_queue_s for batch in batches if batch.run_queue_s is not None]
-    if not others or not usable or not waited:
-        return 0.0
-    loop = min(1.0, _average(s.main_cpus for s in host) or 0.0)
-    processes = current + loop + (_average(s.ranks_cpus for s in host) or 0.0)
-    own_s = cpu_s * max(0.0, processes / usable - 1.0)
-    most_s = min(1.0, others) * _mean([batch.wall_s for batch in batches])
-    return min(most_s, max(0.0, _mean(waited) - own_s))
+    all_s, theirs_s = per_step * _mean(waited) if waited else 0.0, 0.0
+    if others and usable:
+        loop = min(1.0, _average(s.main_cpus for s in host) or 0.0)
+        processes = current + loop + (_average(s.ranks_cpus for s in host) or 0.0)
+        own_s = cpu_s * max(0.0, processes / usable - 1.0)
+        most_s = min(1.0, others) * per_step * _mean([batch.wall_s for batch in batches])
+        theirs_s = min(most_s, max(0.0, all_s - own_s))
+    return {"neighbour_wait_s": theirs_s, "own_wait_s": all_s - theirs_s if current else 0.0}
 
 
 def _in_the_way(host: Sequence[HostSample], budget: Budget | None) -> float:

@@ -68,7 +68,7 @@ def savings(advice: WorkerAdvice) -> str:
 
 
 def _slower(costs: LoaderCosts) -> LoaderCosts:
-    names = ("service_s", "cpu_s", "neighbour_wait_s", "shared_memory_s", "turnaround_s")
+    names = ("service_s", "cpu_s", "neighbour_wait_s", "own_wait_s", "shared_memory_s", "turnaround_s")
     changed: dict[str, Any] = {name: (1 + RESERVE) * getattr(costs, name) for name in names}
     return replace(costs, **changed)
 

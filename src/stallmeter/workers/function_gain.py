@@ -166,6 +166,7 @@ def _without(
         service_s=costs.service_s * (1.0 - wall),
         cpu_s=costs.cpu_s * (1.0 - cpu),
         neighbour_wait_s=costs.neighbour_wait_s * (1.0 - cpu),
+        own_wait_s=costs.own_wait_s * (1.0 - cpu),
         handover_s=None if costs.handover_s is None else costs.handover_s - freed_s,
         start_once_s=costs.start_once_s * (1.0 - wall * first),
     )

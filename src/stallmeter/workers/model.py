@@ -98,8 +98,8 @@ class LoaderCosts:
     """l: CPU time of the training process per step, without making batches in it. Mean."""
     neighbour_wait_s: float = 0.0
     """Wait for a CPU per batch for which other jobs are to blame: it is there with any number of workers."""
-    queued_s: float = 0.0
-    """All of that wait per batch, neighbours' and what workers make each other wait; it is no part of s. Mean."""
+    own_wait_s: float = 0.0
+    """Wait for a CPU per batch, which is no part of s, that the job's own processes make each other. Mean."""
     turnaround_s: float = TURNAROUND_S
     """Time of a worker between two batches."""
     start_once_s: float = 0.0
@@ -424,8 +424,7 @@ def _crowded(costs: LoaderCosts, limits: Limits, workers: int) -> float:
         # The longer a step takes, the less of a CPU the loop keeps busy.
         step_s = max(costs.ready_step_s, longer * costs.worker_s / workers, (computes_s + costs.loop_cpu_s) / cpus)
         left = max(cpus / 4.0, cpus - costs.loop_cpu_s / step_s)
-        queued_s = max(0.0, costs.queued_s - costs.neighbour_wait_s)
-        before_s = max(costs.worker_s, _cycle_s(computes_s, waits_s, present, left) - queued_s)
+        before_s = max(costs.worker_s, _cycle_s(computes_s, waits_s, present, left) - costs.own_wait_s)
         longer = max(1.0, _cycle_s(computes_s, waits_s, workers, left) / before_s)
     return longer
 
