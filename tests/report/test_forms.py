@@ -15,6 +15,7 @@ from stallmeter.records import Event, GpuSample, LoaderInfo, WorkerTrial
 from stallmeter.records.diagnosis import Abstention, Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
 from stallmeter.report import json, markdown, text, wording
 from stallmeter.report.model import read_history, summarize
+from stallmeter.report.page.facts import key_figures
 from stallmeter.report.run_page import build_page
 from stallmeter.report.steps_csv import write_steps_csv
 from stallmeter.window import Window
@@ -361,6 +362,14 @@ def test_tags(report):
         "stallmeter.predicted_speedup": "2.38",
         "stallmeter.version": "0.1.0",
     }
+
+
+def test_a_number_that_is_meant_with_one_thread_says_so_in_tags_and_on_the_page(report):
+    workers = dataclasses.replace(report.verdict.num_workers, torch_threads=1)
+    both = dataclasses.replace(report, verdict=dataclasses.replace(report.verdict, num_workers=workers))
+    assert markdown.tags(both)["stallmeter.torch_threads_advised"] == "1"
+    (figure,) = [figure for figure in key_figures(both) if "advised" in figure.name]
+    assert figure.more.endswith(" with torch.set_num_threads(1)")
 
 
 def test_tags_of_what_was_not_measured():

@@ -96,6 +96,8 @@ def _advice_tags(report: Report) -> dict[str, str]:
     gain_pct = primary.advice[0].predicted_gain_pct if primary is not None and primary.advice else None
     if advice is not None:
         found["stallmeter.num_workers_advised"] = str(advice.recommended)
+        if advice.torch_threads is not None:
+            found["stallmeter.torch_threads_advised"] = str(advice.torch_threads)
         if gain_pct is None and advice.recommended != advice.current:
             gain_pct = advice.predicted_gain_pct
     if gain_pct is not None:

@@ -390,8 +390,8 @@ def _step_times_s(costs: LoaderCosts, limits: Limits, slower: float = 1.0) -> It
         time_s = max(costs.ready_step_s + lost_beside_s(costs, limits, workers), crowded_s / workers)
         if sum(costs.profile):
             time_s = max(time_s, _ordered_queue_s(costs, crowded_s, workers, max(1, limits.prefetch_factor)))
-        # A slow batch may by chance fall better with fewer workers; that is no reason to predict a slowdown.
         time_s = max(time_s, threads_beside_s(costs, limits, workers, slower))
+        # A slow batch may by chance fall better with fewer workers; that is no reason to predict a slowdown.
         best = min(best, max(time_s, _floor_s(costs, limits, workers, slower)))
         yield best + start_s(costs, workers)
 

@@ -133,11 +133,12 @@ def _workers(report: Report) -> KeyFigure:
         return KeyFigure("num_workers", str(loader.num_workers) if loader and known else wording.ABSENT, "", more)
     if advice.recommended == advice.current:
         return KeyFigure("num_workers", str(advice.current), "", "keep it")
+    won = wording.promised(report.verdict) or "gain not predicted"
     return KeyFigure(
         "num_workers, now → advised",
         f"{advice.current} → {advice.recommended}",
         "",
-        wording.promised(report.verdict) or "gain not predicted",
+        f"{won}{wording.with_threads(advice)}",
     )
 
 

@@ -30,6 +30,7 @@ VERDICT_TAGS = frozenset(
         "data_wait_pct",
         "num_workers",
         "num_workers_advised",
+        "torch_threads_advised",
         "predicted_speedup",
         "version",
     )
