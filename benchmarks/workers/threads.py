@@ -22,8 +22,8 @@ from pathlib import Path
 from stallmeter.workers.model import Limits, LoaderCosts, predict_step_times_s
 from stallmeter.workers.plan import best_plan, with_one_thread
 
-NETWORKS = {"mlp": 30.0, "wide": 38.0, "conv": 24.0, "rnn": 34.0, "tiny": 8.0}
-"""About what a step takes with two threads, ms."""
+NETWORKS = {"mlp": 30.0, "wide": 38.0, "conv": 24.0, "rnn": 34.0, "tiny": 8.0, "attention": 32.0, "normed": 20.0}
+"""About what a step takes with two threads, ms. The last two were written after the model."""
 
 RATIOS = (0.4, 1.0, 2.0)
 """CPU time of a batch, of that."""
@@ -186,6 +186,26 @@ def _network(name: str) -> tuple[object, Callable[[object], object]]:
                 return self.head(self.cells(inputs)[0][:, -1])
 
         return Recurrent(), lambda x: x.view(-1, 8, 8).repeat(4, 4, 1)
+    if name == "attention":
+
+        class Attention(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                layer = nn.TransformerEncoderLayer(64, 4, 256, dropout=0.0, batch_first=True)
+                self.encoder, self.head = nn.TransformerEncoder(layer, 2), nn.Linear(64, 3)
+
+            def forward(self, inputs: object) -> object:
+                return self.head(self.encoder(inputs).mean(1))
+
+        return Attention(), lambda x: x.view(-1, 1, 64).repeat(1, 160, 1)
+    if name == "normed":
+        channels = ((1, 24), (24, 24))
+        layers = [
+            part for a, b in channels for part in (nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.LeakyReLU())
+        ]
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(24 * 256, 3)), lambda x: x.view(-1, 1, 8, 8).repeat(
+            8, 1, 2, 2
+        )
     blocks = [nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU()) for _ in range(12)]
     return nn.Sequential(*blocks, nn.Linear(64, 3)), lambda x: x.repeat(32, 1)
 
