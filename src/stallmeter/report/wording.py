@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..records import OWN_NAME, WorkerTrial
-from ..records.diagnosis import SURE, Abstention, Advice, Diagnosis, Verdict, WorkerAdvice
+from ..records.diagnosis import SURE, Abstention, Advice, Diagnosis, Verdict
 from ..records.redaction import redact
 from ..rules.evaluation import OUTSIDE
 from ..rules.job.words import OTHERS, of_ranks
 from ..rules.slow_function import SlowFunction
-from ..workers import savings
+from ..workers import savings, with_threads
 
 ABSENT = "-"
 """Shown where something was not measured."""
@@ -290,13 +290,8 @@ def worker_change(verdict: Verdict) -> str | None:
         return None
     won = promised(verdict) if advice.predicted_gain_pct else None
     won = f"the same speed with {savings(advice)}" if advice.saves_processes else won
-    change = f"{advice.current} → {advice.recommended}{with_threads(advice)}"
+    change = f"{advice.current} → {advice.recommended}{with_threads(advice.torch_threads)}"
     return f"num_workers {change}{f': {won}' if won else ''}"
-
-
-def with_threads(advice: WorkerAdvice) -> str:
-    """Return what the recommended number is meant with, beginning with a space; empty where the number is all."""
-    return "" if advice.torch_threads is None else f" with torch.set_num_threads({advice.torch_threads})"
 
 
 _OUTCOMES = {

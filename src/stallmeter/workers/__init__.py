@@ -19,6 +19,7 @@ from .model import (
     predict_step_time_s,
     worker_cap,
 )
+from .plan import with_threads
 
 __all__ = [
     "HANDOVER_S",
@@ -44,5 +45,6 @@ __all__ = [
     "loop_threads",
     "predict_step_time_s",
     "savings",
+    "with_threads",
     "worker_cap",
 ]

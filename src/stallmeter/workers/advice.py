@@ -20,7 +20,7 @@ from .model import (
     most_workers,
     predict_step_time_s,
 )
-from .plan import SEVERAL_THREADS, Plan, best_plan
+from .plan import SEVERAL_THREADS, Plan, best_plan, with_threads
 
 SERVICE_GROWTH = 0.25
 """Service time that grows by more than this with more workers, but not CPU time, was spent queueing for a store."""
@@ -75,11 +75,10 @@ def _advise(costs: LoaderCosts, limits: Limits) -> WorkerAdvice:
         limited_by = binding(costs, limits, costs.current, "")
         why = _why_stay(costs, limits, limited_by)
     elif fixed:
-        together = "" if plan.torch_threads is None else f" with torch.set_num_threads({plan.torch_threads})"
         why = (
-            f"num_workers={best.workers}{together} would take {_ms(best.step_time_s)} a step instead of "
-            f"{_ms(observed_s)}, but an iterable dataset repeats or drops samples with another number of workers "
-            "unless it splits them itself. Change it by hand if that is safe"
+            f"num_workers={best.workers}{with_threads(plan.torch_threads)} would take {_ms(best.step_time_s)} a step "
+            f"instead of {_ms(observed_s)}, but an iterable dataset repeats or drops samples with another number of "
+            "workers unless it splits them itself. Change it by hand if that is safe"
         )
     else:
         return WorkerAdvice(
@@ -206,8 +205,8 @@ def _why_change(plan: Plan, limits: Limits, observed_s: float) -> str:
         return f"{saves}. Making a batch takes {_ms(costs.service_s)}, taking one over from a worker {handover}"
     if plan.torch_threads is not None:
         saves = (
-            f"{saves}, with torch.set_num_threads({plan.torch_threads}). Threads of one operation wait for each other "
-            "while workers compute: workers alone would win less"
+            f"{saves},{with_threads(plan.torch_threads)}. Threads of one operation wait for each other while workers "
+            "compute: workers alone would win less"
         )
     why = _why(costs, limits, best.workers, best.limited_by)
     state = ". A state that this loader saved is only valid for its number of workers" if costs.stateful else ""

@@ -184,7 +184,8 @@ class Outlook:
         Args:
             also: Another setting to change with it, beginning with a space.
         """
-        one_thread = "" if self.advice.torch_threads is None else ", and call torch.set_num_threads(1)"
+        threads = self.advice.torch_threads
+        one_thread = "" if threads is None else f", and call torch.set_num_threads({threads})"
         change = Advice.of(
             f"Set num_workers={self.recommended}{also}{self.place}{one_thread}.",
             expect=self.expect,

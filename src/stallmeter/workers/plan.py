@@ -36,6 +36,11 @@ class Plan:
     """Threads of the loop that belong to it; None leaves them as they are."""
 
 
+def with_threads(torch_threads: int | None) -> str:
+    """Say what a number of workers is meant with, beginning with a space; empty where the number is all."""
+    return "" if torch_threads is None else f" with torch.set_num_threads({torch_threads})"
+
+
 def best_plan(costs: LoaderCosts, limits: Limits) -> Plan:
     """Return the best number of workers; with one thread of the loop where that is faster than any number alone.
 

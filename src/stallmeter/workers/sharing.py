@@ -21,8 +21,6 @@ AT_ONCE = 8
 """Workers, or twice the present number, beyond which nothing is recommended as long as it was not seen that workers do
 not share what they wait for. Our choice: a server that sends 12 readers away now and then does so more with 43."""
 
-ASK = "A store that all readers share would make the gain smaller: on_num_workers='apply' tries the number."
-
 
 def ask(more: int | None) -> str:
     """Return what advice that `is_doubtful` has to say of its limit.
@@ -31,7 +29,7 @@ def ask(more: int | None) -> str:
         more: Workers that would be best if they share nothing, where that is more than is recommended `at_once`.
     """
     if more is None:
-        return ASK
+        return "A store that all readers share would make the gain smaller: on_num_workers='apply' tries the number."
     return (
         f"A first step: {more} would be best if the readers share no store, which a run with it shows. "
         "on_num_workers='apply' goes on by itself."

@@ -6,8 +6,8 @@ So a single worker gives such a loop nothing: what the loop loses beside a batch
 it. Several at once win something. Threads that are off at different moments lose more than those that are off together,
 between a half and all of it for each: the mean of both is taken.
 
-Measured without stallmeter: 5 networks, 2 threads on 2 CPUs, batches in Python of 0.4 to 2 times the step's work. A
-first worker made them 0.9 to 1.1 times as fast as none (docs/explain/workers-model.md).
+Measured without stallmeter: 5 networks, 2 threads on 2 CPUs, batches in Python of 0.3 to 2.3 times the step's work. A
+first worker made them 0.67 to 1.19 times as fast as none, 0.95 in the middle (docs/explain/workers-model.md).
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from ...records import Event
 from ...records.stats import Stats
 from ...records.steps import END
+from ...workers import with_threads
 from .. import wording
 from ..job import forms
 from ..model import Report, Share
@@ -138,7 +139,7 @@ def _workers(report: Report) -> KeyFigure:
         "num_workers, now → advised",
         f"{advice.current} → {advice.recommended}",
         "",
-        f"{won}{wording.with_threads(advice)}",
+        f"{won}{with_threads(advice.torch_threads)}",
     )
 
 
