@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 import time
+from argparse import Namespace
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 pytest.importorskip("PIL")
 
 from benchmarks.faults.statistic import wilson_pct as wilson
+from benchmarks.workers import __main__ as command
 from benchmarks.workers import measure as measuring
 from benchmarks.workers.draws import MECHANISMS, draw, maker
 from benchmarks.workers.judging import Judgement, between, judge, of_best, sentences, summary, table
@@ -47,6 +50,25 @@ def test_a_share_of_the_best_compares_rounds_and_does_not_flatter_the_best() -> 
     assert of_best(even, even[2].rounds_s) == 1.0
     lucky = truth(w1=(0.01, 0.01, 0.01), w2=(0.005, 0.02, 0.02))
     assert of_best(lucky, lucky[1].rounds_s) == 1.0
+
+
+@pytest.mark.parametrize(("again", "expected"), [(False, (0.02, 0.01, 0.02)), (True, (0.0, 0.01, 0.02))])
+def test_a_kept_sweep_gets_the_rounds_that_it_is_short_of(
+    again: bool, expected: tuple[float, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(_: object, __: object, numbers: Sequence[int], *, rounds_: Sequence[int], seconds: float) -> object:
+        return {w: Truth(tuple(number / 100.0 for number in rounds_), 0.2) for w in numbers}, []
+
+    monkeypatch.setattr(command, "sweep", measured)
+    one = replace(draw(4), start=1)
+    kept = tmp_path / one.name / "sweep.json"
+    kept.parent.mkdir()
+    before = {w: {"rounds_s": [0.02], "others_cpus": 0.1} for w in (1, 3)}
+    kept.write_text(json.dumps({"recorded_step_s": 0.02, "recorded_others_cpus": 0.0, "sweep": before}))
+    command.measure_draw(one, Namespace(folder=tmp_path, rounds=3, seconds=1.0), again=again)
+    after = command.truth_of(json.loads(kept.read_text()))
+    assert after[1] == Truth(expected, 0.2)
+    assert again or set(after) == {1, 3}
 
 
 def test_a_number_that_was_not_measured_lies_between_its_neighbours() -> None:
@@ -96,7 +118,7 @@ def test_a_draw_is_recorded_swept_and_judged(tmp_path: Path) -> None:
     with ExitStack() as stack:
         make = maker(one, tmp_path, stack)
         forked(lambda: record(one, make, tmp_path / "run", 1.2))
-        found, failed = sweep(one, make, (1, 3), rounds_=1, seconds=0.2)
+        found, failed = sweep(one, make, (1, 3), rounds_=range(1), seconds=0.2)
     assert not failed
     assert found[1].step_s > 1.5 * found[3].step_s
     judged = judge(one.name, one.start, find_recording(tmp_path / "run"), found)

@@ -6,7 +6,8 @@ in a plain loop without stallmeter, in shuffled rounds. What counts is the throu
 share of the best one's, and the error of the predicted step time.
 
 Recordings and sweeps are kept in a folder. A draw that is there is not measured again, so a benchmark that was stopped
-goes on; the tables always show what today's code says of the kept recordings.
+goes on, unless its sweep has fewer rounds than are asked for: it gets the others. The tables always show what today's
+code says of the kept recordings.
 
     python -m benchmarks.workers [--minutes M] [--even | --odd] [--seeds A-B] [--only NAME ...] [--report] [--json FILE]
 """
@@ -22,7 +23,7 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -74,7 +75,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="*", default=[], help="parts of names of draws")
     parser.add_argument("--report", action="store_true", help="measure nothing")
     parser.add_argument("--disturbed", action="store_true", help="sweep kept draws again that other jobs disturbed")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="of each number; a kept sweep gets those it is short of")
     parser.add_argument("--seconds", type=float, default=0.8, help="of each measured setting in each round")
     parser.add_argument("--record", type=float, default=5.0, metavar="SECONDS", help="of the recorded run")
     parser.add_argument(
@@ -99,11 +100,12 @@ def _measure_all(draws: Sequence[Draw], options: argparse.Namespace) -> None:
             print("no time for more")
             return
         kept = options.folder / each.name / "sweep.json"
-        if kept.exists() and not (options.disturbed and _was_disturbed(kept)):
+        again = options.disturbed and kept.exists() and _was_disturbed(kept)
+        if kept.exists() and not again and _rounds(kept) >= options.rounds:
             continue
         began = time.monotonic()
         try:
-            measure_draw(each, options)
+            measure_draw(each, options, again=again)
         except RuntimeError as error:
             print(f"{each.name}: {error}", flush=True)
             continue
@@ -116,8 +118,11 @@ def _measure_all(draws: Sequence[Draw], options: argparse.Namespace) -> None:
         )
 
 
-def measure_draw(each: Draw, options: argparse.Namespace) -> None:
-    """Record a draw and sweep it; both are kept, or nothing is. Of a kept draw the sweep alone is made anew."""
+def measure_draw(each: Draw, options: argparse.Namespace, *, again: bool = False) -> None:
+    """Record a draw and sweep it; both are kept, or nothing is.
+
+    A kept draw is not recorded anew. Its sweep gets the rounds that it is short of, or is made ``again``.
+    """
     place = options.folder / each.name
     before = json.loads((place / "sweep.json").read_text()) if (place / "sweep.json").exists() else None
     with ExitStack() as stack:
@@ -127,7 +132,11 @@ def measure_draw(each: Draw, options: argparse.Namespace) -> None:
             recorded_s, others = forked(lambda: record(each, make, place / "run", options.record))
         else:
             recorded_s, others = before["recorded_step_s"], before["recorded_others_cpus"]
-        truth, failed = sweep(each, make, each.numbers, rounds_=options.rounds, seconds=options.seconds)
+        known = {} if before is None or again else truth_of(before)
+        numbers = tuple(known) or each.numbers
+        done = len(known[numbers[0]].rounds_s) if known else 0
+        truth, failed = sweep(each, make, numbers, rounds_=range(done, options.rounds), seconds=options.seconds)
+    truth = {w: known[w] + t if known else t for w, t in truth.items()}
     if each.start not in truth:
         raise RuntimeError(f"could not be measured with {each.start} workers: {failed[:1]}")
     result = {
@@ -146,15 +155,21 @@ def judged_draw(each: Draw, folder: Path) -> Judgement | None:
     kept = folder / each.name / "sweep.json"
     if not kept.exists():
         return None
-    truth = {
-        int(w): Truth(tuple(t["rounds_s"]), t["others_cpus"]) for w, t in json.loads(kept.read_text())["sweep"].items()
-    }
+    truth = truth_of(json.loads(kept.read_text()))
     return judge(each.name, each.start, find_recording(folder / each.name / "run"), truth)
 
 
+def truth_of(kept: Mapping[str, Any]) -> dict[int, Truth]:
+    """Return what a kept sweep measured of each number of workers."""
+    return {int(w): Truth(tuple(t["rounds_s"]), t["others_cpus"]) for w, t in kept["sweep"].items()}
+
+
+def _rounds(kept: Path) -> int:
+    return min(len(truth.rounds_s) for truth in truth_of(json.loads(kept.read_text())).values())
+
+
 def _was_disturbed(kept: Path) -> bool:
-    sweep_ = json.loads(kept.read_text())["sweep"]
-    return max(truth["others_cpus"] for truth in sweep_.values()) > QUIET_CPUS
+    return max(truth.others_cpus for truth in truth_of(json.loads(kept.read_text())).values()) > QUIET_CPUS
 
 
 def _machine() -> dict[str, Any]:

@@ -54,6 +54,10 @@ class Truth:
         """Median of the rounds."""
         return statistics.median(self.rounds_s)
 
+    def __add__(self, later: Truth) -> Truth:
+        """Rounds that were measured later follow."""
+        return Truth(self.rounds_s + later.rounds_s, max(self.others_cpus, later.others_cpus))
+
 
 def forked(work: Callable[[], Any]) -> tuple[Any, float]:
     """Do something in a fork; return what it returns, and the CPUs that other jobs kept busy meanwhile.
@@ -115,12 +119,12 @@ def record(draw: Draw, make: Make, folder: Path, seconds: float) -> float:
 
 
 def sweep(
-    draw: Draw, make: Make, numbers: Sequence[int], *, rounds_: int, seconds: float
+    draw: Draw, make: Make, numbers: Sequence[int], *, rounds_: Sequence[int], seconds: float
 ) -> tuple[dict[int, Truth], list[str]]:
     """Measure every number of workers in shuffled rounds; return what was measured, and what could not be."""
     found: dict[int, list[tuple[float, float]]] = {w: [] for w in numbers}
     failed: list[str] = []
-    for number in range(rounds_):
+    for number in rounds_:
         for workers in random.Random(number).sample(list(numbers), len(numbers)):
             try:
                 found[workers].append(_undisturbed(partial(measure, draw, make, workers, seconds)))
@@ -129,7 +133,7 @@ def sweep(
     return {
         w: Truth(tuple(s for s, _ in each), max(o for _, o in each))
         for w, each in found.items()
-        if len(each) == rounds_
+        if each and len(each) == len(rounds_)
     }, failed
 
 
