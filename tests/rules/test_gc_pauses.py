@@ -18,6 +18,7 @@ from .windows import START_S, fires, ledger, loader, missing, run, silent, step,
 def paused(seconds: float, *records: Any, **changes: Any) -> Window:
     """A run of 100 s whose training thread was held up so long, in two records; its ledger is changed."""
     known = {"passes": 5, "pause_s": seconds / 2, "training_s": seconds / 2, "longest_s": 0.3, "blocks": 4_000_000}
+    known["passes"] = changes.pop("passes", known["passes"])
     of_collector = {key: changes.pop(key) / 2 for key in ("waiting_s", "validation_s") if key in changes}
     pauses = [GarbagePauses(time_s=START_S + i, **(known | of_collector)) for i in (10, 50)]
     automatic = changes.pop("automatic", True)
@@ -43,7 +44,15 @@ def test_threshold():
     assert silent(GcPauses(), paused(4.9))
     assert fires(GcPauses(), paused(5.0))
     assert silent(GcPauses(warn_pct=10.0), paused(8.0))
-    assert silent(GcPauses(min_lost_s=13.0), paused(12.0))
+
+
+def test_a_short_run():
+    """Little time counts where its passes come regularly: they go on in a long run."""
+    few = paused(12.0, passes=2)
+    assert silent(GcPauses(min_lost_s=13.0), few)
+    assert fires(GcPauses(min_lost_s=12.0), few)
+    assert fires(GcPauses(min_lost_s=13.0, regular=4.0), few)
+    assert fires(GcPauses(min_lost_s=13.0), paused(12.0))
 
 
 def test_hidden_behind_the_wait():

@@ -62,7 +62,8 @@ class GcPauses:
 
     warn_pct: float = threshold(5.0, "%", "our choice: as for a callback that takes this much")
     critical_pct: float = threshold(20.0, "%", "as for input wait, which XProf calls high from 20 %")
-    min_lost_s: float = threshold(0.5, "s", "as for a callback: less is not worth a change of the program")
+    min_lost_s: float = threshold(0.5, "s", "as for a callback: less, by a few passes, may be no more in a long run")
+    regular: float = threshold(5.0, "passes", "our choice: so many in a short run go on in a long one")
     called_share: float = threshold(0.5, "of 1", "our choice: most of the collections are the program's own calls")
     waiting_pct: float = threshold(10.0, "%", "as for input wait: from here on workers set the pace, not the loop")
 
@@ -74,7 +75,9 @@ class GcPauses:
             return None
         lost_s = min(paused_s, training_s)
         share = window.ledger.training_share_pct(lost_s)
-        if share is None or share < self.warn_pct or lost_s < self.min_lost_s:
+        if share is None or share < self.warn_pct:
+            return None
+        if lost_s < self.min_lost_s and (garbage.passes or 0) < self.regular:
             return None
         # A loop that waits for workers waits as much less as it was held up itself.
         waited = window.ledger.training_share_pct(max(0.0, (window.spent.bucket_s("data_wait") or 0.0) - waiting_s))
