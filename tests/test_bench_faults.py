@@ -196,6 +196,18 @@ class TestTruth:
         beside = truth.of([LEAK, CALLBACK], {"no slow-callback": [50.0]})
         assert (beside.right, beside.allowed) == ({"slow-callback"}, {"slow-callback", "host-memory-growth"})
 
+    def test_what_may_cost_time_is_measured_and_stays_true_where_it_costs_none(self):
+        none = Lever(name="no leak", rules=("host-memory-growth", "slow-function"), changes=({},), setting=False)
+        leak = dataclasses.replace(LEAK, levers=(none,), always=True)
+        assert truth.of([leak], {"no leak": [1.0]}).right == {"host-memory-growth"}
+        assert "only computing is 30 % faster" in truth.of([leak], {"no leak": [1.0]}, 30.0).unclear
+        costs = truth.of([leak], {"no leak": [40.0]}, 60.0)
+        assert (costs.right, costs.unclear) == ({"host-memory-growth", "slow-function"}, "")
+        beside = truth.of([leak, CALLBACK], {"no leak": [40.0], "no slow-callback": [10.0]})
+        assert (beside.right, beside.label) == ({"host-memory-growth", "slow-function"}, "host-memory-growth")
+        less = truth.of([leak, CALLBACK], {"no leak": [10.0], "no slow-callback": [40.0]})
+        assert (less.right, "host-memory-growth" in less.allowed) == ({"slow-callback"}, True)
+
     def test_a_healthy_run_that_computing_alone_would_beat_is_not_judged(self):
         assert "nothing was planted" in truth.of([], {}, 30.0).unclear
         assert truth.of([], {}, 3.0).right == {HEALTHY}

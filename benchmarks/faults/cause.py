@@ -42,6 +42,8 @@ class Cause:
     mechanism: str
     levers: tuple[Lever, ...] = ()
     """Empty for what costs no time: its truth is declared."""
+    always: bool = False
+    """It is true as well where its levers gain nothing: what it costs beside is measured, as memory that is filled."""
     from_start: bool = False
     """It costs time before the training: counted against the wall time."""
     extra: bool = False
@@ -49,8 +51,8 @@ class Cause:
 
     @property
     def declared(self) -> bool:
-        """Whether it costs no time."""
-        return not self.levers
+        """Whether it is true though it may cost no time."""
+        return self.always or not self.levers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

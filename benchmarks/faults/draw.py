@@ -134,7 +134,7 @@ def _with_neighbours(program: Program, causes: tuple[Cause, ...]) -> tuple[Cause
 
 
 def _about_input(cause: Cause) -> bool:
-    return any(not lever.setting for lever in cause.levers)
+    return not cause.always and any(not lever.setting for lever in cause.levers)
 
 
 def _fitting(program: Program) -> Program:

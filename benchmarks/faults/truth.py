@@ -85,7 +85,7 @@ def of(
     """
     gains = {name: max(known) for name, all_ in measured.items() if (known := [g for g in all_ if g is not None])}
     declared = [c.rule for c in causes if c.declared]
-    costly = [c for c in causes if not c.declared]
+    costly = [c for c in causes if c.levers]
     missing = [c.rule for c in costly if not any(lv.name in gains for lv in c.levers)]
     allowed = {
         rule
@@ -99,7 +99,9 @@ def of(
     highest = max((gains.get(lv.name, 0.0) for c in costly for lv in c.levers), default=0.0)
     if missing:
         return Truth(right=frozenset(), label=HEALTHY, gains=gains, unclear=f"not measured: {', '.join(missing)}")
-    if not costly and bare_gain_pct is not None and bare_gain_pct >= HEALTHY_PCT + UNSURE_PCT:
+    enough_pct = HEALTHY_PCT + UNSURE_PCT
+    known = highest >= enough_pct or not all(c.declared for c in causes)
+    if not known and bare_gain_pct is not None and bare_gain_pct >= enough_pct:
         what = "nothing that costs time" if declared else "nothing"
         why = f"{what} was planted, yet only computing is {bare_gain_pct:.0f} % faster"
         return Truth(right=frozenset(), label=HEALTHY, gains=gains, unclear=why)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import random
 
-from ..cause import Cause, Planted, gone
+from ..cause import Cause, Lever, Planted, gone
 from ..program import Program
-from .loading import COMPUTING, work_of
+from .loading import COMPUTING, items_levers, work_of
 
 
 def _at_start(rule: str, mechanism: str, change: dict[str, object]) -> tuple[Cause, ...]:
@@ -44,9 +44,11 @@ def cold_cache(rng: random.Random, program: Program) -> Planted:
         "library": "map",
         "persistent": True,
     }
-    return Planted(
-        fields=fields, causes=(gone("cold-cache", "files read once from the disk", {"cold": False}, whole=True),)
-    )
+    cause = gone("cold-cache", "files read once from the disk", {"cold": False}, whole=True)
+    # Readers that wait for a disk read side by side: where these win as much, it is right to ask for them.
+    more = tuple({"workers": fields["workers"] + n} for n in (1, 2))
+    readers = Lever(name="more workers", rules=("too-few-workers", "fetch-stall"), changes=more, whole=True)
+    return Planted(fields=fields, causes=(dataclasses.replace(cause, levers=(*cause.levers, readers)),))
 
 
 def host_memory_growth(rng: random.Random, program: Program) -> Planted:
@@ -55,7 +57,15 @@ def host_memory_growth(rng: random.Random, program: Program) -> Planted:
         fields = {"leak_item_bytes": round(rng.uniform(1e6, 4e6) / program.batch_size)}
     else:
         fields = {"leak_bytes": round(10 ** rng.uniform(6.0, 6.9))}
-    return Planted(fields=fields, causes=(Cause(rule="host-memory-growth", mechanism=" ".join(fields)),))
+    # To fill memory costs time, too, and more than a small model does.
+    none = Lever(
+        name="no leak",
+        rules=("host-memory-growth", "slow-function" if "leak_bytes" in fields else "prep-stall"),
+        changes=(dict.fromkeys(fields, 0),),
+        setting=False,
+    )
+    cause = Cause(rule="host-memory-growth", mechanism=" ".join(fields), levers=(none,), always=True)
+    return Planted(fields=fields, causes=(cause,))
 
 
 def open_files_growth(rng: random.Random, program: Program) -> Planted:
@@ -77,4 +87,6 @@ def shm_near_limit(rng: random.Random, program: Program) -> Planted:
         "work": (work_of(rng, rng.choice(COMPUTING), 0.2 * program.device_s, program),),
         "library": "map",
     }
-    return Planted(fields=fields, causes=(Cause(rule="shm-near-limit", mechanism="large batches"),))
+    levers = items_levers(fields["work"])
+    cause = Cause(rule="shm-near-limit", mechanism="large batches", levers=levers, always=True)
+    return Planted(fields=fields, causes=(cause,))
