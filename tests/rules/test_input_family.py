@@ -488,6 +488,17 @@ def test_a_worker_that_waits_for_its_own_threads_computes() -> None:
     assert replace(batch, worker=-1).blocked_s == pytest.approx(0.097)
 
 
+def test_workers_whose_own_threads_have_no_cpu_are_not_blocked() -> None:
+    """Their CPU time is a third of a batch's time: where CPUs are free the rest is a wait, where none are it is not."""
+    case: dict[str, Any] = {"workers": 3, "wait_s": 0.02, "work_s": 0.04, "batch_s": 0.18, "cpu_share": 0.01}
+    crowded = {**case, "cpus": 2.0, "others_cpus": 1.0}
+    found = fires(PrepStall(), waiting(**crowded, threads=30.0))
+    assert found.evidence[2].name == "CPU time of a worker over its own thread's"
+    assert found.evidence[2].value == pytest.approx(30.0)
+    assert silent(PrepStall(), waiting(**case, cpus=2.0, threads=30.0))
+    assert silent(PrepStall(), waiting(**{**crowded, "cpu_share": 0.3}, threads=1.0))
+
+
 def test_behind_a_wrapper_workers_that_pause_show_that_batches_lie_ready() -> None:
     """The queue cannot be looked into; the workers make batches in a twelfth of the time, and the loop waits 40 ms."""
     hidden = {**CASES["batch-handoff"], "ready": None, "head_ready": None, "wait_s": 0.04}

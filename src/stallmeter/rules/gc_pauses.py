@@ -75,9 +75,8 @@ class GcPauses:
             return None
         lost_s = min(paused_s, training_s)
         share = window.ledger.training_share_pct(lost_s)
-        if share is None or share < self.warn_pct:
-            return None
-        if lost_s < self.min_lost_s and (garbage.passes or 0) < self.regular:
+        few = lost_s < self.min_lost_s and (garbage.passes or 0) < self.regular
+        if share is None or share < self.warn_pct or few:
             return None
         # A loop that waits for workers waits as much less as it was held up itself.
         waited = window.ledger.training_share_pct(max(0.0, (window.spent.bucket_s("data_wait") or 0.0) - waiting_s))

@@ -8,7 +8,8 @@ workers take from it: then its own work is slow, and little is seen of a wait fo
 time of a batch, seconds. `host.usable_cpus`: CPUs after affinity and quota. CPUs needed for the full speed: CPU
 time of a batch and of the loop's step, over the time of a step whose batch lies ready. `workers.waits.threads`: threads
 of a worker that compute at a time. NumPy's and OpenCV's libraries start one for each CPU in each worker, and with more
-of these than CPUs they keep each other from them.
+of these than CPUs they keep each other from them. A worker that waits for such threads seems blocked: where all that
+is predicted to win something is less CPU time, they are what it waits for.
 
 Of threads or processes that are not torch's workers: `loader.producers.blocked_share`, 0 to 1, and
 `loader.producers.batch_cpu_s`. Of a dataset's own threads, where the loop makes its batches: `host.loop.threads_cpus`
@@ -134,7 +135,7 @@ class PrepStall:
             return None
         part = min(1.0, cpu.trimmed_mean / service.trimmed_mean) if service.trimmed_mean > 0 else 0.0
         predicted = forecast(window)
-        if part < self.cpu_share or predicted is None:
+        if predicted is None or (part < self.cpu_share and not self._waits_for_its_threads(window, predicted)):
             return None
         if share < self.warn_pct:
             return self._beside_the_loop(window, predicted, cpu.mean)
@@ -155,7 +156,7 @@ class PrepStall:
             evidence=(
                 Evidence("data wait, share of training time", share, "%", self.warn_pct, "MLPerf Storage"),
                 Evidence("CPU time of a batch, mean", cpu.mean, "s", self.min_cpu_s, "benchmarks/faults"),
-                Evidence("CPU share of a batch's time", part, "1", self.cpu_share, "benchmarks/faults"),
+                self._computes(window, part),
                 Evidence("CPUs that loop and batches need for the full speed", needed, "CPUs"),
                 Evidence("CPUs that the job can have", left, "CPUs"),
             ),
@@ -174,6 +175,21 @@ class PrepStall:
                 *_more_cpus(needed, predicted),
             ),
         )
+
+    def _computes(self, window: Window, part: float) -> Evidence:
+        """Return what shows that a batch's time is spent on computing: its own part, or that of threads beside."""
+        if part >= self.cpu_share:
+            return Evidence("CPU share of a batch's time", part, "1", self.cpu_share, "benchmarks/faults")
+        threads = window.workers.waits.threads or 0.0
+        return Evidence("CPU time of a worker over its own thread's", threads, "1", self.threads, "our choice")
+
+    def _waits_for_its_threads(self, window: Window, predicted: Outlook) -> bool:
+        """Whether workers that seem blocked wait for threads of their own, which compute and wait for a CPU."""
+        threads, without = window.workers.waits.threads, predicted.without
+        if threads is None or threads < self.threads:
+            return False
+        blocked_pct, cpu_pct = without.gain_pct(without.unblocked_s), without.gain_pct(without.no_cpu_s)
+        return (blocked_pct or 0.0) < self.gain_pct <= (cpu_pct or 0.0)
 
     def _one_thread_each(self, window: Window, predicted: Outlook, without_pct: float | None) -> tuple[Advice, ...]:
         """Where workers compute with several threads each, and wait for CPUs, these keep each other from them.
