@@ -36,6 +36,24 @@ def test_fires():
     assert fires(Recompiles(), compiled(15)).severity is Severity.CRITICAL
 
 
+def test_what_dynamo_does_not_count():
+    """Steps that were longer than the compilations say may be so for them, up to a half more."""
+    promised = []
+    for held_s, most_s in ((12.0, 12.0), (14.0, 14.0), (18.0, 18.0), (32.0, 18.0)):
+        made = compiled()
+        spent = {"forward": 18.0 + held_s, "backward": 30.0, "optimizer": 51.0 - held_s, "start": 1.0}
+        made.append(ledger(steps=600, data_wait=0.0, loop=0.0, **spent))
+        advice = fires(Recompiles(), made).advice[0]
+        assert advice.predicted_gain_pct == pytest.approx(100 * (12 + most_s) / 2 / (99 - (12 + most_s) / 2))
+        assert advice.gain_interval_pct is not None
+        low_pct, high_pct = advice.gain_interval_pct
+        assert low_pct <= 100 * 12 / (99 - 12)
+        assert high_pct >= 100 * most_s / (99 - most_s)
+        promised.append(advice.gain_interval_pct)
+    assert promised == sorted(promised)
+    assert promised[2] == promised[3]
+
+
 def test_both_are_needed():
     """Compilation that held up nobody, and long steps without compilation, are not this."""
     made = window(*(step(i) for i in range(200)), ledger(start=1.0))

@@ -9,7 +9,8 @@ gives a function up and runs it uncompiled, without an error.
 `device.compiler.recompile_s`: seconds that took, at the least. Both must come with steps that took longer than the
 median in their own work (`steps.body_s`, the warm-up included) by as many seconds: what counts is the smaller of the
 two, as a share of the run in percent. Where there is a compilation for every second step or more often, the median one
-compiles as well, and the seconds of dynamo's counters count.
+compiles as well, and the seconds of dynamo's counters count. Where the steps were longer than that by up to a half, the
+gain is taken to lie between the two: the counters miss what new code does when it runs first.
 
 **Advice.** Drop the smaller last batch (`drop_last=True`). Have the dimension that changes marked as dynamic
 (`torch.compile(model, dynamic=True)`, `torch._dynamo.mark_dynamic`), or pad to a few lengths. Read the reasons with
@@ -52,6 +53,7 @@ class Recompiles:
     min_count: float = threshold(3.0, "times", "our choice: one for other shapes and one for evaluation are usual")
     usual: float = threshold(0.5, "a step", "our choice: a median step compiles, too, and tells nothing")
     min_lost_s: float = threshold(1.0, "s", "our choice: less is not worth a change of the program")
+    most: float = threshold(1.5, "1", "our choice: dynamo counts part of it; steps longer yet have other causes")
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare what compiling again took with how much longer steps were."""
@@ -86,8 +88,14 @@ class Recompiles:
                 Evidence("code compiled again", count, "times", self.min_count, "our choice"),
                 *(() if often else (Evidence("steps beyond median ones", longer_s, "s"),)),
             ),
-            advice=_advice(gain_without(window, lost_s, least=0.7), two_sizes=_has_two_sizes(window)),
+            advice=_advice(self._gain(window, lost_s, lost_s if often else longer_s), two_sizes=_has_two_sizes(window)),
         )
+
+    def _gain(self, window: Window, counted_s: float, longer_s: float) -> Gain:
+        """Predict it from what dynamo counts, at the least, and from how much longer the steps were, at the most."""
+        most_s = max(counted_s, min(longer_s, self.most * counted_s))
+        middle_s = (counted_s + most_s) / 2.0
+        return gain_without(window, middle_s, least=0.7 * counted_s / middle_s, most=most_s / middle_s)
 
 
 def _work_s(window: Window) -> float:
