@@ -1,20 +1,21 @@
 """Runs the drawn programs whose batches take long, and compares the place that is named with the one that takes most.
 
-Each program runs four times: under stallmeter, the same without it, without what was planted, and alone with a clock of
-its own around the planted function and the one beside it. Right is which of them takes more by that clock: how long a
-line takes differs from machine to machine, and a lock that nobody else holds takes next to nothing. Results are kept in
-a folder; a program that is there is not run again.
+Each program runs under stallmeter, twice without it and twice without what was planted, in turn, and alone with a clock
+of its own around the planted function and the one beside it. Right is which of them takes more by that clock: how long
+a line takes differs from machine to machine, and a lock that nobody else holds takes next to nothing. Recordings are
+kept in a folder: a program that is there is not run again, but judged again by today's rules.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ from .worker_programs import BESIDE, FAMILIES, LIBRARY, Program, draw
 SECONDS = {"measured": 9.0, "plain": 5.0, "mended": 3.0, "timed": 0.0}
 """Of training, in each of the forms."""
 
+ORDER = ("measured", "plain", "mended", "plain", "mended", "timed")
+"""In which a program runs in its forms."""
+
 SHARE_GOAL = 15.0
 """Points by which the share may be off."""
 
@@ -40,6 +44,9 @@ TIE_POINTS = 5.0
 
 GAIN_GOAL = 0.15
 """Part by which the predicted throughput without the function may be off."""
+
+RUNS = "runs.json"
+"""What the forms of a program said; written last."""
 
 RUN_S = 300.0
 """The run that the cost of a look is compared with."""
@@ -88,8 +95,8 @@ class Result:
     achieved: float | None
 
 
-def run(program: Program, port: int) -> Result:
-    """Run one program in all its forms."""
+def run(program: Program, port: int, kept: Path) -> None:
+    """Run one program in all its forms, and keep what they say and the recording in a folder of its own."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         library = home / "site-packages" / "visionkit"
@@ -98,9 +105,14 @@ def run(program: Program, port: int) -> Result:
         (library / "transforms.py").write_text(LIBRARY)
         for name, source in (("main.py", program.source), ("mended.py", program.mended)):
             (home / name).write_text(source)
-        found = {form: _run_form(program, form, home, port) for form in SECONDS}
-        recordings = sorted((home / "recordings").iterdir())
-        return _judged(program, found, recordings[-1])
+        found: dict[str, list[dict[str, Any]]] = {form: [] for form in SECONDS}
+        for form in ORDER:
+            found[form].append(_run_form(program, form, home, port))
+        shutil.rmtree(kept, ignore_errors=True)
+        kept.mkdir(parents=True)
+        (recording,) = (home / "recordings").iterdir()
+        shutil.move(recording, kept / recording.name)
+        (kept / RUNS).write_text(json.dumps(found))
 
 
 def _run_form(program: Program, form: str, home: Path, port: int) -> dict[str, Any]:
@@ -126,16 +138,20 @@ def _run_form(program: Program, form: str, home: Path, port: int) -> dict[str, A
     return found
 
 
-def _judged(program: Program, found: dict[str, dict[str, Any]], recording: Path) -> Result:
+def judged(program: Program, kept: Path) -> Result:
+    """Judge what was run by today's rules."""
+    found = json.loads((kept / RUNS).read_text())
+    (recording,) = (one for one in kept.iterdir() if one.is_dir())
+    rates = {form: statistics.mean(one["rate"] for one in found[form]) for form in ("plain", "mended")}
     verdict = diagnose(read_history(recording).window)
     primary = verdict.primary
     place = None if primary is None else primary.location
     added = [record.added_s for record, _ in Reader(recording) if isinstance(record, CodeLook) and record.added_s]
     # What is planted in a library is not taken out.
-    achieved = None if program.mended == program.source else found["mended"]["rate"] / found["plain"]["rate"]
-    truth = truth_of(program, found["timed"], found["plain"]["rate"])
+    achieved = None if program.mended == program.source else rates["mended"] / rates["plain"]
+    truth = truth_of(program, found["timed"][0], rates["plain"])
     right = next((one for one in truth if place is not None and place.function in one.functions), None)
-    digests = list(zip(found["measured"]["digests"], found["plain"]["digests"], strict=False))
+    digests = list(zip(found["measured"][0]["digests"], found["plain"][0]["digests"], strict=False))
     return Result(
         name=program.name,
         workers=program.workers,
@@ -208,10 +224,10 @@ def measure(programs: list[Program], folder: Path) -> list[Result]:
     port, results = int(server.stdout.readline()), []
     try:
         for program in programs:
-            kept = folder / f"{program.name}.json"
-            if not kept.is_file():
-                kept.write_text(json.dumps(asdict(run(program, port)), indent=1))
-            results.append(Result(**json.loads(kept.read_text())))
+            kept = folder / program.name
+            if not (kept / RUNS).is_file():
+                run(program, port, kept)
+            results.append(judged(program, kept))
             print(row(results[-1]), flush=True)
     finally:
         server.kill()
