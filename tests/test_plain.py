@@ -193,7 +193,8 @@ class Watching(Dataset[Any]):
 
 
 def _show_warnings(_: int) -> None:
-    logging.getLogger("stallmeter").addHandler(logging.StreamHandler())
+    logger = logging.getLogger("stallmeter")
+    logger.handlers, logger.propagate = [logging.StreamHandler()], False  # whatever another test has left
 
 
 def test_a_loaders_worker_that_watches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:

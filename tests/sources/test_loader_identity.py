@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import pickle
 import tarfile
@@ -145,8 +146,9 @@ def test_webdataset(tmp_path: Path) -> None:
     assert (splits_itself(split), shards_of(split), why_no_other_workers(split)) == (True, 3, None)
     drawn = DataLoader(wds.WebDataset(urls, resampled=True), batch_size=None)
     assert (splits_itself(drawn), shards_of(drawn)) == (True, None)
-    whole = wds.WebDataset(urls, shardshuffle=False, workersplitter=None)
-    assert told(whole, batch_size=None).shards_itself is None
+    if "workersplitter" in inspect.signature(wds.WebDataset).parameters:  # from webdataset 0.2.90 on
+        whole = wds.WebDataset(urls, shardshuffle=False, workersplitter=None)
+        assert told(whole, batch_size=None).shards_itself is None
     counted = DataLoader(wds.WebDataset(urls, resampled=True).with_epoch(5), batch_size=None)
     assert "with_epoch" in (why_no_other_workers(counted) or "")
 
