@@ -79,8 +79,8 @@ def test_headline():
     """Seconds of each rank and of all, and by how much the job is slower."""
     slow = late(1, "forward", 0.02)
     said = re.fullmatch(
-        r"(\S+) s lost on each of 4 ranks, (\S+) rank-seconds together\. "
-        r"Training takes (\S+) times as long as without it\.",
+        r"All losses of the job: (\S+) s on each of 4 ranks, (\S+) rank-seconds together\. "
+        r"Training takes (\S+) times as long as without them\.",
         forms.headline(shown(job(slow, ranks=4))),
     )
     assert said

@@ -25,14 +25,15 @@ _HOURS_FROM_S = 7200.0
 
 
 def headline(job: JobReport) -> str:
-    """Return the loss of the job in one line."""
+    """Return in one line what the job loses to all causes together; the verdict has the loss to the first of them."""
     if not job.lost_s:
         return f"{job.world_size} ranks: {'no loss was found' if not job.why_not else 'not judged as one job'}."
-    whole = f"{wording.seconds(job.lost_s)} lost on each of {job.world_size} ranks, {_together(job)} together."
+    lost = f"{wording.seconds(job.lost_s)} on each of {job.world_size} ranks"
+    whole = f"All losses of the job: {lost}, {_together(job)} together."
     # Two runs of one program differ by more than that.
     if job.slowdown is None or job.slowdown < 1.01:
         return whole
-    return f"{whole} Training takes {wording.significant(job.slowdown)} times as long as without it."
+    return f"{whole} Training takes {wording.significant(job.slowdown)} times as long as without them."
 
 
 def _together(job: JobReport) -> str:
