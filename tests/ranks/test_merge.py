@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from stallmeter.ranks.between import BETWEEN
 from stallmeter.ranks.merge import Merged, merge
-from stallmeter.ranks.steps import EARLIER, PHASES, RankSteps
+from stallmeter.ranks.steps import PHASES, RankSteps, before_exchange
 from stallmeter.records.rows import is_kept
 
 from .synthetic import Own, Program, Trained, always, late, train
@@ -407,16 +408,50 @@ def test_ranks_that_never_meet_do_not_train_together_whatever_the_collectives_sa
     assert not found.is_together
 
 
+@pytest.mark.parametrize("called", ["logging", "checkpoint", "validation", "callbacks"])
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_who_logs_within_the_step_is_late_for_its_exchange(ranks: int) -> None:
+def test_who_logs_within_the_step_is_late_for_its_exchange(ranks: int, called: str) -> None:
     """Logging from `training_step`, of another length each time: the others wait in the backward pass after it."""
 
     def uneven(step: int, rank: int) -> float:
         return (step * 7 % 5) * 0.02 if rank == 0 else 0.0
 
-    trained = train(program({"logging": uneven}, ranks=ranks, order=EARLIER))
+    trained = train(program({called: uneven}, ranks=ranks, order=before_exchange({called})))
     found = merged(trained)
-    assert max(found.lost_s, key=found.lost_s.__getitem__) == (0, "logging")
+    assert max(found.lost_s, key=found.lost_s.__getitem__) == (0, called)
     # Of many ranks the middle one decides, and one that is taken to have logged in the step before is late as well.
     assert found.loss_s == pytest.approx(trained.lost_s, rel=0.05 if ranks == 2 else 0.25)
     assert found.waited_s[0] < 0.1 * found.waited_s[1]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("every", [5, 20])
+def test_one_rank_evaluates_and_the_others_stand_in_a_barrier(ranks: int, every: int) -> None:
+    """In a plain loop all that has no name is one bucket: the barrier at the end of the step lies in it, too."""
+
+    def now_and_then(step: int, rank: int) -> float:
+        return 0.5 if rank == 0 and step % every == every - 1 else 0.0
+
+    own = {"data_wait": always(0.002), "compute": always(0.05), "validation": now_and_then}
+    order = before_exchange({"validation"})
+    trained = train(Program(ranks=ranks, steps=160, own=own, meets_in=("compute",), order=order))
+    found = merged(trained)
+    assert max(found.lost_s, key=found.lost_s.__getitem__) == (0, "validation")
+    assert found.loss_s == pytest.approx(trained.lost_s, rel=0.05)
+    assert {meeting.rank for meeting in found.meetings} == {0}
+
+
+@pytest.mark.parametrize("called", ["checkpoint", "validation", "callbacks"])
+def test_steps_of_any_length_do_not_say_that_others_wait_at_once(called: str) -> None:
+    """The others wait in the next step, whose pass is as uneven as all."""
+    draw = random.Random(7)
+    lengths = [draw.uniform(0.02, 0.2) for _ in range(400)]
+    own = {
+        "data_wait": always(0.002),
+        "backward": lambda step, rank: lengths[step],
+        called: lambda step, rank: 0.05 if rank == 0 else 0.0,
+    }
+    trained = train(Program(steps=400, own=own))
+    found = merged(trained)
+    assert max(found.lost_s, key=found.lost_s.__getitem__) == (0, called)
+    assert found.loss_s == pytest.approx(trained.lost_s, rel=0.05)

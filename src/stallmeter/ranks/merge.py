@@ -14,13 +14,14 @@ What one was behind when they met is the loss. It is the late rank's, and of its
 
 from __future__ import annotations
 
+import statistics
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .clocks import starts_s
-from .steps import EARLIER, PHASES, RankSteps, common
+from .steps import PHASES, RankSteps, before_exchange, common
 from .together import MOST_ACCUMULATED, accumulation
 from .walk import WARM_UP, Meeting, Walk
 
@@ -34,8 +35,17 @@ MOSTLY = 0.5
 LEAST_EXCHANGE_S = 1e-4
 """Ranks that exchange anything spend more than this in it: one of gloo takes some tenths of a millisecond on a host."""
 
-CALLED, EXCHANGES = frozenset({"logging"}), frozenset({"backward", "compute"})
-"""What is called from anywhere in a step, and by one rank alone, and buckets in which gradients are exchanged."""
+CALLED = frozenset({"callbacks", "logging", "checkpoint", "validation"})
+"""What is called from anywhere in a step, and by one rank alone."""
+
+ANYWHERE = frozenset({"logging"})
+"""Of these what is called from within the pass over a batch as well."""
+
+EXCHANGES = frozenset({"backward", "compute"})
+"""Buckets in which gradients are exchanged, and in which a plain loop waits wherever else it does."""
+
+LONG = 0.1
+"""Part of the pass with the exchange from which on a call tells whether others wait for it; our choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,13 +128,14 @@ def merge(ranks: Sequence[RankSteps], every: int = 1) -> Merged | None:
     if not _is_by_update(aligned[0]):
         steps_of_update = max(steps_of_update, min(every, MOST_ACCUMULATED))
     starts = starts_s(aligned)
-    found = _result(aligned, _walked(aligned, starts, steps_of_update, PHASES))
+    phases = before_exchange(names) if (names := _waited_for_at_once(aligned)) else PHASES
+    found = _result(aligned, _walked(aligned, starts, steps_of_update, phases))
     # Who waits for whom in a bucket tells the order: nobody waits in a logger for a rank that calls none. One that
     # seems to was in it before the exchange, for which the other stood in its backward pass.
     by_rank = {rank.rank: rank for rank in aligned}
-    alone = [m for m in _in_steps(found) if m.met_in in CALLED and not _took_part(by_rank[m.rank], m)]
+    alone = [m for m in _in_steps(found) if m.met_in in ANYWHERE and not _took_part(by_rank[m.rank], m)]
     if _waited_s(alone) > MOSTLY * _waited_s(_in_steps(found)):
-        other = _result(aligned, _walked(aligned, starts, steps_of_update, EARLIER))
+        other = _result(aligned, _walked(aligned, starts, steps_of_update, before_exchange(ANYWHERE)))
         exchanged = [m for m in _in_steps(other) if m.met_in in EXCHANGES]
         if _waited_s(exchanged) > MOSTLY * _waited_s(_in_steps(other)):
             return other
@@ -142,6 +153,47 @@ def _walked(
         walk.step(at)
     walk.end_of_run()
     return walk
+
+
+def _waited_for_at_once(ranks: Sequence[RankSteps]) -> set[str]:
+    """Return what one rank calls while the others wait within the same step: in a barrier after it, as a rule.
+
+    In a plain loop that wait lies in the one bucket of the loop's body, and so seems to come before what it waits for.
+    Where they wait in the next step, for its gradients, that one is longer than usual.
+    """
+    waits = [_summed([rank.seconds[name] for name in EXCHANGES if name in rank.seconds]) for rank in ranks]
+    if not all(waits):
+        return set()
+    free_s = [sorted(own)[len(own) // 10] for own in waits]  # little was waited in these steps
+    return {name for name in CALLED if _is_waited_for_at_once(ranks, name, waits, free_s)}
+
+
+def _is_waited_for_at_once(
+    ranks: Sequence[RankSteps], name: str, waits: Sequence[Sequence[float]], free_s: Sequence[float]
+) -> bool:
+    callers: defaultdict[int, list[int]] = defaultdict(list)
+    for i, rank in enumerate(ranks):
+        for at, seconds in enumerate(rank.seconds.get(name, ())):
+            if seconds > LONG * max(free_s):
+                callers[at].append(i)
+    spent_s = here_s = next_s = 0.0
+    for at, (i, *others) in callers.items():
+        if others:
+            continue  # what several do takes each of them its time
+
+        def longer_s(step: int, caller: int = i) -> float:
+            return statistics.median_low(waits[j][step] - free_s[j] for j in range(len(ranks)) if j != caller)
+
+        seconds = ranks[i].seconds[name][at]
+        spent_s += seconds
+        here_s += min(seconds, max(0.0, longer_s(at)))
+        next_s += min(seconds, max(0.0, longer_s(at + 1) if at + 1 < len(waits[i]) else 0.0))
+    # Steps of uneven length are now and then longer by chance, and the next ones as often.
+    return here_s - next_s > MOSTLY * spent_s
+
+
+def _summed(columns: Sequence[Sequence[float]]) -> Sequence[float]:
+    return columns[0] if len(columns) == 1 else [sum(row) for row in zip(*columns, strict=True)]
 
 
 def _in_steps(merged: Merged) -> list[Meeting]:

@@ -29,8 +29,12 @@ PHASES = (
 
 _EXCHANGED = PHASES.index("backward")
 
-EARLIER = (*PHASES[:_EXCHANGED], "logging", *(name for name in PHASES[_EXCHANGED:] if name != "logging"))
-"""The same where loggers are called from within the step, before its gradients are exchanged."""
+
+def before_exchange(names: Collection[str]) -> tuple[str, ...]:
+    """Return the same order where some buckets come before the exchange: what is called from within a step."""
+    moved = (name for name in PHASES if name in names)
+    return (*PHASES[:_EXCHANGED], *moved, *(name for name in PHASES[_EXCHANGED:] if name not in names))
+
 
 HEAD = frozenset({"data_wait", "worker_startup", "h2d", "forward", "backward", "compute"})
 """Buckets from the beginning of a step to the exchange of gradients."""
