@@ -119,13 +119,20 @@ def test_one_start_of_the_other_rank_is_no_lateness() -> None:
     [
         [times(lambda _: 0.03)],
         [times(lambda _: 0.03), []],
-        [times(lambda _: 0.03), times(lambda _: 0.001, MIN_TIMES - 1)],
         [times(lambda _: 0.03), times(lambda _: 0.001, size=10)],
     ],
-    ids=["one rank", "one is silent", "too few", "other modules"],
+    ids=["one rank", "one is silent", "other modules"],
 )
 def test_too_little_is_known(ranks: list[list[DdpTimes]]) -> None:
     assert job(*ranks) is None
+
+
+@pytest.mark.parametrize("count", range(1, MIN_TIMES + 1))
+def test_few_give_an_idea_and_name_nobody(count: int) -> None:
+    found = job(times(lambda _: 0.03), times(lambda _: 0.001, count))
+    assert found is not None
+    assert found.is_known is (count >= MIN_TIMES)
+    assert (found.late is None, found.loss_s == 0.0) == (not found.is_known,) * 2
 
 
 def test_accumulated_gradients() -> None:

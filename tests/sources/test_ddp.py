@@ -41,7 +41,7 @@ class Clock:
 
 
 def source_of(module: object, clock: Clock | None = None) -> DdpSource:
-    return DdpSource(lambda: 130, lambda: True, lambda: module, clock=clock or Clock())
+    return DdpSource(lambda: 130, lambda: True, lambda: module, clock=clock or Clock(), sleep=lambda _: None)
 
 
 def test_units_and_fields() -> None:
@@ -105,7 +105,7 @@ def test_without_an_adapter_the_module_in_its_forward_pass_is_taken(monkeypatch:
     package.DistributedDataParallel = DistributedDataParallel  # type: ignore[attr-defined]
     monkeypatch.setitem(ddp.sys.modules, "torch.nn.parallel.distributed", package)
     outside = [False]
-    source = DdpSource(lambda: 130, lambda: outside[-1], clock=Clock())
+    source = DdpSource(lambda: 130, lambda: outside[-1], clock=Clock(), sleep=lambda _: None)
     assert source.sample(1.0) == ()
     small, large = FakeDdp(size=10), FakeDdp(size=4000)
     DistributedDataParallel._active_ddp_module = small
@@ -128,4 +128,29 @@ def test_without_an_adapter_the_module_in_its_forward_pass_is_taken(monkeypatch:
 
 def test_no_torch_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(ddp.sys.modules, "torch.nn.parallel.distributed", raising=False)
-    assert DdpSource(lambda: 1, lambda: True, clock=Clock()).sample(1.0) == ()
+    assert DdpSource(lambda: 1, lambda: True, clock=Clock(), sleep=lambda _: None).sample(1.0) == ()
+
+
+def test_it_waits_for_a_forward_pass_but_not_for_long_and_not_for_ever() -> None:
+    """A poll nearly always meets a backward pass that takes most of the step."""
+    slept: list[float] = []
+    module = FakeDdp()
+
+    def is_outside() -> bool:
+        return len(slept) == 12
+
+    source = DdpSource(lambda: 130, is_outside, lambda: module, clock=Clock(), sleep=slept.append)
+    assert [t.iteration for t in source.sample(1.0)] == [100]
+    assert slept == [ddp.LOOKS_S] * 12
+    module.data["iteration"] = 200
+    slept.append(0.0)
+    assert source.sample(2.0) == ()
+    assert 0 < sum(slept[12:]) <= ddp.WAITS_S
+
+
+def test_where_there_is_no_module_it_soon_waits_no_longer() -> None:
+    slept: list[float] = []
+    source = DdpSource(lambda: 130, lambda: False, lambda: None, clock=Clock(), sleep=slept.append)
+    for second in range(3 * ddp.MOST_WAITS):
+        assert source.sample(float(second)) == ()
+    assert sum(slept) <= ddp.MOST_WAITS * ddp.WAITS_S

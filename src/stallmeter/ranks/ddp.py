@@ -16,7 +16,7 @@ from .steps import RankSteps, updates_per_step
 from .together import LEAST_S
 
 MIN_TIMES = 3
-"""Fewer iterations of a rank say nothing."""
+"""Fewer iterations of a rank do not say who is late, nor what the exchange takes to a few tenths of it."""
 
 FIRST = 10
 """DDP times each of so many first iterations, in which ranks still warm up."""
@@ -50,6 +50,11 @@ class DdpExchange:
     times: int
     """Iterations that were looked at, of the rank with the fewest."""
 
+    @property
+    def is_known(self) -> bool:
+        """Whether there are enough iterations for a judgement; fewer give an idea."""
+        return self.times >= MIN_TIMES
+
 
 def ddp_exchange(times: Mapping[int, Sequence[DdpTimes]], steps: Sequence[RankSteps]) -> DdpExchange | None:
     """Return what DDP's own times say of a job.
@@ -59,7 +64,7 @@ def ddp_exchange(times: Mapping[int, Sequence[DdpTimes]], steps: Sequence[RankSt
         steps: Of the same ranks.
 
     Returns:
-        None where not all ranks have enough of them, or they are of different modules.
+        None where not all ranks have any, or they are of different modules.
     """
     largest = max((t.sent_bytes for ts in times.values() for t in ts), default=0)
     known = {rank.rank: [t for t in times.get(rank.rank, ()) if t.sent_bytes == largest] for rank in steps}
@@ -67,10 +72,10 @@ def ddp_exchange(times: Mapping[int, Sequence[DdpTimes]], steps: Sequence[RankSt
     if min(map(len, settled.values()), default=0) >= ENOUGH:
         known = settled
     fewest = min(map(len, known.values()), default=0)
-    if len(known) < 2 or fewest < MIN_TIMES:
+    if len(known) < 2 or not fewest:
         return None
     exposed = {rank: sorted(t.exposed_s for t in ts) for rank, ts in known.items()}
-    late, loss_s = _late(exposed)
+    late, loss_s = _late(exposed) if fewest >= MIN_TIMES else (None, 0.0)
     # One of the ranks is the last to come in each iteration, and has nobody to wait for: so many samples are pure.
     pooled = sorted(value for values in exposed.values() for value in values)
     last = max((t for ts in known.values() for t in ts), key=lambda t: t.iteration)

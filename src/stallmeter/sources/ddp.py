@@ -23,6 +23,13 @@ FIRST = 2
 LONGEST_S = 30.0
 """Between two readings at most, in a run of an hour and more."""
 
+WAITS_S, LOOKS_S = 0.25, 0.005
+"""For so long it waits for a moment in which it may read, and looks so often. A backward pass on CPUs takes most of a
+step, and a poll a second would meet it nearly always; in ten iterations there are few polls."""
+
+MOST_WAITS = 20
+"""So often it waits in vain for a first module: there may be none in this job."""
+
 _NS = 1e9
 
 
@@ -34,6 +41,7 @@ class DdpSource:
         is_outside: Whether the training thread is outside all that may exchange gradients.
         module: Returns the wrapped module, where an adapter knows it.
         clock: Monotonic seconds.
+        sleep: Waits so many seconds.
     """
 
     name = "DDP's own times"
@@ -45,14 +53,16 @@ class DdpSource:
         module: Callable[[], object] | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._index = index
         self._is_outside = is_outside
         self._module = module
         self._clock = clock
+        self._sleep = sleep
         self._begun_s = self._due_s = clock()
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._last = 0
+        self._last = self._waits = 0
 
     def sample(self, time_s: float) -> Sequence[DdpTimes]:
         """Return the newest iteration, where it is time to look and there is a new one.
@@ -60,10 +70,9 @@ class DdpSource:
         Args:
             time_s: Unix time of this poll.
         """
-        in_forward = _in_forward()
-        self._look(in_forward if self._module is None else self._module())
         now_s = self._clock()
-        if now_s < self._due_s or not self._known or (in_forward is None and not self._is_outside()):
+        due = now_s >= self._due_s
+        if not self._may_read(waits=due and self._waits < MOST_WAITS) or not due:
             return ()
         self._due_s = now_s + min(LONGEST_S, (now_s - self._begun_s) / 120.0)
         found = [times for module in list(self._known) if (times := _times(module, time_s, self._index())) is not None]
@@ -77,6 +86,19 @@ class DdpSource:
     def close(self) -> None:
         """Forget the modules."""
         self._known.clear()
+
+    def _may_read(self, *, waits: bool) -> bool:
+        """Look for the module, and whether no exchange can be under way; wait for such a moment, but not for long."""
+        looks = round(WAITS_S / LOOKS_S) if waits else 1
+        for number in range(looks):
+            if number:
+                self._sleep(LOOKS_S)
+            in_forward = _in_forward()
+            self._look(in_forward if self._module is None else self._module())
+            if self._known and (in_forward is not None or self._is_outside()):
+                return True
+        self._waits = 0 if self._known else self._waits + (looks > 1)
+        return False
 
     def _look(self, module: object) -> None:
         if hasattr(module, "_get_ddp_logging_data"):

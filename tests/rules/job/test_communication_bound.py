@@ -200,3 +200,54 @@ def test_gradients_that_are_exchanged_with_each_micro_batch(every, told):
         check_fix(advice.fix)
     elsewhere = replace(made, ranks=views, ddp=replace(ddp, sent_bytes=400_000_000))  # what is sent is no gradients
     assert "micro-batches" not in RULE.check(elsewhere, [])[0].advice[0].text
+
+
+def with_micro_batches(every: int, *, ddp: DdpExchange | None, between: int = 40_000_000) -> Job:
+    """Steps of which each so-many-th updates the weights; in the others a rank exchanges ``between`` bytes."""
+    made = with_exchange(None)
+    assert made.exchanges is not None
+    updates = [index // every for index in range(200)]
+    views = tuple(replace(view, steps=replace(view.steps, optimizer_step=updates)) for view in made.ranks)
+    sent = {index: 40_000_000 if index % every == 0 else between for index in range(100)}
+    exchanges = replace(made.exchanges, bytes_by_step={index: size for index, size in sent.items() if size})
+    return replace(made, ranks=views, exchanges=exchanges, ddp=ddp)
+
+
+def timed_once(exposed_s: float) -> DdpExchange:
+    return DdpExchange(
+        late=None,
+        loss_s=0.0,
+        backward_s={},
+        exposed_s=exposed_s,
+        per_step=0.2,
+        sent_bytes=40_000_000,
+        buckets=2,
+        times=1,
+    )
+
+
+def test_exchanges_in_vain_are_told_of_though_they_are_short():
+    """Below what is long for an exchange: the ranks wait for each other in each, and one of them would do."""
+    made = with_micro_batches(4, ddp=None)
+    assert RULE.check(made, []) == []
+    assert RULE.check(made, [late(made, 0.08)]) == []
+    (said,) = RULE.check(made, [late(made, 0.16)])
+    assert said.summary.startswith("There are 4 exchanges for each update of the weights, of 40 MB of each rank")
+    assert said.time_lost_s == pytest.approx(0.16 * made.training_s / 2, rel=0.02)
+    assert "no_sync" in said.advice[0].text
+    assert RULE.check(made, [late(made, 0.16, 1)]) == [], "one rank is always late: it goes on being that"
+    check_fix(said.advice[0].fix)
+
+
+def test_an_exchange_that_ddp_has_timed_once_gives_an_idea_of_what_goes_in_vain():
+    made = with_micro_batches(4, ddp=None)
+    assert made.merged is not None
+    step_s = made.merged.total_s / made.merged.steps
+    (said,) = RULE.check(replace(made, ddp=timed_once(0.16 * step_s)), [])
+    assert said.time_lost_s == pytest.approx(0.16 * 3 / 4 * made.training_s, rel=0.02)
+    assert said.severity is Severity.WARNING
+    interval = said.advice[0].gain_interval_pct
+    assert interval is not None
+    assert interval[1] > 100 * (1 / (1 - 2 * 0.16 * 3 / 4) - 1), "copies and CPUs go with each exchange"
+    without = with_micro_batches(4, ddp=timed_once(0.16 * step_s), between=0)
+    assert RULE.check(without, [late(made, 0.16)]) == [], "no_sync is there"

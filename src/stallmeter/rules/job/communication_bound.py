@@ -10,7 +10,8 @@ What the program calls itself may take more: the share of a step in which looks 
 in such a collective, without waits for late ranks that other rules tell of. Such calls are the program's to change:
 they are told as information from less on. What overlaps with the backward pass is not counted. Where DDP counts an
 exchange in each of the micro-batches that an update is made of, or each of them exchanges as many bytes as that with
-the update, all but one are in vain.
+the update, all but one are in vain. These need not take long to be told of: with them go the waits of ranks for each
+other that come with each meeting.
 
 **Advice.** Exchange less often (accumulate gradients), less (bf16 compression), or in larger pieces (bucket size);
 check that the fast network is used.
@@ -74,9 +75,13 @@ class CommunicationBound:
     )
     info_pct: float = threshold(10.0, "%", "our choice, for calls of the program's own: half of what is high")
     critical_pct: float = threshold(50.0, "%", "our choice: most of the step")
+    vain_pct: float = threshold(5.0, "%", "as for a callback that takes this much, which XProf reports")
 
     def check(self, job: Job, losses: Sequence[Loss]) -> list[Diagnosis]:
         """Compare the time of the exchange itself with that of the steps."""
+        return self._long(job, losses) or self._in_vain(job, losses)
+
+    def _long(self, job: Job, losses: Sequence[Loss]) -> list[Diagnosis]:
         found = _exchange_of(job, losses)
         if found is None or found.per_step_s <= 0:
             return []
@@ -124,6 +129,39 @@ class CommunicationBound:
             )
         ]
 
+    def _in_vain(self, job: Job, losses: Sequence[Loss]) -> list[Diagnosis]:
+        """Exchanges that need not be cost something however short they are, and in each of them all ranks meet."""
+        exchanges, noted = _exchanges_per_update(job), _noted_exchange_of(job)
+        if exchanges is None or job.exchanges is None or not job.training_s:
+            return []
+        share = noted.share if noted is not None and noted.is_measured else _timed_share(job, job.exchanges)
+        exchange_s = min(1.0, share) * job.training_s
+        evened_s = _evened_s(losses, exchanges)
+        lost_s = min(exchange_s * (1.0 - 1.0 / exchanges) + evened_s, MOST_WON * job.training_s)
+        share = lost_s / job.training_s
+        if 100.0 * share < self.vain_pct:
+            return []
+        return [
+            Diagnosis(
+                rule=self.id,
+                severity=self._severity(share),
+                title="Gradients are exchanged more often than the weights change",
+                summary=f"There are {exchanges:.0f} exchanges for each update of the weights, of "
+                f"{job.exchanges.bytes_per_step / 1e6:.3g} MB of each rank in a mean step, where one would do. "
+                f"What they take, and the waits for each other in them, is {100.0 * share:.0f} % of the time.",
+                time_lost_s=lost_s,
+                share_pct=100.0 * lost_s / job.wall_s if job.wall_s else 0.0,
+                confidence=0.8,
+                evidence=(
+                    Evidence("exchanges for one update", exchanges, "exchanges", IN_VAIN, "our choice"),
+                    Evidence("what they take in vain, share of the time", 100.0 * share, "%", self.vain_pct, "XProf"),
+                    Evidence("of it waits for each other in turn", evened_s, "s"),
+                    Evidence("exchanged by a rank in a step", job.exchanges.bytes_per_step, "bytes"),
+                ),
+                advice=(_once_an_update(job, losses, exchange_s, exchanges),),
+            )
+        ]
+
     def _severity(self, share: float) -> Severity:
         return Severity.CRITICAL if 100.0 * share >= self.critical_pct else Severity.WARNING
 
@@ -154,7 +192,7 @@ def _exchanges_per_update(job: Job) -> float | None:
     updates = next((found for view in job.ranks if (found := updates_per_step(view.steps))), None)
     if job.exchanges is None or updates is None or updates > ACCUMULATES:
         return None
-    if job.ddp is None or not job.ddp.sent_bytes:
+    if job.ddp is None or not job.ddp.is_known or not job.ddp.sent_bytes:
         return 1.0 / updates if _is_exchanged_by_all(job, job.exchanges) else None
     per_step = min(job.ddp.per_step, job.exchanges.bytes_per_step / job.ddp.sent_bytes)
     return per_step / updates if per_step / updates >= IN_VAIN else None
@@ -172,6 +210,23 @@ def _is_exchanged_by_all(job: Job, exchanges: Exchanges) -> bool:
     return statistics.median(sent[False]) >= ALIKE * statistics.median(sent[True]) > 0
 
 
+def _timed_share(job: Job, exchanges: Exchanges) -> float:
+    """Return the share of the steps that the exchange takes by what DDP timed, however seldom; 0 where it did not."""
+    ddp, merged = job.ddp, job.merged
+    if ddp is None or merged is None or not merged.total_s or not ddp.sent_bytes:
+        return 0.0
+    return ddp.exposed_s * exchanges.bytes_per_step / ddp.sent_bytes * merged.steps / merged.total_s
+
+
+def _evened_s(losses: Sequence[Loss], exchanges: float) -> float:
+    """Return what ranks no longer wait for each other in turn: what one is late with in a step evens out over some."""
+    return _in_turn_s(losses) * (1.0 - 1.0 / math.sqrt(exchanges))
+
+
+def _in_turn_s(losses: Sequence[Loss]) -> float:
+    return math.fsum(loss.lost_s for loss in losses if not loss.ranks)
+
+
 def _half_as_often(job: Job, lost_s: float) -> Advice:
     # Half of it is what exchanging half as often, or half as much, can win.
     gain_pct, interval_pct = job_gain(job, lost_s / 2.0)
@@ -186,15 +241,12 @@ def _half_as_often(job: Job, lost_s: float) -> Advice:
 
 def _once_an_update(job: Job, losses: Sequence[Loss], lost_s: float, exchanges: float) -> Advice:
     part = 1.0 - 1.0 / exchanges
-    # Ranks that meet less often wait less for each other in turn: what one is late with in a step evens out.
-    in_turn_s = math.fsum(loss.lost_s for loss in losses if not loss.ranks)
-    evened_s = in_turn_s * (1.0 - exchanges**-0.5)
     # Copies and CPUs that go with each exchange are not in its time.
     gain_pct, interval_pct = job_gain(
         job,
-        min(lost_s * part + evened_s, MOST_WON * job.training_s),
+        min(lost_s * part + _evened_s(losses, exchanges), MOST_WON * job.training_s),
         least_s=lost_s * part,
-        most_s=2.0 * lost_s * part + in_turn_s,
+        most_s=2.0 * lost_s * part + _in_turn_s(losses),
     )
     return Advice.of(
         "Run all micro-batches but the last in model.no_sync() (in Fabric no_backward_sync).",
@@ -278,7 +330,7 @@ def _noted_exchange_of(job: Job) -> _Exchange | None:
     """Return what is known of the exchange: as noted where its end was, else by DDP's own times."""
     exchanges, ddp, merged = job.exchanges, job.ddp, job.merged
     is_measured = exchanges is not None and exchanges.is_measured
-    if ddp is not None and merged is not None and merged.total_s and not is_measured:
+    if ddp is not None and ddp.is_known and merged is not None and merged.total_s and not is_measured:
         per_step_s = ddp.exposed_s * ddp.per_step
         return _Exchange(
             per_step_s * merged.steps / merged.total_s,
