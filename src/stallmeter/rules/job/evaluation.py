@@ -15,9 +15,10 @@ from .. import ALL_RULES
 from ..no_step_ends import NoStepEnds
 from ..weight import BEFORE_TRAINING, HEALTHY, as_it_matters, only_informs, standing_s, won_s
 from . import JOB_RULES
+from .crowding import freed_s, with_data
 from .dealing import deal_evenly
 from .gain import job_gain
-from .losses import COMPUTE, Loss, group_of, losses, waited_by_rank, why_not_judged
+from .losses import COMPUTE, Loss, group_of, losses, one_of, waited_by_rank, why_not_judged
 from .starved import as_slow, starved
 from .words import OTHERS, of_ranks, waited, waits_for_ranks
 
@@ -38,6 +39,9 @@ _BUCKETS: Mapping[str, str] = {
 
 
 _OWN_SEVERITY = frozenset(rule.id for rule in ALL_RULES if getattr(rule, "own_severity", False))
+
+MOST_WON = 0.9
+"""Part of the training time that an advice is said to win, at the most."""
 
 MEET_SHARE = 0.25
 """Waits that come to two ranks by chance, each in a third of the steps, meet as often as this: those that take turns
@@ -74,7 +78,7 @@ def judge(job: Job) -> JobVerdict:
     as far as all of them spend that time. Where nobody can say who waits for whom, a rank's own cause stands with its
     name. The primary cause is what wins most.
     """
-    found, why_not = losses(job), why_not_judged(job)
+    found, why_not = with_data(job, losses(job)), why_not_judged(job)
     promoted = [(loss, own) for loss in found if (own := _of_late_ranks(job, loss)) is not None]
     of_all, explained = _of_all(job, found, judged=not why_not)
     explained += [loss for loss, _ in promoted]
@@ -172,7 +176,7 @@ def _of_the_job(job: Job, loss: Loss, own: Diagnosis) -> tuple[Advice, ...]:
         if place and own_pct is None:
             made.append(advice)
             continue
-        gain_pct, interval_pct = _gain_of(job, own, advice, loss.lost_s)
+        gain_pct, interval_pct = _gain_of(job, replace(own, ranks=loss.ranks), advice, loss.lost_s)
         expect = fix.expect
         if own_pct is not None and (gain_pct is None or gain_pct < own_pct):
             # What it says of the rank's own steps does not hold for the job: another rank sets the pace then.
@@ -186,27 +190,8 @@ def _joined(found: Sequence[Loss]) -> list[Loss]:
     by_ranks: defaultdict[tuple[int, ...], list[Loss]] = defaultdict(list)
     for loss in found:
         by_ranks[loss.ranks].append(loss)
-    joined = [loss for ranks, several in by_ranks.items() for loss in ([_one(several)] if ranks else several)]
+    joined = [loss for ranks, several in by_ranks.items() for loss in ([one_of(several)] if ranks else several)]
     return sorted(joined, key=lambda loss: -loss.share)
-
-
-def _one(several: Sequence[Loss]) -> Loss:
-    largest = several[0]
-    if len(several) == 1:
-        return largest
-    lost_s = sum(loss.lost_s for loss in several)
-    parts: defaultdict[str, float] = defaultdict(float)
-    for loss in several:
-        for bucket, part in loss.parts.items():
-            parts[bucket] += part * loss.lost_s / lost_s if lost_s else 0.0
-    return replace(
-        largest,
-        lost_s=lost_s,
-        share=min(1.0, sum(loss.share for loss in several)),
-        per_step_s=sum(loss.per_step_s for loss in several),
-        steps=max(loss.steps for loss in several),
-        parts=parts,
-    )
 
 
 # -- all ranks
@@ -339,7 +324,10 @@ def _gain_of(
     job: Job, diagnosis: Diagnosis, advice: Advice, lost_s: float
 ) -> tuple[float | None, tuple[float, float] | None]:
     """Return what the job gains by one advice of a diagnosis: no more than what it has lost."""
-    return job_gain(job, min(lost_s, _won_s(job, replace(diagnosis, advice=(advice,)))))
+    won = min(lost_s, _won_s(job, replace(diagnosis, advice=(advice,))))
+    # What they free of the CPUs the other ranks have; how much of it they can use is not known.
+    freed = freed_s(job, diagnosis.rule, diagnosis.ranks) if won > 0 else 0.0
+    return job_gain(job, min(won + freed / 2.0, MOST_WON * job.training_s), least_s=won, most_s=won + freed)
 
 
 def _informing(job: Job) -> list[Diagnosis]:

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...ranks.arrivals import Exchanges
 from ...ranks.between import BETWEEN, shares_between
@@ -135,6 +135,26 @@ def losses(job: Job) -> list[Loss]:
                 )
             )
     return sorted(found, key=lambda loss: -loss.share)
+
+
+def one_of(several: Sequence[Loss]) -> Loss:
+    """Return several losses to the same ranks as one."""
+    largest = several[0]
+    if len(several) == 1:
+        return largest
+    lost_s = sum(loss.lost_s for loss in several)
+    parts: defaultdict[str, float] = defaultdict(float)
+    for loss in several:
+        for bucket, part in loss.parts.items():
+            parts[bucket] += part * loss.lost_s / lost_s if lost_s else 0.0
+    return replace(
+        largest,
+        lost_s=lost_s,
+        share=min(1.0, sum(loss.share for loss in several)),
+        per_step_s=sum(loss.per_step_s for loss in several),
+        steps=max(loss.steps for loss in several),
+        parts=parts,
+    )
 
 
 def waited_by_rank(job: Job, found: Sequence[Loss]) -> dict[int, float]:

@@ -3,7 +3,8 @@
 **What it means.** Ranks that train together meet in each step. The slowest one sets the pace of all. Here it is always
 the same one, mostly with its own work: a slower machine, or more to do than the others. More GPUs do not help: each of
 them waits, too. Where a rule of one rank knows why (slow data, a callback, a logger, checkpoints, validation), that
-rule is told with the rank's number instead of this one.
+rule is told with the rank's number instead of this one. So it is where its own workers take the CPU from its training
+thread: its batches cost more CPU time than the others', and it waits longer for a CPU.
 
 **Evidence.** The steps of all ranks, walked through beside each other: how far the named rank was behind when the
 others began to wait for it. No clock is needed for that. A slow backward pass, or slow work in the body of a plain
