@@ -6,7 +6,8 @@ As lost counts what is waited for data; of work, which somebody has to do, what 
 
 **Evidence.** The steps of all ranks, walked through beside each other: how far the last one was behind when the others
 began to wait, and that it was not the same one often enough to be named. What the training threads waited for a CPU
-comes to the ranks by chance, one after the other, and is taken off.
+comes to the ranks by chance, one after the other, and is taken off. Or else one rank has more steps than the others,
+because its share of the data is larger: they stand, or are gone, until it has come to the end.
 
 **Advice.** Even out what the ranks get in one step: sequences of like length, shards of like size. For waits for data
 more workers and a deeper queue help, as they bridge single slow batches.
@@ -30,7 +31,8 @@ from ...records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..rule import threshold
 from .gain import job_gain, shared_out_s
 from .losses import Loss, why_not_judged
-from .words import waited, work_of
+from .shards import UnevenShards, uneven_shards
+from .words import of_ranks, waited, work_of
 
 APART = 0.625
 """Mean difference of two sums of three exponential delays, over their mean: 2 G(k + 1/2) / (sqrt(pi) G(k + 1)), G the
@@ -51,11 +53,51 @@ class RankImbalance:
 
     warn_pct: float = threshold(15.0, "%", "our measurement, benchmarks/ranks: healthy ranks stay below 10 %")
     critical_pct: float = threshold(40.0, "%", "our choice: nearly half of the job waits")
+    shards_pct: float = threshold(5.0, "%", "our choice: as for a rank that is always late")
 
     def check(self, job: Job, found: Sequence[Loss]) -> list[Diagnosis]:
         """Find the first loss that no rank caused alone, and that is more than chance."""
         judged = (self._about(job, loss) for loss in found if not loss.ranks)
-        return next((diagnoses for diagnoses in judged if diagnoses), [])
+        shards = uneven_shards(job)
+        return [*next((diagnoses for diagnoses in judged if diagnoses), []), *self._of_shards(job, shards)]
+
+    def _of_shards(self, job: Job, shards: UnevenShards | None) -> list[Diagnosis]:
+        if shards is None or not job.training_s or 100.0 * shards.saved_s < self.shards_pct * job.training_s:
+            return []
+        gain_pct, interval_pct = job_gain(job, shards.saved_s, least_s=EVENED * shards.saved_s)
+        limit = self.shards_pct
+        share_pct, who = 100.0 * shards.saved_s / job.training_s, of_ranks(shards.ranks)
+        has = "have up to" if len(shards.ranks) > 1 else "has"
+        return [
+            Diagnosis(
+                rule=self.id,
+                severity=Severity.CRITICAL if share_pct >= self.critical_pct else Severity.WARNING,
+                title="More steps than the other ranks have, and these wait for the end",
+                summary=f"{who[0].upper()}{who[1:]} {has} {shards.most:,} steps, the others {shards.usual:,.0f}: "
+                f"for {shards.alone_s:.1f} s they had nothing left to do. With the same number for all the training is "
+                f"{shards.saved_s:.1f} s shorter.",
+                time_lost_s=shards.saved_s,
+                share_pct=100.0 * shards.saved_s / job.wall_s if job.wall_s else 0.0,
+                confidence=0.9,
+                ranks=shards.ranks,
+                culprit="its share of the data",
+                evidence=(
+                    Evidence("even shards are shorter by, share of training time", share_pct, "%", limit, "our choice"),
+                    Evidence("steps of the longest", float(shards.most), "steps"),
+                    Evidence("steps of the others", shards.usual, "steps"),
+                    Evidence("from the others' last step to the last of all", shards.alone_s, "s"),
+                ),
+                advice=(
+                    Advice.of(
+                        "Split the data evenly over the ranks: DistributedSampler, or shards of like size.",
+                        expect="All ranks end together.",
+                        limit="Where a rank's data must stay with it, stop all with the first (Join, drop_last).",
+                        gain_pct=gain_pct,
+                        interval_pct=interval_pct,
+                    ),
+                ),
+            )
+        ]
 
     def _about(self, job: Job, loss: Loss) -> list[Diagnosis]:
         waits = loss.bucket in ("data_wait", "worker_startup")

@@ -46,6 +46,7 @@ from ...window.beside import WORK
 from ..rule import threshold
 from .gain import job_gain, shared_out_s
 from .losses import COMPUTE, Loss, why_not_judged
+from .shards import uneven_shards
 from .words import of_ranks, waited, work_of
 
 _EXPLAINS: Mapping[str, tuple[int, float]] = {
@@ -95,7 +96,10 @@ class Straggler:
 
     def check(self, job: Job, found: Sequence[Loss]) -> list[Diagnosis]:
         """Find losses to the same ranks that nothing else explains."""
-        return [self._about(job, loss) for loss in found if loss.ranks and 100.0 * loss.share >= self.warn_pct]
+        # Who has more steps is waited for after the others' last one: that is told of as what it is.
+        longer = shards.ranks if (shards := uneven_shards(job)) is not None else ()
+        own = [loss for loss in found if loss.ranks and not (loss.bucket == BETWEEN and loss.ranks == longer)]
+        return [self._about(job, loss) for loss in own if 100.0 * loss.share >= self.warn_pct]
 
     def lacks(self, job: Job) -> tuple[str, ...]:
         """Without steps in which ranks meet nobody is late."""
