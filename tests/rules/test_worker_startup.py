@@ -307,3 +307,21 @@ def test_no_workers_are_advised_first_where_they_win_more_than_to_keep_them() ->
     assert none > kept
     assert "num_workers" not in texts(fires(WorkerStartup(), short_epochs(2, 0.05)))
     assert fires(WorkerStartup(), short_epochs(40, 0.004)).advice[0].fix.do.startswith("Set persistent_workers")
+
+
+def heavy(batch_s: float, startup_s: float = 20.0) -> Window:
+    """Ten epochs in 100 s, on two CPUs, whose steady steps wait 10 ms."""
+    made = waiting(workers=2, wait_s=0.01, work_s=0.05, batch_s=batch_s, cpus=2.0, busy_share=0.5)
+    made.append(replace(ledger(worker_startup=startup_s, start=0.0), epochs=10))
+    return made
+
+
+def test_what_the_first_batch_takes_is_no_start() -> None:
+    """Workers that live on make none ahead either, before an epoch begins."""
+    light, first = (fires(WorkerStartup(), heavy(batch_s)) for batch_s in (0.02, 0.5))
+    assert light.time_lost_s == pytest.approx(20.0 - 10 * 0.01, abs=0.5)
+    assert first.time_lost_s == pytest.approx(20.0 - 10 * 0.49, rel=0.1)
+    gains = [advice.predicted_gain_pct for advice in (light.advice[0], first.advice[0])]
+    assert None not in gains
+    assert gains[0] > gains[1]
+    assert silent(WorkerStartup(), heavy(1.5)), "nearly all of it"

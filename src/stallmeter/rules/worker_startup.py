@@ -7,7 +7,9 @@ takes most of a start, or a function that the first batch calls and others do no
 asked for), it is named.
 
 **Evidence.** `worker_startup`: seconds of wall time in making iterators, and the part of each epoch's first wait that
-exceeds the steady wait, from the ledger; of workers that live on, in the first epoch alone. `workers.fork_s`: seconds
+exceeds the steady wait, from the ledger; of workers that live on, in the first epoch alone. What the first batch itself
+takes is no start, for none is made ahead: that is taken off (`workers.service_s`, on the CPUs that all share).
+`workers.fork_s`: seconds
 in which forks held the training thread, with what other packages do around a fork. `steps.epochs.copying_s`: what a
 fork leaves behind. It shares the program's memory with the workers, and what the first step writes is copied page by
 page; it counts where the optimizer takes longer in the first steps of epochs than in 95 % of the others.
@@ -33,13 +35,14 @@ for a reason of its own (a cold cache) looks the same in the first epoch, not in
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..window import Window
-from ..workers.forecast import forecast
+from ..workers.forecast import forecast, operation
 from ..workers.gains import Gain, gain_without, skipped_s
 from .rule import threshold
 
@@ -110,8 +113,10 @@ class WorkerStartup:
         waited, epochs = window.spent.bucket_s("worker_startup") or 0.0, window.ledger.epochs or 0
         copying = self._copying_s(window, epochs)
         again, within_wait, within = self._within_epochs(window, epochs)
-        anew_s = self._each_step_s(window, waited, epochs + again)
+        anew_s = self._each_step_s(window, window.spent.bucket_s("worker_startup") or 0.0, epochs + again)
         dropped = min(waited, skipped_s(window))  # input-bound's to tell
+        first = min(waited - dropped, epochs * _first_batch_s(window))
+        waited -= first
         lost = waited + copying + within - dropped if anew_s is None else anew_s
         share = window.ledger.training_share_pct(lost) or 0.0
         if not (window.loader.num_workers or again) or epochs + again < 2 or share < self.warn_pct:
@@ -153,7 +158,7 @@ class WorkerStartup:
                 *((Evidence("first steps of epochs, beyond others", copying, "s"),) if copying else ()),
                 *((Evidence("starts beyond one an epoch", float(again), "starts"),) if again else ()),
             ),
-            advice=self._advice(window, waited + copying - dropped, within, held=held, place=place),
+            advice=self._advice(window, waited + copying - dropped, within, first, held=held, place=place),
             location=place,
             supersedes=_OF_THE_WAIT if again and within_wait >= self.most * wait_s else (),
             culprit="a fork handler of another package" if held else None,
@@ -248,7 +253,7 @@ class WorkerStartup:
         return typical >= self.fork_wait_s and (window.workers.fork_s or 0.0) >= 0.5 * lost
 
     def _advice(
-        self, window: Window, lost: float, within: float, *, held: bool, place: Location | None
+        self, window: Window, lost: float, within: float, first: float, *, held: bool, place: Location | None
     ) -> tuple[Advice, ...]:
         loader, epochs = window.loader.info, window.ledger.epochs or 1
         advice = []
@@ -274,7 +279,8 @@ class WorkerStartup:
             # The first epoch's start stays; it may be the longest, with cold caches, or the shortest.
             saved = lost * (epochs - 1) / epochs + within
             # Of a run that goes on longer, or that is timed from later on, its part is less, and all of them are saved.
-            most = 1.05 * (lost + within) / saved if saved else 1.0
+            # And workers that live on may have less in their way when they make their first batches.
+            most = 1.05 * (lost + within + first / 2.0) / saved if saved else 1.0
             kept = min(1.0, self._refill_s(window, epochs) / saved) if saved else 0.0
             gain = gain_without(
                 window,
@@ -329,3 +335,17 @@ class WorkerStartup:
         if loader is None or not loader.iterable or starts is None:
             return 0.0
         return max(0, epochs - 1) * starts.excess_s
+
+
+def _first_batch_s(window: Window) -> float:
+    """Return what an epoch's first wait exceeds the steady one by though no worker has to start: nothing is made ahead.
+
+    All workers make their first batches at the same time, and share the CPUs.
+    """
+    known, wait = operation(window), window.steps.data_wait_s
+    if known is None or wait is None:
+        return 0.0
+    costs, limits = known
+    cpus = limits.available_cpus or math.inf
+    batch_s = max(costs.service_s, min(costs.cpu_s, costs.service_s) * costs.current / cpus)
+    return max(0.0, batch_s - wait.median)
