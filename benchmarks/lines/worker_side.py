@@ -169,7 +169,8 @@ def judged(program: Program, kept: Path) -> Result:
         changed=sum(one != other for one, other in digests),
         compared=len(digests),
         added_s=added[-1] if added else None,
-        predicted=_predicted(verdict),
+        # What was taken out is what was planted: where the other function takes more, nothing tells what it gains.
+        predicted=_predicted(verdict) if right is not None and program.function in right.functions else None,
         achieved=achieved,
     )
 

@@ -36,11 +36,14 @@ def uneven_shards(job: Job) -> UnevenShards | None:
     most, mean = max(steps.values()), statistics.fmean(steps.values())
     ranks = tuple(rank for rank, count in sorted(steps.items()) if count > MORE * mean)
     others = [view for view in job.ranks if view.rank not in ranks]
-    if not ranks or not others or not all(len(view.steps) for view in job.ranks):
+    if not ranks or not others or len({view.steps.index[0] for view in job.ranks if len(view.steps)}) != 1:
         return None
     usual = statistics.median(steps[view.rank] for view in others)
-    last_s = max(view.steps.ends_s[-1] for view in job.ranks if view.rank in ranks)
-    alone_s = last_s - statistics.median(view.steps.ends_s[-1] for view in others)
+    # From the same step on, each by its own clock: those of two hosts differ by what nobody knows.
+    took_s = {view.rank: view.steps.ends_s[-1] - view.steps.ends_s[0] for view in job.ranks if len(view.steps)}
+    if len(took_s) < len(job.ranks):
+        return None
+    alone_s = max(took_s[rank] for rank in ranks) - statistics.median(took_s[view.rank] for view in others)
     if alone_s <= 0 or not math.isfinite(alone_s):
         return None
     return UnevenShards(

@@ -78,6 +78,9 @@ ALIKE = 0.2
 """A function in which the others spend this part of what the late rank spends beyond them is work that all do; our
 choice: what one rank alone does takes the others nothing, and a planted one looks to a few percent like that."""
 
+SHARDS = 0.5
+"""Part of what is waited for a rank between epochs that more steps than the others' must explain; our choice."""
+
 _NAMED = 2
 """Of more late ranks an advice does not name each."""
 
@@ -96,9 +99,7 @@ class Straggler:
 
     def check(self, job: Job, found: Sequence[Loss]) -> list[Diagnosis]:
         """Find losses to the same ranks that nothing else explains."""
-        # Who has more steps is waited for after the others' last one: that is told of as what it is.
-        longer = shards.ranks if (shards := uneven_shards(job)) is not None else ()
-        own = [loss for loss in found if loss.ranks and not (loss.bucket == BETWEEN and loss.ranks == longer)]
+        own = [loss for loss in found if loss.ranks and not _is_for_its_shard(job, loss)]
         return [self._about(job, loss) for loss in own if 100.0 * loss.share >= self.warn_pct]
 
     def lacks(self, job: Job) -> tuple[str, ...]:
@@ -137,6 +138,12 @@ class Straggler:
             ),
             advice=_advice(loss, _apart_from_steps(job, loss, place), explained, gain_pct, interval_pct),
         )
+
+
+def _is_for_its_shard(job: Job, loss: Loss) -> bool:
+    """Whether a rank that has more steps is waited for after the others' last one: that is told of as what it is."""
+    shards = uneven_shards(job) if loss.bucket == BETWEEN else None
+    return shards is not None and shards.ranks == loss.ranks and shards.saved_s >= SHARDS * loss.lost_s
 
 
 def _crowd(job: Job, loss: Loss) -> list[Evidence]:
