@@ -204,11 +204,10 @@ class PrepStall:
         if won is None or threads is None or threads < self.threads or (waits or 0.0) < self.cpu_wait:
             return ()
         wasted = ((1.0 - 1.0 / threads) / 2.0, 1.0 - threads**-2.0, 1.0)
-        least, gain, most = (predicted.of_run(100.0 * (1.0 / (1.0 - part * won) - 1.0)) or 0.0 for part in wasted)
-        gain, most = (
-            max(one, predicted.of_run(whole) or 0.0)
-            for one, whole in zip((gain, most), _gains_of_a_crowded_loop(window), strict=True)
-        )
+        least, gain, most = (100.0 * (1.0 / (1.0 - part * won) - 1.0) for part in wasted)
+        # First batches, which all workers make at once, are slow for the same reason: that part of a start goes as well.
+        least = predicted.of_run(least) or 0.0
+        gain, most = map(max, (gain, most), _gains_of_a_crowded_loop(window))
         return (
             Advice.of(
                 "Let each worker compute with one thread: OPENBLAS_NUM_THREADS=1, cv2.setNumThreads(0).",
@@ -230,7 +229,9 @@ class PrepStall:
         if gain < self.crowd_pct:
             return None
         of_run = predicted.of_run(gain) or 0.0
-        lost = seconds * of_run / (100.0 + of_run)
+        threads = self._one_thread_each(window, predicted, gain)
+        most_pct = max([of_run, *(advice.predicted_gain_pct or 0.0 for advice in threads)])
+        lost = seconds * most_pct / (100.0 + most_pct)
         needed, left = predicted.cpus_for_full_speed, predicted.available_cpus
         waits_pct = window.host.loop.wait_pct or 0.0
         return Diagnosis(
@@ -250,7 +251,7 @@ class PrepStall:
                 Evidence("CPUs that the job can have", left, "CPUs"),
             ),
             advice=(
-                *self._one_thread_each(window, predicted, gain),
+                *threads,
                 _cheaper_items(
                     ROOM,
                     cpu_s,

@@ -347,5 +347,5 @@ def _first_batch_s(window: Window) -> float:
         return 0.0
     costs, limits = known
     cpus = limits.available_cpus or math.inf
-    batch_s = max(costs.service_s, min(costs.cpu_s, costs.service_s) * costs.current / cpus)
+    batch_s = max(costs.service_s, costs.cpu_s * costs.current / cpus)
     return max(0.0, batch_s - wait.median)
