@@ -205,7 +205,7 @@ class PrepStall:
             return ()
         wasted = ((1.0 - 1.0 / threads) / 2.0, 1.0 - threads**-2.0, 1.0)
         least, gain, most = (100.0 * (1.0 / (1.0 - part * won) - 1.0) for part in wasted)
-        # First batches, which all workers make at once, are slow for the same reason: that part of a start goes as well.
+        # First batches, which all workers make at once, are slow for the same reason: that part of a start goes, too.
         least = predicted.of_run(least) or 0.0
         gain, most = map(max, (gain, most), _gains_of_a_crowded_loop(window))
         return (
