@@ -19,6 +19,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 
 from .clocks import starts_s
 from .steps import PHASES, RankSteps, before_exchange, common
@@ -172,10 +173,12 @@ def _is_waited_for_at_once(
     ranks: Sequence[RankSteps], name: str, waits: Sequence[Sequence[float]], free_s: Sequence[float]
 ) -> bool:
     callers: defaultdict[int, list[int]] = defaultdict(list)
+    least_s = LONG * max(free_s)
     for i, rank in enumerate(ranks):
-        for at, seconds in enumerate(rank.seconds.get(name, ())):
-            if seconds > LONG * max(free_s):
-                callers[at].append(i)
+        column = rank.seconds.get(name, ())
+        # Hundreds of ranks have millions of numbers, and hardly any of them is large.
+        for at in compress(range(len(column)), map(least_s.__lt__, column)):
+            callers[at].append(i)
     spent_s = here_s = next_s = 0.0
     for at, (i, *others) in callers.items():
         if others:
