@@ -309,9 +309,9 @@ def test_no_workers_are_advised_first_where_they_win_more_than_to_keep_them() ->
     assert fires(WorkerStartup(), short_epochs(40, 0.004)).advice[0].fix.do.startswith("Set persistent_workers")
 
 
-def heavy(batch_s: float, startup_s: float = 20.0) -> Window:
+def heavy(batch_s: float, startup_s: float = 20.0, **loader: Any) -> Window:
     """Ten epochs in 100 s, on two CPUs, whose steady steps wait 10 ms."""
-    made = waiting(workers=2, wait_s=0.01, work_s=0.05, batch_s=batch_s, cpus=2.0, busy_share=0.5)
+    made = waiting(workers=2, wait_s=0.01, work_s=0.05, batch_s=batch_s, cpus=2.0, busy_share=0.5, loader=loader)
     made.append(replace(ledger(worker_startup=startup_s, start=0.0), epochs=10))
     return made
 
@@ -325,3 +325,8 @@ def test_what_the_first_batch_takes_is_no_start() -> None:
     assert None not in gains
     assert gains[0] > gains[1]
     assert silent(WorkerStartup(), heavy(1.5)), "nearly all of it"
+
+
+def test_of_workers_that_live_on_one_first_batch_is_in_their_start() -> None:
+    found = fires(WorkerStartup(), heavy(0.5, persistent_workers=True))
+    assert found.time_lost_s == pytest.approx(20.0 - 0.49, rel=0.01)

@@ -9,16 +9,15 @@ asked for), it is named.
 **Evidence.** `worker_startup`: seconds of wall time in making iterators, and the part of each epoch's first wait that
 exceeds the steady wait, from the ledger; of workers that live on, in the first epoch alone. What the first batch itself
 takes is no start, for none is made ahead: that is taken off (`workers.service_s`, on the CPUs that all share).
-`workers.fork_s`: seconds
-in which forks held the training thread, with what other packages do around a fork. `steps.epochs.copying_s`: what a
-fork leaves behind. It shares the program's memory with the workers, and what the first step writes is copied page by
-page; it counts where the optimizer takes longer in the first steps of epochs than in 95 % of the others.
-`workers.starts`: where a loader's workers start more often than there are epochs (an endless loop around it, or another
-one of several loaders that is begun anew within the epochs of the first), their first batches beyond others, at most
-the data wait; or, if that is more, what `steps.epochs.forked` says: by how much steps with a fork wait longer than
-others, and compute longer. Where they start for every other step or more, and make more batches than there are steps,
-the program makes a new iterator for each, ``next(iter(loader))``; then all of the wait counts that workers would not
-need that go on. `code.first_batch`: what a worker's first batch was spent in.
+`workers.fork_s`: seconds in which forks held the training thread, with what other packages do around a fork.
+`steps.epochs.copying_s`: what a fork leaves behind. It shares the program's memory with the workers, and what the first
+step writes is copied page by page; it counts where the optimizer takes longer in the first steps of epochs than in 95 %
+of the others. `workers.starts`: where a loader's workers start more often than there are epochs (an endless loop around
+it, or another one of several loaders that is begun anew within the epochs of the first), their first batches beyond
+others, at most the data wait; or, if that is more, what `steps.epochs.forked` says: by how much steps with a fork wait
+longer than others, and compute longer. Where they start for every other step or more, and make more batches than there
+are steps, the program makes a new iterator for each, ``next(iter(loader))``; then all of the wait counts that workers
+would not need that go on. `code.first_batch`: what a worker's first batch was spent in.
 
 **Advice.** Make a loader's iterator once and ask that. Else fewer workers, or none, where these are predicted to win
 more; or keep the workers (`persistent_workers=True`); not where the dataset's state has to be read anew each epoch.
@@ -113,9 +112,9 @@ class WorkerStartup:
         waited, epochs = window.spent.bucket_s("worker_startup") or 0.0, window.ledger.epochs or 0
         copying = self._copying_s(window, epochs)
         again, within_wait, within = self._within_epochs(window, epochs)
-        anew_s = self._each_step_s(window, window.spent.bucket_s("worker_startup") or 0.0, epochs + again)
+        anew_s = self._each_step_s(window, waited, epochs + again)
         dropped = min(waited, skipped_s(window))  # input-bound's to tell
-        first = min(waited - dropped, epochs * _first_batch_s(window))
+        first = min(waited - dropped, _first_batches_s(window, epochs))
         waited -= first
         lost = waited + copying + within - dropped if anew_s is None else anew_s
         share = window.ledger.training_share_pct(lost) or 0.0
@@ -337,10 +336,11 @@ class WorkerStartup:
         return max(0, epochs - 1) * starts.excess_s
 
 
-def _first_batch_s(window: Window) -> float:
-    """Return what an epoch's first wait exceeds the steady one by though no worker has to start: nothing is made ahead.
+def _first_batches_s(window: Window, epochs: int) -> float:
+    """Return what first waits exceed the steady one by though no worker has to start: nothing is made ahead.
 
-    All workers make their first batches at the same time, and share the CPUs.
+    All workers make their first batches at the same time, and share the CPUs. Of workers that live on the first epoch's
+    wait alone is a start.
     """
     known, wait = operation(window), window.steps.data_wait_s
     if known is None or wait is None:
@@ -348,4 +348,5 @@ def _first_batch_s(window: Window) -> float:
     costs, limits = known
     cpus = limits.available_cpus or math.inf
     batch_s = max(costs.service_s, costs.cpu_s * costs.current / cpus)
-    return max(0.0, batch_s - wait.median)
+    begins = 1 if window.loader.info is not None and window.loader.info.lives_on else epochs
+    return begins * max(0.0, batch_s - wait.median)
