@@ -31,6 +31,7 @@ from ..records import (
 )
 from ..records.diagnosis import Location, Verdict
 from ..records.rows import is_kept
+from ..records.stats import median
 from ..records.steps import END
 from .arrivals import Exchanges, late_in_exchanges, steps_apart
 from .between import shares_between, tail_s
@@ -430,6 +431,11 @@ def supply_of(batches: Iterable[object], loader: object) -> dict[str, float]:
         return {}
     each_s = statistics.fmean(batch.service_s for batch in made) * (loader.batches_per_step or 1.0)
     return {SUPPLY: each_s / loader.num_workers}
+
+
+def typical(views: Iterable[RankView], fact: str) -> float | None:
+    """Return the median of a fact over some ranks; None where none of them has it."""
+    return median(view.facts.get(fact) for view in views)
 
 
 def cost_of(batches: Iterable[object]) -> dict[str, float]:

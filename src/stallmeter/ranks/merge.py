@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import compress
 
 from .clocks import starts_s
-from .steps import PHASES, RankSteps, before_exchange, common
+from .steps import RankSteps, before_exchange, common
 from .together import MOST_ACCUMULATED, accumulation
 from .walk import WARM_UP, Meeting, Walk
 
@@ -129,7 +129,7 @@ def merge(ranks: Sequence[RankSteps], every: int = 1) -> Merged | None:
     if not _is_by_update(aligned[0]):
         steps_of_update = max(steps_of_update, min(every, MOST_ACCUMULATED))
     starts = starts_s(aligned)
-    phases = before_exchange(names) if (names := _waited_for_at_once(aligned)) else PHASES
+    phases = before_exchange(_waited_for_at_once(aligned))
     found = _result(aligned, _walked(aligned, starts, steps_of_update, phases))
     # Who waits for whom in a bucket tells the order: nobody waits in a logger for a rank that calls none. One that
     # seems to was in it before the exchange, for which the other stood in its backward pass.
@@ -183,16 +183,20 @@ def _is_waited_for_at_once(
     for at, (i, *others) in callers.items():
         if others:
             continue  # what several do takes each of them its time
-
-        def longer_s(step: int, caller: int = i) -> float:
-            return statistics.median_low(waits[j][step] - free_s[j] for j in range(len(ranks)) if j != caller)
-
         seconds = ranks[i].seconds[name][at]
         spent_s += seconds
-        here_s += min(seconds, max(0.0, longer_s(at)))
-        next_s += min(seconds, max(0.0, longer_s(at + 1) if at + 1 < len(waits[i]) else 0.0))
+        here_s += min(seconds, _longer_s(waits, free_s, at, i))
+        next_s += min(seconds, _longer_s(waits, free_s, at + 1, i))
     # Steps of uneven length are now and then longer by chance, and the next ones as often.
     return here_s - next_s > MOSTLY * spent_s
+
+
+def _longer_s(waits: Sequence[Sequence[float]], free_s: Sequence[float], at: int, caller: int) -> float:
+    """Return how much longer than a free one the pass of the other ranks was in a step; 0 after the last one."""
+    if at >= len(waits[caller]):
+        return 0.0
+    beyond_s = (own[at] - least_s for own, least_s in zip(waits, free_s, strict=True))
+    return max(0.0, statistics.median_low(s for i, s in enumerate(beyond_s) if i != caller))
 
 
 def _summed(columns: Sequence[Sequence[float]]) -> Sequence[float]:

@@ -97,7 +97,7 @@ class DdpSource:
             self._look(in_forward if self._module is None else self._module())
             if self._known and (in_forward is not None or self._is_outside()):
                 return True
-        self._waits = 0 if self._known else self._waits + (looks > 1)
+        self._waits = 0 if self._known else self._waits + waits
         return False
 
     def _look(self, module: object) -> None:

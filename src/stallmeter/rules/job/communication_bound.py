@@ -37,7 +37,7 @@ from ...ranks.job import Job
 from ...ranks.steps import updates_per_step, updating
 from ...records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..rule import threshold
-from .gain import job_gain
+from .gain import MOST_WON, job_gain
 from .losses import Loss
 from .rank_imbalance import RankImbalance
 from .straggler import Straggler, own_work_s
@@ -52,9 +52,6 @@ ACCUMULATES = 0.75
 ALIKE, LEAST_STEPS = 0.75, 3
 """Part of what a step with an update exchanges from which on another one exchanges as much; our choice. Sharded models
 gather their weights in each, two thirds of it. And so many steps of either kind must be known."""
-
-MOST_WON = 0.9
-"""Part of the time that exchanges in vain are said to take, at the most."""
 
 COLLECTIVES = "torch.distributed."
 """Begin of the names of what a program calls to meet its other ranks."""
@@ -134,10 +131,9 @@ class CommunicationBound:
         exchanges, noted = _exchanges_per_update(job), _noted_exchange_of(job)
         if exchanges is None or job.exchanges is None or not job.training_s:
             return []
-        share = noted.share if noted is not None and noted.is_measured else _timed_share(job, job.exchanges)
-        exchange_s = min(1.0, share) * job.training_s
-        evened_s = _evened_s(losses, exchanges)
-        lost_s = min(exchange_s * (1.0 - 1.0 / exchanges) + evened_s, MOST_WON * job.training_s)
+        taken = noted.share if noted is not None and noted.is_measured else _timed_share(job, job.exchanges)
+        exchange_s = min(1.0, taken) * job.training_s
+        lost_s = _vain_s(job, losses, exchange_s, exchanges)
         share = lost_s / job.training_s
         if 100.0 * share < self.vain_pct:
             return []
@@ -155,7 +151,7 @@ class CommunicationBound:
                 evidence=(
                     Evidence("exchanges for one update", exchanges, "exchanges", IN_VAIN, "our choice"),
                     Evidence("what they take in vain, share of the time", 100.0 * share, "%", self.vain_pct, "XProf"),
-                    Evidence("of it waits for each other in turn", evened_s, "s"),
+                    Evidence("of it waits for each other in turn", _evened_s(losses, exchanges), "s"),
                     Evidence("exchanged by a rank in a step", job.exchanges.bytes_per_step, "bytes"),
                 ),
                 advice=(_once_an_update(job, losses, exchange_s, exchanges),),
@@ -218,6 +214,11 @@ def _timed_share(job: Job, exchanges: Exchanges) -> float:
     return ddp.exposed_s * exchanges.bytes_per_step / ddp.sent_bytes * merged.steps / merged.total_s
 
 
+def _vain_s(job: Job, losses: Sequence[Loss], exchange_s: float, exchanges: float) -> float:
+    """Return what goes with all exchanges of an update but one, of those that take so many seconds together."""
+    return min(exchange_s * (1.0 - 1.0 / exchanges) + _evened_s(losses, exchanges), MOST_WON * job.training_s)
+
+
 def _evened_s(losses: Sequence[Loss], exchanges: float) -> float:
     """Return what ranks no longer wait for each other in turn: what one is late with in a step evens out over some."""
     return _in_turn_s(losses) * (1.0 - 1.0 / math.sqrt(exchanges))
@@ -244,7 +245,7 @@ def _once_an_update(job: Job, losses: Sequence[Loss], lost_s: float, exchanges: 
     # Copies and CPUs that go with each exchange are not in its time.
     gain_pct, interval_pct = job_gain(
         job,
-        min(lost_s * part + _evened_s(losses, exchanges), MOST_WON * job.training_s),
+        _vain_s(job, losses, lost_s, exchanges),
         least_s=lost_s * part,
         most_s=2.0 * lost_s * part + _in_turn_s(losses),
     )

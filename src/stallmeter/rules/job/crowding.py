@@ -6,15 +6,13 @@ data. The training thread then waits for a CPU longer than the others' do.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...ranks.job import COST, CPU_WAIT, Job, RankView
-from ...records.stats import median
+from ...ranks.job import CPU_WAIT, Job, typical
 from ..prep_stall import PrepStall
-from .dealing import DEARER, EXPLAINS
-from .losses import COMPUTE, Loss, one_of
+from .dealing import EXPLAINS, dearer_batches
+from .losses import COMPUTE, Loss, joined
 
 MORE_PCT = 5.0
 """Points by which its training thread waits longer for a CPU than the others'; as in `straggler`."""
@@ -22,12 +20,8 @@ MORE_PCT = 5.0
 
 def with_data(job: Job, found: Sequence[Loss]) -> list[Loss]:
     """Return the losses, of which what a rank's own work is late with for its loader's sake is a loss to its data."""
-    by_kind: defaultdict[tuple[str, tuple[int, ...]], list[Loss]] = defaultdict(list)
-    for loss in found:
-        kind = "data_wait" if _is_for_its_loader(job, loss) else loss.bucket
-        by_kind[kind, loss.ranks].append(replace(loss, bucket=kind))
-    joined = [loss for (_, ranks), same in by_kind.items() for loss in ([one_of(same)] if ranks else same)]
-    return sorted(joined, key=lambda loss: -loss.share)
+    named = [replace(loss, bucket="data_wait") if _is_for_its_loader(job, loss) else loss for loss in found]
+    return joined(named, lambda loss: (loss.bucket, loss.ranks))
 
 
 def freed_s(job: Job, rule: str, ranks: Sequence[int]) -> float:
@@ -40,7 +34,7 @@ def freed_s(job: Job, rule: str, ranks: Sequence[int]) -> float:
     """
     if rule != PrepStall.id:
         return 0.0
-    waits = median(view.facts.get(CPU_WAIT) for view in job.ranks if view.rank not in ranks)
+    waits = typical((view for view in job.ranks if view.rank not in ranks), CPU_WAIT)
     return (waits or 0.0) / 100.0 * job.training_s
 
 
@@ -48,16 +42,11 @@ def _is_for_its_loader(job: Job, loss: Loss) -> bool:
     if loss.bucket != COMPUTE or not loss.ranks:
         return False
     late = [view for view in job.ranks if view.rank in loss.ranks]
-    others = [view for view in job.ranks if view.rank not in loss.ranks]
-    if not others or not all(view.loader is not None and view.loader.num_workers for view in late):
+    dearer = dearer_batches(job, loss)
+    if dearer is None or not all(view.loader is not None and view.loader.num_workers for view in late):
         return False
-    cost_s, usual_s = _typical(late, COST), _typical(others, COST)
-    waits, usual = _typical(late, CPU_WAIT), _typical(others, CPU_WAIT)
-    if cost_s is None or usual_s is None or waits is None or usual is None:
+    waits = typical(late, CPU_WAIT)
+    usual = typical((view for view in job.ranks if view.rank not in loss.ranks), CPU_WAIT)
+    if waits is None or usual is None:
         return False
-    explains = cost_s - usual_s >= EXPLAINS * loss.per_step_s
-    return explains and cost_s >= DEARER * usual_s and waits - usual >= MORE_PCT
-
-
-def _typical(views: Sequence[RankView], name: str) -> float | None:
-    return median(view.facts.get(name) for view in views)
+    return dearer[0] - dearer[1] >= EXPLAINS * loss.per_step_s and waits - usual >= MORE_PCT

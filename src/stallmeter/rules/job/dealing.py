@@ -7,9 +7,8 @@ takes.
 
 from __future__ import annotations
 
-from ...ranks.job import COST, Job
+from ...ranks.job import COST, Job, typical
 from ...records.diagnosis import Advice
-from ...records.stats import median
 from .gain import job_gain, shared_out_s
 from .losses import Loss
 from .words import of_ranks, time
@@ -21,6 +20,15 @@ EXPLAINS = 0.5
 """Part of its lateness that this difference must explain; our choice: most of it."""
 
 
+def dearer_batches(job: Job, loss: Loss) -> tuple[float, float] | None:
+    """Return what a batch costs late ranks and the others, CPU seconds; None where it is no dearer, or not known."""
+    cost_s = typical((view for view in job.ranks if view.rank in loss.ranks), COST)
+    usual_s = typical((view for view in job.ranks if view.rank not in loss.ranks), COST)
+    if cost_s is None or usual_s is None or cost_s < DEARER * usual_s:
+        return None
+    return cost_s, usual_s
+
+
 def deal_evenly(job: Job, loss: Loss) -> tuple[Advice, ...]:
     """Return the advice to deal the items out evenly, where a late rank's are dearer than those of the others.
 
@@ -29,10 +37,10 @@ def deal_evenly(job: Job, loss: Loss) -> tuple[Advice, ...]:
         loss: To ranks that are late with their data.
     """
     late = [view for view in job.ranks if view.rank in loss.ranks]
-    cost_s = median(view.facts.get(COST) for view in late)
-    usual_s = median(view.facts.get(COST) for view in job.ranks if view.rank not in loss.ranks)
-    if loss.bucket != "data_wait" or cost_s is None or usual_s is None or cost_s < DEARER * usual_s:
+    dearer = dearer_batches(job, loss)
+    if loss.bucket != "data_wait" or dearer is None:
         return ()
+    cost_s, usual_s = dearer
     workers = max((view.loader.num_workers or 0 for view in late if view.loader is not None), default=0)
     if (cost_s - usual_s) / max(1, workers) < EXPLAINS * loss.per_step_s:
         return ()

@@ -17,8 +17,8 @@ from ..weight import BEFORE_TRAINING, HEALTHY, as_it_matters, only_informs, stan
 from . import JOB_RULES
 from .crowding import freed_s, with_data
 from .dealing import deal_evenly
-from .gain import job_gain
-from .losses import COMPUTE, Loss, group_of, losses, one_of, waited_by_rank, why_not_judged
+from .gain import MOST_WON, job_gain
+from .losses import COMPUTE, Loss, group_of, joined, losses, waited_by_rank, why_not_judged
 from .starved import as_slow, starved
 from .words import OTHERS, of_ranks, waited, waits_for_ranks
 
@@ -39,9 +39,6 @@ _BUCKETS: Mapping[str, str] = {
 
 
 _OWN_SEVERITY = frozenset(rule.id for rule in ALL_RULES if getattr(rule, "own_severity", False))
-
-MOST_WON = 0.9
-"""Part of the training time that an advice is said to win, at the most."""
 
 MEET_SHARE = 0.25
 """Waits that come to two ranks by chance, each in a third of the steps, meet as often as this: those that take turns
@@ -82,7 +79,8 @@ def judge(job: Job) -> JobVerdict:
     promoted = [(loss, own) for loss in found if (own := _of_late_ranks(job, loss)) is not None]
     of_all, explained = _of_all(job, found, judged=not why_not)
     explained += [loss for loss, _ in promoted]
-    left = _joined([loss for loss in found if loss not in explained])
+    # Losses to the same ranks are one: nothing tells them apart that would be acted upon.
+    left = joined([loss for loss in found if loss not in explained], lambda loss: loss.ranks)
     costs = [*(own for _, own in promoted), *of_all, *(d for rule in JOB_RULES for d in rule.check(job, left))]
     diagnoses = [d if d.rule in _OWN_SEVERITY else as_it_matters(d) for d in costs]
     warnings = [d for d in diagnoses if d.severity is not Severity.INFO]
@@ -183,15 +181,6 @@ def _of_the_job(job: Job, loss: Loss, own: Diagnosis) -> tuple[Advice, ...]:
             expect = f"The other ranks no longer wait for {of_ranks(loss.ranks) if len(loss.ranks) < 3 else 'these'}."
         made.append(Advice.of(fix.do, expect=expect, limit=fix.limit, gain_pct=gain_pct, interval_pct=interval_pct))
     return tuple(made)
-
-
-def _joined(found: Sequence[Loss]) -> list[Loss]:
-    """Return losses of which those to the same ranks are one: nothing tells them apart that would be acted upon."""
-    by_ranks: defaultdict[tuple[int, ...], list[Loss]] = defaultdict(list)
-    for loss in found:
-        by_ranks[loss.ranks].append(loss)
-    joined = [loss for ranks, several in by_ranks.items() for loss in ([one_of(several)] if ranks else several)]
-    return sorted(joined, key=lambda loss: -loss.share)
 
 
 # -- all ranks
@@ -327,7 +316,8 @@ def _gain_of(
     won = min(lost_s, _won_s(job, replace(diagnosis, advice=(advice,))))
     # What they free of the CPUs the other ranks have; how much of it they can use is not known.
     freed = freed_s(job, diagnosis.rule, diagnosis.ranks) if won > 0 else 0.0
-    return job_gain(job, min(won + freed / 2.0, MOST_WON * job.training_s), least_s=won, most_s=won + freed)
+    expected = max(won, min(won + freed / 2.0, MOST_WON * job.training_s))
+    return job_gain(job, expected, least_s=won, most_s=won + freed)
 
 
 def _informing(job: Job) -> list[Diagnosis]:

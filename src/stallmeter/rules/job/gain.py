@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from ...ranks.job import Job
 
+MOST_WON = 0.9
+"""Part of the training time that is said to be won, at the most, where a sum of guesses may be more."""
+
 WIN_LEAST, WIN_MOST = 0.85, 1.05
 """Parts of the waited time that are won: ranks that are alike still differ a little in each step; benchmarks/ranks."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...ranks.arrivals import Exchanges
@@ -137,8 +137,16 @@ def losses(job: Job) -> list[Loss]:
     return sorted(found, key=lambda loss: -loss.share)
 
 
-def one_of(several: Sequence[Loss]) -> Loss:
-    """Return several losses to the same ranks as one."""
+def joined(found: Sequence[Loss], kind: Callable[[Loss], Hashable]) -> list[Loss]:
+    """Return losses of which those to the same ranks are one where they are of one kind, the largest first."""
+    by_kind: defaultdict[Hashable, list[Loss]] = defaultdict(list)
+    for loss in found:
+        by_kind[kind(loss)].append(loss)
+    whole = [loss for same in by_kind.values() for loss in ([_one(same)] if same[0].ranks else same)]
+    return sorted(whole, key=lambda loss: -loss.share)
+
+
+def _one(several: Sequence[Loss]) -> Loss:
     largest = several[0]
     if len(several) == 1:
         return largest

@@ -39,7 +39,7 @@ from typing import ClassVar
 
 from ...ranks.between import BETWEEN
 from ...ranks.code import CALLS
-from ...ranks.job import COST, CPU_WAIT, SUPPLY, Job, RankView
+from ...ranks.job import COST, CPU_WAIT, SUPPLY, Job, RankView, typical
 from ...records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ...records.stats import median
 from ...window.beside import WORK
@@ -152,7 +152,7 @@ def _crowd(job: Job, loss: Loss) -> list[Evidence]:
     One that had less to do would leave its CPU to the others then, and who gets it is the scheduler's choice.
     """
     waits = [
-        _typical([view for view in job.ranks if (view.rank in loss.ranks) is late], CPU_WAIT) for late in (True, False)
+        typical([view for view in job.ranks if (view.rank in loss.ranks) is late], CPU_WAIT) for late in (True, False)
     ]
     least = min((pct for pct in waits if pct is not None), default=0.0)
     if None in waits or least < 100.0 * loss.share:
@@ -285,7 +285,7 @@ def _facts(job: Job, ranks: tuple[int, ...]) -> tuple[list[Evidence], bool]:
     others = [view for view in job.ranks if view.rank not in ranks]
     told, explained = [], False
     for name in sorted({name for view in late for name in view.facts} - {COST, SUPPLY, CALLS}):
-        theirs, usual = _typical(late, name), _typical(others, name)
+        theirs, usual = typical(late, name), typical(others, name)
         if theirs is None or usual is None:
             continue
         sign, least = _EXPLAINS.get(name, (0, DIFFERS * max(abs(theirs), abs(usual), 1.0)))
@@ -296,7 +296,3 @@ def _facts(job: Job, ranks: tuple[int, ...]) -> tuple[list[Evidence], bool]:
         words, _, unit = name.rpartition(", ")
         told.append(Evidence(f"{words or name}, others: {usual:.4g}", theirs, unit if words else "CPUs"))
     return told, explained
-
-
-def _typical(views: Sequence[RankView], name: str) -> float | None:
-    return median(view.facts.get(name) for view in views)
