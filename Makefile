@@ -112,7 +112,7 @@ test-upstream: $(UPSTREAM)/.installed
 PYTHONS := 3.10 3.11 3.12 3.13 3.14
 NEEDS_TORCH := lightning probing ecosystem ui gpu upstream zero_code/test_pipelines.py cli/test_demo.py ranks/test_jobs.py \
     ranks/test_run_folder.py test_ranks_howto.py test_leaks.py test_plain.py test_platforms.py test_safety.py \
-    delivery/trackers/test_neptune_end_to_end.py
+    delivery/trackers/test_lightning_logger.py delivery/trackers/test_neptune_end_to_end.py
 IMPORTS_TORCH = $(shell cd tests && grep -lrE '^(import|from) (torch|benchmarks)\b' --include='test_*.py')
 # This looks at the layers, which are the same on each.
 SAME := test_architecture.py

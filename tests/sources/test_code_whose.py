@@ -134,7 +134,6 @@ def test_torchs_own_functions_are_called_as_everybody_calls_them():
     assert not Whose().builtin(torch.stack).standard
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="its code does not say there that a dataclass made it")
 def test_the_demo_is_a_program():
     """What it makes its batches with is a place, wherever the package lies; the rest of the package is none."""
     package = Path(stallmeter.__file__).parent

@@ -7,6 +7,8 @@ import sys
 import textwrap
 from types import SimpleNamespace
 
+import pytest
+
 from stallmeter.records import DebugModes
 from stallmeter.sources.modes import ModeSource
 
@@ -34,6 +36,7 @@ def test_time_is_counted_while_a_mode_is_on() -> None:
 
 def test_what_is_asked_is_there_in_this_torch() -> None:
     """From another thread than the one that switches a mode on."""
+    pytest.importorskip("torch")
     program = textwrap.dedent("""
         import threading, torch
         from stallmeter.sources.modes import ModeSource

@@ -76,6 +76,16 @@ class Function:
         return _is_public(self.name)
 
 
+def _is_of_dataclass(code: CodeType, name: str) -> bool:
+    """Whether `dataclasses` wrote this method of a class: within a function of its own, in the second line of a text.
+
+    Python 3.10 says of no function which one it is within, so it is told by that line and by the kind of its name.
+    """
+    if hasattr(code, "co_qualname"):
+        return "__create_fn__" in name
+    return code.co_firstlineno == 2 and name.startswith("__")
+
+
 def _is_public(name: str) -> bool:
     parts = name.split(".")
     return bool(parts[-1]) and not any(part.startswith(("_", "<")) for part in parts)
@@ -134,7 +144,7 @@ class Whose:
             return Function(name=name, file=_cell_name(path, cell), own=True, first_line=line)
         if path.startswith("<"):
             is_typed = path == "<stdin>" or (
-                path == "<string>" and module == "__main__" and "__create_fn__" not in name
+                path == "<string>" and module == "__main__" and not _is_of_dataclass(code, name)
             )
             return Function(name=name, file=path, own=is_typed, generated=not is_typed, first_line=line)
         if path.startswith(_DEMO_FOLDER):
