@@ -13,7 +13,7 @@ from stallmeter.report.model import read_history
 from stallmeter.rules.evaluation import diagnose
 from stallmeter.window import Window
 from stallmeter.workers import Limits, LoaderCosts, predict_step_time_s
-from stallmeter.workers.forecast import operation
+from stallmeter.workers.measured import operation
 from stallmeter.workers.sharing import learn_from_waits
 
 from ..faults.statistic import wilson_pct

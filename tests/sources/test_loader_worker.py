@@ -259,7 +259,8 @@ def test_without_workers_the_loop_thread_is_timed(probe: LoaderProbe) -> None:
     records = batches(probe)
     assert [record.worker for record in records] == [-1, -1, -1]
     assert all(0.020 <= record.cpu_s <= record.wall_s for record in records)
-    assert {(record.collate_s, record.process_cpu_s, record.items) for record in records} == {(None, None, None)}
+    assert {(record.collate_s, record.items) for record in records} == {(None, None)}
+    assert all((record.process_cpu_s or 0.0) >= record.cpu_s for record in records)
 
     probe.attach(DataLoader(data.Sleeping(6, 0.010), batch_size=2))
     loop_over(probe, DataLoader(data.Sleeping(6, 0.010), batch_size=2))
@@ -329,3 +330,24 @@ def test_the_thread_that_runs_the_loop_is_the_one_read() -> None:
     timer.close()
     assert reads() == expected()
     timer.close()
+
+
+def test_the_loop_times_all_threads_of_its_process() -> None:
+    timer = loop.LoopTimer()
+    timer.before()
+    began_s = time.thread_time()
+    thread = threading.Thread(target=_compute, args=(0.05,))
+    thread.start()
+    thread.join()
+    own_s = time.thread_time() - began_s
+    timer.after()
+    (fetch,) = timer.drain()
+    timer.close()
+    assert fetch.process_cpu_ns / 1e9 - own_s >= 0.05
+    assert fetch.cpu_ns < fetch.process_cpu_ns
+
+
+def _compute(for_s: float) -> None:
+    until_s = time.thread_time() + for_s
+    while time.thread_time() < until_s:
+        pass

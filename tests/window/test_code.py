@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from stallmeter.recording.format import decode, encode
 from stallmeter.records import CodeItem, CodeLook, CodeSpot, CodeStack
 from stallmeter.window import Window
@@ -28,6 +32,22 @@ def test_a_named_part_is_found_and_without_a_name_the_one_that_saw_the_most():
     assert window.code.at("loop", "callbacks").part == "B"
     assert window.code.at("loop", "logging") is None
     assert window.code.at("workers") is None
+
+
+def test_of_a_batch_it_is_known_what_of_it_may_be_computed_by_several_threads():
+    stacks = (
+        CodeStack(frames=("load (a.py:1)", "resize (PIL/Image.py:9)", "ImagingCore.resize"), wall_s=0.6, own=(0,)),
+        CodeStack(frames=("load (a.py:1)", "torch.Tensor.div_"), wall_s=0.1, own=(0,)),
+        CodeStack(frames=("load (a.py:1)",), wall_s=0.1, own=(0,)),
+        CodeStack(frames=("default_collate (torch/utils/data/_utils/collate.py:4)",), wall_s=0.2),
+    )
+    look, window = replace(_look("workers"), stacks=stacks), Window()
+    window.append(look)
+    assert window.code.batch_operations == (pytest.approx(0.1), pytest.approx(0.1))
+    for unknown in (replace(look, method="samples"), replace(look, stacks=()), _look("loop", "callbacks")):
+        window = Window()
+        window.append(unknown)
+        assert window.code.batch_operations is None
 
 
 def test_a_look_is_read_back_from_a_recording_as_it_was():

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from stallmeter.records import WorkerBatch, WorkerWaits
+from stallmeter.records import LoaderInfo, WorkerBatch, WorkerWaits
 from stallmeter.window import Window
 from stallmeter.window.sharing import growth
 from stallmeter.window.waits import held
@@ -19,6 +19,15 @@ def looks(window: Window, polls: int, *, contended: int = 0, queued: int = 0, **
                 time_s=float(i), looks=8, workers=sum(kinds.values()), contended=contended, queued=queued, **kinds
             )
         )  # fmt: skip
+
+
+def test_threads_of_the_loop_are_none_of_a_workers() -> None:
+    window = Window()
+    window.append(LoaderInfo(time_s=0.0, kind="DataLoader", num_workers=0))
+    for i in range(20):
+        window.append(WorkerBatch(worker=-1, time_s=float(i), wall_s=0.1, cpu_s=0.1, process_cpu_s=0.9))
+    assert len(window.workers.batches) == 20
+    assert window.workers.waits.threads is None
 
 
 class TestKinds:

@@ -12,9 +12,11 @@ from stallmeter.workers.beside import (
     ENOUGH,
     SPINS_S,
     WorkBeside,
+    batch_threads,
     in_threads_s,
     lost_beside_s,
     shared_already_s,
+    spun_s,
     work_beside,
 )
 from stallmeter.workers.model import predict_step_time_s
@@ -163,6 +165,56 @@ def test_threads_that_the_dataset_started_work_for_the_batch() -> None:
 )
 def test_where_that_is_not_known_nothing_is_added(changes, steps, samples) -> None:
     assert in_threads_s(replace(OF_TWO_THREADS, **changes), steps, samples) == 0.0
+
+
+def in_loop(wall_s: float, cpu_s: float, process_cpu_s: float | None) -> list[WorkerBatch]:
+    one = replace(batch(-1, 0.0, wall_s, None), cpu_s=cpu_s, process_cpu_s=process_cpu_s)
+    return [replace(one, time_s=float(i)) for i in range(ENOUGH)]
+
+
+def test_threads_that_spin_between_the_operations_of_an_item_do_none_of_its_work() -> None:
+    """An item decodes for 3 ms and then divides a tensor: 8 % of a batch, which keep the other CPU busy for all of it.
+
+    Measured: images of 32 to a batch, 2 CPUs; a worker with one thread took 110 ms for one.
+    """
+    made = in_loop(0.116, 0.114, 0.217)
+    found = batch_threads(made, cpus=2.0, shares=(0.08, 0.02))
+    assert found is not None
+    assert found.spent_s == pytest.approx(0.103)
+    assert 0.08 * 0.116 < found.worked_s < 0.1 * 0.116
+    many = batch_threads(in_loop(0.116, 0.114, 1.8), cpus=16.0, shares=(0.01, 0.0))
+    assert many is not None
+    assert many.worked_s == pytest.approx(15 * 0.01 * 0.116)
+
+
+def test_what_threads_compute_in_calls_is_work_and_of_operators_that_are_none_half() -> None:
+    made = in_loop(0.2, 0.19, 0.38)
+    called, own, unseen = (batch_threads(made, cpus=2.0, shares=one) for one in ((1.0, 0.0), (0.0, 1.0), None))
+    assert called == batch_threads(made, cpus=2.0, shares=(0.97, 0.0)), "no more than they spent"
+    assert called is not None
+    assert called.worked_s == pytest.approx(0.19)
+    assert own is not None
+    assert own.worked_s == pytest.approx(0.1)
+    assert unseen is not None
+    assert unseen.worked_s == pytest.approx(0.19 - SPINS_S), "nobody looked"
+    assert batch_threads(made, cpus=1.0, shares=(1.0, 0.0)).worked_s == 0.0  # type: ignore[union-attr]
+
+
+def test_without_the_time_of_the_process_nothing_is_known_of_its_threads() -> None:
+    assert batch_threads(in_loop(0.2, 0.19, None), cpus=2.0) is None
+    assert batch_threads(in_loop(0.2, 0.19, 0.38)[1:], cpus=2.0) is None
+    assert batch_threads([replace(b, worker=0) for b in in_loop(0.2, 0.19, 0.38)], cpus=2.0) is None
+
+
+def test_threads_of_a_loop_that_waits_for_a_device_spin() -> None:
+    """Of 34 ms its thread runs for 4; what the threads take beyond 2 CPUs for as long is spun away, 20 ms at most."""
+    waits = loader(work_s=0.034, loop_cpu_s=0.018)
+    assert spun_s(waits, 2.0, 0.004) == pytest.approx(0.010)
+    assert spun_s(replace(waits, loop_cpu_s=0.06), 2.0, 0.004) == pytest.approx(SPINS_S)
+    assert spun_s(replace(waits, loop_cpu_s=0.4), 16.0, 0.004) == pytest.approx(15 * SPINS_S)
+    for cpus, ran_s in ((2.0, 0.009), (2.0, 0.034), (2.0, None), (1.0, 0.0)):
+        assert spun_s(waits, cpus, ran_s) == 0.0
+    assert spun_s(replace(waits, loop_cpu_s=0.08), 2.0, 0.05) == pytest.approx(0.012), "no longer than the work itself"
 
 
 def test_what_collating_takes_bounds_what_of_it_is_for_shared_memory() -> None:

@@ -10,7 +10,8 @@ from stallmeter.records import HostSample, LedgerRecord, LoaderInfo, StepRecord,
 from stallmeter.rules.fetch_stall import FetchStall
 from stallmeter.window import Window
 from stallmeter.workers import Limits, LoaderCosts
-from stallmeter.workers.forecast import Outlook, forecast, operation
+from stallmeter.workers.forecast import Outlook, forecast
+from stallmeter.workers.measured import operation
 from stallmeter.workers.model import predict_step_times_s
 from stallmeter.workers.sharing import AT_ONCE, learn_from_waits
 

@@ -103,6 +103,12 @@ LAYERS = (
 )
 """Files, or folders, of the layers of models, and of what hands a step to torch: every step is in them."""
 
+COMPUTES = ("cv2.", "jax", "numexpr.", "numpy.", "scipy.", "sklearn.", "torch.", "torchaudio.", "torchvision.")
+"""How the names of calls begin that may compute with several threads."""
+
+PROFILE = "profile"
+"""Method of a look that timed every call."""
+
 LAMBDA = "<lambda>"
 """End of the name of a function without one."""
 

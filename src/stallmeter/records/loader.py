@@ -18,7 +18,7 @@ class WorkerBatch:
     cpu_s: float
     """CPU time of the fetching thread."""
     process_cpu_s: float | None = None
-    """CPU time of the whole worker process, which counts decoder threads too."""
+    """CPU time of all threads of the process meanwhile: in a worker those are decoders, in the loop's anything."""
     run_queue_s: float | None = None
     """Time spent runnable but waiting for a CPU."""
     collate_s: float | None = None

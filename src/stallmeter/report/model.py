@@ -419,7 +419,7 @@ def _batch_cost(batches: list[WorkerBatch]) -> BatchCost | None:
     return BatchCost(
         batches=len(batches),
         service_s=statistics.median(b.service_s for b in batches),
-        cpu_s=statistics.median(b.cpu_s if b.process_cpu_s is None else b.process_cpu_s for b in batches),
+        cpu_s=statistics.median(b.computed_s for b in batches),
         blocked_s=median(b.blocked_s for b in batches),
         run_queue_s=median(b.run_queue_s for b in batches),
         collate_s=median(b.collate_s for b in batches),

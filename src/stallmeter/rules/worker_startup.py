@@ -41,8 +41,9 @@ from typing import ClassVar, NamedTuple
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..window import Window
-from ..workers.forecast import forecast, operation
+from ..workers.forecast import forecast
 from ..workers.gains import Gain, gain_without, skipped_s
+from ..workers.measured import operation
 from .rule import threshold
 
 _OF_THE_WAIT = (

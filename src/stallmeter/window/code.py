@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from ..records import CodeLook, Event, LedgerRecord, LockTrial
-from ..records.code import BEFORE_MODEL, BETWEEN_EPOCHS, EPOCH_STARTS, HELPERS, LONG_STEPS, STANDING, STEPS
+from ..records.code import (
+    BEFORE_MODEL,
+    BETWEEN_EPOCHS,
+    COMPUTES,
+    EPOCH_STARTS,
+    HELPERS,
+    LONG_STEPS,
+    PROFILE,
+    STANDING,
+    STEPS,
+)
 from ..records.stats import Reservoir
 from ..records.steps import END
 from .beside import (
@@ -135,6 +146,20 @@ class CodeSignals:
         """Return the seconds between epochs until the last one began, as far as readings tell; else all of them."""
         within = [one.buckets.get(BETWEEN_EPOCHS, 0.0) for one in self._readings.items if one.epochs == record.epochs]
         return min([record.buckets.get(BETWEEN_EPOCHS, 0.0), *within])
+
+    @property
+    def batch_operations(self) -> tuple[float, float] | None:
+        """Shares (0 to 1) of a batch's time in which several threads may compute; None where nobody looked.
+
+        In calls of libraries that have them, and in the program's own functions themselves, which may use an operator.
+        """
+        look = self.at("workers")
+        known_s = 0.0 if look is None else math.fsum(stack.wall_s for stack in look.stacks)
+        if look is None or look.method != PROFILE or known_s <= 0:
+            return None
+        called_s = math.fsum(stack.wall_s for stack in look.stacks if stack.frames[-1].startswith(COMPUTES))
+        own_s = math.fsum(stack.wall_s for stack in look.stacks if len(stack.frames) - 1 in stack.own)
+        return called_s / known_s, own_s / known_s
 
     @property
     def first_batch(self) -> CodeLook | None:

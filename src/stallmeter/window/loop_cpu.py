@@ -37,6 +37,12 @@ class LoopCpuSignals:
         return self._host.median(lambda s: s.loop_cpu_wait_pct)
 
     @property
+    def runs_share(self) -> float | None:
+        """Share (0 to 1) of the time in which the training thread runs on a CPU, median over the run."""
+        runs_pct = self._host.median(lambda s: s.loop_cpu_pct)
+        return None if runs_pct is None else runs_pct / 100.0
+
+    @property
     def blocked_share(self) -> float | None:
         """Share (0 to 1) of the time in which the training thread could not run, but for want of a CPU; median."""
         runs_pct, waits_pct = self._host.median(lambda s: s.loop_cpu_pct), self.wait_pct

@@ -52,7 +52,8 @@ class WaitSignals:
 
         CPU time of its process over that of the thread that makes the batches; None where one of them is not known.
         """
-        known = [(b.process_cpu_s, b.cpu_s) for b in self._pace.leading.batches.items if b.process_cpu_s is not None]
+        made = [b for b in self._pace.leading.batches.items if b.worker >= 0]
+        known = [(b.process_cpu_s, b.cpu_s) for b in made if b.process_cpu_s is not None]
         own_s = sum(own_s for _, own_s in known)
         return sum(whole_s for whole_s, _ in known) / own_s if len(known) >= MIN_BATCHES and own_s > 0 else None
 

@@ -132,6 +132,64 @@ def in_threads_s(
     return max(0.0, beyond_s, min(threads_cpus * (costs.step_time_s or 0.0), costs.loop_cpu_s - costs.work_s))
 
 
+@dataclass(frozen=True, slots=True)
+class BatchThreads:
+    """What threads beside the loop's own spend while it makes a batch, and what of it is work. Seconds of a step."""
+
+    spent_s: float
+    """CPU time of the process, less that of the loop's thread."""
+    worked_s: float
+    """As much of it as the one thread of a worker has to do as well."""
+
+
+def batch_threads(
+    batches: Sequence[WorkerBatch], *, cpus: float, per_step: float = 1.0, shares: tuple[float, float] | None = None
+) -> BatchThreads | None:
+    """Tell what threads of one operation compute for a batch from what they spin away between two operations.
+
+    A thread spins for up to 20 ms after an operation, so that an item with a short one every few milliseconds keeps all
+    threads busy for all of its time. They work no longer than the operations take: of a batch's time what calls of
+    libraries that have such threads take, and half of what is spent in the program's own functions themselves, where
+    an operator is no call that a profile shows.
+
+    Args:
+        batches: Made in the loop.
+        cpus: That may be kept busy.
+        per_step: Batches of a step.
+        shares: Of a batch's time, in calls of such libraries, and in the program's own functions; None where nobody
+            looked. All but a last spinning is taken for work then.
+
+    Returns:
+        None where the CPU time of the process was not read.
+    """
+    known = [(b.process_cpu_s - b.cpu_s, b.wall_s) for b in batches if b.worker < 0 and b.process_cpu_s is not None]
+    if len(known) < ENOUGH:
+        return None
+    spent_s, wall_s = (per_step * max(0.0, math.fsum(part) / len(known)) for part in zip(*known, strict=True))
+    beyond_s = max(0.0, spent_s - SPINS_S)
+    if shares is None:
+        return BatchThreads(spent_s, beyond_s)
+    called_s, own_s = (max(0.0, cpus - 1.0) * share * wall_s for share in shares)
+    worked_s = min(spent_s, called_s)
+    return BatchThreads(spent_s, worked_s + min(max(0.0, beyond_s - worked_s), own_s / 2.0))
+
+
+def spun_s(costs: LoaderCosts, cpus: float, ran_s: float | None) -> float:
+    """Return the CPU time, seconds, that threads spin away in the loop's own work of a step.
+
+    The loop's thread takes part in each operation of its threads. Where they take more than all CPUs could do while it
+    runs, they spin: after the batch that it made before, say, while it waits for a device.
+
+    Args:
+        costs: As measured.
+        cpus: That may be kept busy.
+        ran_s: Of that work, how long the loop's own thread ran; None where that is not known.
+    """
+    if ran_s is None or cpus <= 1.0:
+        return 0.0
+    return max(0.0, min(costs.loop_cpu_s - cpus * min(ran_s, costs.work_s), (cpus - 1.0) * SPINS_S))
+
+
 def shared_already_s(batches: Sequence[WorkerBatch], sending_s: float) -> float:
     """Return how long workers put a batch into shared memory while they collate: half of that time at the most.
 

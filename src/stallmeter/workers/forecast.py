@@ -10,14 +10,12 @@ from ..records.diagnosis import Advice, WorkerAdvice
 from ..window import Window
 from . import (
     BatchShape,
-    EpochStart,
     Limits,
     LoaderCosts,
     OperatingPoint,
     PrefetchAdvice,
     advise,
     advise_prefetch,
-    costs_from,
     expected,
     limited,
     limits_from,
@@ -25,10 +23,10 @@ from . import (
     predict_step_time_s,
     savings,
 )
-from .beside import KNOWN, in_threads_s, shared_already_s, work_beside
+from .measured import costs_of, loop_waits, with_quiet_work
 from .plan import BOTH, between_s
 from .sharing import ask, at_once, doubt, is_doubtful, learn_from_waits
-from .whatif import SHORT, LoopWaits, WhatIf, eased, what_if
+from .whatif import SHORT, WhatIf, what_if
 
 MODEL_ERROR = 0.06
 """Of a predicted step time with the same costs of a batch, 8 of 10 times; benchmarks/workers: median 3 %."""
@@ -288,7 +286,7 @@ def _forecast(window: Window, current: int) -> Outlook | None:
     if window.loader.which and current and len(window.workers.batches) < TURNS * steps:
         return None
     try:
-        costs = _costs(window, current)
+        costs = costs_of(window, current)
         limits = limits_from(
             window.host.samples.items,
             budget=window.facts.budget,
@@ -303,7 +301,7 @@ def _forecast(window: Window, current: int) -> Outlook | None:
         if limits.available_cpus is None:
             return None
         if window.loader.which is None:  # of several loaders it is not known what the others' batches would take
-            costs = _with_quiet_work(window, costs)
+            costs = with_quiet_work(window, costs)
         previous = _previous(window)
         advice = _unless_tried(advise(costs, limits, previous=previous), window)
         doubtful, more = is_doubtful(window, advice), None
@@ -371,15 +369,6 @@ def parts_of_batch(window: Window) -> float:
     return 1.0 if info is None or info.batch_size is not None else max(1.0, info.batches_per_step or 1.0)
 
 
-def loop_waits(window: Window, costs: LoaderCosts) -> LoopWaits | None:
-    """Return how long the loop's thread waits for a CPU in each step; None where that was not measured."""
-    loop, step_s = window.host.loop, costs.step_time_s
-    if loop.wait_pct is None or loop.neighbour_wait_pct is None or not step_s:
-        return None
-    workers_s = None if loop.workers_wait_pct is None else loop.workers_wait_pct / 100.0 * step_s
-    return LoopWaits(loop.wait_pct / 100.0 * step_s, loop.neighbour_wait_pct / 100.0 * step_s, workers_s)
-
-
 def _unless_tried(advice: WorkerAdvice, window: Window) -> WorkerAdvice:
     """What was tried in this run and was not better is not recommended again."""
     failed = next(
@@ -404,96 +393,13 @@ def _change(advice: WorkerAdvice) -> tuple[int, int]:
     return advice.current, advice.recommended
 
 
-def _costs(window: Window, current: int) -> LoaderCosts | None:
-    """Return what a batch costs. Several rules and gains ask in one verdict, and it is made of all batches."""
-    return window.remember(f"costs {current}", lambda: _find_costs(window, current))
-
-
-def _find_costs(window: Window, current: int) -> LoaderCosts | None:
-    content = window.loader.content
-    per_step = (window.loader.info and window.loader.info.batches_per_step) or 1.0
-    made = window.workers.batches
-    costs = costs_from(
-        made.items,
-        window.steps.steady,
-        current=current,
-        host=window.host.samples.items,
-        budget=window.facts.budget,
-        loader=window.loader.info,
-        batch=None if content is None else BatchShape.of(content),
-        device_s=window.device.pace_s,
-        per_step=per_step,
-        epoch=epoch_start(window),
-    )
-    return None if costs is None else _refined(window, costs, per_step)
-
-
-def _refined(window: Window, costs: LoaderCosts, per_step: float) -> LoaderCosts:
-    """Return costs with what single steps and batches show of how loop and workers get into each other's way."""
-    made, steps, content, record = (
-        window.workers.batches,
-        window.steps.steady,
-        window.loader.content,
-        window.ledger.record,
-    )
-    if not costs.current:
-        more_s = in_threads_s(costs, steps, window.host.samples.items, window.host.loop.threads_cpus or 0.0)
-        return replace(costs, cpu_s=costs.cpu_s + more_s, loop_cpu_s=costs.loop_cpu_s - more_s)
-    if content is not None:
-        sending_s = BatchShape.of(content).sending_s
-        costs = replace(costs, shared_already_s=per_step * shared_already_s(made.items, sending_s))
-    # Some of the batches of a recording may be left out.
-    complete = made.stride == 1 and record is not None and len(made) >= KNOWN * record.steps * per_step
-    beside = work_beside(steps, made.items, complete=complete)
-    if beside is None:
-        return costs
-    return replace(costs, quiet_work_s=beside.quiet_s, crowded_work_s=beside.crowded_s)
-
-
-def epoch_start(window: Window) -> EpochStart | None:
-    """What starting the workers costs an epoch; None where they live on, or there was one epoch only."""
-    record, loader, epochs = window.ledger.record, window.loader.info, window.ledger.epochs or 0
-    if record is None or loader is None or epochs < 2 or loader.lives_on:
-        return None
-    start_s = (window.spent.bucket_s("worker_startup") or 0.0) / epochs
-    return EpochStart(record.steps / epochs, start_s, in_turn=loader.start_method == "fork")
-
-
 def _previous(window: Window) -> OperatingPoint | None:
     """How the loader did with the number of workers that it had before."""
     before = window.before
     if before is None or before.loader.num_workers is None:
         return None
     workers = before.loader.num_workers
-    costs = _costs(before, workers)
+    costs = costs_of(before, workers)
     if costs is None or costs.step_time_s is None:
         return None
     return OperatingPoint(workers=workers, service_s=costs.service_s, cpu_s=costs.cpu_s, step_time_s=costs.step_time_s)
-
-
-def operation(window: Window) -> tuple[LoaderCosts, Limits] | None:
-    """Return what a batch costs and what the workers may use; None when too little was measured for that."""
-    return window.remember("operation", lambda: _operation(window))
-
-
-def _operation(window: Window) -> tuple[LoaderCosts, Limits] | None:
-    current, content = window.loader.num_workers, window.loader.content
-    try:
-        costs = None if current is None else _costs(window, current)
-        limits = limits_from(
-            window.host.samples.items,
-            budget=window.facts.budget,
-            loader=window.loader.info,
-            batch_bytes=None if content is None else content.bytes,
-        )
-    except SettingError:  # what was measured makes no sense, for example after the system clock was set back
-        return None
-    return None if costs is None else (_with_quiet_work(window, costs), limits)
-
-
-def _with_quiet_work(window: Window, costs: LoaderCosts) -> LoaderCosts:
-    """Return the costs with what the loop's work would be without a worker beside it."""
-    waits = loop_waits(window, costs) if costs.current and costs.quiet_work_s is None else None
-    if waits is None:
-        return costs
-    return replace(costs, quiet_work_s=eased(costs, waits.own_s).work_s)

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 from ..window import Window
 from .costs import BatchShape, default_handover_s
-from .forecast import forecast, loop_waits, operation
+from .forecast import forecast
 from .gains import FIX_SAVES
+from .measured import loop_waits, operation
 from .model import Limits, LoaderCosts, predict_step_time_s
 from .whatif import WAITS, eased, like_a_worker, receiving_s
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from ..window import Window
 from ..window.exposed_wait import mean_s
 from . import Limits, LoaderCosts, predict_step_time_s
-from .forecast import operation
+from .measured import operation
 
 LOADER_ERROR = 0.06
 """Of the step time that a loader is predicted to allow, in 8 of 10 cases; benchmarks/workers: median 3 %."""

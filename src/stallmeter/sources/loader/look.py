@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ...records import CodeItem, CodeLook, CodeSpot, CodeStack, Event
-from ...records.code import EPOCH_STARTS, IN_WORKERS
+from ...records.code import EPOCH_STARTS, IN_WORKERS, PROFILE
 from .ring import Order
 from .starts import StartOrders
 
@@ -118,7 +118,7 @@ class WorkerLook:
             place="workers",
             rule=self._rule,
             loader=self._loader,
-            method="profile",
+            method=PROFILE,
             seen=document["seen"],
             wall_s=document["wall_s"],
             cpu_s=document["cpu_s"],

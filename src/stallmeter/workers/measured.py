@@ -1,0 +1,132 @@
+"""What the batches and the steps of a window cost: what the num_workers model is asked with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..errors import SettingError
+from ..window import Window
+from .beside import KNOWN, batch_threads, in_threads_s, shared_already_s, spun_s, work_beside
+from .costs import BatchShape, EpochStart, costs_from, limits_from
+from .model import Limits, LoaderCosts
+from .whatif import LoopWaits, eased
+
+
+def costs_of(window: Window, current: int) -> LoaderCosts | None:
+    """Return what a batch costs. Several rules and gains ask in one verdict, and it is made of all batches."""
+    return window.remember(f"costs {current}", lambda: _find_costs(window, current))
+
+
+def _find_costs(window: Window, current: int) -> LoaderCosts | None:
+    content = window.loader.content
+    per_step = (window.loader.info and window.loader.info.batches_per_step) or 1.0
+    made = window.workers.batches
+    costs = costs_from(
+        made.items,
+        window.steps.steady,
+        current=current,
+        host=window.host.samples.items,
+        budget=window.facts.budget,
+        loader=window.loader.info,
+        batch=None if content is None else BatchShape.of(content),
+        device_s=window.device.pace_s,
+        per_step=per_step,
+        epoch=epoch_start(window),
+    )
+    return None if costs is None else _refined(window, costs, per_step)
+
+
+def _refined(window: Window, costs: LoaderCosts, per_step: float) -> LoaderCosts:
+    """Return costs with what single steps and batches show of how loop and workers get into each other's way."""
+    made, steps, content, record = (
+        window.workers.batches,
+        window.steps.steady,
+        window.loader.content,
+        window.ledger.record,
+    )
+    if not costs.current:
+        return _in_the_loop(window, costs, per_step)
+    costs = _without_spinning(window, costs)
+    if content is not None:
+        sending_s = BatchShape.of(content).sending_s
+        costs = replace(costs, shared_already_s=per_step * shared_already_s(made.items, sending_s))
+    # Some of the batches of a recording may be left out.
+    complete = made.stride == 1 and record is not None and len(made) >= KNOWN * record.steps * per_step
+    beside = work_beside(steps, made.items, complete=complete)
+    if beside is None:
+        return costs
+    return replace(costs, quiet_work_s=beside.quiet_s, crowded_work_s=beside.crowded_s)
+
+
+def _in_the_loop(window: Window, costs: LoaderCosts, per_step: float) -> LoaderCosts:
+    """Return costs of a loop without workers, with what its threads do for a batch and what for the step."""
+    steps, host = window.steps.steady, window.host
+    threads_cpus, cpus = host.loop.threads_cpus or 0.0, host.cpus_per_rank or 1.0
+    shares = window.code.batch_operations
+    threads = batch_threads(window.workers.batches.items, cpus=cpus, per_step=per_step, shares=shares)
+    if threads is None:
+        more_s = in_threads_s(costs, steps, host.samples.items, threads_cpus)
+        return replace(costs, cpu_s=costs.cpu_s + more_s, loop_cpu_s=costs.loop_cpu_s - more_s)
+    # Threads that Python code started compute no operation of the step.
+    worked_s = max(threads.worked_s, min(threads_cpus * (costs.step_time_s or 0.0), threads.spent_s))
+    own = replace(costs, loop_cpu_s=max(0.0, costs.loop_cpu_s - threads.spent_s))
+    return replace(_without_spinning(window, own, made_s=costs.cpu_s), cpu_s=costs.cpu_s + worked_s)
+
+
+def _without_spinning(window: Window, costs: LoaderCosts, made_s: float = 0.0) -> LoaderCosts:
+    """Return costs without what threads of the loop spin away while its own is blocked, for a device, say.
+
+    Args:
+        window: For how long the thread ran.
+        costs: With the CPU time of all threads in the step's own work.
+        made_s: CPU time of the thread in making the batch of a step.
+    """
+    runs, cpus = window.host.loop.runs_share, window.host.cpus_per_rank or 1.0
+    ran_s = None if runs is None else max(0.0, runs * (costs.step_time_s or 0.0) - made_s)
+    return replace(costs, loop_cpu_s=costs.loop_cpu_s - spun_s(costs, cpus, ran_s))
+
+
+def epoch_start(window: Window) -> EpochStart | None:
+    """What starting the workers costs an epoch; None where they live on, or there was one epoch only."""
+    record, loader, epochs = window.ledger.record, window.loader.info, window.ledger.epochs or 0
+    if record is None or loader is None or epochs < 2 or loader.lives_on:
+        return None
+    start_s = (window.spent.bucket_s("worker_startup") or 0.0) / epochs
+    return EpochStart(record.steps / epochs, start_s, in_turn=loader.start_method == "fork")
+
+
+def operation(window: Window) -> tuple[LoaderCosts, Limits] | None:
+    """Return what a batch costs and what the workers may use; None when too little was measured for that."""
+    return window.remember("operation", lambda: _operation(window))
+
+
+def _operation(window: Window) -> tuple[LoaderCosts, Limits] | None:
+    current, content = window.loader.num_workers, window.loader.content
+    try:
+        costs = None if current is None else costs_of(window, current)
+        limits = limits_from(
+            window.host.samples.items,
+            budget=window.facts.budget,
+            loader=window.loader.info,
+            batch_bytes=None if content is None else content.bytes,
+        )
+    except SettingError:  # what was measured makes no sense, for example after the system clock was set back
+        return None
+    return None if costs is None else (with_quiet_work(window, costs), limits)
+
+
+def with_quiet_work(window: Window, costs: LoaderCosts) -> LoaderCosts:
+    """Return the costs with what the loop's work would be without a worker beside it."""
+    waits = loop_waits(window, costs) if costs.current and costs.quiet_work_s is None else None
+    if waits is None:
+        return costs
+    return replace(costs, quiet_work_s=eased(costs, waits.own_s).work_s)
+
+
+def loop_waits(window: Window, costs: LoaderCosts) -> LoopWaits | None:
+    """Return how long the loop's thread waits for a CPU in each step; None where that was not measured."""
+    loop, step_s = window.host.loop, costs.step_time_s
+    if loop.wait_pct is None or loop.neighbour_wait_pct is None or not step_s:
+        return None
+    workers_s = None if loop.workers_wait_pct is None else loop.workers_wait_pct / 100.0 * step_s
+    return LoopWaits(loop.wait_pct / 100.0 * step_s, loop.neighbour_wait_pct / 100.0 * step_s, workers_s)
