@@ -48,6 +48,20 @@ def test_threshold():
     assert silent(ValidationHeavy(), part(14.9))
 
 
+@pytest.mark.parametrize(("every", "epochs", "lost_s"), [(10, 2, 18.0), (50, 2, 10.0), (100, 2, 10.0), (10, 1, 10.0)])
+def test_all_but_one_validation_of_an_epoch_can_be_spared(every: int, epochs: int, lost_s: float) -> None:
+    """Of 100 steps each tenth: with 20 % of the time it took 10 times what once would."""
+    rest = {"start": 0.0, "data_wait": 0.0, "forward": 80.0, "backward": 0.0, "optimizer": 0.0, "loop": 0.0}
+    often = window(replace(ledger(steps=200, validation=20.0, **rest), epochs=epochs))
+    for i in range(200):
+        at = step(i, epoch=i * epochs // 200, epoch_start=i % 100 == 0)
+        often.append(replace(at, validation_s=1.0 if i % every == every - 1 else 0.0))
+    found = fires(ValidationHeavy(), often)
+    assert found.time_lost_s == pytest.approx(lost_s, rel=0.02)
+    assert (", 10 times an epoch." in found.summary) == (lost_s > 10.0)
+    assert ("Once an epoch it takes 2 s of this run." in found.advice[0].text) == (lost_s > 10.0)
+
+
 def test_short_runs():
     """A share of almost nothing is not worth a change."""
     quick = window(ledger(wall_s=2.0, start=0, data_wait=0, forward=1, backward=0, optimizer=0, loop=0, validation=0.6))

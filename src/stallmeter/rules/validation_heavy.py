@@ -4,7 +4,8 @@
 or on so much data, that it takes a considerable part of the training time.
 
 **Evidence.** `validation` bucket of the wall-clock ledger in seconds: the whole validation loop with its own data wait,
-as a share of training time in percent. As lost counts only what exceeds a usual share (`usual_pct`).
+as a share of training time in percent. As lost counts only what exceeds a usual share (`usual_pct`), or all but one
+validation an epoch where there are several (`steps.epochs.validations`), if that is more.
 `spent.validation_parts_s`: seconds of it in which its own loader was started (the iterator, and the first batch that
 workers make) and in which its other batches were waited for. `code.evaluation`: seconds of functions that evaluate the
 model in the midst of the steps, from looks at the stack. They compute without gradients (`no_grad`, `inference_mode`),
@@ -42,12 +43,18 @@ class ValidationHeavy:
     title: ClassVar[str] = "Validation takes a large part of the run"
     bucket: ClassVar[str] = "validation"
     needs: ClassVar[tuple[str, ...]] = ("ledger.training_s", "ledger.wall_s")
-    optional: ClassVar[tuple[str, ...]] = ("code.evaluation", "facts.framework", "spent.validation_parts_s")
+    optional: ClassVar[tuple[str, ...]] = (
+        "code.evaluation",
+        "facts.framework",
+        "spent.validation_parts_s",
+        "steps.epochs.validations",
+    )
 
     info_pct: float = threshold(15.0, "%", "benchmarks/faults: what it takes beyond a usual tenth is worth 5 %")
     warn_pct: float = threshold(25.0, "%", "our choice: a quarter of the time teaches the model nothing")
     critical_pct: float = threshold(50.0, "%", "our choice: more time goes into validation than into training")
     usual_pct: float = threshold(10.0, "%", "our choice: what a validation set of a tenth of the data costs")
+    often: float = threshold(2.0, "times", "our choice: of fewer validations an epoch hardly one can be spared")
     loader_pct: float = threshold(50.0, "%", "our choice: most of the validation is its loader's, not the model's")
     min_lost_s: float = threshold(0.5, "s", "our choice: less is not worth a change of the program")
     min_samples: float = threshold(20.0, "looks", "a share of all of them is then known to a fifth, one standard error")
@@ -60,7 +67,7 @@ class ValidationHeavy:
         share = None if spent_s is None else window.ledger.training_share_pct(spent_s)
         if spent_s is None or not share or share < min(self.info_pct, self.warn_pct):
             return None
-        lost_s = spent_s * max(0.0, 1.0 - self.usual_pct / share)
+        lost_s, often = self._lost(window, spent_s, share)
         if lost_s < self.min_lost_s:
             return None
         # Between less of it, and none at all.
@@ -75,7 +82,7 @@ class ValidationHeavy:
             title=self.title,
             summary=f"Validation took {spent_s:.1f} s, {share:.0f} % of the training time"
             + (f", {_said(start_s, wait_s)}" if loads else "")
-            + f"; {self.usual_pct:.0f} % would be usual.",
+            + (f", {often:.0f} times an epoch." if often else f"; {self.usual_pct:.0f} % would be usual."),
             time_lost_s=lost_s,
             share_pct=window.ledger.share_pct(lost_s) or 0.0,
             confidence=0.8,
@@ -89,6 +96,7 @@ class ValidationHeavy:
                     "our choice: a quarter of the time teaches the model nothing",
                 ),
                 Evidence("validation", spent_s, "s"),
+                *((Evidence("validations an epoch", often, "times", self.often, "our choice"),) if often else ()),
                 *((Evidence("of it in the midst of steps", in_steps_s, "s"),) if in_steps_s else ()),
                 *(Evidence(f"of it {name}", s, "s") for name, s in ((_START, start_s), (_WAIT, wait_s)) if s > 0),
             ),
@@ -98,7 +106,9 @@ class ValidationHeavy:
                     said(
                         "Validate less often", window.facts, Setting.VALIDATE_LESS_OFTEN, ", after more steps or epochs"
                     ),
-                    expect=f"At {self.usual_pct:.0f} % of the training time it costs what is usual.",
+                    expect=f"Once an epoch it takes {spent_s - lost_s:.2g} s of this run."
+                    if often
+                    else f"At {self.usual_pct:.0f} % of the training time it costs what is usual.",
                     limit="Not where early stopping needs each validation.",
                     gain_pct=gain.pct,
                     interval_pct=gain.interval_pct,
@@ -113,6 +123,13 @@ class ValidationHeavy:
                 Advice.of("Double the batch size of validation.", limit="It fits mostly: no gradients are kept."),
             ),
         )
+
+    def _lost(self, window: Window, spent_s: float, share_pct: float) -> tuple[float, float | None]:
+        """Return the seconds that are lost, and how often an epoch is validated where all but once is what is lost."""
+        unusual_s = spent_s * max(0.0, 1.0 - self.usual_pct / share_pct)
+        times = window.steps.epochs.validations or 0.0
+        spared_s = (window.spent.bucket_s("validation") or 0.0) * (1.0 - 1.0 / times) if times >= self.often else 0.0
+        return (spared_s, times) if spared_s > unusual_s else (unusual_s, None)
 
     def _severity(self, share_pct: float) -> Severity:
         if share_pct < self.warn_pct:

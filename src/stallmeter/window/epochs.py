@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 from ..records import StepRecord, WorkerBatch
 from ..records.stats import Reservoir, mean, stats
+from .ledger import LedgerSignals
 from .memo import Memo
 from .warmup import FIRST_STEPS
 from .workers import WorkerSignals
@@ -55,16 +56,31 @@ class EpochSignals:
         steps: Each knows its epoch.
         workers: Their batches know their time.
         openers: The first steps of epochs.
+        ledger: Counts all steps, and the epochs.
     """
 
-    def __init__(self, steps: Steps, workers: WorkerSignals, openers: Reservoir[StepRecord]) -> None:
+    def __init__(
+        self, steps: Steps, workers: WorkerSignals, openers: Reservoir[StepRecord], ledger: LedgerSignals
+    ) -> None:
         self._memo = Memo(steps.memo, workers.memo)
-        self._steps, self._workers, self._openers = steps, workers, openers
+        self._steps, self._workers, self._openers, self._ledger = steps, workers, openers, ledger
 
     def waits_within(self, seconds: float) -> float:
         """Return the share (0 to 1) of the steps after the first of each epoch that waited so long for data."""
         steps = self._steps.steady
         return sum(s.every for s in steps if s.data_wait_s >= seconds) / sum(s.every for s in steps) if steps else 0.0
+
+    @property
+    def validations(self) -> float | None:
+        """Times that the model was validated in the midst of the steps in an epoch; None with fewer than two epochs.
+
+        Of all steps as many are taken to hold one as of those that are known.
+        """
+        steps, record = self._steps.steady, self._ledger.record
+        known = sum(s.every for s in steps)
+        if not known or record is None or record.epochs < 2:
+            return None
+        return sum(s.every for s in steps if s.validation_s) / known * record.steps / record.epochs
 
     @property
     def first_steps(self) -> int | None:

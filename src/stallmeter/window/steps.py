@@ -80,7 +80,7 @@ class StepSignals:
         self._persistent: int | None = None
         """Workers that had started by the last epoch, if they live on."""
         self._first_steps = FirstSteps()
-        self.epochs = EpochSignals(self, workers or WorkerSignals(), self._openers)
+        self.epochs = EpochSignals(self, workers or WorkerSignals(), self._openers, ledger)
 
     def append(self, step: StepRecord) -> None:
         """Take a step."""
