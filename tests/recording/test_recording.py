@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -217,6 +218,27 @@ def test_a_full_disk_leaves_no_half_line_and_loses_nothing(tmp_path: Path) -> No
     disk.full = False
     recorder.close()
     assert [x for x, _ in Reader(tmp_path)] == [STEP, VERDICT]
+
+
+def test_a_descriptor_that_the_program_closed_and_got_again_is_let_alone(tmp_path: Path) -> None:
+    """A daemon closes all that it does not know; its next file has the number."""
+    recorder = Recorder(tmp_path / "run", HEADER)
+    recorder.write(STEP)
+    recorder.flush()
+    number = recorder._file._fd
+    os.close(number)
+    recorder.write(VERDICT)
+    recorder.flush()  # it is opened anew
+    os.close(recorder._file._fd)
+    theirs = os.open(tmp_path / "theirs", os.O_RDWR | os.O_CREAT)
+    assert theirs == number
+    recorder.write(STEP)
+    recorder.flush()
+    assert os.fstat(theirs).st_size == 0
+    recorder.close()
+    assert os.fstat(theirs).st_size == 0, "it is not closed, either"
+    os.close(theirs)
+    assert [x for x, _ in Reader(tmp_path / "run")] == [STEP, VERDICT, STEP]
 
 
 def test_errors_name_the_fix(tmp_path: Path) -> None:

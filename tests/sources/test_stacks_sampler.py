@@ -197,6 +197,21 @@ def test_a_switch_interval_of_the_program_is_left_alone():
     assert sys.getswitchinterval() == pytest.approx(0.123)
 
 
+def test_our_switch_interval_is_never_given_back_as_the_programs():
+    """It was read while ours held, another one was set for a while, and then what had been read."""
+    before = sys.getswitchinterval()
+    rig = Rig()
+    rig.ledger.enter(CHECKPOINT)
+    rig.run(300)
+    read = sys.getswitchinterval()
+    sys.setswitchinterval(0.02)
+    rig.ledger.exit(CHECKPOINT)
+    rig.run(300)
+    sys.setswitchinterval(read)
+    rig.run(300)
+    assert sys.getswitchinterval() == before
+
+
 def test_a_real_thread_finds_the_function_that_the_other_is_in():
     clock = StepClock(Ledger(START))
     sampler = StackSampler(clock, -1)

@@ -284,3 +284,22 @@ def test_a_property_that_raises_is_not_there() -> None:
     assert fixed_size(Odd()) is None
     assert given_size(Odd()) is None
     assert not makes_items(Odd())
+
+
+class Drawn(torch.utils.data.RandomSampler):
+    """A sampler whose length is code of the program's."""
+
+    def __len__(self) -> int:
+        raise AssertionError("asked")
+
+
+def test_a_length_that_is_the_programs_own_code_is_not_asked_for() -> None:
+    items = [torch.zeros(2)] * 6
+    assert fixed_size(DataLoader(items, batch_size=2)) == (2, 3)
+
+    class Long(DataLoader[torch.Tensor]):
+        def __len__(self) -> int:
+            raise AssertionError("asked")
+
+    assert fixed_size(Long(items, batch_size=2)) is None
+    assert fixed_size(DataLoader(items, batch_size=2, sampler=Drawn(items))) is None

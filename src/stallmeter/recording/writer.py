@@ -6,7 +6,6 @@ import errno
 import os
 from collections import deque
 from pathlib import Path
-from typing import Any
 
 from ..records import Record
 from ..records.diagnosis import Verdict
@@ -22,6 +21,51 @@ read again when the run ends."""
 
 KEPT_LINES = 100_000
 """Most lines kept while they cannot be written: 20 MB, and some minutes of the fastest run."""
+
+
+class _PartFile:
+    """A file that is appended to by its descriptor, and only as long as that is still the file's.
+
+    Programs close descriptors that they do not know, as a daemon does when it begins, and open files of their own,
+    which get the same numbers. What is no longer ours is neither written to nor closed.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
+        self._fd = os.open(path, flags, 0o666)
+        self._is = _identity(self._fd)
+
+    def is_ours(self) -> bool:
+        """Whether the descriptor is still open, and this file's."""
+        try:
+            return _identity(self._fd) == self._is
+        except OSError:
+            return False
+
+    def links(self) -> int:
+        """Return how many names the file has."""
+        return os.fstat(self._fd).st_nlink
+
+    def tell(self) -> int:
+        """Return the size of the file."""
+        return os.lseek(self._fd, 0, os.SEEK_END)
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Append as much as can be, and return how many bytes that were."""
+        return os.write(self._fd, data)
+
+    def close(self) -> None:
+        """Close it, if it is ours."""
+        if self.is_ours():
+            os.close(self._fd)
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
 
 
 class Recorder:
@@ -78,6 +122,8 @@ class Recorder:
         if not self._lines:
             return
         try:
+            if not self._file.is_ours():
+                self._file = _PartFile(self.path)
             if self._is_gone():
                 self._begin_anew()
             self._begin_part_when_due()
@@ -145,7 +191,7 @@ class Recorder:
     def _is_gone(self) -> bool:
         """Whether the file has been deleted: what is written to it then is written nowhere, and no write fails."""
         # Some file systems count no names at all.
-        return os.fstat(self._file.fileno()).st_nlink == 0 and not self.path.exists()
+        return self._file.links() == 0 and not self.path.exists()
 
     def _begin_anew(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -170,7 +216,7 @@ class Recorder:
         except OSError as exc:  # a network file system says only now what it could not keep
             self._losses.append(f"lines before {self.path.name} may be missing: {exc}")
 
-    def _new_part(self, part: int) -> tuple[int, Any]:
+    def _new_part(self, part: int) -> tuple[int, _PartFile]:
         """Return the first free part from this number on, open behind its header.
 
         It gets its name when its header is in it: a full disk leaves no part that nobody can read.
@@ -185,7 +231,7 @@ class Recorder:
                 except FileExistsError:
                     part += 1
                 else:
-                    return part, path.open("ab", buffering=0)
+                    return part, _PartFile(path)
         finally:
             temporary.unlink(missing_ok=True)
 

@@ -106,9 +106,7 @@ class ValidationHeavy:
                     said(
                         "Validate less often", window.facts, Setting.VALIDATE_LESS_OFTEN, ", after more steps or epochs"
                     ),
-                    expect=f"Once an epoch it takes {spent_s - lost_s:.2g} s of this run."
-                    if often
-                    else f"At {self.usual_pct:.0f} % of the training time it costs what is usual.",
+                    expect=self._expected(spent_s - lost_s, often),
                     limit="Not where early stopping needs each validation.",
                     gain_pct=gain.pct,
                     interval_pct=gain.interval_pct,
@@ -130,6 +128,11 @@ class ValidationHeavy:
         times = window.steps.epochs.validations or 0.0
         spared_s = (window.spent.bucket_s("validation") or 0.0) * (1.0 - 1.0 / times) if times >= self.often else 0.0
         return (spared_s, times) if spared_s > unusual_s else (unusual_s, None)
+
+    def _expected(self, left_s: float, often: float | None) -> str:
+        if often:
+            return f"Once an epoch it takes {left_s:.2g} s of this run."
+        return f"At {self.usual_pct:.0f} % of the training time it costs what is usual."
 
     def _severity(self, share_pct: float) -> Severity:
         if share_pct < self.warn_pct:

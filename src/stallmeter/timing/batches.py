@@ -181,6 +181,10 @@ def makes_items(loader: object) -> bool:
     return apart and type(attribute(loader, "sampler")).__name__ in DRAW_NUMBERS
 
 
+LENGTHS_OF = frozenset(("accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "torch", "transformers"))
+"""Packages whose loaders and samplers may be asked for their length."""
+
+
 class Fixed(NamedTuple):
     """What a loader says of its batches."""
 
@@ -193,16 +197,25 @@ def fixed_size(loader: object) -> Fixed | None:
     """Return the size that a loader gives all its batches but the last; None when it does not say, or cannot know.
 
     Batch samplers of one's own may make batches of many sizes, and so do the workers of an iterable dataset at their
-    ends: such loaders are not believed.
+    ends: such loaders are not believed. Nor are those asked whose length is code of the program's, in a loader or a
+    sampler of its own: it may take long, or draw random numbers.
     """
     size = attribute(loader, "batch_size")
     kinds = type(attribute(loader, "dataset")).__mro__
     if type(size) is not int or size < 1 or any(kind.__name__ == "IterableDataset" for kind in kinds):
         return None
+    if not all(map(_has_known_length, (loader, attribute(loader, "sampler"), attribute(loader, "batch_sampler")))):
+        return None
     try:
         return Fixed(size, len(loader))  # type: ignore[arg-type]
     except Exception:  # noqa: BLE001 - a length is somebody else's code, and only worth something if there is one
         return None
+
+
+def _has_known_length(one: object) -> bool:
+    """Whether the length of a loader or a sampler is worked out by a library."""
+    holder = next((kind for kind in type(one).__mro__ if "__len__" in vars(kind)), None)
+    return one is None or (holder is not None and holder.__module__.partition(".")[0] in LENGTHS_OF)
 
 
 def _decide(batch: object, expected: int | None) -> tuple[int | None, _Reading | None]:

@@ -110,12 +110,28 @@ class Iteration:
             raise AttributeError(name)
         return getattr(self.iterator, name)
 
+    def __setattr__(self, name: str, value: object) -> None:
+        # The program's own, and torch's, belong to the iterator; `__class__` has a setter.
+        if name in _OURS:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.iterator, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if name in _OURS:
+            object.__delattr__(self, name)
+        else:
+            delattr(self.iterator, name)
+
     def __reduce__(self) -> NoReturn:
         raise NotImplementedError("the iterator of a DataLoader cannot be pickled")
 
     def __del__(self, _ends: Callable[[], bool] = sys.is_finalizing) -> None:
         if not _ends():  # then even the names of modules are gone
             self.loop.left(self)
+
+
+_OURS = frozenset(("__class__", *Iteration.__slots__))
 
 
 class Timed(Iteration):
