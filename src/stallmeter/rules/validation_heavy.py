@@ -73,8 +73,7 @@ class ValidationHeavy:
         # Between less of it, and none at all.
         inside = in_steps_s > spent_s / 2.0
         gain = gain_without(window, lost_s, least=FIX_SAVES[0], most=spent_s / (lost_s or spent_s), in_steps=inside)
-        parts = window.spent.validation_parts_s or {}
-        start_s, wait_s = parts.get("start", 0.0), parts.get("wait", 0.0)
+        start_s, wait_s = ((window.spent.validation_parts_s or {}).get(part, 0.0) for part in ("start", "wait"))
         loads = start_s + wait_s >= self.loader_pct / 100.0 * spent_s
         return Diagnosis(
             rule=self.id,
