@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from stallmeter.records import CodeLook, CodeSpot, Fork, WorkerBatch
+from stallmeter.records.diagnosis import Location
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.worker_startup import WorkerStartup
@@ -284,9 +285,10 @@ def test_a_loader_that_is_begun_anew_now_and_then_has_no_new_iterator_for_each_b
     assert "for each batch" in fires(WorkerStartup(), anew(100, 100)).title  # with `watch` each iterator is an epoch
 
 
-def short_epochs(count: int, batch_s: float) -> Window:
+def short_epochs(count: int, batch_s: float, **loader: Any) -> Window:
     """1,000 steps of 6 ms in so many epochs; four workers start for 8 s in all."""
-    made = waiting(workers=4, wait_s=0.0005, work_s=0.006, batch_s=batch_s, cpus=2.0, ready=2, head_ready=True)
+    ready = {"ready": 2, "head_ready": True}
+    made = waiting(workers=4, wait_s=0.0005, work_s=0.006, batch_s=batch_s, cpus=2.0, loader=loader, **ready)
     made.append(
         replace(ledger(wall_s=14.5, start=0.0, worker_startup=8.0, data_wait=0.5, forward=6.0, loop=0.0), epochs=count)
     )
@@ -307,6 +309,20 @@ def test_no_workers_are_advised_first_where_they_win_more_than_to_keep_them() ->
     assert none > kept
     assert "num_workers" not in texts(fires(WorkerStartup(), short_epochs(2, 0.05)))
     assert fires(WorkerStartup(), short_epochs(40, 0.004)).advice[0].fix.do.startswith("Set persistent_workers")
+
+
+def test_without_workers_the_users_own_start_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program whose worker_init_fn reads the table that its items need ends with an error then."""
+    told = fires(WorkerStartup(), short_epochs(2, 0.002, init_function="read_table")).advice[0]
+    assert told.fix.do == "Set num_workers=0."
+    assert told.fix.limit == "Then read_table is not called: what the dataset needs of it must be done before."
+    here = Location("data.py", 7, "read_table", 95.0)
+    monkeypatch.setattr(WorkerStartup, "_place", lambda *_: here)
+    found = fires(WorkerStartup(), short_epochs(2, 0.002, init_function="read_table"))
+    assert [advice.fix.do for advice in found.advice[:2]] == [
+        "Set persistent_workers=True in the DataLoader.",
+        "Set num_workers=0.",
+    ]
 
 
 def heavy(batch_s: float, startup_s: float = 20.0, **loader: Any) -> Window:

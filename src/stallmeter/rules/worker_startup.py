@@ -290,9 +290,9 @@ class WorkerStartup:
                 in_steps=within > self.most * saved,
                 starts_workers=True,
             )
-            advice += self._fewer(window, gain)
             remade = loader is not None and loader.remade
-            advice.append(
+            fewer = self._fewer(window, gain)
+            keep = (
                 Advice.of(
                     "Make the loader once, before the epochs, with persistent_workers=True."
                     if remade
@@ -301,8 +301,11 @@ class WorkerStartup:
                     limit="Not for data that must be read anew each epoch.",
                     gain_pct=gain.pct,
                     interval_pct=gain.interval_pct,
-                )
+                ),
             )
+            # Without workers the user's own function is not called, and the dataset may need what it does.
+            own = place is not None and loader is not None and place.function == loader.init_function
+            advice += [*keep, *fewer] if own else [*fewer, *keep]
         if loader is not None and loader.start_method in ("spawn", "forkserver"):
             advice.append(Advice.of("Start workers by fork.", limit="Only where no thread or CUDA context forbids it."))
         advice.append(self._lighter(window, lost, place))

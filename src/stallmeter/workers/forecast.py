@@ -316,7 +316,7 @@ def _forecast(window: Window, current: int) -> Outlook | None:
             available_cpus=limits.available_cpus,
             without=_without(window, costs, limits),
             deeper=advise_prefetch(costs, limits, current),
-            limit=ask(more) if doubtful else limited(costs, limits, advice, previous=previous),
+            limit=_limit(window, ask(more) if doubtful else limited(costs, limits, advice, previous=previous), advice),
             loop_threads=loop_threads(costs, advice),
             others_share=min(1.0, (window.host.others_cpus or 0.0) / (window.host.usable_cpus or 1.0)),
             is_doubtful=doubtful,
@@ -329,6 +329,13 @@ def _forecast(window: Window, current: int) -> Outlook | None:
         )
     except SettingError:  # what was measured makes no sense, for example after the system clock was set back
         return None
+
+
+def _limit(window: Window, limit: str, advice: WorkerAdvice) -> str:
+    loader = window.loader.info
+    if advice.recommended or not advice.current or loader is None or not loader.init_function:
+        return limit
+    return f"Then {loader.init_function} is not called: what the dataset needs of it must be done before."
 
 
 BESIDE = ("checkpoint", "validation")
