@@ -137,7 +137,7 @@ class TestForm:
             "records.packages",
             "window",
             "workers.forecast",
-            "workers.gains",
+            "workers.gains", "workers.measured",
             "workers.pipeline",
         }
         assert set(re.findall(r"^from \.(\w+) import", source, re.MULTILINE)) <= {"rule", "frameworks"}
