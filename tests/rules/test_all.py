@@ -137,7 +137,8 @@ class TestForm:
             "records.packages",
             "window",
             "workers.forecast",
-            "workers.gains", "workers.measured",
+            "workers.gains",
+            "workers.measured",
             "workers.pipeline",
         }
         assert set(re.findall(r"^from \.(\w+) import", source, re.MULTILINE)) <= {"rule", "frameworks"}
