@@ -241,6 +241,19 @@ def test_a_descriptor_that_the_program_closed_and_got_again_is_let_alone(tmp_pat
     assert [x for x, _ in Reader(tmp_path / "run")] == [STEP, VERDICT, STEP]
 
 
+def test_a_part_that_is_deleted_and_whose_descriptor_is_closed_is_begun_anew(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, HEADER)
+    recorder.write(STEP)
+    recorder.flush()
+    os.close(recorder._file._fd)
+    recorder.path.unlink()
+    recorder.write(VERDICT)
+    recorder.close()
+    assert [x for x, _ in Reader(tmp_path)] == [VERDICT]
+    (told,) = recorder.take_losses()
+    assert "has been deleted" in told
+
+
 def test_errors_name_the_fix(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match="no file or folder"):
         find_recording(tmp_path / "nowhere")

@@ -198,7 +198,7 @@ def test_threads_that_spin_beside_items_do_not_compute_the_step(cpus: int) -> No
     """A step waits 30 ms for its device and runs for 4; all threads spin while its batch is decoded.
 
     They took 1.6 of 2 CPUs in such a loop, which was said to compute with 2.6 threads in its steps: one of them and two
-    workers were recommended together, for 1.4 times the speed. Measured were two workers alone, 1.9 times.
+    workers were recommended together, for 1.4 times the speed. Measured were 1.6 to 1.8 times with two workers alone.
     """
     window, step_s, made_s, spun_s = Window(), 0.15, 0.11, 0.11 * (cpus - 1)
     window.append(LoaderInfo(time_s=0, kind="DataLoader", num_workers=0, torch_threads=cpus))

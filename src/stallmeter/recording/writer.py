@@ -30,24 +30,22 @@ class _PartFile:
     which get the same numbers. What is no longer ours is neither written to nor closed.
 
     Raises:
-        OSError: It cannot be opened.
+        OSError: It cannot be opened, or is not there: one without a header would be read by nobody.
     """
 
     def __init__(self, path: Path) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
-        self._fd = os.open(path, flags, 0o666)
-        self._is = _identity(self._fd)
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0))
+        found = os.fstat(self._fd)
+        self._is = found.st_dev, found.st_ino
 
-    def is_ours(self) -> bool:
-        """Whether the descriptor is still open, and this file's."""
+    @property
+    def links(self) -> int | None:
+        """How many names the file has; None where the descriptor is closed, or another file's."""
         try:
-            return _identity(self._fd) == self._is
+            found = os.fstat(self._fd)
         except OSError:
-            return False
-
-    def links(self) -> int:
-        """Return how many names the file has."""
-        return os.fstat(self._fd).st_nlink
+            return None
+        return found.st_nlink if (found.st_dev, found.st_ino) == self._is else None
 
     def tell(self) -> int:
         """Return the size of the file."""
@@ -59,13 +57,8 @@ class _PartFile:
 
     def close(self) -> None:
         """Close it, if it is ours."""
-        if self.is_ours():
+        if self.links is not None:
             os.close(self._fd)
-
-
-def _identity(descriptor: int) -> tuple[int, int]:
-    found = os.fstat(descriptor)
-    return found.st_dev, found.st_ino
 
 
 class Recorder:
@@ -122,10 +115,10 @@ class Recorder:
         if not self._lines:
             return
         try:
-            if not self._file.is_ours():
-                self._file = _PartFile(self.path)
             if self._is_gone():
                 self._begin_anew()
+            elif self._file.links is None:
+                self._file = _PartFile(self.path)
             self._begin_part_when_due()
             self._append("\n".join(self._lines).encode() + b"\n")
         except OSError:
@@ -191,13 +184,13 @@ class Recorder:
     def _is_gone(self) -> bool:
         """Whether the file has been deleted: what is written to it then is written nowhere, and no write fails."""
         # Some file systems count no names at all.
-        return self._file.links() == 0 and not self.path.exists()
+        return not self._file.links and not self.path.exists()
 
     def _begin_anew(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        old = self._file
+        # First of all: a new file may get the number of the deleted one, and its descriptor's too.
+        self._file.close()
         self._part, self._file = self._new_part(self._part + 1)
-        old.close()
         if self._torn:  # its beginning is gone
             self._lines.popleft()
             self._torn = False

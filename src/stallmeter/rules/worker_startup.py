@@ -292,20 +292,18 @@ class WorkerStartup:
             )
             remade = loader is not None and loader.remade
             fewer = self._fewer(window, gain)
-            keep = (
-                Advice.of(
-                    "Make the loader once, before the epochs, with persistent_workers=True."
-                    if remade
-                    else "Set persistent_workers=True in the DataLoader.",
-                    expect="Workers that start once, not each time the loader is iterated.",
-                    limit="Not for data that must be read anew each epoch.",
-                    gain_pct=gain.pct,
-                    interval_pct=gain.interval_pct,
-                ),
+            keep = Advice.of(
+                "Make the loader once, before the epochs, with persistent_workers=True."
+                if remade
+                else "Set persistent_workers=True in the DataLoader.",
+                expect="Workers that start once, not each time the loader is iterated.",
+                limit="Not for data that must be read anew each epoch.",
+                gain_pct=gain.pct,
+                interval_pct=gain.interval_pct,
             )
             # Without workers the user's own function is not called, and the dataset may need what it does.
             own = place is not None and loader is not None and place.function == loader.init_function
-            advice += [*keep, *fewer] if own else [*fewer, *keep]
+            advice += [keep, *fewer] if own else [*fewer, keep]
         if loader is not None and loader.start_method in ("spawn", "forkserver"):
             advice.append(Advice.of("Start workers by fork.", limit="Only where no thread or CUDA context forbids it."))
         advice.append(self._lighter(window, lost, place))

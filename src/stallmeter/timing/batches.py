@@ -181,7 +181,9 @@ def makes_items(loader: object) -> bool:
     return apart and type(attribute(loader, "sampler")).__name__ in DRAW_NUMBERS
 
 
-LENGTHS_OF = frozenset(("accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "torch", "transformers"))
+LENGTHS_OF = frozenset(
+    ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "torch", "torchdata", "transformers")
+)
 """Packages whose loaders and samplers may be asked for their length."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from ..records import StepRecord, WorkerBatch
@@ -67,8 +67,7 @@ class EpochSignals:
 
     def waits_within(self, seconds: float) -> float:
         """Return the share (0 to 1) of the steps after the first of each epoch that waited so long for data."""
-        steps = self._steps.steady
-        return sum(s.every for s in steps if s.data_wait_s >= seconds) / sum(s.every for s in steps) if steps else 0.0
+        return self._share(lambda step: step.data_wait_s >= seconds) or 0.0
 
     @property
     def validations(self) -> float | None:
@@ -76,11 +75,15 @@ class EpochSignals:
 
         Of all steps as many are taken to hold one as of those that are known.
         """
-        steps, record = self._steps.steady, self._ledger.record
-        known = sum(s.every for s in steps)
-        if not known or record is None or record.epochs < 2:
+        share, record = self._share(lambda step: bool(step.validation_s)), self._ledger.record
+        if share is None or record is None or record.epochs < 2:
             return None
-        return sum(s.every for s in steps if s.validation_s) / known * record.steps / record.epochs
+        return share * record.steps / record.epochs
+
+    def _share(self, is_so: Callable[[StepRecord], bool]) -> float | None:
+        """Return the share of the steady steps that are so; None without any."""
+        steps = self._steps.steady
+        return sum(s.every for s in steps if is_so(s)) / sum(s.every for s in steps) if steps else None
 
     @property
     def first_steps(self) -> int | None:

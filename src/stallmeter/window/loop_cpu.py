@@ -45,8 +45,8 @@ class LoopCpuSignals:
     @property
     def blocked_share(self) -> float | None:
         """Share (0 to 1) of the time in which the training thread could not run, but for want of a CPU; median."""
-        runs_pct, waits_pct = self._host.median(lambda s: s.loop_cpu_pct), self.wait_pct
-        return None if runs_pct is None else max(0.0, 1.0 - (runs_pct + (waits_pct or 0.0)) / 100.0)
+        runs = self.runs_share
+        return None if runs is None else max(0.0, 1.0 - runs - (self.wait_pct or 0.0) / 100.0)
 
     @property
     def neighbour_wait_pct(self) -> float | None:
@@ -101,10 +101,8 @@ class LoopCpuSignals:
     @property
     def team(self) -> float | None:
         """Threads that compute the loop's operations at a time, the training thread among them: 1 or more."""
-        main, runs_pct = self._host.median(lambda s: s.main_cpus), self._host.median(lambda s: s.loop_cpu_pct)
-        if not main or not runs_pct:
-            return None
-        return max(1.0, (main - (self.threads_cpus or 0.0)) / (runs_pct / 100.0))
+        main, runs = self._host.median(lambda s: s.main_cpus), self.runs_share
+        return max(1.0, (main - (self.threads_cpus or 0.0)) / runs) if main and runs else None
 
     def wait_without_pct(self, cpus: float, rest: float, usable: float | None = None) -> float | None:
         """Return how much less of the time the training thread would wait for a CPU, percent, if some were free.

@@ -38,21 +38,16 @@ def _find_costs(window: Window, current: int) -> LoaderCosts | None:
 
 def _refined(window: Window, costs: LoaderCosts, per_step: float) -> LoaderCosts:
     """Return costs with what single steps and batches show of how loop and workers get into each other's way."""
-    made, steps, content, record = (
-        window.workers.batches,
-        window.steps.steady,
-        window.loader.content,
-        window.ledger.record,
-    )
     if not costs.current:
         return _in_the_loop(window, costs, per_step)
+    made, content, record = window.workers.batches, window.loader.content, window.ledger.record
     costs = _without_spinning(window, costs)
     if content is not None:
         sending_s = BatchShape.of(content).sending_s
         costs = replace(costs, shared_already_s=per_step * shared_already_s(made.items, sending_s))
     # Some of the batches of a recording may be left out.
     complete = made.stride == 1 and record is not None and len(made) >= KNOWN * record.steps * per_step
-    beside = work_beside(steps, made.items, complete=complete)
+    beside = work_beside(window.steps.steady, made.items, complete=complete)
     if beside is None:
         return costs
     return replace(costs, quiet_work_s=beside.quiet_s, crowded_work_s=beside.crowded_s)

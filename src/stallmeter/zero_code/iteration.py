@@ -118,10 +118,7 @@ class Iteration:
             setattr(self.iterator, name, value)
 
     def __delattr__(self, name: str) -> None:
-        if name in _OURS:
-            object.__delattr__(self, name)
-        else:
-            delattr(self.iterator, name)
+        delattr(self.iterator, name)
 
     def __reduce__(self) -> NoReturn:
         raise NotImplementedError("the iterator of a DataLoader cannot be pickled")

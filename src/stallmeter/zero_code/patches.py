@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 RECORDING = (
     "zero_code.loop",
-    "delivery.trackers",
+    "delivery.trackers.lightning_logger",
+    "delivery.trackers.mlflow",
+    "delivery.trackers.neptune",
     "ranks.channels",
     "sources.compiler",
     "sources.cuda",
@@ -159,9 +161,10 @@ def _heard(own: Callable[..., None]) -> Callable[..., None]:
         global _made_ns
         own(self, *args, **kwargs)
         if not _is_worker():
+            if _made_ns is None:
+                harmless(_import_all)  # what that takes is no part of the training, which may begin now
             _made_ns = time.perf_counter_ns()
             harmless(_hear)
-            harmless(_import_all)
 
     return __init__
 
