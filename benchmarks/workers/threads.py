@@ -44,18 +44,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=4.0, help="of each run")
     parser.add_argument("--json", type=Path, help="write what was measured to this file")
+    parser.add_argument("--waits", type=float, default=0.0, help="a step stands still for so long, of its computing")
+    parser.add_argument("--first", action="store_true", help="it stands still before it computes")
     parser.add_argument("--case", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.case:
         network, ratio, workers, threads = options.case
-        _run(network, float(ratio), int(workers), int(threads), options.seconds)
+        _run(network, float(ratio), int(workers), int(threads), options)
         return
     if hasattr(os, "sched_setaffinity"):  # what is measured is two threads on two CPUs, however many there are
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CPUS])
     rows = []
     for network in options.networks:
         for ratio in RATIOS:
-            rows.append(_measure(network, ratio, options.rounds, options.seconds))
+            rows.append(_measure(network, ratio, options))
             _tell(rows[-1])
     errors = [abs(each["predicted_ms"] / each["step_ms"] - 1) for row in rows for each in row["settings"]]
     print(f"model: median error {100 * statistics.median(errors):.0f} % of {len(errors)} settings")
@@ -63,23 +65,27 @@ def main() -> None:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
-def _measure(network: str, ratio: float, rounds: int, seconds: float) -> dict[str, object]:
+def _measure(network: str, ratio: float, options: argparse.Namespace) -> dict[str, object]:
     step_ms, wait_ms = defaultdict(list), defaultdict(list)
-    for _ in range(rounds):
+    for _ in range(options.rounds):
         for workers, threads in SETTINGS:
             case = [network, str(ratio), str(workers), str(threads)]
-            command = [sys.executable, "-m", "benchmarks.workers.threads", "--seconds", str(seconds), "--case", *case]
+            first = ["--first"] if options.first else []
+            asked = ["--seconds", str(options.seconds), "--waits", str(options.waits), *first, "--case", *case]
+            command = [sys.executable, "-m", "benchmarks.workers.threads", *asked]
             said = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
             step_ms[workers, threads].append(said["step_ms"])
             wait_ms[workers, threads].append(said["wait_ms"])
     batch_s = statistics.median(wait_ms[0, 2]) / 1e3
     work_s = statistics.median(step_ms[0, 2]) / 1e3 - batch_s
+    still_s = options.waits * NETWORKS[network] / 1e3
     costs = LoaderCosts(
         current=0,
         work_s=work_s,
         service_s=batch_s,
         cpu_s=batch_s,
-        loop_cpu_s=CPUS * work_s,
+        loop_cpu_s=CPUS * (work_s - still_s),
+        blocked_s=still_s,
         step_time_s=work_s + batch_s,
         batches=100,
     )
@@ -92,6 +98,7 @@ def _measure(network: str, ratio: float, rounds: int, seconds: float) -> dict[st
     return {
         "network": network,
         "ratio": ratio,
+        "waits": options.waits,
         "advice": {"workers": plan.best.workers, "torch_threads": plan.torch_threads or 2},
         "settings": [
             {
@@ -123,7 +130,7 @@ def _tell(row: dict[str, object]) -> None:
     )
 
 
-def _run(network: str, ratio: float, workers: int, threads: int, seconds: float) -> None:
+def _run(network: str, ratio: float, workers: int, threads: int, options: argparse.Namespace) -> None:
     """Train for so long, and print the mean step and wait of all but the first fifth."""
     import torch
     from torch.utils.data import DataLoader, Dataset
@@ -131,6 +138,7 @@ def _run(network: str, ratio: float, workers: int, threads: int, seconds: float)
     torch.manual_seed(0)
     torch.set_num_threads(threads)
     item_s = ratio * NETWORKS[network] / ITEMS / 1e3
+    still_s = options.waits * NETWORKS[network] / 1e3
 
     class Python(Dataset[tuple[torch.Tensor, int]]):
         def __len__(self) -> int:
@@ -148,15 +156,19 @@ def _run(network: str, ratio: float, workers: int, threads: int, seconds: float)
     steps_s, waits_s = [], []
     begun = time.perf_counter()
     batches = iter(DataLoader(Python(), batch_size=ITEMS, num_workers=workers))
-    while time.perf_counter() - begun < seconds or len(steps_s) < LEAST:
+    while time.perf_counter() - begun < options.seconds or len(steps_s) < LEAST:
         asked = time.perf_counter()
         inputs, targets = next(batches)
         got = time.perf_counter()
+        if options.first:
+            time.sleep(still_s)
         inputs = prepared(inputs)
         loss = torch.nn.functional.cross_entropy(model(inputs), targets.repeat(len(inputs) // ITEMS))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        if not options.first:
+            time.sleep(still_s)
         steps_s.append(time.perf_counter() - asked)
         waits_s.append(got - asked)
     warm = max(LEAST // 2, len(steps_s) // 5)

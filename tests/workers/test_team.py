@@ -49,6 +49,34 @@ def test_steps_as_they_were_measured(work_ms: float, batch_ms: float, measured_m
     assert [1e3 * s for s in predicted_s] == pytest.approx(measured_ms, rel=0.15)
 
 
+@pytest.mark.parametrize(
+    ("runs_ms", "batch_ms", "measured_ms"),
+    [  # the loop then stands still for 8 and 30 ms; with 1, 2 and 3 workers; 2 threads, 2 CPUs, without stallmeter
+        (5.8, 3.2, (17.7, 18.3, 19.0)),
+        (5.8, 8.0, (20.8, 21.1, 20.8)),
+        (25.9, 11.8, (66.1, 66.5, 67.0)),
+        (21.8, 29.8, (80.7, 81.0, 83.5)),
+        (24.5, 60.4, (104.0, 100.8, 101.0)),
+    ],
+)
+def test_a_loop_that_stands_still_as_it_was_measured(
+    runs_ms: float, batch_ms: float, measured_ms: tuple[float, ...]
+) -> None:
+    still_ms = 8.0 if runs_ms < 10.0 else 30.0
+    costs = replace(team(runs_ms + still_ms, batch_ms), blocked_s=still_ms / 1e3, loop_cpu_s=2 * runs_ms / 1e3)
+    assert threads_of_loop(costs, TWO) == pytest.approx(2.0), "it has two while it runs"
+    predicted_s = predict_step_times_s(costs, TWO, 3)[1:]
+    assert [1e3 * s for s in predicted_s] == pytest.approx(measured_ms, rel=0.2)
+
+
+def test_workers_are_out_of_the_way_of_a_loop_that_stands_still_first() -> None:
+    """Measured: 31 ms without workers and 23.2 with one; where it stands still at the end 22 became 20.8."""
+    costs = replace(team(22.0, 8.0), blocked_s=0.016, loop_cpu_s=0.012)
+    last_s, first_s = (threads_beside_s(replace(costs, blocked_first=first), TWO, 1) for first in (False, True))
+    assert first_s == pytest.approx(costs.ready_step_s)
+    assert last_s == pytest.approx(costs.ready_step_s + 0.006, rel=0.05)
+
+
 def test_what_one_worker_takes_over_the_loop_loses_beside_it() -> None:
     for batch_ms in (5.0, 20.0, 60.0):
         costs = team(20.0, batch_ms)

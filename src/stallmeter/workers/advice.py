@@ -154,7 +154,7 @@ def loop_threads(costs: LoaderCosts, advice: WorkerAdvice) -> float | None:
 
 
 def _threads_beside(costs: LoaderCosts, limited_by: str, workers: int) -> float | None:
-    threads = costs.loop_cpu_s / costs.work_s if costs.work_s and costs.torch_threads != 1 else 0.0
+    threads = costs.loop_cpu_s / costs.runs_s if costs.runs_s and costs.torch_threads != 1 else 0.0
     compete = workers > 0 and costs.cpu_s >= COMPETES * costs.work_s
     return threads if limited_by == "cpu" and threads > SEVERAL_THREADS and compete else None
 

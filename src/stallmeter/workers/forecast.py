@@ -24,7 +24,7 @@ from . import (
     savings,
 )
 from .measured import costs_of, loop_waits, with_quiet_work
-from .plan import BOTH, between_s
+from .plan import BOTH, between_s, soonest_step_s
 from .sharing import ask, at_once, doubt, is_doubtful, learn_from_waits
 from .whatif import SHORT, WhatIf, what_if
 
@@ -197,8 +197,12 @@ class Outlook:
 
     @property
     def _change_interval_pct(self) -> tuple[float, float] | None:
-        if self.advice.torch_threads is None or self.asked is None:
+        if self.asked is None:
             return self.interval_pct(self.gain_pct)
+        if self.advice.torch_threads is None:
+            found, soonest_s = self.interval_pct(self.gain_pct), soonest_step_s(*self.asked, self.recommended)
+            sooner = None if soonest_s is None else self.interval_pct(self.without.gain_pct(soonest_s))
+            return found if found is None or sooner is None else (found[0], max(found[1], sooner[1]))
         steps_s = between_s(*self.asked, self.recommended, error=CHANGE_ERROR)
         most, least = (self.of_run(100.0 * max(0.0, self.without.observed_s / s - 1.0)) for s in steps_s)
         return least or 0.0, most or 0.0

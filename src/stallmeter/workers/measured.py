@@ -64,8 +64,17 @@ def _in_the_loop(window: Window, costs: LoaderCosts, per_step: float) -> LoaderC
         return replace(costs, cpu_s=costs.cpu_s + more_s, loop_cpu_s=costs.loop_cpu_s - more_s)
     # Threads that Python code started compute no operation of the step.
     worked_s = max(threads.worked_s, min(threads_cpus * (costs.step_time_s or 0.0), threads.spent_s))
-    own = replace(costs, loop_cpu_s=max(0.0, costs.loop_cpu_s - threads.spent_s))
+    own = replace(costs, loop_cpu_s=max(0.0, costs.loop_cpu_s - threads.spent_s), blocked_s=_blocked_s(window, costs))
     return replace(_without_spinning(window, own, made_s=costs.cpu_s), cpu_s=costs.cpu_s + worked_s)
+
+
+def _blocked_s(window: Window, costs: LoaderCosts) -> float:
+    """Return for how long the loop's thread does not run in a step's own work, beside what a batch makes it wait."""
+    loop, step_s = window.host.loop, costs.step_time_s or 0.0
+    if loop.blocked_share is None or loop.runs_share is None:
+        return 0.0
+    in_batch_s, ran_s = max(0.0, costs.service_s - costs.cpu_s), max(0.0, loop.runs_share * step_s - costs.cpu_s)
+    return max(0.0, min(loop.blocked_share * step_s - in_batch_s, costs.work_s - ran_s))
 
 
 def _without_spinning(window: Window, costs: LoaderCosts, made_s: float = 0.0) -> LoaderCosts:

@@ -84,6 +84,11 @@ class LoaderCosts:
     """``work_s`` without workers on the same CPUs; None where nothing says that it is less."""
     crowded_work_s: float | None = None
     """``work_s`` while a worker is at work all the time; None where single steps do not show it. See `beside`."""
+    blocked_s: float = 0.0
+    """Part of ``work_s`` in which the loop's thread does not run: it waits for a device, a disk or a pause. Measured
+    without workers only."""
+    blocked_first: bool = False
+    """Whether that lies before what the loop computes in a step. Taken to lie after it where that is not known."""
     indices_s: float = 0.0
     """Part of ``work_s`` in which the loop's own thread chooses the items of a batch: no worker takes it over."""
     handover_s: float | None = None
@@ -137,6 +142,11 @@ class LoaderCosts:
     def alone_s(self) -> float:
         """A step's own work without workers on the same CPUs."""
         return self.work_s if self.quiet_work_s is None else min(self.work_s, self.quiet_work_s)
+
+    @property
+    def runs_s(self) -> float:
+        """Part of a step's own work in which the loop's thread runs."""
+        return max(0.0, self.work_s - self.blocked_s)
 
     @property
     def worker_s(self) -> float:

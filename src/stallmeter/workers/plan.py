@@ -74,6 +74,16 @@ def between_s(costs: LoaderCosts, limits: Limits, workers: int, *, error: float 
     return shortest_s / (1.0 + error), longest_s * (1.0 + error)
 
 
+def soonest_step_s(costs: LoaderCosts, limits: Limits, workers: int) -> float | None:
+    """Return the step (s) of a loop of several threads that stands still first in it, out of the workers' way.
+
+    None where that makes no difference: it is measured beside workers, has one thread, or never stands still.
+    """
+    if costs.current or not costs.blocked_s or threads_of_loop(costs, limits) <= 1.0:
+        return None
+    return predict_step_time_s(replace(costs, blocked_first=True), limits, workers)
+
+
 def _takes_s(costs: LoaderCosts, limits: Limits, workers: int, *, scaling: float) -> float:
     return predict_step_time_s(with_one_thread(costs, limits, scaling), limits, workers)
 
@@ -87,6 +97,7 @@ def with_one_thread(costs: LoaderCosts, limits: Limits, scaling: float = SCALING
         scaling: 0 where more threads make a step no shorter, 1 where twice as many make it half as long.
     """
     slower = threads_of_loop(costs, limits) ** scaling
-    own_s = max(0.0, costs.work_s - costs.indices_s)
-    work_s = costs.indices_s + slower * own_s
-    return replace(costs, work_s=work_s, quiet_work_s=None, crowded_work_s=None, quick_work_s=0.0, loop_cpu_s=work_s)
+    own_s = max(0.0, costs.runs_s - costs.indices_s)
+    runs_s = min(costs.indices_s, costs.runs_s) + slower * own_s
+    work_s = min(costs.blocked_s, costs.work_s) + runs_s
+    return replace(costs, work_s=work_s, quiet_work_s=None, crowded_work_s=None, quick_work_s=0.0, loop_cpu_s=runs_s)

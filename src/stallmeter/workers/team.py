@@ -6,8 +6,12 @@ So a single worker gives such a loop nothing: what the loop loses beside a batch
 it. Several at once win something. Threads that are off at different moments lose more than those that are off together,
 between a half and all of it for each: the mean of both is taken.
 
+A loop that stands still for a part of each step, as it waits for a device, leaves its CPUs to the workers meanwhile. But
+these begin with the next batch when the loop takes one, as it begins to compute: they are in its way for all of that.
+
 Measured without stallmeter: 5 networks, 2 threads on 2 CPUs, batches in Python of 0.3 to 2.3 times the step's work. A
 first worker made them 0.67 to 1.19 times as fast as none, 0.95 in the middle (docs/explain/workers-model.md).
+Two of them that stand still as long as they compute: 0.94 to 1.14 times, and 1.0 to 1.2 for any number of workers.
 """
 
 from __future__ import annotations
@@ -22,13 +26,13 @@ _HALVINGS = 40
 
 
 def threads_of_loop(costs: LoaderCosts, limits: Limits) -> float:
-    """Return how many threads the loop's own work keeps busy, 1 at least and as many as there are CPUs at most.
+    """Return how many threads the loop keeps busy while it runs, 1 at least and as many as there are CPUs at most.
 
     Where torch's operations have one, what computes beside it is a library's of the dataset's, say, and nobody waits.
     """
-    if not costs.work_s or costs.torch_threads == 1:
+    if not costs.runs_s or costs.torch_threads == 1:
         return 1.0
-    return max(1.0, min(costs.loop_cpu_s / costs.work_s, max(2.0, limits.available_cpus or 2.0)))
+    return max(1.0, min(costs.loop_cpu_s / costs.runs_s, max(2.0, limits.available_cpus or 2.0)))
 
 
 def threads_beside_s(costs: LoaderCosts, limits: Limits, workers: int, slower: float = 1.0) -> float:
@@ -46,15 +50,30 @@ def threads_beside_s(costs: LoaderCosts, limits: Limits, workers: int, slower: f
     if costs.current or not cpus or not workers or threads <= 1.0:
         return 0.0
     made_s = slower * (costs.cpu_s + costs.shared_memory_s)
-    step_s = _shared_s(costs.ready_step_s, made_s, workers, cpus, threads)
+    blocked_s = min(costs.blocked_s, costs.work_s)
+    before_s = blocked_s if costs.blocked_first else 0.0
+    shared_s = max(0.0, made_s - before_s * min(workers, cpus))
+    runs_s = costs.ready_step_s - blocked_s
+    step_s = before_s + _shared_s(runs_s, shared_s, workers, cpus, threads, rests_s=blocked_s - before_s)
     # One to two threads: for a part of its time the loop has one alone, which is in nobody's way.
     alone_s = max(costs.ready_step_s, made_s / min(workers, cpus))
     part = min(1.0, threads - 1.0)
     return part * step_s + (1.0 - part) * alone_s
 
 
-def _shared_s(ready_s: float, made_s: float, workers: int, cpus: float, threads: float) -> float:
-    """Return the step of a loop whose threads all must run, beside workers that compute for so long in each."""
+def _shared_s(
+    ready_s: float, made_s: float, workers: int, cpus: float, threads: float, *, rests_s: float = 0.0
+) -> float:
+    """Return the step of a loop whose threads all must run, beside workers that compute for so long in each.
+
+    Args:
+        ready_s: What its threads take alone.
+        made_s: What workers compute in a step.
+        workers: At work.
+        cpus: For both.
+        threads: Of the loop.
+        rests_s: For so long the threads rest after that: what is left for the workers is made meanwhile.
+    """
     own = min(float(workers), max(0.0, cpus - threads))  # workers with a CPU that no thread wants
     most = min(workers - own, threads)
 
@@ -65,12 +84,12 @@ def _shared_s(ready_s: float, made_s: float, workers: int, cpus: float, threads:
 
     step_s, done_s = beside(most)
     if done_s <= made_s:  # they are at work all the time, also where the loop waits for them
-        return step_s + (made_s - done_s) / min(float(workers), cpus)
+        return step_s + max(rests_s, (made_s - done_s) / min(float(workers), cpus))
     low, high = 0.0, most
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0
         low, high = (middle, high) if beside(middle)[1] < made_s else (low, middle)
-    return beside(high)[0]
+    return beside(high)[0] + rests_s
 
 
 def _progress(meeting: float) -> float:
