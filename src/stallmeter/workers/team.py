@@ -6,8 +6,8 @@ So a single worker gives such a loop nothing: what the loop loses beside a batch
 it. Several at once win something. Threads that are off at different moments lose more than those that are off together,
 between a half and all of it for each: the mean of both is taken.
 
-A loop that stands still for a part of each step, as it waits for a device, leaves its CPUs to the workers meanwhile. But
-these begin with the next batch when the loop takes one, as it begins to compute: they are in its way for all of that.
+A loop that stands still for a part of each step, as it waits for a device, leaves its CPUs to the workers meanwhile.
+But they begin with the next batch when the loop takes one, as it begins to compute, and are in its way for all of that.
 
 Measured without stallmeter: 5 networks, 2 threads on 2 CPUs, batches in Python of 0.3 to 2.3 times the step's work. A
 first worker made them 0.67 to 1.19 times as fast as none, 0.95 in the middle (docs/explain/workers-model.md).
