@@ -46,12 +46,17 @@ def collect(callbacks, clock, took_s, generation=2):
         callback("stop", {"generation": generation, "collected": 0, "uncollectable": 0})
 
 
+def none():
+    """How many passes there were: none but those that a test makes up."""
+    return [0, 0, 0]
+
+
 @pytest.fixture
 def made():
     """A source, the list it is called from, its clock and the ledger."""
     clock, callbacks = Clock(), []
     ledger = Ledger(START, now=clock)
-    return GarbageSource(ledger, now=clock, callbacks=callbacks), callbacks, clock, ledger
+    return GarbageSource(ledger, now=clock, callbacks=callbacks, counts=none), callbacks, clock, ledger
 
 
 def test_by_what_the_thread_was_doing(made):
@@ -75,7 +80,7 @@ def test_who_calls_the_collector_is_named():
     """By the user's own function that asks most; passes that begin by themselves, and younger ones, are nobody's."""
     clock, callbacks, asked = Clock(), [], [True]
     ledger = Ledger(START, now=clock)
-    source = GarbageSource(ledger, now=clock, callbacks=callbacks, is_called=lambda: asked[0])
+    source = GarbageSource(ledger, now=clock, callbacks=callbacks, is_called=lambda: asked[0], counts=none)
     ledger.base(COMPUTE)
 
     def often():
@@ -116,6 +121,61 @@ def test_a_call_is_told_from_a_pass_that_begins_by_itself(enabled):
     assert (by_itself.called_s, by_itself.called_file) == (0.0, "")
     assert called.called_s > 0.9 * called.training_s > 0.0
     assert called.called_function == "test_a_call_is_told_from_a_pass_that_begins_by_itself"
+
+
+def test_of_many_passes_some_stand_for_all():
+    """Noted for a moment at each poll; Python counts the others. Those before the training are no loss of it."""
+    clock, callbacks, counted, waits_s = Clock(), [], [0, 0, 0], []
+    ledger = Ledger(START, now=clock)
+
+    def passes(number, took_s, generation=0):
+        counted[generation] += number
+        for _ in range(number if callbacks else 0):
+            collect(callbacks, clock, took_s, generation)
+        if not callbacks:
+            clock.ns += round(number * took_s * 1e9)
+
+    def glance(seconds):
+        waits_s.append(seconds)
+        passes(100, 2e-5)
+        passes(1, 0.25, generation=2)
+
+    source = GarbageSource(ledger, now=clock, callbacks=callbacks, counts=lambda: counted, wait=glance)
+    passes(5000, 1e-5)
+    assert source.sample(1.0)[0].training_s == 0.0
+    assert (waits_s, callbacks) == ([0.02], [])
+    ledger.base(COMPUTE)
+    passes(5000, 1e-5)
+    assert not callbacks
+    assert source.sample(2.0)[0].training_s == 0.0, "nothing is known of the training's yet"
+    passes(9900, 1e-5)
+    passes(2, 0.5, generation=2)
+    found = source.sample(3.0)[0]
+    # Passes of 20 µs and of a quarter of a second were noted, 100 of the one kind and one of the other.
+    assert found.training_s == pytest.approx((5000 + 9900 + 100) * 2e-5 + 3 * 0.25)
+    assert found.passes == 3
+    assert waits_s == [0.02] * 3
+
+
+def test_the_callbacks_keep_nothing_that_they_have_made():
+    """What lives on among the program's objects brings these out of order: see the module."""
+    ledger, info = Ledger(START), {"generation": 2}
+    source = GarbageSource(ledger, callbacks=(callbacks := []), is_called=functools.partial(bool, 0), counts=none)
+
+    def collect_once():
+        for phase in ("start", "stop"):
+            name = "".join(phase)
+            for callback in callbacks:
+                callback(name, info)
+
+    for _ in range(5):
+        collect_once()
+    blocks, references = sys.getallocatedblocks(), sys.getrefcount(info)
+    for _ in range(1000):
+        collect_once()
+    assert abs(sys.getallocatedblocks() - blocks) <= 5
+    assert sys.getrefcount(info) == references
+    assert len(source._marks.take()) == 2010
 
 
 def test_an_epochs_first_wait_is_a_wait(made):
