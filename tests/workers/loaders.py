@@ -21,6 +21,7 @@ costs_ = st.builds(
     loop_cpu_s=seconds,
     blocked_s=seconds,
     blocked_first=st.booleans(),
+    team=st.none() | st.floats(1, 16),
     neighbour_wait_s=st.floats(0, 0.5),
     own_wait_s=st.floats(0, 0.5),
     shared_memory_s=st.floats(0, 0.1),

@@ -9,10 +9,10 @@ from hypothesis import given
 
 from stallmeter.workers import Limits, advise
 from stallmeter.workers.model import LoaderCosts, best_workers, predict_step_time_s
-from stallmeter.workers.plan import MAY_LOSE, SCALING, best_plan, between_s, soonest_step_s, with_one_thread
+from stallmeter.workers.plan import MAY_LOSE, SCALING, best_plan, between_s, one_thread, soonest_step_s, with_one_thread
 from stallmeter.workers.team import threads_of_loop
 
-from .loaders import ROOMY, THREADED, costs_, limits_
+from .loaders import ROOMY, THREADED, costs_, limits_, seconds
 
 TWO = replace(ROOMY, available_cpus=2.0)
 EVEN = replace(THREADED, work_s=0.03, service_s=0.03, cpu_s=0.03, loop_cpu_s=0.06, step_time_s=0.06)
@@ -79,10 +79,64 @@ def test_no_plan_that_could_be_slower_for_a_network_that_scales_well() -> None:
     assert expected_s < 0.08 < between_s(four, limits, 2)[1]
 
 
+CROWDED = replace(
+    THREADED,
+    current=1,
+    work_s=0.143,
+    quiet_work_s=0.0505,
+    service_s=0.118,
+    cpu_s=0.118,
+    loop_cpu_s=0.169,
+    team=2.0,
+    step_time_s=0.145,
+)
+"""A busy worker takes a CPU from a recurrent network's two threads. Measured: 143 ms a step, with one thread 114, with
+two workers and one thread 72."""
+
+
+def test_beside_workers_one_thread_may_be_what_is_missing() -> None:
+    then = one_thread(CROWDED, TWO)
+    assert then is not None
+    assert (then.workers, then.limited_by) == (1, "workers")
+    assert then.step_time_s == pytest.approx(0.118, rel=0.02)
+    plan = best_plan(CROWDED, TWO)
+    assert (plan.best.workers, plan.torch_threads) == (2, 1)
+    shortest_s, longest_s = between_s(CROWDED, TWO, 2, error=0.13)
+    assert shortest_s < 0.072 < plan.best.step_time_s < longest_s < 0.143
+    advice = advise(CROWDED, TWO)
+    assert (advice.recommended, advice.torch_threads) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"current": 0, "quiet_work_s": None},
+        {"team": None},
+        {"team": 1.1},
+        {"quiet_work_s": None},
+        {"torch_threads": 1},
+        {"quiet_work_s": 0.14},  # what its threads wait for are no workers
+    ],
+)
+def test_nothing_is_said_of_threads_that_are_not_known_to_wait_for_workers(changes: dict[str, float]) -> None:
+    costs = replace(CROWDED, **changes)  # type: ignore[arg-type]
+    assert one_thread(costs, TWO) is None
+    assert costs.current == 0 or best_plan(costs, TWO).torch_threads is None
+
+
+@given(costs_, limits_, seconds)
+def test_one_thread_is_only_named_where_it_is_faster(costs: LoaderCosts, limits: Limits, quiet_s: float) -> None:
+    costs = replace(costs, quiet_work_s=quiet_s)
+    then = one_thread(costs, limits)
+    if then is not None:
+        assert then.workers == costs.current > 0
+        assert then.step_time_s < predict_step_time_s(costs, limits, costs.current)
+
+
 @pytest.mark.parametrize(
     ("changes", "limits"),
     [
-        ({"current": 1}, TWO),  # a crowd that was measured is part of each step
+        ({"current": 1}, TWO),  # what the threads would take without the crowd is not known
         ({"loop_cpu_s": 0.03}, TWO),
         ({"torch_threads": 1}, TWO),  # it has one already: what computes beside it is not torch's
         ({}, replace(TWO, available_cpus=16.0)),  # workers have CPUs of their own

@@ -10,6 +10,7 @@ from ..records.diagnosis import Advice, WorkerAdvice
 from ..window import Window
 from . import (
     BatchShape,
+    Forecast,
     Limits,
     LoaderCosts,
     OperatingPoint,
@@ -24,7 +25,7 @@ from . import (
     savings,
 )
 from .measured import costs_of, loop_waits, with_quiet_work
-from .plan import BOTH, between_s, soonest_step_s
+from .plan import BOTH, between_s, one_thread, soonest_step_s
 from .sharing import ask, at_once, doubt, is_doubtful, learn_from_waits
 from .whatif import SHORT, WhatIf, what_if
 
@@ -80,6 +81,8 @@ class Outlook:
     """Which of several training loaders it is about; None where there is one."""
     unsharded_s: float | None = None
     """Step time with the present number of workers if the dataset had a shard for each; None where it has."""
+    one_thread: Forecast | None = None
+    """What one thread of the loop does beside the present workers; None where nothing is predicted of it."""
     steps_share: float = 1.0
     """Share (0 to 1) of the training time that its steps take; the rest are checkpoints, validation and starts."""
     asked: tuple[LoaderCosts, Limits] | None = None
@@ -193,7 +196,7 @@ class Outlook:
         )
         if self.saves:
             return (replace(change, predicted_gain_pct=None),)
-        return (change, *self.fewer_threads)
+        return (change,) if one_thread else (change, *self.fewer_threads)
 
     @property
     def _change_interval_pct(self) -> tuple[float, float] | None:
@@ -203,21 +206,35 @@ class Outlook:
             found, soonest_s = self.interval_pct(self.gain_pct), soonest_step_s(*self.asked, self.recommended)
             sooner = None if soonest_s is None else self.interval_pct(self.without.gain_pct(soonest_s))
             return found if found is None or sooner is None else (found[0], max(found[1], sooner[1]))
-        steps_s = between_s(*self.asked, self.recommended, error=CHANGE_ERROR)
-        most, least = (self.of_run(100.0 * max(0.0, self.without.observed_s / s - 1.0)) for s in steps_s)
-        return least or 0.0, most or 0.0
+        return self._threads_interval_pct(self.recommended)
 
     @property
     def fewer_threads(self) -> tuple[Advice, ...]:
         """What to do about threads of the loop that compete with the workers; empty where none do."""
+        if self.advice.torch_threads is not None:
+            return self.fixes() if self.gain_pct else ()
+        then, do = self.one_thread, "Call torch.set_num_threads(1) in the training process."
+        if then is not None and self.asked is not None:
+            return (
+                Advice.of(
+                    do,
+                    expect=f"Steps of {then.step_time_s * 1e3:.3g} ms: its threads no longer wait for the workers.",
+                    gain_pct=self.of_run(self.without.gain_pct(then.step_time_s)),
+                    interval_pct=self._threads_interval_pct(then.workers),
+                ),
+            )
         if self.loop_threads is None:
             return ()
-        return (
-            Advice.of(
-                "Call torch.set_num_threads(1) in the training process.",
-                limit=f"Helps while its {self.loop_threads:.1f} threads and the workers compete for CPUs.",
-            ),
-        )
+        threads = f"{self.loop_threads:.1f} threads"
+        return (Advice.of(do, limit=f"Helps while its {threads} and the workers compete for CPUs."),)
+
+    def _threads_interval_pct(self, workers: int) -> tuple[float, float] | None:
+        """Return between which gains of training those of so many workers and one thread lie in 8 of 10 cases."""
+        if self.asked is None:
+            return None
+        steps_s = between_s(*self.asked, workers, error=CHANGE_ERROR)
+        most, least = (self.of_run(100.0 * max(0.0, self.without.observed_s / s - 1.0)) for s in steps_s)
+        return 0.0 if self.is_doubtful else least or 0.0, most or 0.0
 
     def of_run(self, gain_pct: float | None) -> float | None:
         """Return what training gains, percent, where its steps gain so much: validation and checkpoints stay."""
@@ -322,6 +339,7 @@ def _forecast(window: Window, current: int) -> Outlook | None:
             deeper=advise_prefetch(costs, limits, current),
             limit=_limit(window, ask(more) if doubtful else limited(costs, limits, advice, previous=previous), advice),
             loop_threads=loop_threads(costs, advice),
+            one_thread=one_thread(costs, limits),
             others_share=min(1.0, (window.host.others_cpus or 0.0) / (window.host.usable_cpus or 1.0)),
             is_doubtful=doubtful,
             which=window.loader.which,

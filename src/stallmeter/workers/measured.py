@@ -41,6 +41,7 @@ def _refined(window: Window, costs: LoaderCosts, per_step: float) -> LoaderCosts
     if not costs.current:
         return _in_the_loop(window, costs, per_step)
     made, content, record = window.workers.batches, window.loader.content, window.ledger.record
+    costs = replace(costs, team=window.host.loop.team, blocked_s=_blocked_s(window, costs))
     costs = _without_spinning(window, costs)
     if content is not None:
         sending_s = BatchShape.of(content).sending_s
@@ -69,11 +70,14 @@ def _in_the_loop(window: Window, costs: LoaderCosts, per_step: float) -> LoaderC
 
 
 def _blocked_s(window: Window, costs: LoaderCosts) -> float:
-    """Return for how long the loop's thread does not run in a step's own work, beside what a batch makes it wait."""
+    """Return for how long the loop's thread does not run in a step's own work, beside what it waits for a batch."""
     loop, step_s = window.host.loop, costs.step_time_s or 0.0
     if loop.blocked_share is None or loop.runs_share is None:
         return 0.0
-    in_batch_s, ran_s = max(0.0, costs.service_s - costs.cpu_s), max(0.0, loop.runs_share * step_s - costs.cpu_s)
+    if costs.current:
+        in_batch_s, ran_s = max(0.0, step_s - costs.work_s), loop.runs_share * step_s
+    else:
+        in_batch_s, ran_s = max(0.0, costs.service_s - costs.cpu_s), max(0.0, loop.runs_share * step_s - costs.cpu_s)
     return max(0.0, min(loop.blocked_share * step_s - in_batch_s, costs.work_s - ran_s))
 
 

@@ -85,8 +85,7 @@ class LoaderCosts:
     crowded_work_s: float | None = None
     """``work_s`` while a worker is at work all the time; None where single steps do not show it. See `beside`."""
     blocked_s: float = 0.0
-    """Part of ``work_s`` in which the loop's thread does not run: it waits for a device, a disk or a pause. Measured
-    without workers only."""
+    """Part of ``work_s`` in which the loop's thread does not run: it waits for a device, a disk or a pause."""
     blocked_first: bool = False
     """Whether that lies before what the loop computes in a step. Taken to lie after it where that is not known."""
     indices_s: float = 0.0
@@ -129,6 +128,9 @@ class LoaderCosts:
     """The iterable dataset is known to split itself among its workers."""
     torch_threads: int | None = None
     """Threads that torch's operations may have in the training process; None where not known."""
+    team: float | None = None
+    """Threads that compute the loop's operations at a time, its own among them; None where not known. Beside workers
+    each of them has a CPU for a part of the time alone, so that ``loop_cpu_s`` does not tell."""
 
     def __post_init__(self) -> None:
         _check(self)

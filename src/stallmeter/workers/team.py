@@ -32,7 +32,8 @@ def threads_of_loop(costs: LoaderCosts, limits: Limits) -> float:
     """
     if not costs.runs_s or costs.torch_threads == 1:
         return 1.0
-    return max(1.0, min(costs.loop_cpu_s / costs.runs_s, max(2.0, limits.available_cpus or 2.0)))
+    at_once = costs.loop_cpu_s / costs.runs_s if costs.team is None or not costs.current else costs.team
+    return max(1.0, min(at_once, max(2.0, limits.available_cpus or 2.0)))
 
 
 def threads_beside_s(costs: LoaderCosts, limits: Limits, workers: int, slower: float = 1.0) -> float:

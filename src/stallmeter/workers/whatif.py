@@ -245,11 +245,12 @@ def eased(costs: LoaderCosts, waits_s: float) -> LoaderCosts:
     least_s = (1.0 - MOST_WAITED) * costs.work_s
     ran_s = costs.work_s - inside_s
     believed = ran_s >= least_s > 0
-    threads = max(1.0, (costs.loop_cpu_s - received_s) / ran_s) if believed else 1.0
+    runs_s = ran_s - costs.blocked_s
+    threads = max(1.0, (costs.loop_cpu_s - received_s) / runs_s) if believed and runs_s > 0 else 1.0
     left_s = ran_s
     if threads > 1.0:
         # Each operation is as late as the latest of its threads: all run in a part (1 - w)^n of the time.
-        left_s = costs.work_s * (ran_s / costs.work_s) ** threads
+        left_s = costs.blocked_s + costs.runs_s * (runs_s / costs.runs_s) ** threads
         if costs.quick_work_s:  # short steps show it themselves: some are spared
             left_s = min(left_s, max(costs.quick_work_s, costs.work_s - threads * inside_s))
     elif costs.loop_cpu_s - received_s <= costs.work_s:  # with several threads it is no bound for the time of one
