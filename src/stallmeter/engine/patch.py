@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from ..timing.tracebacks import let_out
+
 _ABSENT = object()
 
 
@@ -56,10 +58,14 @@ class Patches:
         original, thread = getattr(owner, name), threading.get_ident()
 
         def spanned(*args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() != thread:  # a checkpoint written in the background, say: not the ledger's
-                return original(*args, **kwargs)
-            with span:
-                return original(*args, **kwargs)
+            try:
+                if threading.get_ident() != thread:  # a checkpoint written in the background, say: not the ledger's
+                    return original(*args, **kwargs)
+                with span:
+                    return original(*args, **kwargs)
+            except BaseException as exc:
+                let_out(exc)
+                raise
 
         self.set(owner, name, spanned)
 

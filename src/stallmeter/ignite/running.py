@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 from ignite.engine import Engine
 
+from ..timing.tracebacks import let_out
+
 
 class Evaluating(Protocol):
     """Who wants to know of engines that are run."""
@@ -52,9 +54,13 @@ def watch_runs(listener: Evaluating) -> Iterator[None]:
 def _around(own: Any) -> Any:
     @functools.wraps(own)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with ExitStack() as stack:
-            for listener in tuple(_listening):
-                stack.enter_context(listener.evaluating(self))
-            return own(self, *args, **kwargs)
+        try:
+            with ExitStack() as stack:
+                for listener in tuple(_listening):
+                    stack.enter_context(listener.evaluating(self))
+                return own(self, *args, **kwargs)
+        except BaseException as exc:
+            let_out(exc)
+            raise
 
     return run

@@ -22,6 +22,7 @@ from ..engine.guard import Guard
 from ..engine.run import Run
 from ..engine.wiring import this_rank
 from ..sources.torch_view import model_facts
+from ..timing.tracebacks import let_out
 from .fitting import leave_fit, watch_fit
 from .training import Training
 
@@ -153,13 +154,17 @@ def _with_callback(fit: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fit)
     def told(self: Any, *args: Any, **kwargs: Any) -> Any:
-        arguments = _guard("looking at fit", lambda: inspect.signature(fit).bind(self, *args, **kwargs).arguments)
-        mine = None if arguments is None else _guard("looking at fit", own_callback, arguments.get("callbacks"))
-        if arguments is None or mine is None or why_hidden() is not None:
-            return fit(self, *args, **kwargs)
-        _guard("preparing for fit", mine.prepare, self, arguments.get("x"))
-        with mine.recording():
-            return fit(self, *args, **kwargs)
+        try:
+            arguments = _guard("looking at fit", lambda: inspect.signature(fit).bind(self, *args, **kwargs).arguments)
+            mine = None if arguments is None else _guard("looking at fit", own_callback, arguments.get("callbacks"))
+            if arguments is None or mine is None or why_hidden() is not None:
+                return fit(self, *args, **kwargs)
+            _guard("preparing for fit", mine.prepare, self, arguments.get("x"))
+            with mine.recording():
+                return fit(self, *args, **kwargs)
+        except BaseException as exc:
+            let_out(exc)
+            raise
 
     return told
 

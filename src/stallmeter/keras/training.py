@@ -24,6 +24,7 @@ from ..timing.ledger import (
     ValidationWait,
     WorkSpan,
 )
+from ..timing.tracebacks import let_out
 
 _REPORTS = ("TensorBoard", "CSVLogger", "RemoteMonitor", "SwanLabLogger")
 _REPORT_PACKAGES = ("mlflow", "wandb", "neptune", "comet_ml", "clearml", "aim", "tensorboard")
@@ -86,8 +87,12 @@ class Training(adapter.Training):
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def call(*args: Any, **kwargs: Any) -> Any:
-                first()
-                return original(*args, **kwargs)
+                try:
+                    first()
+                    return original(*args, **kwargs)
+                except BaseException as exc:
+                    let_out(exc)
+                    raise
 
             return call
 
@@ -98,9 +103,13 @@ class Training(adapter.Training):
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def call(*args: Any, **kwargs: Any) -> Any:
-                result = original(*args, **kwargs)
-                afterwards()
-                return result
+                try:
+                    result = original(*args, **kwargs)
+                    afterwards()
+                    return result
+                except BaseException as exc:
+                    let_out(exc)
+                    raise
 
             return call
 
@@ -110,16 +119,20 @@ class Training(adapter.Training):
 
     def _epoch_begin(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def on_epoch_begin(epoch: int, *args: Any, **kwargs: Any) -> Any:
-            result = original(epoch, *args, **kwargs)
-            self._ledger.base(WORKER_STARTUP)
-            if self._loader is not None:
-                self._run.loaders.prepare(self._loader)
-                self._run.loaders.find_iterator_by(self._iterator)
-            elif self._maker is not None:
-                self._run.loaders.prepare(self._maker)
-            self._clock.new_epoch(int(epoch))
-            self._ask()
-            return result
+            try:
+                result = original(epoch, *args, **kwargs)
+                self._ledger.base(WORKER_STARTUP)
+                if self._loader is not None:
+                    self._run.loaders.prepare(self._loader)
+                    self._run.loaders.find_iterator_by(self._iterator)
+                elif self._maker is not None:
+                    self._run.loaders.prepare(self._maker)
+                self._clock.new_epoch(int(epoch))
+                self._ask()
+                return result
+            except BaseException as exc:
+                let_out(exc)
+                raise
 
         return on_epoch_begin
 
@@ -136,10 +149,14 @@ class Training(adapter.Training):
         wait = self._wait
 
         def on_train_batch_begin(*args: Any, **kwargs: Any) -> Any:
-            if self._asking:
-                self._asking = False
-                wait.__exit__()
-            return original(*args, **kwargs)
+            try:
+                if self._asking:
+                    self._asking = False
+                    wait.__exit__()
+                return original(*args, **kwargs)
+            except BaseException as exc:
+                let_out(exc)
+                raise
 
         return on_train_batch_begin
 
@@ -147,19 +164,23 @@ class Training(adapter.Training):
         clock, wait, per_update, per_epoch = self._clock, self._wait, self._per_update, self._per_epoch
 
         def on_train_batch_end(batch: int, *args: Any, **kwargs: Any) -> Any:
-            result = original(batch, *args, **kwargs)
-            self._batches = trained = self._batches + 1
-            clock.tracker_step = trained
-            clock.optimizer_step = trained // per_update
-            clock.worked = True
-            if per_epoch is None or batch + 1 < per_epoch:
-                self._asking = True
-                wait.__enter__()
-            else:
-                clock.pause()
-                if self._has_workers:  # Keras makes an iterator once more than it needs one
-                    self._ledger.base(WORKER_STARTUP)
-            return result
+            try:
+                result = original(batch, *args, **kwargs)
+                self._batches = trained = self._batches + 1
+                clock.tracker_step = trained
+                clock.optimizer_step = trained // per_update
+                clock.worked = True
+                if per_epoch is None or batch + 1 < per_epoch:
+                    self._asking = True
+                    wait.__enter__()
+                else:
+                    clock.pause()
+                    if self._has_workers:  # Keras makes an iterator once more than it needs one
+                        self._ledger.base(WORKER_STARTUP)
+                return result
+            except BaseException as exc:
+                let_out(exc)
+                raise
 
         return on_train_batch_end
 
@@ -167,8 +188,12 @@ class Training(adapter.Training):
         clock, size = self._clock, self._run.loaders.size
 
         def train_function(data: Any, *args: Any, **kwargs: Any) -> Any:
-            clock.samples = size(data[0] if type(data) is list and len(data) == 1 else data)
-            return original(data, *args, **kwargs)
+            try:
+                clock.samples = size(data[0] if type(data) is list and len(data) == 1 else data)
+                return original(data, *args, **kwargs)
+            except BaseException as exc:
+                let_out(exc)
+                raise
 
         return train_function
 

@@ -21,6 +21,7 @@ from ..engine.wiring import assemble
 from ..ranks.ray import ray_worker
 from ..sources.torch_view import model_facts
 from ..timing.ledger import BACKWARD, CHECKPOINT, LOGGING, VALIDATION, VALIDATION_START, WORKER_STARTUP, Span, WorkSpan
+from ..timing.tracebacks import let_out
 from .actions import Spans, owners_of
 from .ending import FitEnd
 
@@ -183,7 +184,11 @@ class _Fit:
 
         # A patch, because no hook comes between the making of a loader and the start of its workers.
         def process(dataloader: Any) -> Any:
-            processed = original(dataloader)
+            try:
+                processed = original(dataloader)
+            except BaseException as exc:
+                let_out(exc)
+                raise
             if self._trainer.training:
                 self.run.loaders.probe_workers(processed, self._seeding(processed), self._made)
                 self._made += 1
@@ -316,12 +321,16 @@ class _Fit:
         original, started = val_loop.reset, Span(self.clock.ledger, VALIDATION_START)
 
         def reset(*args: Any, **kwargs: Any) -> None:
-            if threading.get_ident() != self._thread or VALIDATION not in self.clock.ledger.stack:
-                original(*args, **kwargs)
-                return
-            with started:
-                original(*args, **kwargs)
-            self.run.guard("validation's loader", self._begin_validation, val_loop)
+            try:
+                if threading.get_ident() != self._thread or VALIDATION not in self.clock.ledger.stack:
+                    original(*args, **kwargs)
+                    return
+                with started:
+                    original(*args, **kwargs)
+                self.run.guard("validation's loader", self._begin_validation, val_loop)
+            except BaseException as exc:
+                let_out(exc)
+                raise
 
         self._patches.set(val_loop, "reset", reset)
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..engine.patch import Patches
+from ..timing.tracebacks import let_out
 
 _UNDER_WAY: list[FitEnd] = []
 """Of this process. Threads that train at the same time each look at their own only."""
@@ -56,6 +57,9 @@ class FitEnd:
             self._inner_runs += 1
             try:
                 return run(*args, **kwargs)
+            except BaseException as exc:
+                let_out(exc)
+                raise
             finally:
                 self._inner_runs -= 1
 

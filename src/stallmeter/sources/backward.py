@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..timing.tracebacks import let_out
+
 MOST = 4096
 """Passes that are kept, the newest; the flight recorder keeps 2,000 collectives."""
 
@@ -54,6 +56,9 @@ class BackwardPasses:
             began = clock()
             try:
                 return own(*args, **kwargs)
+            except BaseException as exc:
+                let_out(exc)
+                raise
             finally:
                 passes.append((began, clock()))
 

@@ -23,6 +23,7 @@ from .ledger import (
     Span,
     WorkSpan,
 )
+from .tracebacks import let_out
 from .turns import Turns
 
 T = TypeVar("T")
@@ -82,7 +83,11 @@ class Watched(Generic[T]):
         self._size = size
 
     def __iter__(self) -> Iterator[T]:
-        return self.iterate_by(partial(iter, self._loader))
+        try:
+            return self.iterate_by(partial(iter, self._loader))
+        except BaseException as exc:
+            let_out(exc)
+            raise
 
     def iterate_by(self, make: Callable[[], Iterator[T]]) -> Iterator[T]:
         """Begin an iteration.
@@ -209,7 +214,11 @@ class _Training(Generic[T]):
             or clock.at_boundary is not None
             or ledger.device is not None
         ):
-            return self._next_in_full()
+            try:
+                return self._next_in_full()
+            except BaseException as exc:
+                let_out(exc)
+                raise
         acc = ledger.acc
         stack = ledger.stack
         top = self._top
@@ -228,6 +237,7 @@ class _Training(Generic[T]):
         except BaseException as exc:
             self._left_at = None
             self._end_fetch(exc)
+            let_out(exc)
             raise
         got = now()
         if ledger.last is asked:
@@ -259,6 +269,7 @@ class _Training(Generic[T]):
             batch = next(self._iterator)
         except BaseException as exc:
             self._end_fetch(exc)
+            let_out(exc)
             raise
         undisturbed = ledger.last is asked
         if clock.after_fetch is None:
@@ -388,9 +399,10 @@ class _Following(_Training[T]):
                 batch = next(self._iterator)
                 if told and clock.after_beside is not None:
                     clock.after_beside()
-        except StopIteration:
-            if self._step != clock.index and not self._ahead:
+        except BaseException as exc:
+            if isinstance(exc, StopIteration) and self._step != clock.index and not self._ahead:
                 self._turns.unused = clock.index
+            let_out(exc)
             raise
         self._step = clock.index
         clock.worked = clock.open
@@ -420,17 +432,22 @@ class _Validation(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        if not self._open or not self._turns.has():
-            return self._next()
-        waiting, self._waiting = self._waiting, VALIDATION_WAIT
-        with Span(self._ledger, waiting):
-            return self._next()
+        try:
+            if not self._open or not self._turns.has():
+                return self._next()
+            waiting, self._waiting = self._waiting, VALIDATION_WAIT
+            with Span(self._ledger, waiting):
+                return self._next()
+        except BaseException as exc:
+            let_out(exc)
+            raise
 
     def _next(self) -> T:
         try:
             return next(self._iterator)
-        except BaseException:
+        except BaseException as exc:
             self._leave()
+            let_out(exc)
             raise
 
     def _leave(self) -> None:

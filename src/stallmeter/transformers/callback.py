@@ -20,6 +20,7 @@ from ..engine.options import takes_options
 from ..engine.patch import Patches
 from ..engine.run import Run
 from ..sources.torch_view import model_facts
+from ..timing.tracebacks import let_out
 from .training import Training
 
 if TYPE_CHECKING:
@@ -143,8 +144,12 @@ class StallCallback(Adapter, transformers.TrainerCallback):
         self._followed, train = weakref.ref(trainer), trainer.train
 
         def followed(*args: Any, **kwargs: Any) -> Any:
-            with self._ended_by_exception():
-                return train(*args, **kwargs)
+            try:
+                with self._ended_by_exception():
+                    return train(*args, **kwargs)
+            except BaseException as exc:
+                let_out(exc)
+                raise
 
         self._following.set(trainer, "train", followed)
 

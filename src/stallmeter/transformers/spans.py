@@ -7,6 +7,7 @@ from typing import Any
 
 from ..timing.clock import DataSpan, StepClock
 from ..timing.ledger import DATA_WAIT, VALIDATION, WorkSpan
+from ..timing.tracebacks import let_out
 
 
 class Fetch(DataSpan):
@@ -43,8 +44,12 @@ class Batches:
         return self
 
     def __next__(self) -> Any:
-        with self._fetch:
-            return next(self.iterator)
+        try:
+            with self._fetch:
+                return next(self.iterator)
+        except BaseException as exc:
+            let_out(exc)
+            raise
 
 
 class InTraining(WorkSpan):

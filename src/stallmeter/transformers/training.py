@@ -25,6 +25,7 @@ from ..timing.ledger import (
     ValidationWait,
     WorkSpan,
 )
+from ..timing.tracebacks import let_out
 from .spans import Batches, Fetch, InTraining
 
 _CHECKPOINT = ("_save_checkpoint", "_load_best_model")
@@ -117,27 +118,39 @@ class Training(adapter.Training):
 
     def _get_batch_samples(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def get_batch_samples(epoch_iterator: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._batches is None or self._batches.iterator is not epoch_iterator:
-                self._batches = Batches(epoch_iterator, self._fetch)
-                self._run.loaders.iterator_made(epoch_iterator)
-            return original(self._batches, *args, **kwargs)
+            try:
+                if self._batches is None or self._batches.iterator is not epoch_iterator:
+                    self._batches = Batches(epoch_iterator, self._fetch)
+                    self._run.loaders.iterator_made(epoch_iterator)
+                return original(self._batches, *args, **kwargs)
+            except BaseException as exc:
+                let_out(exc)
+                raise
 
         return get_batch_samples
 
     def _maybe_log_save_evaluate(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def maybe_log_save_evaluate(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            self.ask_for_batch()
-            return result
+            try:
+                result = original(*args, **kwargs)
+                self.ask_for_batch()
+                return result
+            except BaseException as exc:
+                let_out(exc)
+                raise
 
         return maybe_log_save_evaluate
 
     def _training_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def training_step(*args: Any, **kwargs: Any) -> Any:
-            self.got_batch()
-            size = self._run.loaders.size(args[1] if len(args) > 1 else kwargs.get("inputs"))
-            self._samples = None if size is None or self._samples is None else self._samples + size
-            return original(*args, **kwargs)
+            try:
+                self.got_batch()
+                size = self._run.loaders.size(args[1] if len(args) > 1 else kwargs.get("inputs"))
+                self._samples = None if size is None or self._samples is None else self._samples + size
+                return original(*args, **kwargs)
+            except BaseException as exc:
+                let_out(exc)
+                raise
 
         return training_step
 
@@ -150,6 +163,9 @@ class Training(adapter.Training):
             self.ask_for_evaluation()
             try:
                 return original(dataloader, *args, **kwargs)
+            except BaseException as exc:
+                let_out(exc)
+                raise
             finally:
                 self._got_for_evaluation()
 
@@ -157,8 +173,12 @@ class Training(adapter.Training):
 
     def _prediction_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def prediction_step(*args: Any, **kwargs: Any) -> Any:
-            self._got_for_evaluation()
-            return original(*args, **kwargs)
+            try:
+                self._got_for_evaluation()
+                return original(*args, **kwargs)
+            except BaseException as exc:
+                let_out(exc)
+                raise
 
         return prediction_step
 

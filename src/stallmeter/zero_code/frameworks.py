@@ -19,6 +19,7 @@ from ..engine.options import unasked
 from ..engine.run import claim_loops
 from ..engine.run_check import tell_unmeasured
 from ..errors import StallmeterError
+from ..timing.tracebacks import let_out
 from .harmless import harmless
 from .patches import loop_of_this_process
 
@@ -39,17 +40,21 @@ def _made(kind: type[Any], framework: str) -> Any:
 def _transformers(train: Method) -> Method:
     @functools.wraps(train)
     def attached(self: Any, *args: Any, **kwargs: Any) -> Any:
-        ours = harmless(partial(import_module, "stallmeter.transformers.callback"))
-        if ours is None:
-            return train(self, *args, **kwargs)
-        callbacks = getattr(getattr(self, "callback_handler", None), "callbacks", None)
-        if callbacks is None or any(isinstance(one, ours.StallCallback) for one in callbacks):
-            return train(self, *args, **kwargs)
-        callback = _made(ours.StallCallback, "transformers")
-        if callback is None or _guard("attaching to transformers", callback.attach, self) is None:
-            return train(self, *args, **kwargs)
-        with callback.attached(self):
-            return train(self, *args, **kwargs)
+        try:
+            ours = harmless(partial(import_module, "stallmeter.transformers.callback"))
+            if ours is None:
+                return train(self, *args, **kwargs)
+            callbacks = getattr(getattr(self, "callback_handler", None), "callbacks", None)
+            if callbacks is None or any(isinstance(one, ours.StallCallback) for one in callbacks):
+                return train(self, *args, **kwargs)
+            callback = _made(ours.StallCallback, "transformers")
+            if callback is None or _guard("attaching to transformers", callback.attach, self) is None:
+                return train(self, *args, **kwargs)
+            with callback.attached(self):
+                return train(self, *args, **kwargs)
+        except BaseException as exc:
+            let_out(exc)
+            raise
 
     return attached
 
@@ -57,19 +62,23 @@ def _transformers(train: Method) -> Method:
 def _keras(fit: Method) -> Method:
     @functools.wraps(fit)
     def attached(self: Any, *args: Any, **kwargs: Any) -> Any:
-        ours = harmless(partial(import_module, "stallmeter.keras.callback"))
-        if ours is None:
-            return fit(self, *args, **kwargs)
-        hidden = ours.why_hidden()
-        if hidden is not None:
-            tell_unmeasured(hidden)
-            return fit(self, *args, **kwargs)
-        callback = _made(ours.StallCallback, "Keras")
-        given = None if callback is None else _guard("attaching to Keras", callback.attach, fit, self, args, kwargs)
-        if given is None:
-            return fit(self, *args, **kwargs)
-        with claim_loops(), callback.attached(given):
-            return fit(**given)
+        try:
+            ours = harmless(partial(import_module, "stallmeter.keras.callback"))
+            if ours is None:
+                return fit(self, *args, **kwargs)
+            hidden = ours.why_hidden()
+            if hidden is not None:
+                tell_unmeasured(hidden)
+                return fit(self, *args, **kwargs)
+            callback = _made(ours.StallCallback, "Keras")
+            given = None if callback is None else _guard("attaching to Keras", callback.attach, fit, self, args, kwargs)
+            if given is None:
+                return fit(self, *args, **kwargs)
+            with claim_loops(), callback.attached(given):
+                return fit(**given)
+        except BaseException as exc:
+            let_out(exc)
+            raise
 
     return attached
 
@@ -79,19 +88,23 @@ def _ignite(run: Method) -> Method:
 
     @functools.wraps(run)
     def measured(self: Any, *args: Any, **kwargs: Any) -> Any:
-        ours, loop = harmless(partial(import_module, "stallmeter.ignite.handlers")), harmless(loop_of_this_process)
-        if ours is None or loop is None:
-            return run(self, *args, **kwargs)
-        ledger = loop.ledger_here()
-        if ledger is not None and ours.in_handler(ledger):
-            with claim_loops(), ours.evaluation(ledger):
-                return run(self, *args, **kwargs)
-        loop.framework = f"ignite {getattr(sys.modules.get('ignite'), '__version__', '')}"
-        undo = _guard("listening to Ignite", ours.time_handlers, self, loop.ledger_here, _guard)
         try:
-            return run(self, *args, **kwargs)
-        finally:
-            _guard("leaving Ignite", undo or (lambda: None))
+            ours, loop = harmless(partial(import_module, "stallmeter.ignite.handlers")), harmless(loop_of_this_process)
+            if ours is None or loop is None:
+                return run(self, *args, **kwargs)
+            ledger = loop.ledger_here()
+            if ledger is not None and ours.in_handler(ledger):
+                with claim_loops(), ours.evaluation(ledger):
+                    return run(self, *args, **kwargs)
+            loop.framework = f"ignite {getattr(sys.modules.get('ignite'), '__version__', '')}"
+            undo = _guard("listening to Ignite", ours.time_handlers, self, loop.ledger_here, _guard)
+            try:
+                return run(self, *args, **kwargs)
+            finally:
+                _guard("leaving Ignite", undo or (lambda: None))
+        except BaseException as exc:
+            let_out(exc)
+            raise
 
     return measured
 

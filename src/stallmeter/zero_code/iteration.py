@@ -11,6 +11,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ..timing.batches import batch_size, given_size, makes_items
+from ..timing.tracebacks import let_out
 
 if TYPE_CHECKING:
     from .loop import Loop
@@ -97,10 +98,18 @@ class Iteration:
         return self
 
     def __next__(self) -> Any:
-        return next(self.timed)
+        try:
+            return next(self.timed)
+        except BaseException as exc:
+            let_out(exc)
+            raise
 
     def __len__(self) -> int:
-        return len(self.iterator)  # type: ignore[arg-type]
+        try:
+            return len(self.iterator)  # type: ignore[arg-type]
+        except BaseException as exc:
+            let_out(exc)
+            raise
 
     def __bool__(self) -> bool:
         return bool(self.iterator)  # not every iterator has a length, and Python asks for that first
@@ -108,7 +117,11 @@ class Iteration:
     def __getattr__(self, name: str) -> Any:
         if name in Iteration.__slots__:
             raise AttributeError(name)
-        return getattr(self.iterator, name)
+        try:
+            return getattr(self.iterator, name)
+        except BaseException as exc:
+            let_out(exc)
+            raise
 
     def __setattr__(self, name: str, value: object) -> None:
         # The program's own, and torch's, belong to the iterator; `__class__` has a setter.
@@ -145,7 +158,11 @@ class Asking(Timed):
     def __next__(self) -> Any:
         self.__class__ = Timed
         self.loop.before_batch(self)
-        return next(self.timed)
+        try:
+            return next(self.timed)
+        except BaseException as exc:
+            let_out(exc)
+            raise
 
 
 class Validating(Iteration):
@@ -155,7 +172,11 @@ class Validating(Iteration):
 
     def __next__(self) -> Any:
         self.loop.begin_validation(self)
-        return next(self.timed)
+        try:
+            return next(self.timed)
+        except BaseException as exc:
+            let_out(exc)
+            raise
 
 
 class Undecided(Iteration):
@@ -171,15 +192,21 @@ class Undecided(Iteration):
         grad = records_gradients()
         if self.grad and not grad and loop.monitor is not None:
             loop.begin_validation(self)
-            return next(self.timed)
+            try:
+                return next(self.timed)
+            except BaseException as exc:
+                let_out(exc)
+                raise
         self.thread = loop.fetching = get_ident()
         asked = now()
         try:
             batch = next(self.iterator)
-        except StopIteration:
+        except BaseException as exc:
             loop.fetching = before
-            self.exhausted = True
-            loop.left(self)
+            if isinstance(exc, StopIteration):
+                self.exhausted = True
+                loop.left(self)
+            let_out(exc)
             raise
         finally:
             loop.fetching = before

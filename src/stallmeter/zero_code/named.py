@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..timing.ledger import CALLBACKS, CHECKPOINT, LOGGING, Span
+from ..timing.tracebacks import let_out
 from .patches import ledger_here
 
 Method = Callable[..., Any]
@@ -20,12 +21,16 @@ def _booked(bucket: int, name: str | None = None) -> Callable[[Method], Method]:
     def make(own: Method) -> Method:
         @functools.wraps(own)
         def booked(*args: Any, **kwargs: Any) -> Any:
-            ledger = ledger_here()
-            if ledger is None or any(ledger.slots[slot][0] == bucket for slot in ledger.stack):
-                return own(*args, **kwargs)
-            said = str(args[1]) if name is None and bucket == CALLBACKS and len(args) > 1 else name
-            with Span(ledger, ledger.slot(bucket, said)):
-                return own(*args, **kwargs)
+            try:
+                ledger = ledger_here()
+                if ledger is None or any(ledger.slots[slot][0] == bucket for slot in ledger.stack):
+                    return own(*args, **kwargs)
+                said = str(args[1]) if name is None and bucket == CALLBACKS and len(args) > 1 else name
+                with Span(ledger, ledger.slot(bucket, said)):
+                    return own(*args, **kwargs)
+            except BaseException as exc:
+                let_out(exc)
+                raise
 
         return booked
 

@@ -15,6 +15,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ..timing.tracebacks import let_out
 from .harmless import forget, harmless
 from .startup import CALLING, FRAMEWORKS, ITERATED, OPTIMIZER, PIPELINES
 
@@ -143,7 +144,11 @@ def _around(own: Callable[..., Iterator[Any]], package: str | None = None) -> Ca
     def __iter__(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:  # noqa: N807 - what tracebacks show
         make = functools.partial(own, self, *args, **kwargs)
         loop = harmless(functools.partial(_loop_that_iterates, package))
-        return make() if loop is None else loop.begin(self, make)
+        try:
+            return make() if loop is None else loop.begin(self, make)
+        except BaseException as exc:
+            let_out(exc)
+            raise
 
     return __iter__
 
@@ -159,7 +164,11 @@ def _heard(own: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(own)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - what tracebacks show
         global _made_ns
-        own(self, *args, **kwargs)
+        try:
+            own(self, *args, **kwargs)
+        except BaseException as exc:
+            let_out(exc)
+            raise
         if not _is_worker():
             if _made_ns is None:
                 harmless(_import_all)  # what that takes is no part of the training, which may begin now
@@ -259,7 +268,11 @@ def _wrap_backward() -> None:
 
     @functools.wraps(own)
     def backward(*args: Any, **kwargs: Any) -> Any:
-        found = own(*args, **kwargs)
+        try:
+            found = own(*args, **kwargs)
+        except BaseException as exc:
+            let_out(exc)
+            raise
         if is_compiling()():  # asked each time: torch may not have been complete before
             return found
         made = _made_ns is not None

@@ -124,11 +124,16 @@ class _Loader:
         return created
 
     def exec_module(self, module: ModuleType) -> None:
+        from ..timing.tracebacks import let_out
         from .harmless import harmless
         from .patches import wrap
 
         module.__loader__ = self._own
         if module.__spec__ is not None:
             module.__spec__.loader = self._own
-        self._own.exec_module(module)
+        try:
+            self._own.exec_module(module)
+        except BaseException as exc:
+            let_out(exc)
+            raise
         harmless(partial(wrap, module))

@@ -17,6 +17,7 @@ from dataclasses import asdict, replace
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
+from ...timing.tracebacks import let_out
 from ..code.fold import Folded, Seen, fold, owner
 from ..code.lines import LineTimer
 from ..code.tracer import CallTracer, why_not
@@ -157,6 +158,9 @@ class BatchLook:
             began = thread_time_ns()
             try:
                 return collate(data)
+            except BaseException as exc:
+                let_out(exc)
+                raise
             finally:
                 took_s += (thread_time_ns() - began) / 1e9
 
@@ -363,7 +367,11 @@ class _Collating:
             with suppress(*FAILS):
                 self._times.sizes = [_size_bytes(item) for item in data]
         self._look.collating()
-        return self._collate(data)
+        try:
+            return self._collate(data)
+        except BaseException as exc:
+            let_out(exc)
+            raise
 
 
 def _size_bytes(item: Any, depth: int = 3) -> int | None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from time import perf_counter_ns
 from typing import Any
 
+from ...timing.tracebacks import let_out
 from .dataloader import is_iterable
 
 TORCH = "torch.utils.data.dataloader"
@@ -66,7 +67,11 @@ class _Timed:
 
     def __next__(self) -> Any:
         begun = perf_counter_ns()
-        found = next(self._iterator)
+        try:
+            found = next(self._iterator)
+        except BaseException as exc:
+            let_out(exc)
+            raise
         spent, count = self._taken.get(self._number, (0, 0))
         self._taken[self._number] = spent + perf_counter_ns() - begun, count + 1
         return found

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...timing.tracebacks import let_out
 from .loop import LoopTimer
 from .wrappers import attributes, iterators_in
 
@@ -86,11 +87,15 @@ class LoopLook:
         own = type(fetcher).fetch
 
         def fetch(index: Any) -> Any:
-            del fetcher.fetch  # whatever comes: the next batch is prepared for again
-            if look.done:
-                return own(fetcher, index)
-            self._timer.pass_over()
-            return look.fetch(own, fetcher, index)
+            try:
+                del fetcher.fetch  # whatever comes: the next batch is prepared for again
+                if look.done:
+                    return own(fetcher, index)
+                self._timer.pass_over()
+                return look.fetch(own, fetcher, index)
+            except BaseException as exc:
+                let_out(exc)
+                raise
 
         fetcher.fetch = fetch
 

@@ -15,6 +15,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from ...machine.procfs import COUNTS_READS, open_run_queue, process_read_bytes, read_run_queue, run_queue_ns
+from ...timing.tracebacks import let_out
 from .dataloader import CANNOT_SET
 from .identity import watch_identity
 from .ring import UNKNOWN, Order, Ring, RingWriter, Usual
@@ -72,7 +73,11 @@ class WorkerInit:
                 watch_identity()  # first: many a dataset is split in the user's own function
         init = self.default if self.own is None else self.own
         began = monotonic_ns()
-        result = None if init is None else init(worker_id)
+        try:
+            result = None if init is None else init(worker_id)
+        except BaseException as exc:
+            let_out(exc)
+            raise
         if self.ring is not None and timed:
             # A worker must live on without being timed rather than die of it.
             with suppress(*_CANNOT_TIME):
@@ -263,7 +268,11 @@ class TimedCollate:
             with suppress(TypeError):
                 self._timer.items = len(data)
         start = monotonic_ns()
-        batch = self._collate(data)
+        try:
+            batch = self._collate(data)
+        except BaseException as exc:
+            let_out(exc)
+            raise
         self._timer.collate_ns = monotonic_ns() - start
         return batch
 
@@ -295,15 +304,20 @@ def _timed(fetch: Callable[[Any, Any], Any], timer: FetchTimer) -> Callable[[Any
     def timed_fetch(fetcher: Any, index: Any) -> Any:
         # A dataset may itself iterate a loader in this process: that is part of its fetch, not one more.
         if fetcher.dataset is not timer.dataset:
-            return fetch(fetcher, index)
+            try:
+                return fetch(fetcher, index)
+            except BaseException as exc:
+                let_out(exc)
+                raise
         # Kept on the fetcher and nowhere else: holding on to it would put off closing the user's generator.
         if type(fetcher.collate_fn) is not TimedCollate:
             fetcher.collate_fn = TimedCollate(fetcher.collate_fn, timer, counts=fetcher.auto_collation)
         timer.start()
         try:
             batch = fetch(fetcher, index) if timer.look is None else timer.look.fetch(fetch, fetcher, index)
-        except BaseException:
+        except BaseException as exc:
             timer.give_up()
+            let_out(exc)
             raise
         if timer.look is None:
             timer.stop()
