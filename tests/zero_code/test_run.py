@@ -51,3 +51,22 @@ def test_a_program_that_trains_nothing(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
     assert "no optimizer of torch made a step on the same thread; measure a training loop with" in done.stderr
     assert not (tmp_path / "stallmeter").exists()
+
+
+CLEARED = """
+import os
+os.environ.clear()
+"""
+
+
+def test_a_program_that_clears_its_environment_is_recorded_where_it_was_said(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(CLEARED + program("workers"))
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("STALLMETER")}
+    start = [sys.executable, "-m", "stallmeter", "run", "--dir", "there", "--", sys.executable, "train.py"]
+    done = subprocess.run(start, cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "nothing was recorded" not in done.stderr
+    assert not (tmp_path / "stallmeter").exists()
+    (folder,) = (tmp_path / "there").iterdir()
+    assert sum(isinstance(record, StepRecord) for record, _ in Reader(folder)) == 32

@@ -6,6 +6,8 @@ import os
 import sys
 
 VARIABLE = "STALLMETER"
+DIRECTORY = "STALLMETER_DIR"
+"""Names the folder of all recordings."""
 WITNESS = "STALLMETER_WITNESS"
 """Names the folder for marks of `run_check`."""
 MEASURED = "measured"
@@ -14,9 +16,27 @@ ON = ("1", "true", "yes", "on")
 OFF = ("", "0", "false", "no", "off")
 
 
+_at_start: dict[str, str] = {}
+"""What the program was started with."""
+
+
+def keep() -> None:
+    """Keep what the environment says now, at the start of the program: it may clear its environment later.
+
+    Processes that it starts then know of nothing, and are not measured.
+    """
+    _at_start.update({name: os.environ[name] for name in (VARIABLE, DIRECTORY, WITNESS) if name in os.environ})
+
+
+def variable(name: str) -> str:
+    """Return what a variable of ours says, or said at the start where it is gone; empty where it never was there."""
+    value = os.environ.get(name)
+    return _at_start.get(name, "") if value is None else value
+
+
 def is_asked() -> bool:
     """Whether what trains is to be measured; a value that says neither is named once."""
-    value = os.environ.get(VARIABLE, "")
+    value = variable(VARIABLE)
     said = value.strip().lower()
     if said not in (*ON, *OFF):
         os.environ[VARIABLE] = "0"  # or each process that this one starts would say the same

@@ -18,6 +18,7 @@ from ..records.interfaces import Source
 from ..rules import ALL_RULES
 from ..rules.rule import Rule, check_names, check_rules
 from ..workers.apply import OnNumWorkers, check_mode
+from .environment import DIRECTORY, variable
 
 CLOSE_BUDGET_S = 10.0
 """Most seconds that the end of a run is delayed by trackers that have not got everything."""
@@ -168,7 +169,7 @@ class Options:
     @property
     def recordings(self) -> Path:
         """The folder of all recordings: the option, else ``STALLMETER_DIR``, else ``./stallmeter``."""
-        path = Path(self.directory if self.directory is not None else os.environ.get("STALLMETER_DIR") or "stallmeter")
+        path = Path(self.directory if self.directory is not None else variable(DIRECTORY) or "stallmeter")
         with suppress(RuntimeError):  # nobody knows this user's home: it is a folder's name then
             return path.expanduser()
         return path
@@ -184,7 +185,7 @@ class Options:
         worker = ray_worker()
         if worker is None:
             return _absolute(self.recordings)
-        is_chosen = self.directory is not None or bool(os.environ.get("STALLMETER_DIR"))
+        is_chosen = self.directory is not None or bool(variable(DIRECTORY))
         return _absolute(worker.recordings(self.recordings, is_chosen=is_chosen))
 
     def check_recordings(self) -> Path:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ..machine.ends import ask_wait_status, read_wait_status
-from .environment import MEASURED, WITNESS
+from .environment import MEASURED, WITNESS, variable
 
 RECORDING = "recording-"
 """Begins the names of files that hold the path of a recording without its report."""
@@ -101,7 +101,7 @@ def forget_recording(recording: Path) -> None:
 
 
 def _mark(name: str) -> Path | None:
-    folder = os.environ.get(WITNESS)
+    folder = variable(WITNESS)
     return Path(folder, name) if folder else None
 
 

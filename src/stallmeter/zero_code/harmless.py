@@ -7,13 +7,12 @@ taken away. What is needed to go on then is all here, imported when the program 
 from __future__ import annotations
 
 import atexit
-import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from ..engine.environment import MEASURED, WITNESS
+from ..engine.environment import MEASURED, WITNESS, variable
 
 T = TypeVar("T")
 
@@ -49,7 +48,7 @@ def _tell() -> None:
             sys.stderr.write(f"stallmeter: nothing more is recorded of this program: {_why[0]}\n")
             _told.extend(_why)
     # Whoever waits for the program's end need say nothing then.
-    folder = os.environ.get(WITNESS)
+    folder = variable(WITNESS)
     with suppress(Exception):
         if folder and _told:
             open(f"{folder}/{MEASURED}", "ab").close()  # noqa: PTH123 - pathlib takes 5 ms to import

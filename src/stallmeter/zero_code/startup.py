@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from ..engine.environment import is_asked
+from ..engine.environment import is_asked, keep
 
 ITERATED = {
     "torch.utils.data.dataloader": ("DataLoader",),
@@ -67,6 +67,7 @@ WRAPPED = frozenset((*ITERATED, *PIPELINES, *FRAMEWORKS, *CALLING, OPTIMIZER))
 def begin_if_asked() -> None:
     """Begin where the environment asks for it."""
     if is_asked():
+        keep()
         begin()
 
 
