@@ -27,16 +27,20 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import psutil
-
+from .installed import installed
 from .procfs import read_numbers
 
 try:
     import resource
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    import psutil
+else:
+    psutil = installed("psutil", "psutil")
 
 SYSTEM: Any = psutil
 """What is asked of the system, here and in `stallmeter.sources.host`; tests put something else in its place."""

@@ -7,8 +7,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-_PATH = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+from ..machine.installed import program_folders
+
+_PATH = "import sys; sys.path[:] = filter(None, sys.path); import json; sys.path[:] = json.loads(sys.argv[1]); "
+"""The first entry of a command's path is the current folder, which may hold a ``json.py``."""
 
 
 def can_start() -> bool:
@@ -35,10 +39,20 @@ def start(
     environment = {k: v for k, v in os.environ.items() if k != "STALLMETER"} | {"CUDA_VISIBLE_DEVICES": ""}
     program = f"{first}{_PATH}from {module} import main; main(sys.argv[2:])"
     return subprocess.Popen(
-        [sys.executable, "-c", program, json.dumps(sys.path), *arguments],
+        [sys.executable, "-c", program, json.dumps(_path()), *arguments],
         stdin=stdin,
         stdout=subprocess.DEVNULL,
         stderr=stderr,
         env=environment,
         start_new_session=True,
     )
+
+
+def _path() -> list[str]:
+    """Return the module path with the program's own folders last: there may be a file ``plotly.py`` in one.
+
+    What is found nowhere else is still found there.
+    """
+    own = program_folders()
+    last = [entry for entry in sys.path if not Path(entry).is_absolute() or Path(entry) in own]
+    return [*(entry for entry in sys.path if entry not in last), *last]

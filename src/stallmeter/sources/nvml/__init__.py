@@ -6,14 +6,18 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pynvml
-
+from ...machine.installed import installed
 from ...records import Event, GpuSample
 from .codes import ErrorCodes
 from .devices import DeviceFinder, GpuDevice, visible_devices, why_uncertain
 from .reader import DeviceLostError, DeviceReader
+
+if TYPE_CHECKING:
+    import pynvml
+else:
+    pynvml = installed("pynvml", "nvidia-ml-py")
 
 ENOUGH_DROPS = 20
 """Devices named one by one in the event about what is not measured."""
