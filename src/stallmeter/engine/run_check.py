@@ -4,6 +4,7 @@ That is: whether anything was measured in it, and where the recording lies of on
 
 The command becomes the program: process, signals and exit status are the program's own. So somebody else has to be
 there at the end: a process that belongs to nobody. It sleeps until the program is gone, says at most one line, ends.
+Where the program gives up its stderr, a pipe that somebody may read to its end, so does it, and says nothing.
 A monitor that starts in any process of the program leaves a mark, in a folder that an environment variable names, and
 rank 0 another one until it has reported.
 Where the system cannot tell a stranger that a process has ended (Windows), nothing is said; nor is it where the program
@@ -17,6 +18,7 @@ import select
 import shlex
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 import time
@@ -33,6 +35,12 @@ RECORDING = "recording-"
 
 WHY = "why"
 """File with what the program itself knows."""
+
+
+LOOK_S = 1.0
+"""Between two looks at whether the program still has the pipe that is its stderr at first."""
+
+STDERR = 2
 
 
 def nothing(why: str) -> str:
@@ -171,12 +179,53 @@ def _end_of_this_process() -> Callable[[], int | None] | None:
 
 
 def _wait_for_descriptor(descriptor: int, pid: int) -> int | None:
+    _close_others(0, 1, STDERR, descriptor)
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
-    poll.poll()
+    while not poll.poll(1000 * LOOK_S if _may_be_waited_for() else None):
+        if not _has_our_stderr(pid) and not poll.poll(0):
+            _replace(STDERR)
     # The one knows until its parent has asked for it, the other one from then on.
     status = read_wait_status(pid)
     return ask_wait_status(descriptor) if status is None else status
+
+
+def _may_be_waited_for() -> bool:
+    """Whether stderr is something that another process may read to its end, which comes when nobody has it any more."""
+    try:
+        mode = os.fstat(STDERR).st_mode
+    except OSError:  # closed by the caller
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+
+
+def _has_our_stderr(pid: int) -> bool:
+    """Whether a program has the stderr that it was started with; also where the system does not say."""
+    folder = Path(f"/proc/{pid}/fd")
+    try:
+        # By name, "pipe:[71]": whatever the program has there by now, a file on a dead server say, is not touched.
+        return (folder / f"{STDERR}").readlink() == Path(f"/proc/self/fd/{STDERR}").readlink()
+    except FileNotFoundError:
+        return not folder.exists()
+    except OSError:
+        return True
+
+
+def _replace(*descriptors: int) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in descriptors:
+        os.dup2(null, descriptor)
+    if null not in descriptors:
+        os.close(null)
+
+
+def _close_others(*kept: int) -> None:
+    """Close what the program was given besides: it may close that, and who reads a pipe then waits for its end."""
+    with suppress(OSError, ValueError):
+        for descriptor in map(int, os.listdir("/dev/fd")):  # noqa: PTH208 - numbers are all
+            if descriptor not in kept:
+                with suppress(OSError):  # the one of the listing
+                    os.close(descriptor)
 
 
 def _wait_for_event(pid: int) -> None:
@@ -190,9 +239,7 @@ def _wait_and_tell(ended: Callable[[], int | None], folder: Path, recordings: Pa
     os.setsid()  # signals to the program's group and terminal are not for us
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 0)
-    os.dup2(null, 1)
+    _replace(0, 1)
     os.chdir("/")
     status = ended()
     measured = (folder / MEASURED).exists() or _newest_s(recordings) >= began_s - 1.0
@@ -204,7 +251,7 @@ def _wait_and_tell(ended: Callable[[], int | None], folder: Path, recordings: Pa
     if status:
         said = _briefly(status)
     if not measured or left:
-        os.write(2, (_without_report(status, left) if left else said).encode(errors="surrogateescape"))
+        os.write(STDERR, (_without_report(status, left) if left else said).encode(errors="surrogateescape"))
 
 
 def _left_behind(folder: Path) -> list[str]:
