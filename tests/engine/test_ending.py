@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -28,6 +29,7 @@ from stallmeter.report.drawing import ChildDrawing, DrawingError
 from ..children import children, left, our_threads
 from ..conftest import ListTracker
 from ..monitors import bare_monitor
+from ..warm import NO_PICTURES
 
 
 class SlowDrawing:
@@ -411,4 +413,44 @@ def test_a_run_without_a_step_is_not_called_free_of_losses(tmp_path: Path, capfd
     with pytest.raises(KeyError), monitor:
         next(iter(monitor.watch(broken())))
     assert monitor.finish()
-    assert "stallmeter: Not judged: too little was measured." in capfd.readouterr().err
+    assert monitor.folder is not None
+    assert "Not judged: too little was measured." in (monitor.folder / "report.md").read_text()
+    assert "no loss" not in capfd.readouterr().err.lower()
+
+
+ENDED_BY = """
+import sys
+sys.modules["torch"] = None
+import stallmeter
+for batch in stallmeter.watch([[1, 2, 3]] * 10, directory="runs", trackers=None, hardware=False):
+    pass
+raise {}
+"""
+
+
+def ended_by(raised: str, folder: Path) -> tuple[int, list[str]]:
+    """Return a program's exit status and what it says on stderr, with its traceback first."""
+    program = NO_PICTURES + ENDED_BY.format(raised)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stderr.startswith("Traceback")
+    return done.returncode, done.stderr.splitlines()
+
+
+def test_below_the_traceback_of_an_exception_one_line_says_where_the_recording_is(tmp_path: Path) -> None:
+    status, said = ended_by("KeyError('of the program')", tmp_path)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert status == 1
+    assert said[-2:] == [
+        "KeyError: 'of the program'",
+        f"stallmeter: what was measured until the KeyError: stallmeter report runs/{folder.name}",
+    ]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the exit status of an interrupted program")
+def test_who_interrupts_the_training_is_told_the_verdict(tmp_path: Path) -> None:
+    status, said = ended_by("KeyboardInterrupt", tmp_path)
+    assert status == -signal.SIGINT
+    assert said.index("KeyboardInterrupt") < len(said) - 2
+    assert said[-1].startswith("stallmeter: details: stallmeter report runs/")

@@ -339,13 +339,23 @@ class Ending:
     def _say_verdict(self) -> None:
         if not self._speaks:
             return
-        lines = self._guard("the headline", self._said_of_verdict)
+        failed = self._failed_by()
+        lines = [] if failed else self._guard("the headline", self._said_of_verdict)
         job = self._collector.job
-        if lines and job is not None:
+        if job is not None and lines is not None:
             lines[:0] = job.silent
-        if self._output.folder is not None and lines:
-            lines.append(f"details: stallmeter report {as_typed(self._output.folder)}")
+        if self._output.folder is not None and (lines or failed):
+            what = f"what was measured until the {failed}" if failed else "details"
+            lines = [*(lines or ()), f"{what}: stallmeter report {as_typed(self._output.folder)}"]
             sys.stderr.write("".join(f"stallmeter: {line}\n" for line in lines))
+
+    def _failed_by(self) -> str:
+        """Return the exception that has ended the run; its traceback is what the user looks for, and advice hides it.
+
+        Empty without one, and where the user has interrupted the training: then the verdict is looked for.
+        """
+        begins, _, name = self._reason.partition(": ")
+        return name if begins == "exception" and name != KeyboardInterrupt.__name__ else ""
 
     def _said_of_verdict(self) -> list[str]:
         verdict = judged(self._collector.verdict, self._window.steps.step_time_s)

@@ -75,7 +75,7 @@ class Options:
     close_budget_s: float = CLOSE_BUDGET_S
     """Most seconds by which the end of the run may be delayed to deliver what is left."""
     console: bool = True
-    """Whether to say the verdict on stderr at the end."""
+    """Whether to say the verdict on stderr at the end; after an exception, only where the recording is."""
     on_num_workers: OnNumWorkers = "report"
     """``report`` says what number of workers is advised; ``apply`` sets it on the training loader between two epochs,
     measures, and keeps what is faster; a function is called between epochs with the `WorkerAdvice` and may return a
