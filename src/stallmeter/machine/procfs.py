@@ -14,6 +14,8 @@ import sys
 from os import pread
 from pathlib import Path
 
+from .opened import OPEN
+
 RUN_QUEUE = "proc/thread-self/schedstat"
 """The calling thread's time on a CPU, its wait for one (both ns) and its number of time slices."""
 
@@ -29,7 +31,8 @@ def read_text(path: Path | None) -> str:
     if path is None:
         return ""
     try:
-        return path.read_text(encoding="utf-8", errors="surrogateescape")
+        with OPEN(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
     except OSError:
         return ""
 

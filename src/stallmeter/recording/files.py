@@ -8,6 +8,7 @@ import shlex
 from pathlib import Path
 
 from ..errors import RecordingError
+from ..machine.opened import OPEN
 
 _NAME = re.compile(r"rank(\d+)\.(\d+)\.jsonl$")
 
@@ -54,7 +55,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     # Beside it, for a rename is atomic within a file system only; with the pid, for ranks write into one folder.
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        with OPEN(temporary, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
         temporary.replace(path)
     finally:  # there is none any more, unless the disk is full
         temporary.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ import os
 from collections import deque
 from pathlib import Path
 
+from ..machine.opened import OPEN
 from ..records import Record
 from ..records.diagnosis import Verdict
 from .files import part_path
@@ -216,7 +217,8 @@ class Recorder:
         """
         temporary = self.folder / f"rank{self.header.rank}.{os.getpid()}.tmp"
         try:
-            temporary.write_bytes(encode_header(self.header).encode() + b"\n")
+            with OPEN(temporary, "wb") as file:
+                file.write(encode_header(self.header).encode() + b"\n")
             while True:
                 path = part_path(self.folder, self.header.rank, part)
                 try:

@@ -7,6 +7,7 @@ taken away. What is needed to go on then is all here, imported when the program 
 from __future__ import annotations
 
 import atexit
+import io
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +16,8 @@ from typing import TypeVar
 from ..engine.environment import MEASURED, WITNESS, variable
 
 T = TypeVar("T")
+
+_open = io.open  # the program may patch it; and pathlib takes 5 ms to import
 
 _why: list[str] = []
 _told: list[str] = []
@@ -51,4 +54,4 @@ def _tell() -> None:
     folder = variable(WITNESS)
     with suppress(Exception):
         if folder and _told:
-            open(f"{folder}/{MEASURED}", "ab").close()  # noqa: PTH123 - pathlib takes 5 ms to import
+            _open(f"{folder}/{MEASURED}", "ab").close()
