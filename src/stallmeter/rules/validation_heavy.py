@@ -124,9 +124,9 @@ class ValidationHeavy:
     def _lost(self, window: Window, spent_s: float, share_pct: float) -> tuple[float, float | None]:
         """Return the seconds that are lost, and how often an epoch is validated where all but once is what is lost."""
         unusual_s = spent_s * max(0.0, 1.0 - self.usual_pct / share_pct)
-        times = window.steps.epochs.validations or 0.0
-        spared_s = (window.spent.bucket_s("validation") or 0.0) * (1.0 - 1.0 / times) if times >= self.often else 0.0
-        return (spared_s, times) if spared_s > unusual_s else (unusual_s, None)
+        times = max(1.0, window.steps.epochs.validations or 0.0)
+        spared_s = (window.spent.bucket_s("validation") or 0.0) * (1.0 - 1.0 / times)
+        return (spared_s, times) if times >= self.often and spared_s > unusual_s else (unusual_s, None)
 
     def _expected(self, left_s: float, often: float | None) -> str:
         if often:

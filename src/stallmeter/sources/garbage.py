@@ -282,9 +282,10 @@ class GarbageSource:
         Args:
             time_s: Unix time of this poll.
         """
+        counted = list(self._counts())  # before: what is noted meanwhile is no pass that was missed
         self._reckon()
         if not self._closed:
-            self._note_the_next()
+            self._note_the_next(counted)
         new = self._spent.less(self._told)
         if time_s < self._due_s and new.pause_ns < max(WORTH_A_RECORD_S * 1e9, WORTH_A_SHARE * self._told.pause_ns):
             return ()
@@ -324,9 +325,13 @@ class GarbageSource:
             if not any(known is ours for known in self._list):
                 self._list.append(ours)
 
-    def _note_the_next(self) -> None:
-        """Note passes where they are rare, else some of them, and reckon with the others."""
-        now_ns, counted = self._now(), list(self._counts())
+    def _note_the_next(self, counted: list[int]) -> None:
+        """Note passes where they are rare, else some of them, and reckon with the others.
+
+        Args:
+            counted: Passes of each generation until now.
+        """
+        now_ns = self._now()
         passed = [new - old for new, old in zip(counted, self._counted, strict=True)]
         passed_s = (now_ns - self._polled_ns) / 1e9
         self._counted, self._polled_ns = counted, now_ns
