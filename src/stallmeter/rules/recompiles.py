@@ -95,6 +95,8 @@ class Recompiles:
         """Predict it from what dynamo counts, at the least, and from how much longer the steps were, at the most."""
         most_s = max(counted_s, min(longer_s, self.most * counted_s))
         middle_s = (counted_s + most_s) / 2.0
+        if not middle_s:
+            return gain_without(window, 0.0)
         return gain_without(window, middle_s, least=0.7 * counted_s / middle_s, most=most_s / middle_s)
 
 
