@@ -102,6 +102,14 @@ def test_saturated_cpus_are_named_with_the_cpus_that_full_speed_needs():
     assert "full speed needs 5.5 CPUs" in advice.reason
 
 
+def test_of_cpus_that_a_loop_keeps_busy_by_itself_no_more_is_needed():
+    """It was told that full speed needs 1.9 CPUs, of 2.0."""
+    costs = loader(work_s=0.0303, service_s=0.0003, cpu_s=0.0003, loop_cpu_s=0.0599, step_time_s=0.0306)
+    reason = advise(costs, replace(ROOMY, available_cpus=2.0)).reason
+    assert "a step needs 60.2 ms of CPU on 2.0 CPUs, and keeps nearly all of them busy" in reason
+    assert "full speed" not in reason
+
+
 def test_threads_of_the_loop_and_new_workers_get_into_each_others_way():
     """Two threads and two workers on two CPUs."""
     two = replace(ROOMY, available_cpus=2.0)

@@ -224,9 +224,14 @@ def _why_stay(costs: LoaderCosts, limits: Limits, limited_by: str) -> str:
 def _why(costs: LoaderCosts, limits: Limits, workers: int, limited_by: str) -> str:
     batch, step = _ms(costs.service_s), _ms(costs.ready_step_s)
     if limited_by == "cpu":
+        cpus, full = limits.available_cpus or 0.0, costs.cpus_for_full_speed or 0.0
+        needs = (
+            f"more workers will not help: a step needs {_ms(costs.cpu_s + costs.loop_cpu_s)} of CPU on {cpus:.1f} CPUs"
+        )
         return (
-            f"more workers will not help: a step needs {_ms(costs.cpu_s + costs.loop_cpu_s)} of CPU on "
-            f"{limits.available_cpus or 0:.1f} CPUs; full speed needs {costs.cpus_for_full_speed or 0:.1f} CPUs"
+            f"{needs}; full speed needs {full:.1f} CPUs"
+            if full > cpus
+            else f"{needs}, and keeps nearly all of them busy"
         )
     if limited_by == "bandwidth":
         return f"more workers will not help: they share a store that takes {_ms(limits.shared_s)} for a batch"
