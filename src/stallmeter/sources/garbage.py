@@ -342,13 +342,11 @@ class GarbageSource:
                 self._spent = self._spent.plus(seen.of(self._missed.pop(generation)))
         if self._ledger.slots[self._ledger.stack[-1]][0] == START:
             self._missed.clear()  # those before the training are no loss of it
+        self._be_called()  # the program may have cleared the list
         if sum(passed) > MOST_A_SECOND * max(1.0, passed_s):
-            self._be_called()
             self._wait(GLANCE_S)
             self.forget()
             self._begun = None
-        else:
-            self._be_called()  # the program may have cleared the list
 
     def _reckon(self) -> None:
         for mark in self._marks.take():
@@ -360,15 +358,15 @@ class GarbageSource:
 
     def _book(self, begun: _Mark | None, ended: _Mark) -> None:
         took_ns = ended.at_ns - begun.at_ns if begun is not None else 0  # None: the callbacks came inside this pass
-        spent = self._one(begun, ended, took_ns)
+        bucket = self._ledger.slots[ended.slot][0]
+        spent = self._one(begun, ended, took_ns, bucket)
         self._spent = self._spent.plus(spent)
         self._missed[ended.generation] -= 1
-        if self._ledger.slots[ended.slot][0] != START:
+        if bucket != START:
             self._seen[ended.generation] = self._seen.get(ended.generation, _Spent()).plus(spent)
 
-    def _one(self, begun: _Mark | None, ended: _Mark, took_ns: int) -> _Spent:
+    def _one(self, begun: _Mark | None, ended: _Mark, took_ns: int, bucket: int) -> _Spent:
         spent = _Spent(passes=1, whole=int(ended.generation == WHOLE), pause_ns=took_ns)
-        bucket = self._ledger.slots[ended.slot][0]
         if ended.thread != self._thread or bucket == START:
             return spent
         self._longest_ns = max(self._longest_ns, took_ns)

@@ -32,7 +32,7 @@ def threads_of_loop(costs: LoaderCosts, limits: Limits) -> float:
     """
     if not costs.runs_s or costs.torch_threads == 1:
         return 1.0
-    at_once = costs.loop_cpu_s / costs.runs_s if costs.team is None or not costs.current else costs.team
+    at_once = costs.loop_cpu_s / costs.runs_s if costs.team is None else costs.team
     return max(1.0, min(at_once, max(2.0, limits.available_cpus or 2.0)))
 
 
