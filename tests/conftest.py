@@ -171,6 +171,14 @@ def _earlier_threads() -> None:
     forget_threads()
 
 
+@pytest.fixture(autouse=True)
+def _no_run_is_left() -> Iterator[None]:
+    """A run that goes on would make the loops of the tests that follow somebody else's."""
+    yield
+    run = sys.modules.get("stallmeter.engine.run")
+    assert run is None or not run.are_loops_claimed(None)
+
+
 @pytest.fixture
 def processes_left() -> ProcessesLeft:
     return functools.partial(left, children())

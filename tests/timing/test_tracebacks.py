@@ -6,12 +6,14 @@ import sys
 import traceback
 import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-import stallmeter
 from stallmeter.timing.tracebacks import let_out
+
+from ..monitors import bare_monitor
 
 OURS = """
 from stallmeter.timing.tracebacks import let_out
@@ -78,14 +80,13 @@ def test_one_that_was_never_raised_is_left_as_it_is() -> None:
     assert exc.__traceback__ is None
 
 
-def test_a_watched_loader(tmp_path: Any) -> None:
+def test_a_watched_loader(tmp_path: Path) -> None:
     def batches() -> Iterator[int]:
         yield 1
         yield 2
         fails()
 
-    watched = stallmeter.watch(batches(), directory=tmp_path, console=False, hardware=False, trackers=None)
-    with pytest.raises(KeyError) as caught:
-        for _ in watched:
+    with bare_monitor(tmp_path) as monitor, pytest.raises(KeyError) as caught:
+        for _ in monitor.watch(batches()):
             pass
     assert names(caught.value)[1:] == [*(["__next__"] * len(LEFT)), "batches", "fails"]
