@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stallmeter.timing import batches
 from stallmeter.timing.batches import BatchSizes
-from stallmeter.timing.clock import StepClock
+from stallmeter.timing.clock import SHORT, StepClock
 from stallmeter.timing.ledger import (
     COMPUTE,
     FORWARD,
@@ -28,6 +28,7 @@ from stallmeter.timing.ledger import (
 )
 from stallmeter.timing.loop import PATIENCE, SURE_BATCHES, Watched, _Training
 from stallmeter.timing.turns import CLOSED, OTHER_THREAD, Turns
+from stallmeter.timing.updating import UpdateSpan
 
 from ..conftest import FakeTime
 
@@ -416,16 +417,39 @@ def test_a_closed_monitor_says_so(step_clock: StepClock, fake_time: FakeTime) ->
 
 # -- the short way ----------------------------------------------------------------------------------------------------
 
-bodies = st.lists(
-    st.tuples(st.integers(0, 3), st.sampled_from(["", "span", "loader", "hook", "log", "loader fails"])), max_size=20
-)
+UPDATES = ["update", "update twice", "update within", "update fails", "span in update", "span, update", "update, span"]
+KINDS = ["", "span", "loader", "hook", "log", "loader fails", *UPDATES]
+bodies = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(KINDS)), max_size=20)
+
+
+def update(clock: StepClock, by: UpdateSpan, time: FakeTime, kind: str, span: Span) -> None:
+    """Have an optimizer step in one of the ways of `UPDATES`."""
+    if kind == "span, update":
+        with span:
+            time.sleep(1)
+    for _ in range(2 if kind == "update twice" else 1):
+        assert by.begin()
+        time.sleep(5)
+        if kind == "span in update":
+            with span:
+                time.sleep(1)
+        if kind == "update within":
+            assert not by.begin()
+            assert not by.end()
+        if kind != "update fails":
+            assert by.end()
+        clock.optimizer_step = (clock.optimizer_step or 0) + 1
+        time.sleep(1)
+    if kind == "update, span":
+        with span:
+            time.sleep(1)
 
 
 def train(bodies: list[tuple[int, str]], *, short: bool) -> tuple[list[Any], list[int]]:
     """Train with a loop's body, or a fetch, of every kind; return the steps and the ledger."""
     time = FakeTime()
     clock = StepClock(Ledger(OTHER, time), loop=COMPUTE, idle=OTHER, unix_ns=lambda: 0)
-    span = Span(clock.ledger, FORWARD)
+    span, by = Span(clock.ledger, FORWARD), UpdateSpan(clock)
 
     def batches() -> Iterator[list[int]]:
         for wait, kind in bodies:
@@ -449,6 +473,8 @@ def train(bodies: list[tuple[int, str]], *, short: bool) -> tuple[list[Any], lis
                         time.sleep(3)
                 elif kind == "hook":
                     clock.before_fetch = lambda: (1, True)
+                elif kind in UPDATES:
+                    update(clock, by, time, kind, span)
                 assert booked_is_wall(clock)
     clock.pause()
     _turns.clear()
@@ -458,6 +484,15 @@ def train(bodies: list[tuple[int, str]], *, short: bool) -> tuple[list[Any], lis
 @given(bodies)
 def test_the_short_way_books_what_the_long_one_does(bodies: list[tuple[int, str]]) -> None:
     assert train(bodies, short=True) == train(bodies, short=False)
+
+
+def test_the_mark_of_a_step_with_an_update_is_short(step_clock: StepClock, fake_time: FakeTime) -> None:
+    by = UpdateSpan(step_clock)
+    for _ in zip(watched(step_clock, [[0]] * 10), range(10), strict=True):
+        update(step_clock, by, fake_time, "update", Span(step_clock.ledger, FORWARD))
+    step_clock.pause()
+    assert [len(mark) == SHORT for mark in step_clock.marks] == [False, False, *[True] * 9, False]
+    assert [step.optimizer_step for step in step_clock.drain().steps] == list(range(1, 11))
 
 
 class Sized:

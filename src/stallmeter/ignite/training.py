@@ -36,7 +36,7 @@ class Training(adapter.Training):
         self._waiting = False
         self._size = run.loaders.size
         self._evaluation_wait = ValidationWait(self._ledger)
-        self._optimizer = UpdateSpan(self._ledger)
+        self._optimizer = UpdateSpan(self._clock)
         self._compiling = is_compiling()
         self._first = 0
         """The optimizer whose steps are counted."""
@@ -127,13 +127,12 @@ class Training(adapter.Training):
         clock.worked = True
 
     def _before_update(self, *_: Any) -> None:
-        if not self._compiling() and self._is_here() and not self._optimizer.is_within(self._clock.index):
-            self._optimizer.__enter__()
+        if not self._compiling() and self._is_here():
+            self._optimizer.begin()
 
     def _after_update(self, optimizer: object, *_: Any) -> None:
-        if self._compiling() or not self._is_here() or self._optimizer.ends_within():
+        if self._compiling() or not self._is_here() or not self._optimizer.end():
             return
-        self._optimizer.__exit__()
         self._first = self._first or id(optimizer)
         self._clock.optimizer_step = (self._clock.optimizer_step or 0) + (id(optimizer) == self._first)
 

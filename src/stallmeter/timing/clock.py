@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from ..records import BUCKETS, HINDSIGHT, StepRecord
 from ..records.rows import is_kept
-from .ledger import DATA_WAIT, FIRST_WAIT, LOOP, Ledger, validation_ns
+from .ledger import DATA_WAIT, FIRST_WAIT, LOOP, OPTIMIZER, Ledger, validation_ns
 
 _PARTS = tuple((i, f"{name}_s") for i, name in enumerate(BUCKETS) if name not in (*HINDSIGHT, "data_wait"))
 
@@ -44,7 +44,7 @@ class Mark(NamedTuple):
 
 
 class ShortMark(NamedTuple):
-    """The end of a step since whose predecessor only two slots have moved: of most steps of a plain loop."""
+    """The end of a step since whose predecessor only three slots have moved: of most steps of a plain loop."""
 
     base: tuple[Any, ...]
     """A `Mark` with what has not changed since, of the same epoch."""
@@ -56,6 +56,9 @@ class ShortMark(NamedTuple):
     """What stands in that slot."""
     waited_ns: int
     """What stands in the slot of the data wait."""
+    updated_ns: int
+    """What stands in the slot of the optimizer."""
+    optimizer_step: int | None
     samples: int | None
 
 
@@ -108,6 +111,7 @@ class StepClock:
         "idle",
         "index",
         "ledger",
+        "left_at",
         "left_ns",
         "loop",
         "marked",
@@ -161,6 +165,10 @@ class StepClock:
         """What `drain` has not seen: a `Mark` in full, or a `ShortMark`."""
         self.marked: tuple[Any, ...] = ()
         """The newest in full."""
+        self.left_at: int | None = None
+        """`Ledger.last` where nothing but batches and updates was booked since that mark, so that short ones may refer
+        to it: as an iteration or an optimizer's span left it. None when there was anything else.
+        """
         self._unix_ns = unix_ns() - ledger.origin
         self._previous: Any = [0] * len(ledger.acc)
         self._previous_ns = ledger.origin
@@ -241,7 +249,7 @@ class StepClock:
         while marks:
             found = marks.popleft()
             if len(found) == SHORT:
-                base, at_ns, number, _, _, _, size = found
+                base, at_ns, number, *_, size = found
                 step, epoch_start, validating_ns = True, False, validation_ns(base[2])
             else:
                 step, at_ns, acc, number, _, _, _, size, epoch_start, _, _ = found
@@ -261,6 +269,7 @@ class StepClock:
         return Drained(tuple(steps), count, samples, lost)
 
     def _mark(self, at_ns: int, step: bool) -> None:
+        self.left_at = None
         self.marked = (
             step,
             at_ns,
@@ -308,10 +317,11 @@ def _counters(mark: Any) -> list[int]:
         return mark
     if len(mark) != SHORT:
         return mark[2]  # type: ignore[no-any-return]
-    base, _, _, top, spent_ns, waited_ns, _ = mark
+    base, _, _, top, spent_ns, waited_ns, updated_ns, _, _ = mark
     acc: list[int] = base[2][:]
     acc[top] = spent_ns
     acc[DATA_WAIT] = waited_ns
+    acc[OPTIMIZER] = updated_ns
     return acc
 
 
@@ -319,14 +329,14 @@ def _in_full(mark: tuple[Any, ...]) -> Mark:
     """Return a mark of either kind as one in full."""
     if len(mark) != SHORT:
         return Mark._make(mark)
-    base, at_ns, number, _, _, _, samples = mark
+    base, at_ns, number, _, _, _, _, optimizer_step, samples = mark
     return Mark(
         step=True,
         at_ns=at_ns,
         acc=_counters(mark),
         number=number,
         epoch=base[4],
-        optimizer_step=base[5],
+        optimizer_step=optimizer_step,
         tracker_step=number,
         samples=samples,
         epoch_start=False,

@@ -6,6 +6,7 @@ iterated at the same time either adds its waits to those steps or is passed thro
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from threading import get_ident
@@ -16,6 +17,7 @@ from .clock import DataSpan
 from .ledger import (
     DATA_WAIT,
     FIRST_WAIT,
+    OPTIMIZER,
     VALIDATION,
     VALIDATION_START,
     VALIDATION_WAIT,
@@ -60,7 +62,7 @@ class Watched(Generic[T]):
         prepare: Called with the loader before each iteration; attaches the worker probe.
         started: Called with the loader's iterator.
         beside: Called in place of both where another one makes the steps, with what makes the iterator; returns that.
-        size: Returns the number of items in a batch; must not raise.
+        size: Returns the number of items in a batch; must not raise. None where there are no batches.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class Watched(Generic[T]):
         prepare: Callable[[object], None],
         started: Callable[[object], None],
         beside: Callable[[object, Callable[[], Iterator[T]]], Iterator[T]],
-        size: Callable[[object], int | None],
+        size: Callable[[object], int | None] | None,
     ) -> None:
         self._loader = loader
         self._turns = turns
@@ -144,19 +146,16 @@ class _Training(Generic[T]):
         "__weakref__",
         "_ahead",
         "_alone",
-        "_base",
         "_clock",
         "_epoch",
         "_first_step",
         "_fixed",
         "_iterator",
         "_ledger",
-        "_left_at",
         "_size",
         "_span",
         "_step",
         "_superseded",
-        "_top",
         "_turns",
         "_unlooked",
         "loader",
@@ -168,7 +167,7 @@ class _Training(Generic[T]):
         loader: Iterable[T],
         iterator: Iterator[T],
         turns: Turns,
-        size: Callable[[object], int | None],
+        size: Callable[[object], int | None] | None,
         epoch: int,
     ) -> None:
         self.loader = loader
@@ -181,14 +180,8 @@ class _Training(Generic[T]):
         self._size = size
         self._fixed = fixed_size(loader)
         self._first_step = turns.clock.index
-        self._unlooked = 0
+        self._unlooked = 0 if size is not None else sys.maxsize
         """Batches from now on whose size is taken to be that of the last one."""
-        self._left_at: int | None = None
-        """`Ledger.last` as this left it with a mark that the next one can refer to; None when there is none."""
-        self._base: tuple[Any, ...] = ()
-        """That mark."""
-        self._top = 0
-        """The slot that the ledger was left in."""
         self._span = DataSpan(turns.clock, DATA_WAIT)
         self._epoch = epoch
         """Of the clock, while this makes its steps and its workers are those that were prepared; else -1."""
@@ -208,7 +201,7 @@ class _Training(Generic[T]):
         ledger = self._ledger
         if (
             get_ident() != self.thread
-            or ledger.last is not self._left_at  # a span in the loop's body, another iteration, the end of an epoch
+            or ledger.last is not clock.left_at  # a span in the loop's body, another iteration, the end of an epoch
             or not clock.worked
             or clock.before_fetch is not None
             or clock.at_boundary is not None
@@ -221,7 +214,7 @@ class _Training(Generic[T]):
                 raise
         acc = ledger.acc
         stack = ledger.stack
-        top = self._top
+        top = stack[-1]
         now = ledger.now  # called as a method it would be looked up as one, for which the interpreter has no short way
         asked = now()
         # The time and `last` one straight after the other: `Ledger.peek` of another thread reads both.
@@ -229,23 +222,26 @@ class _Training(Generic[T]):
         ledger.last = asked
         stack.append(DATA_WAIT)
         number = clock.index
-        clock.marks.append((self._base, asked, number, top, spent, acc[DATA_WAIT], clock.samples))
+        step = clock.optimizer_step
+        clock.marks.append(
+            (clock.marked, asked, number, top, spent, acc[DATA_WAIT], acc[OPTIMIZER], step, clock.samples)
+        )
         clock.index = number + 1
         clock.worked = False
         try:
             batch = next(self._iterator)
         except BaseException as exc:
-            self._left_at = None
+            clock.left_at = None
             self._end_fetch(exc)
             let_out(exc)
             raise
         got = now()
         if ledger.last is asked:
             acc[DATA_WAIT] += got - asked
-            ledger.last = self._left_at = got
+            ledger.last = clock.left_at = got
             stack.pop()
         else:  # the loader has spans of its own
-            self._left_at = None
+            clock.left_at = None
             self._span.leave()
         if self._unlooked:
             self._unlooked -= 1
@@ -261,7 +257,7 @@ class _Training(Generic[T]):
             return self._next_elsewhere()
         clock, ledger = self._clock, self._ledger
         span = self._span
-        self._left_at = None
+        clock.left_at = None
         before = clock.marked
         span.__enter__()
         asked = ledger.last
@@ -282,7 +278,7 @@ class _Training(Generic[T]):
         plain = undisturbed and not clock.epoch_start and clock.ready is None and clock.head_ready is None
         if plain and clock.marked is not before:
             # Since that mark nothing but this wait was booked: the next ones may refer to it.
-            self._base, self._left_at, self._top = clock.marked, ledger.last, ledger.stack[-1]
+            clock.left_at = ledger.last
         return batch
 
     def _end_fetch(self, exc: BaseException) -> None:
@@ -293,6 +289,8 @@ class _Training(Generic[T]):
     def _look(self, batch: T) -> None:
         """Note the batch's size. Where the loader keeps to the size that it states, not every batch is looked at."""
         clock, fixed = self._clock, self._fixed
+        if self._size is None:
+            return
         if self._unlooked and fixed is not None:
             self._unlooked -= 1
             clock.samples = fixed.size

@@ -2,36 +2,53 @@
 
 from __future__ import annotations
 
-from .ledger import OPTIMIZER, Ledger, WorkSpan
+from .clock import StepClock
+from .ledger import OPTIMIZER, WorkSpan
 
 
-class UpdateSpan(WorkSpan):
-    """The span of an optimizer's step. One that has another optimizer make its step is one step, not two."""
+class UpdateSpan:
+    """The span of an optimizer's step. One that has another optimizer make its step is one step, not two.
 
-    __slots__ = ("_begun_in", "_within")
+    Args:
+        clock: Of the loop.
+    """
 
-    def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger, OPTIMIZER)
+    __slots__ = ("_began", "_begun_in", "_clock", "_ledger", "_span", "_within")
+
+    def __init__(self, clock: StepClock) -> None:
+        self._clock = clock
+        self._ledger = clock.ledger
+        self._span = WorkSpan(clock.ledger, OPTIMIZER)
         self._begun_in = -1
         self._within = 0
+        self._began: int | None = None
+        """`Ledger.last` since this began, where the step's mark may be short; see `StepClock.left_at`."""
 
-    def is_within(self, step: int) -> bool:
-        """Whether an optimizer that is about to step in this step of the loop does so for another one, at it already.
+    def begin(self) -> bool:
+        """An optimizer is about to step. Returns False where it does so for another one, at it already.
 
         One of an earlier step has raised, and the program went on: its time ends now.
         """
-        inside = OPTIMIZER in self.ledger.stack
-        if inside and self._begun_in == step:
-            self._within += 1
-            return True
-        if inside:
-            self.ledger.exit(OPTIMIZER)
-        self._begun_in, self._within = step, 0
-        return False
+        clock, ledger = self._clock, self._ledger
+        if OPTIMIZER in ledger.stack:
+            if self._begun_in == clock.index:
+                self._within += 1
+                return False
+            ledger.exit(OPTIMIZER)
+        self._begun_in, self._within = clock.index, 0
+        alone = ledger.last is clock.left_at
+        self._span.__enter__()
+        self._began = ledger.last if alone else None
+        return True
 
-    def ends_within(self) -> bool:
-        """Whether the optimizer that has stepped did so for another one."""
-        if not self._within:
+    def end(self) -> bool:
+        """The optimizer has stepped. Returns False where it did so for another one."""
+        if self._within:
+            self._within -= 1
             return False
-        self._within -= 1
+        ledger = self._ledger
+        alone = ledger.last is self._began
+        self._span.__exit__()
+        if alone:
+            self._clock.left_at = ledger.last
         return True

@@ -247,13 +247,9 @@ class Loop:
             self._past.begin(optimizer, called_ns, now(), made_ns)
             return
         turns, span = self._turns, self._optimizer_span
-        if span is None or turns is None or not turns.has():
-            return
-        if span.is_within(turns.clock.index):
-            return
-        self.updating = True
-        self._alone.before()
-        span.__enter__()
+        if span is not None and turns is not None and turns.has() and span.begin():
+            self.updating = True
+            self._alone.before()
 
     def after_update(self, optimizer: object) -> None:
         """An optimizer has stepped, since `updating`."""
@@ -262,12 +258,9 @@ class Loop:
             self.updating = False
             return
         turns, span = self._turns, self._optimizer_span
-        if self.closed or span is None or turns is None or not turns.has():
-            return
-        if span.ends_within():
+        if self.closed or span is None or turns is None or not turns.has() or not span.end():
             return
         self.updating = False
-        span.__exit__()
         self._count_update(turns.clock, optimizer)
 
     def _count_update(self, clock: StepClock, optimizer: object) -> None:
@@ -378,7 +371,7 @@ class Loop:
         ledger.enter(own_slot, since_ns)
         try:
             self.monitor = Monitor.of(run, turns=self._turns)
-            self._optimizer_span = UpdateSpan(ledger)
+            self._optimizer_span = UpdateSpan(run.clock)
             self._probed.forget()
             self._past.forget()
             run.start()

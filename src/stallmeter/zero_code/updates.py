@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from threading import get_ident
 from typing import Any
 
-from ..engine.run import Run, are_loops_claimed
+from ..engine.run import Run, are_loops_claimed, count_claims
 from ..timing.clock import StepClock
 
 ENOUGH_UPDATES = 8
@@ -109,11 +109,11 @@ class Past:
 class NoLoader:
     """Stands for the loader of a loop that has none: it hands out nothing, at once."""
 
-    def __iter__(self) -> Iterator[Past]:
+    def __iter__(self) -> Iterator[None]:
         return self
 
-    def __next__(self) -> Past:
-        return Past(None)
+    def __next__(self) -> None:
+        return None
 
 
 class Updates:
@@ -131,6 +131,8 @@ class Updates:
         self._steps: Iterator[Any] | None = None
         self._optimizer: Callable[[], object] = lambda: None
         self._others = 0
+        self._unclaimed: int | None = None
+        """`count_claims` when nobody had claimed the loop."""
 
     @property
     def make_steps(self) -> bool:
@@ -154,7 +156,7 @@ class Updates:
             clock: Of the run.
             steps: Times a `NoLoader`: each time it is asked a step ends.
         """
-        self._clock, self._steps = clock, steps
+        self._clock, self._steps, self._unclaimed = clock, steps, None
 
     def open(self) -> None:
         """The first step has begun already."""
@@ -184,7 +186,7 @@ class Updates:
         clock, steps = self._clock, self._steps
         if clock is None or steps is None:
             return
-        if are_loops_claimed(run):
+        if count_claims() != self._unclaimed and self._are_claimed(run):
             clock.worked = False  # what has begun since the last update is the framework's
             self.end()
             return
@@ -198,3 +200,10 @@ class Updates:
         self._others = 0
         next(steps)
         clock.worked = False
+
+    def _are_claimed(self, run: Run | None) -> bool:
+        now = count_claims()
+        if are_loops_claimed(run):
+            return True
+        self._unclaimed = now
+        return False

@@ -7,7 +7,7 @@ from typing import Any
 from ..engine.run import Run
 from ..timing.loop import Watched
 from ..timing.turns import Turns
-from .updates import Past
+from .updates import NoLoader, Past
 
 
 def watch(run: Run, turns: Turns, loader: Any, stage: str, *, begun: bool = False) -> Watched[Any]:
@@ -32,5 +32,5 @@ def watch(run: Run, turns: Turns, loader: Any, stage: str, *, begun: bool = Fals
         prepare=loaders.prepare_begun if begun else loaders.prepare,
         started=(lambda _: None) if begun else loaders.iterator_made,
         beside=(lambda _, make: make()) if begun else loaders.beside,
-        size=size,
+        size=None if type(loader) is NoLoader else size,
     )
