@@ -151,7 +151,7 @@ def _run(network: str, ratio: float, workers: int, threads: int, options: argpar
                     total += j * j
             return torch.full((64,), float(index % 7)), index % 3
 
-    model, prepared = _network(network)
+    model, prepared = network_of(network)
     optimizer = torch.optim.Adam(model.parameters())
     steps_s, waits_s = [], []
     begun = time.perf_counter()
@@ -177,7 +177,7 @@ def _run(network: str, ratio: float, workers: int, threads: int, options: argpar
     os._exit(0)  # workers that have 100,000 items ahead of them need not be waited for
 
 
-def _network(name: str) -> tuple[object, Callable[[object], object]]:
+def network_of(name: str) -> tuple[object, Callable[[object], object]]:
     from torch import nn
 
     relu = nn.ReLU

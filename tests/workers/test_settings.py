@@ -92,6 +92,12 @@ def test_threads_of_the_loop_make_room_for_the_workers_where_the_cpus_are_short(
     assert found == asked
 
 
+def test_more_threads_than_cpus_are_tried_first():
+    crowd = _found("too-many-threads", Advice.of("Set torch.set_num_threads(4).", gain_pct=90.0))
+    found = changes(_verdict(crowd, STARTUP), LOADER, threads=12, cpus=4.5)
+    assert found[0] == Change(setting="torch.set_num_threads", before=12, value=4, predicted_gain_pct=90.0)
+
+
 def _trial(setting: str, before: object, value: object, outcome: str) -> WorkerTrial:
     return WorkerTrial(time_s=0.0, setting=setting, before=before, workers=value, outcome=outcome)  # type: ignore[arg-type]
 

@@ -213,6 +213,7 @@ def test_that_no_loader_is_asked_is_said(done: Runs) -> None:
     for name in ("calls", "a generator", "a thread that asks the loader"):
         infos = [record for record in done[name, True].records if isinstance(record, LoaderInfo)]
         assert infos[-1].kind == NO_LOADER, name
+        assert infos[-1].torch_threads, name
 
 
 def test_workers_that_start_for_one_batch_are_waited_for_inside_the_steps(done: Runs) -> None:

@@ -44,6 +44,7 @@ from .slow_start import SlowStart
 from .step_outliers import StepOutliers
 from .step_time_drift import StepTimeDrift
 from .too_few_workers import TooFewWorkers
+from .too_many_threads import TooManyThreads
 from .too_many_workers import TooManyWorkers
 from .transfer_bound import TransferBound
 from .unpinned_memory import UnpinnedMemory
@@ -75,6 +76,7 @@ ALL_RULES: tuple[Rule, ...] = (
     GcPauses(),
     Recompiles(),
     DebugMode(),
+    TooManyThreads(),
     SlowFunction(),
     StepOutliers(),
     StepTimeDrift(),

@@ -11,8 +11,9 @@ model (`code.before_model`) takes less than `loss_pct`, by looks at the stack. `
 of this rank's busiest GPU, in percent, if any. `gpu.count`: whether there are GPUs that can be measured.
 
 **Advice.** On a GPU with Tensor Cores mixed precision, on any GPU a larger batch while memory allows and the results
-stay as good; without one, ask for one. Compile the model (`torch.compile`) when steps are many and shapes fixed. Where
-the framework's own code is a large part of a step, only larger steps help.
+stay as good; without one, ask for one. Compile the model (`torch.compile`) when steps are many and shapes fixed.
+Without a GPU, as many threads as there are idle CPUs (`loader.torch_threads`, `host.cpus_per_rank`, `host.job_cpus`).
+Where the framework's own code is a large part of a step, only larger steps help.
 
 **When it is wrong.** Times are the host's: a step that waits for the device looks like one that works. On a GPU,
 utilization above 70 % is generally called good, and below 90 % of an expensive card is still money lost.
@@ -47,14 +48,19 @@ class ComputeBound:
         "facts.framework",
         "gpu.count",
         "gpu.utilization_pct",
+        "host.cpus_per_rank",
+        "host.job_cpus",
+        "host.others_cpus",
         "loader.asks_none",
         "loader.num_workers",
+        "loader.torch_threads",
         "spent.data_wait_share_pct",
     )
 
     step_pct: float = threshold(70.0, "%", "our choice; TraceML asks for 90 %, without the framework's own code")
     loss_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
     gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
+    idle_cpus: float = threshold(0.7, "CPUs", "More than a loop's other threads take now and then; our choice")
     quick_s: float = threshold(0.003, "s", "A batch made in less costs no more than its hand-over would")
     good_gpu_pct: float = threshold(70.0, "%", "neptune.ai: utilization above 70 % is generally considered good")
     full_gpu_pct: float = threshold(90.0, "%", "Chaim Rand: below 90 % of the most expensive resource is waste")
@@ -97,7 +103,7 @@ class ComputeBound:
                     else ()
                 ),
             ),
-            advice=(*self._fewer_threads(window), *_cheaper_steps(window)),
+            advice=(*self._fewer_threads(window), *self._more_threads(window), *_cheaper_steps(window)),
         )
 
     def _is_looked_at(self, window: Window) -> bool:
@@ -124,6 +130,22 @@ class ComputeBound:
         """What to do where workers and the loop's threads share the CPUs: their crowd makes each operation longer."""
         predicted = forecast(window) if window.loader.num_workers else None
         return () if predicted is None else predicted.fewer_threads
+
+    def _more_threads(self, window: Window) -> tuple[Advice, ...]:
+        """What to do where torch has fewer threads than there are CPUs, and these are idle."""
+        threads, cpus = window.loader.torch_threads, window.host.cpus_per_rank
+        job, others = window.host.job_cpus, window.host.others_cpus
+        if threads is None or not cpus or job is None or has_gpu(window) or threads >= int(cpus):
+            return ()
+        if cpus - job - (others or 0.0) < self.idle_cpus:
+            return ()
+        one = "" if threads == 1 else "s"
+        advice = Advice.of(
+            f"Set torch.set_num_threads({int(cpus)}): torch has {threads} thread{one}.",
+            expect=f"Large operations are computed by {int(cpus)} CPUs at once.",
+            limit="Small operations gain nothing; workers need CPUs, too.",
+        )
+        return (advice,)
 
 
 def _apart(window: Window) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..records import CodeLook, CodeSpot
+from ..records import CodeLook, CodeSpot, CodeStack
 from ..records.code import EPOCH_STARTS
 from .ledger import LedgerSignals
 from .steps import StepSignals
@@ -21,6 +21,10 @@ RARE = 0.05
 
 WORK = ("h2d", "forward", "backward", "optimizer", "loop", "compute")
 """Buckets of the steps' own work, of which looks into steps tell the shares. First steps have looks of their own."""
+
+
+WAITS_IN_TORCH = ("torch/cuda/", "torch/distributed/", "torch/multiprocessing/", "torch/utils/")
+"""Of torch's folders, what waits for others or asks for batches, and what runs the program's own functions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +186,28 @@ def tracing_s(parts: Parts) -> float | None:
         parts: Looks into the steps.
     """
     return math.fsum(look.tracing_s / look.wall_s * part_s for look, part_s in parts) if parts else None
+
+
+def in_torch_s(parts: Parts) -> float | None:
+    """Return the seconds of the steps in which the thread is in a function of torch's own; None where nobody looked.
+
+    An operator in the program's own code is none of these: whether that computes or stands still is not told.
+
+    Args:
+        parts: Looks into the steps.
+    """
+    found = [(look.stacks, part_s) for look, part_s in parts if any(stack.wall_s > 0 for stack in look.stacks)]
+    if not found:
+        return None
+    return math.fsum(
+        part_s * math.fsum(one.wall_s for one in stacks if _is_in_torch(one)) / math.fsum(one.wall_s for one in stacks)
+        for stacks, part_s in found
+    )
+
+
+def _is_in_torch(stack: CodeStack) -> bool:
+    _, _, where = stack.frames[-1].rpartition(" (")
+    return where.startswith("torch/") and not where.startswith(WAITS_IN_TORCH)
 
 
 def autograd_functions(parts: Parts) -> AutogradFunctions | None:

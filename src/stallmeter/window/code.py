@@ -30,6 +30,7 @@ from .beside import (
     before_model,
     beside_model,
     evaluation,
+    in_torch_s,
     parts_of_steps,
     tracing_s,
 )
@@ -100,6 +101,11 @@ class CodeSignals:
     def tracing_s(self) -> float | None:
         """Seconds of the steps in which torch notes stacks of calls, to tell of anomalies; None where nobody looked."""
         return tracing_s(self._parts)
+
+    @property
+    def in_torch_s(self) -> float | None:
+        """Seconds of the steps in which the training thread is in a function of torch's; None where nobody looked."""
+        return in_torch_s(self._parts)
 
     @property
     def evaluation(self) -> Evaluation | None:

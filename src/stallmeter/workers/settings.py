@@ -54,7 +54,7 @@ def changes(
         *_prefetch(verdict, loader),
         *_startup(found.get("worker-startup"), loader),
         *_pin(found.get("unpinned-memory"), loader),
-        *_fewer_threads(found.keys() & CPU_RULES, loader, threads, cpus),
+        *_fewer_threads(found, loader, threads, cpus),
     ]
     return tuple(sorted(asked, key=lambda change: -(change.predicted_gain_pct or 0.0)))
 
@@ -89,9 +89,16 @@ def _pin(found: Diagnosis | None, loader: LoaderInfo) -> list[Change]:
 
 
 def _fewer_threads(
-    rules: frozenset[str] | set[str], loader: LoaderInfo, threads: int | None, cpus: float | None
+    found: dict[str, Diagnosis], loader: LoaderInfo, threads: int | None, cpus: float | None
 ) -> list[Change]:
-    if not rules or threads is None or cpus is None or threads <= 1:
+    if threads is None or cpus is None or threads <= 1:
+        return []
+    crowd = found.get("too-many-threads")
+    if crowd is not None:
+        fewer = max(1, int(cpus))
+        gain_pct = _gain_pct(crowd, THREADS)
+        return [Change(setting=THREADS, before=threads, value=fewer, predicted_gain_pct=gain_pct)]
+    if not found.keys() & CPU_RULES:
         return []
     fewer = max(1, int(cpus) - (loader.num_workers or 0))
     return [Change(setting=THREADS, before=threads, value=fewer)] if fewer < threads else []

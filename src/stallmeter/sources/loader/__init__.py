@@ -16,7 +16,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from ...records import NO_LOADER, LoaderInfo, WorkerBatch
-from .dataloader import CANNOT_SET, describe, is_dataloader
+from .dataloader import CANNOT_SET, describe, describe_other, is_dataloader
 from .heard import Ear, Row, silenced
 from .identity import SPLITS, remember, splits_itself
 from .in_flight import Company
@@ -141,8 +141,7 @@ class LoaderProbe:
             # Without workers something else that iterates it tells nothing: it may do so in any thread.
             if not with_workers and not (loaders and (is_dataloader(loader) or iterates_here(loader))):
                 self.in_loop = False
-                why_not: str | None = "it is no torch.utils.data.DataLoader"
-                return self._tell(LoaderInfo(time_s=time.time(), kind=kind, why_not=why_not, loader=number))
+                return self._tell(describe_other(kind, "it is no torch.utils.data.DataLoader", number))
             # A loader around another one hands out what that makes; other wrappers may ask several, each in its way.
             asked = with_workers if with_workers and is_dataloader(loader) else loaders
             reasons = [self._probe(one, default_init, number + i) for i, one in enumerate(asked)]
@@ -213,7 +212,7 @@ class LoaderProbe:
         with self._lock:
             self.in_loop = False
             why_not = "the loop makes its batches itself, or takes them from a queue"
-            self._tell(LoaderInfo(time_s=time.time(), kind=NO_LOADER, why_not=why_not))
+            self._tell(describe_other(NO_LOADER, why_not))
 
     def detach(self) -> None:
         """Give every loader its own ``worker_init_fn`` back, where it still has ours. What was measured is kept."""

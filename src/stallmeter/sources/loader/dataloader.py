@@ -61,8 +61,6 @@ def describe(loader: Any) -> LoaderInfo:
     if batch_size is None:
         batch_size = getattr(loader.batch_sampler, "batch_size", None)
     iterable = is_iterable(loader)
-    from torch import get_num_threads
-
     return LoaderInfo(
         time_s=time.time(),
         kind=type(loader).__name__,
@@ -77,8 +75,28 @@ def describe(loader: Any) -> LoaderInfo:
         in_order=getattr(loader, "in_order", None),
         shards_itself=splits_itself(loader) if iterable else None,
         shards=shards_of(loader) if iterable else None,
-        torch_threads=get_num_threads(),
+        torch_threads=torch_threads(),
     )
+
+
+def describe_other(kind: str, why_not: str, number: int = 0) -> LoaderInfo:
+    """Return what is known of what is no DataLoader, or of no loader at all.
+
+    Args:
+        kind: Its class.
+        why_not: Why its workers are not probed.
+        number: Of the loader among the training's.
+    """
+    return LoaderInfo(time_s=time.time(), kind=kind, why_not=why_not, loader=number, torch_threads=torch_threads())
+
+
+def torch_threads() -> int | None:
+    """Return how many threads torch's operations use in this process; None where torch is not imported.
+
+    For the training thread: torch keeps a number for each.
+    """
+    torch = sys.modules.get("torch")
+    return None if torch is None else int(torch.get_num_threads())
 
 
 def start_method(loader: Any) -> str:

@@ -17,7 +17,7 @@ from weakref import ref
 from zlib import crc32
 
 from ...errors import SettingError
-from .dataloader import CANNOT_SET, is_dataloader, stop_workers
+from .dataloader import CANNOT_SET, is_dataloader, stop_workers, torch_threads
 from .spawn_check import why_no_new_process
 
 SIMPLE = (bool, int, float, str, bytes, type(None))
@@ -107,8 +107,7 @@ class LoaderSettings:
 
     def threads(self) -> int | None:
         """Return how many threads torch's operations use in this process; None where torch is not imported."""
-        torch = sys.modules.get("torch")
-        return None if torch is None else int(torch.get_num_threads())
+        return torch_threads()
 
     def _set(self, loader: Any, setting: str, value: Any) -> None:
         if setting == "persistent_workers":
