@@ -11,9 +11,11 @@ from stallmeter.records.code import IN_THE_LOOP
 from stallmeter.records.diagnosis import Advice, Diagnosis, Location, Severity
 from stallmeter.rules.checkpoint_stall import CheckpointStall
 from stallmeter.rules.location import located, with_gain
+from stallmeter.rules.step_outliers import StepOutliers
 from stallmeter.rules.validation_heavy import ValidationHeavy
 from stallmeter.window import Window
 
+from .test_step_outliers import pauses
 from .windows import fires, loader, run
 
 ROTATE = CodeSpot(
@@ -84,12 +86,26 @@ def test_a_callback_is_placed_by_the_look_into_it_and_not_by_one_into_another():
 
 def test_what_was_found_in_the_long_steps_need_not_be_found():
     found = replace(_diagnosis("step-outliers"), advice=(Advice.of("Find it.", expect="Less.", gain_pct=40.0),))
-    window = _window(ROTATE, place="loop", bucket="long steps")
+    window = _window(replace(ROTATE, wall_s=0.9), place="loop", bucket="long steps")
     placed = with_gain(located(found, window), window).advice[0]
     assert "Rotate.__call__ (transforms.py:88)" in placed.text
     assert "Find it" not in placed.text
     assert "Expect: Less." in placed.text
     assert placed.predicted_gain_pct == 40.0
+
+
+def test_of_long_steps_no_more_is_won_than_what_their_place_holds():
+    """A rollout of which a third is the casting of rays: the rest of it stays."""
+    window = pauses(50, pause_s=2.0)
+    found = fires(StepOutliers(), window)
+    whole_pct = found.advice[0].predicted_gain_pct
+    window.append(replace(_loop_look("long steps"), seen=300, spots=(replace(ROTATE, wall_s=0.3),)))
+    placed = with_gain(located(found, window), window).advice[0]
+    assert "the 30 % of their time that it takes" in placed.text
+    won_pct = placed.predicted_gain_pct
+    assert whole_pct is not None
+    assert won_pct is not None
+    assert won_pct / (100.0 + won_pct) == pytest.approx(0.3 * whole_pct / (100.0 + whole_pct), rel=0.1)
 
 
 def test_what_a_long_step_does_with_the_model_once_it_has_its_gradients_is_why_it_is_long():

@@ -44,6 +44,10 @@ MOST = 0.5
 """Part of that advice's seconds with which the place comes first, and of validation's from which on it is worth an
 advice: our choice, most of what there is to win."""
 
+WHOLE = 0.75
+"""Part of the long steps' time from which on a function is taken to be why they are long, with all that is lost: others
+that it calls, and that go with it, hold the rest. Our choice."""
+
 SETTINGS = ("no-workers", "too-few-workers")
 """Rules whose usual advice is to change one number."""
 
@@ -117,10 +121,10 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
     Of batches that are slow now and then that is not known.
     """
     look, place = _look(diagnosis, window), diagnosis.location
-    if diagnosis.rule == "step-outliers" and place is not None and diagnosis.advice:
-        return _at_the_place(diagnosis, place)
     if look is None or place is None:
         return diagnosis
+    if diagnosis.rule == "step-outliers" and diagnosis.advice:
+        return _at_the_place(diagnosis, place, window, look)
     if diagnosis.rule == "compute-bound" and place.call == SLEEP:
         return replace(diagnosis, advice=(_check_why_it_sleeps(place), *diagnosis.advice))
     if diagnosis.rule in IN_TURNS:
@@ -208,12 +212,26 @@ def _of_a_thread(diagnosis: Diagnosis, window: Window, look: CodeLook) -> Diagno
     return replace(diagnosis, advice=tuple(cheaper if one == CHEAPER else one for one in diagnosis.advice))
 
 
-def _at_the_place(diagnosis: Diagnosis, place: Location) -> Diagnosis:
-    """Return what long steps are diagnosed with, whose first advice, to find what runs in them, has been followed."""
+def _at_the_place(diagnosis: Diagnosis, place: Location, window: Window, look: CodeLook) -> Diagnosis:
+    """Return what long steps are diagnosed with, whose first advice, to find what runs in them, has been followed.
+
+    Where the place holds a part of it only, no more than that is won there: what else they do stays.
+    """
     first, *others = diagnosis.advice
-    _, *more = first.text.split("\n")
     do = f"Make what runs in the long steps cheaper or rarer: {place.function} ({place.file}:{place.line})."
-    return replace(diagnosis, advice=(replace(first, text="\n".join([do, *more])), *others))
+    part = place.share_pct / 100.0
+    if part >= WHOLE:
+        _, *more = first.text.split("\n")
+        return replace(diagnosis, advice=(replace(first, text="\n".join([do, *more])), *others))
+    gain = gain_by_looks(window, part * diagnosis.time_lost_s, max(1, round(part * look.seen)))
+    advice = Advice.of(
+        do,
+        expect=f"Long steps without the {place.share_pct:.0f} % of their time that it takes.",
+        limit=first.fix.limit,
+        gain_pct=gain.pct,
+        interval_pct=gain.interval_pct,
+    )
+    return replace(diagnosis, advice=(advice, *others))
 
 
 def _check_why_it_sleeps(place: Location) -> Advice:
