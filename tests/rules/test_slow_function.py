@@ -415,3 +415,30 @@ def test_what_a_thread_takes_beside_it_may_be_won_as_well() -> None:
     (least, most), (alone_least, alone_most) = beside.gain_interval_pct, alone.gain_interval_pct
     assert least == alone_least
     assert 100 + most == pytest.approx((100 + alone_most) * (1 - 0.22) ** -(1.7 / 0.75), rel=0.01)
+
+
+def modelled(share: float, interpreting: float, seen: int = 200) -> Window:
+    """Steps in which the model calls a function of the program's, of which so much is Python."""
+    spot = CodeSpot(
+        file="net.py", line=40, function="adjacency", own=True, wall_s=share, interpreting_s=interpreting * share
+    )
+    return each(replace(look(0.0, seen=seen), within=(spot,)))
+
+
+def test_what_the_model_computes_in_python_holds_it_up():
+    found = fires(SlowFunction(), modelled(0.4, 0.08))
+    assert found.title == "adjacency holds up the model"
+    assert found.severity is Severity.CRITICAL
+    assert found.time_lost_s == pytest.approx(40.0)
+    assert found.location == Location("net.py", 40, "adjacency", 40.0, None)
+    assert found.advice[0].predicted_gain_pct == pytest.approx(100.0 / 0.6 - 100.0, rel=0.05)
+    assert fires(SlowFunction(), modelled(0.15, 0.08, seen=400)).severity is Severity.INFO
+
+
+@pytest.mark.parametrize(
+    ("share", "interpreting", "seen"),
+    [(0.4, 0.01, 200), (0.05, 0.08, 400), (0.4, 0.08, 40), (0.4, 0.06, 30)],
+    ids=["operators", "little", "seldom met", "met by chance"],
+)
+def test_what_the_model_computes_with_tensors_is_the_model(share: float, interpreting: float, seen: int):
+    assert silent(SlowFunction(), modelled(share, interpreting, seen))

@@ -20,20 +20,21 @@ the line that calls it, or that is called without gradients (`no_grad`); nor a f
 with nothing that was named since the model's call, weights of the labels say. Where the model is called with what it
 gives, it is the next batch, made early.
 A loss that takes longer than the whole model is written in many small operations, most often in a loop: it is told with
-the part of the backward pass that falls to it. So is an optimizer of the program's own that takes longer than all else,
-and of `code.autograd_functions`, its forward and backward written by hand, from a fifth of the time on. Looks into
-steps of usual length, and into what long steps take beyond three medians, are weighed by the time that the ledger and
-the steps hold of each. Rare long steps are step-outliers' to tell. Of one rank of several a smaller share is told as
-information: the others may have to wait for it. So is half the share of what is surely no loss: a package that trains
-nothing, Python itself, or what no gradient flows through.
+the part of the backward pass that falls to it. So is a function that a module calls and that computes with numbers of
+Python's (`code.within_model`), a mask that is made anew in each step, say; and an optimizer of the program's own that
+takes longer than all else, and of `code.autograd_functions`, its forward and backward written by hand, from a fifth of
+the time on. Looks into steps of usual length, and into what long steps take beyond three medians, are weighed by the
+time that the ledger and the steps hold of each. Rare long steps are step-outliers' to tell. Of one rank of several a
+smaller share is told as information: the others may have to wait for it. So is half the share of what is surely no
+loss: a package that trains nothing, Python itself, or what no gradient flows through.
 `code.beside_epochs`: the same of what the thread does where an epoch begins, below the loader or the framework that
 asks for it, and between two epochs: a sampler that reads the whole dataset, a loader that is made anew, a table that is
 read again. What comes after the last epoch does not count. The larger one of the two kinds is told.
 
-**Advice.** Do it every N steps, or once an epoch. Work that needs no current weights, such as drawing or writing a
-file, can go to a thread. What prepares a batch can move to the dataset or the collate function, where workers do it
-beside the steps while there are CPUs for it; else it has to get cheaper. A loss is computed with fewer and larger
-operations.
+**Advice.** Do it every N steps, or once an epoch. What a model needs is made once, or with tensors. Work that needs no
+current weights, such as drawing or writing a file, can go to a thread. What prepares a batch can move to the dataset or
+the collate function, where workers do it beside the steps while there are CPUs for it; else it has to get cheaper. A
+loss is computed with fewer and larger operations.
 
 **When it is wrong.** Between the call of the model and the gradients a function whose time is spent in operators of its
 own or in torch is not blamed while it takes less than the model: it may be the loss. One that takes more may
@@ -58,7 +59,7 @@ from typing import ClassVar
 from ..records import SENDS_OBJECTS, CodeSpot
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..records.packages import PREPARE, TORCHS_CALLS, TRAINS_NOTHING
-from ..window import BesideEpochs, BesideModel, Window
+from ..window import BesideEpochs, BesideModel, Window, WithinModel
 from ..workers.gains import Gain, gain_by_looks, gain_of_the_loop, gain_without, part_that_grew
 from .rule import threshold
 
@@ -84,6 +85,7 @@ class SlowFunction:
         "code.autograd_functions",
         "code.beside_epochs",
         "code.beside_model",
+        "code.within_model",
         "device.pace_s",
         "facts.has_other_ranks",
         "host.garbage.step_s",
@@ -173,7 +175,8 @@ class SlowFunction:
         ]
         optimizer = next((one for one in beside if one is not helper and one.spot.within.endswith(STEP)), None)
         found = None if optimizer is None else self._of_an_optimizer(window, optimizer)
-        judged += [one for one in (found, self._of_functions(window)) if one is not None]
+        others = (found, self._of_functions(window), self._within_model(window))
+        judged += [one for one in others if one is not None]
         return max(judged, key=lambda one: (one.severity is not Severity.INFO, one.time_lost_s), default=None)
 
     def _beside(self, window: Window, found: BesideModel, *, loss: bool) -> Diagnosis | None:
@@ -333,6 +336,43 @@ class SlowFunction:
             ),
         )
 
+    def _within_model(self, window: Window) -> Diagnosis | None:
+        """Tell of a function that the model calls and that computes in Python: no gradient flows through it."""
+        found = next((one for one in window.code.within_model or () if self._is_python(one)), None)
+        share = None if found is None else window.ledger.training_share_pct(found.seconds)
+        if found is None or share is None or share < self.sure_pct or window.device.pace_s is not None:
+            return None
+        if found.samples < self.min_samples or found.seconds < self.min_lost_s:
+            return None
+        spot = found.spot
+        gain = gain_by_looks(window, found.seconds, found.samples)
+        return Diagnosis(
+            rule=self.id,
+            severity=_severity(share, self.warn_pct, self.critical_pct),
+            title=f"{spot.function} holds up the model",
+            summary=f"{spot.function} computes in Python, not with tensors. It took about {found.seconds:.1f} s within "
+            f"the model, {share:.0f} % of the training time.",
+            time_lost_s=found.seconds,
+            share_pct=window.ledger.share_pct(found.seconds) or 0.0,
+            confidence=0.8,
+            culprit=spot.function,
+            location=Location.of(spot, found.share_of_steps_pct),
+            evidence=(
+                Evidence("function within the model, share of training time", share, "%", self.sure_pct, "our choice"),
+                Evidence("of it, between two instructions of Python's", found.interpreting_s, "s"),
+                Evidence("samples of the training thread's stack in it", float(found.samples), "samples"),
+            ),
+            advice=(
+                Advice.of(
+                    f"Call it once and keep what it returns, or write it with tensors ({spot.file}:{spot.line}).",
+                    expect="Most of this time is saved.",
+                    limit="Once only where what it returns does not depend on the batch.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
+                ),
+            ),
+        )
+
     def _gain_of_less_work(self, window: Window, lost_s: float) -> Gain:
         """Predict as if a third of the work still had to be done, give or take another third."""
         saved_s = (1.0 + self.saves) / 2.0 * lost_s
@@ -363,7 +403,7 @@ class SlowFunction:
         """Whether nothing is trained through it: it comes behind the gradients, or none flow through what it takes."""
         return one.after_s >= self.most * one.seconds
 
-    def _is_python(self, one: BesideModel) -> bool:
+    def _is_python(self, one: BesideModel | WithinModel) -> bool:
         """Whether it computes in Python itself: nothing is trained through numbers of Python's."""
         met = one.samples * one.interpreting_s / one.seconds if one.seconds else 0.0
         return met >= self.min_interpreting and one.interpreting_s >= self.interpreting * one.seconds

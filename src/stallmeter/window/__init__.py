@@ -5,6 +5,7 @@ from __future__ import annotations
 from .beside import BeforeModel as BeforeModel
 from .beside import BesideEpochs as BesideEpochs
 from .beside import BesideModel as BesideModel
+from .beside import WithinModel as WithinModel
 from .drift import Drift as Drift
 from .loader import SOME_WITHOUT as SOME_WITHOUT
 from .steps import BODY as BODY

@@ -104,6 +104,21 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
+class WithinModel:
+    """A function of the user's that a module of theirs calls, with all that it calls but other modules."""
+
+    spot: CodeSpot
+    seconds: float
+    """In all steps."""
+    share_of_steps_pct: float
+    """Of the steps' own work."""
+    samples: int
+    """Looks that met it, about."""
+    interpreting_s: float
+    """Of `seconds`, as far as looks found it between two instructions of Python's."""
+
+
+@dataclass(frozen=True, slots=True)
 class AutogradFunctions:
     """Autograd functions of the user's own: what their forward and their backward take."""
 
@@ -208,6 +223,29 @@ def in_torch_s(parts: Parts) -> float | None:
 def _is_in_torch(stack: CodeStack) -> bool:
     _, _, where = stack.frames[-1].rpartition(" (")
     return where.startswith("torch/") and not where.startswith(WAITS_IN_TORCH)
+
+
+def within_model(parts: Parts, ledger: LedgerSignals) -> tuple[WithinModel, ...]:
+    """Return the functions that modules of the user's call, what takes the most first.
+
+    Args:
+        parts: Looks into the steps.
+        ledger: Of the run.
+    """
+    seconds, work_s = _seconds(parts, lambda look: look.within), _work_s(ledger)
+    found = []
+    for key in sorted(seconds, key=lambda key: (-seconds[key], key)) if work_s > 0 else ():
+        seen = [(look, part_s, spot) for look, part_s in parts for spot in look.within if spot.key == key]
+        found.append(
+            WithinModel(
+                spot=max((spot for _, _, spot in seen), key=lambda spot: spot.wall_s),
+                seconds=seconds[key],
+                share_of_steps_pct=min(100.0, 100.0 * seconds[key] / work_s),
+                samples=round(math.fsum(spot.wall_s / look.wall_s * look.seen for look, _, spot in seen)),
+                interpreting_s=math.fsum(spot.interpreting_s / look.wall_s * part_s for look, part_s, spot in seen),
+            )
+        )
+    return tuple(found)
 
 
 def autograd_functions(parts: Parts) -> AutogradFunctions | None:

@@ -26,6 +26,7 @@ from .beside import (
     BesideModel,
     Evaluation,
     Parts,
+    WithinModel,
     autograd_functions,
     before_model,
     beside_model,
@@ -33,6 +34,7 @@ from .beside import (
     in_torch_s,
     parts_of_steps,
     tracing_s,
+    within_model,
 )
 from .ledger import LedgerSignals
 from .memo import Memo
@@ -96,6 +98,11 @@ class CodeSignals:
     def autograd_functions(self) -> AutogradFunctions | None:
         """Autograd functions of the program's own; None where none was seen. Torch on CPUs."""
         return autograd_functions(self._parts)
+
+    @property
+    def within_model(self) -> tuple[WithinModel, ...] | None:
+        """Functions of the program that its modules call, the most of the steps' own work first; torch on CPUs."""
+        return within_model(self._parts, self._ledger) or None
 
     @property
     def tracing_s(self) -> float | None:

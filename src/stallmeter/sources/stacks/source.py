@@ -63,6 +63,7 @@ from ..code.hooks import in_functions, in_hooks_of_gradients
 from ..code.reading import Reading
 from ..code.tracing import tracing_s
 from ..code.whose import Whose
+from ..code.within import in_modules
 from .helpers import Helpers
 from .lock_trial import SwitchTrial
 from .others import awaits_thread
@@ -441,6 +442,7 @@ class LoopLooks:
             gradients_s=gradients_s,
             evaluated=fold(evaluated).spots,
             functions=fold(in_functions(in_steps)).spots,
+            within=in_modules(own_work),
             tracing_s=tracing_s(in_steps),
             collectives_s=sum(one.wall_s for one in in_collectives(own_work)),
             beside=beside_model,
