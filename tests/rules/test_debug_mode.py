@@ -31,7 +31,7 @@ def test_anomaly_detection_costs_more_than_what_is_seen_of_it() -> None:
     window = debugged(98.0, noting=0.2)
     found = fires(DebugMode(), window)
     assert (found.severity, found.culprit) == (Severity.CRITICAL, "detect_anomaly")
-    seen_s = window.code.tracing_s
+    seen_s = window.code.torch.tracing_s
     assert seen_s is not None
     assert seen_s == pytest.approx(0.2 * 96.0, rel=0.05)
     assert found.time_lost_s == pytest.approx(1.8 * seen_s)

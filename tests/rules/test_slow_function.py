@@ -422,7 +422,7 @@ def modelled(share: float, interpreting: float, seen: int = 200) -> Window:
     spot = CodeSpot(
         file="net.py", line=40, function="adjacency", own=True, wall_s=share, interpreting_s=interpreting * share
     )
-    return each(replace(look(0.0, seen=seen), within=(spot,)))
+    return each(replace(look(0.0, seen=seen), in_modules=(spot,)))
 
 
 def test_what_the_model_computes_in_python_holds_it_up():

@@ -66,7 +66,7 @@ def test_what_the_thread_is_in_torch_and_does_not_run_is_lost() -> None:
     window = crowded()
     found = fires(TooManyThreads(), window)
     assert (found.severity, found.culprit) == (Severity.CRITICAL, "torch.set_num_threads")
-    training_s, in_torch_s = window.ledger.training_s, window.code.in_torch_s
+    training_s, in_torch_s = window.ledger.training_s, window.code.torch.computing_s
     assert training_s is not None
     assert in_torch_s is not None
     assert in_torch_s == pytest.approx(0.9 * 96.0, rel=0.02)
@@ -90,7 +90,7 @@ def test_what_stands_still_in_the_programs_own_code_is_not_taken_for_it() -> Non
 
 def test_what_waits_for_other_ranks_is_not_taken_for_it() -> None:
     window = crowded(in_torch=0.1, runs_pct=12.0, waits_pct=2.0, beside=GRADIENTS)
-    assert window.code.in_torch_s == pytest.approx(9.6, rel=0.1)
+    assert window.code.torch.computing_s == pytest.approx(9.6, rel=0.1)
     assert silent(TooManyThreads(), window)
 
 
@@ -129,4 +129,4 @@ def test_on_a_device_nothing_is_said() -> None:
 
 
 def test_missing_signals() -> None:
-    assert "loader.torch_threads" in missing(TooManyThreads(), Window())
+    assert "loader.info" in missing(TooManyThreads(), Window())

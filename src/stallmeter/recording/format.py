@@ -162,7 +162,7 @@ def decode(line: str, columns: Mapping[str, list[str]] = _COLUMNS) -> records.Re
             content["operators"] = tuple(_build(records.Operator, o) for o in content.get("operators", ()))
         if cls is records.CodeLook:
             content["spots"] = tuple(_spot(spot) for spot in content.get("spots", ()))
-            for spots in ("beside", "before", "apart", "after", "between", "evaluated", "functions"):
+            for spots in ("beside", "before", "apart", "after", "between", "evaluated", "functions", "in_modules"):
                 content[spots] = tuple(_spot(spot) for spot in content.get(spots, ()))
             content["items"] = tuple(_build(records.CodeItem, item) for item in content.get("items", ()))
             content["stacks"] = tuple(_stack(stack) for stack in content.get("stacks", ()))

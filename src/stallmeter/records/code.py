@@ -236,7 +236,7 @@ class CodeLook:
     functions: tuple[CodeSpot, ...] = ()
     """Of steps, functions of the user's in the forward or the backward of an autograd function of their own. The
     largest first; bounded."""
-    within: tuple[CodeSpot, ...] = ()
+    in_modules: tuple[CodeSpot, ...] = ()
     """Of steps, functions of the user's that modules of theirs call, with all that they call but other modules. The
     largest first; bounded."""
     model_s: float = 0.0

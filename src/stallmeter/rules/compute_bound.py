@@ -12,8 +12,8 @@ of this rank's busiest GPU, in percent, if any. `gpu.count`: whether there are G
 
 **Advice.** On a GPU with Tensor Cores mixed precision, on any GPU a larger batch while memory allows and the results
 stay as good; without one, ask for one. Compile the model (`torch.compile`) when steps are many and shapes fixed.
-Without a GPU, as many threads as there are idle CPUs (`loader.torch_threads`, `host.cpus_per_rank`, `host.job_cpus`).
-Where the framework's own code is a large part of a step, only larger steps help.
+Without a GPU, as many threads as there are idle CPUs (`loader.info`, `host.cpus_per_rank`, `host.job_cpus`). Where the
+framework's own code is a large part of a step, only larger steps help.
 
 **When it is wrong.** Times are the host's: a step that waits for the device looks like one that works. On a GPU,
 utilization above 70 % is generally called good, and below 90 % of an expensive card is still money lost.
@@ -53,7 +53,7 @@ class ComputeBound:
         "host.others_cpus",
         "loader.asks_none",
         "loader.num_workers",
-        "loader.torch_threads",
+        "loader.info",
         "spent.data_wait_share_pct",
     )
 
@@ -133,7 +133,8 @@ class ComputeBound:
 
     def _more_threads(self, window: Window) -> tuple[Advice, ...]:
         """What to do where torch has fewer threads than there are CPUs, and these are idle."""
-        threads, cpus = window.loader.torch_threads, window.host.cpus_per_rank
+        info, cpus = window.loader.info, window.host.cpus_per_rank
+        threads = None if info is None else info.torch_threads
         job, others = window.host.job_cpus, window.host.others_cpus
         if threads is None or not cpus or job is None or has_gpu(window) or threads >= int(cpus):
             return ()

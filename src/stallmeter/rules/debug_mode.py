@@ -5,9 +5,9 @@ stack of calls of every operation, and looks for NaN in every gradient. A profil
 to find a mistake once, and are easily left on.
 
 **Evidence.** `device.modes.anomaly_s` and `device.modes.profiler_s`: seconds of the run in which they were on, asked of
-torch about once a second. `code.tracing_s`: seconds of the steps in which torch notes stacks of calls, from looks at
-the training thread's own. That is the part which can be seen: what it does of that in C, and the search for NaN, take
-0.8 times as long again, and 2.5 times in one of four programs that were measured.
+torch about once a second. `code.torch.tracing_s`: seconds of the steps in which torch notes stacks of calls, from looks
+at the training thread's own. That is the part which can be seen: what it does of that in C, and the search for NaN,
+take 0.8 times as long again, and 2.5 times in one of four programs that were measured.
 
 **Advice.** Switch the mode off. Look for an anomaly in the few steps that have one; let a profiler record a few steps.
 
@@ -43,7 +43,7 @@ class DebugMode:
     id: ClassVar[str] = "debug-mode"
     title: ClassVar[str] = "A debugging mode of torch slows each step down"
     needs: ClassVar[tuple[str, ...]] = ("device.modes.anomaly_s", "device.modes.profiler_s", "ledger.training_s")
-    optional: ClassVar[tuple[str, ...]] = ("code.tracing_s", "device.pace_s", "ledger.wall_s")
+    optional: ClassVar[tuple[str, ...]] = ("code.torch.tracing_s", "device.pace_s", "ledger.wall_s")
 
     on: float = threshold(0.5, "1", "Most of the training; our choice")
     warn_pct: float = threshold(5.0, "%", "as for a callback that takes this much, which XProf reports")
@@ -64,7 +64,7 @@ class DebugMode:
         return self._of_a_profiler(training_s, profiler_s) if profiler_s >= self.on * training_s else None
 
     def _of_anomalies(self, window: Window, training_s: float, on_s: float) -> Diagnosis:
-        seen_s = None if window.device.pace_s is not None else window.code.tracing_s
+        seen_s = None if window.device.pace_s is not None else window.code.torch.tracing_s
         lost_s = min(self.most * training_s, UNSEEN * (seen_s or 0.0))
         share = 100.0 * lost_s / training_s
         warns = share >= self.warn_pct

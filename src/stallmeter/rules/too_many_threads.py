@@ -5,11 +5,11 @@ have not even begun while the others wait, and each operation takes several time
 copied from a larger machine, where a container may use a part of the host's CPUs and torch counts all of them, and
 where several processes train on one node.
 
-**Evidence.** `loader.torch_threads`: threads that torch's operations may have, asked as each epoch begins.
-`host.cpus_per_rank`: CPUs that this rank may use, after affinity and quota. `code.in_torch_s`: seconds of the steps in
-which the training thread is in a function of torch's, by looks at its stack. `host.loop.runs_share`: share of the time,
-0 to 1, in which that thread runs on a CPU. What it is in torch's functions and does not run is the loss; beside them,
-in the steps (`spent.step_share_pct`), it is taken to run half of the time. It is at least what it waits for a CPU there
+**Evidence.** `loader.info`: threads that torch's operations may have, asked as each epoch begins. `host.cpus_per_rank`:
+CPUs that this rank may use, after affinity and quota. `code.torch.computing_s`: seconds of the steps in which the
+training thread is in a function of torch's, by looks at its stack. `host.loop.runs_share`: share of the time, 0 to 1,
+in which that thread runs on a CPU. What it is in torch's functions and does not run is the loss; beside them, in the
+steps (`spent.step_share_pct`), it is taken to run half of the time. It is at least what it waits for a CPU there
 (`host.loop.wait_pct`), others' part left out (`host.loop.neighbour_wait_pct`, `host.loop.workers_wait_pct`,
 `host.loop.threads_wait_pct`). With several ranks it is no more: they wait for each other, too.
 
@@ -49,11 +49,11 @@ class TooManyThreads:
     id: ClassVar[str] = "too-many-threads"
     title: ClassVar[str] = "Torch computes with more threads than there are CPUs"
     needs: ClassVar[tuple[str, ...]] = (
-        "loader.torch_threads",
+        "loader.info",
         "host.cpus_per_rank",
         "host.loop.runs_share",
         "host.loop.wait_pct",
-        "code.in_torch_s",
+        "code.torch.computing_s",
         "ledger.training_s",
     )
     optional: ClassVar[tuple[str, ...]] = (
@@ -75,7 +75,8 @@ class TooManyThreads:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare threads with CPUs, and ask what the training thread does not run of its time in torch."""
-        threads, cpus, training_s = window.loader.torch_threads, window.host.cpus_per_rank, window.ledger.training_s
+        info, cpus, training_s = window.loader.info, window.host.cpus_per_rank, window.ledger.training_s
+        threads = None if info is None else info.torch_threads
         if threads is None or not cpus or not training_s or threads <= math.ceil(cpus):
             return None
         if window.device.pace_s is not None or (window.gpu.utilization_pct or 0.0) >= self.gpu_pct:
@@ -147,7 +148,7 @@ class _Lost:
 
 def _lost(window: Window, training_s: float) -> _Lost | None:
     """Return what is lost; at least what the training thread waits for a CPU in torch's functions."""
-    in_torch_s, loop, budget = window.code.in_torch_s, window.host.loop, window.facts.budget
+    in_torch_s, loop, budget = window.code.torch.computing_s, window.host.loop, window.facts.budget
     runs, waits_pct = loop.runs_share, loop.wait_pct
     if in_torch_s is None or runs is None or waits_pct is None:
         return None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..records import CodeLook, CodeSpot, CodeStack
+from ..records import CodeLook, CodeSpot
 from ..records.code import EPOCH_STARTS
 from .ledger import LedgerSignals
 from .steps import StepSignals
@@ -21,10 +21,6 @@ RARE = 0.05
 
 WORK = ("h2d", "forward", "backward", "optimizer", "loop", "compute")
 """Buckets of the steps' own work, of which looks into steps tell the shares. First steps have looks of their own."""
-
-
-WAITS_IN_TORCH = ("torch/cuda/", "torch/distributed/", "torch/multiprocessing/", "torch/utils/")
-"""Of torch's folders, what waits for others or asks for batches, and what runs the program's own functions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,37 +190,6 @@ def evaluation(
     return Evaluation(found.spot, found.seconds, 100.0 * found.spot_s / found.seconds, found.samples)
 
 
-def tracing_s(parts: Parts) -> float | None:
-    """Return the seconds of the steps in which torch notes stacks of calls; None where nobody looked.
-
-    Args:
-        parts: Looks into the steps.
-    """
-    return math.fsum(look.tracing_s / look.wall_s * part_s for look, part_s in parts) if parts else None
-
-
-def in_torch_s(parts: Parts) -> float | None:
-    """Return the seconds of the steps in which the thread is in a function of torch's own; None where nobody looked.
-
-    An operator in the program's own code is none of these: whether that computes or stands still is not told.
-
-    Args:
-        parts: Looks into the steps.
-    """
-    found = [(look.stacks, part_s) for look, part_s in parts if any(stack.wall_s > 0 for stack in look.stacks)]
-    if not found:
-        return None
-    return math.fsum(
-        part_s * math.fsum(one.wall_s for one in stacks if _is_in_torch(one)) / math.fsum(one.wall_s for one in stacks)
-        for stacks, part_s in found
-    )
-
-
-def _is_in_torch(stack: CodeStack) -> bool:
-    _, _, where = stack.frames[-1].rpartition(" (")
-    return where.startswith("torch/") and not where.startswith(WAITS_IN_TORCH)
-
-
 def within_model(parts: Parts, ledger: LedgerSignals) -> tuple[WithinModel, ...]:
     """Return the functions that modules of the user's call, what takes the most first.
 
@@ -232,10 +197,10 @@ def within_model(parts: Parts, ledger: LedgerSignals) -> tuple[WithinModel, ...]
         parts: Looks into the steps.
         ledger: Of the run.
     """
-    seconds, work_s = _seconds(parts, lambda look: look.within), _work_s(ledger)
+    seconds, work_s = _seconds(parts, lambda look: look.in_modules), _work_s(ledger)
     found = []
     for key in sorted(seconds, key=lambda key: (-seconds[key], key)) if work_s > 0 else ():
-        seen = [(look, part_s, spot) for look, part_s in parts for spot in look.within if spot.key == key]
+        seen = [(look, part_s, spot) for look, part_s in parts for spot in look.in_modules if spot.key == key]
         found.append(
             WithinModel(
                 spot=max((spot for _, _, spot in seen), key=lambda spot: spot.wall_s),

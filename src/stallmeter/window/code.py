@@ -31,14 +31,13 @@ from .beside import (
     before_model,
     beside_model,
     evaluation,
-    in_torch_s,
     parts_of_steps,
-    tracing_s,
     within_model,
 )
 from .ledger import LedgerSignals
 from .memo import Memo
 from .steps import StepSignals
+from .torch_calls import TorchCallSignals
 
 
 class CodeSignals:
@@ -62,6 +61,7 @@ class CodeSignals:
         self._steps = steps
         self._ledger = ledger
         self._events = events
+        self.torch = TorchCallSignals(lambda: self._parts)
         self.memo = Memo()
         self._looks: dict[tuple[str, str, str, int], CodeLook] = {}
         self._lock_trial: LockTrial | None = None
@@ -103,16 +103,6 @@ class CodeSignals:
     def within_model(self) -> tuple[WithinModel, ...] | None:
         """Functions of the program that its modules call, the most of the steps' own work first; torch on CPUs."""
         return within_model(self._parts, self._ledger) or None
-
-    @property
-    def tracing_s(self) -> float | None:
-        """Seconds of the steps in which torch notes stacks of calls, to tell of anomalies; None where nobody looked."""
-        return tracing_s(self._parts)
-
-    @property
-    def in_torch_s(self) -> float | None:
-        """Seconds of the steps in which the training thread is in a function of torch's; None where nobody looked."""
-        return in_torch_s(self._parts)
 
     @property
     def evaluation(self) -> Evaluation | None:

@@ -98,12 +98,6 @@ class LoaderSignals:
         return replace(info, num_workers=None, probed=False, why_not=SOME_WITHOUT)
 
     @property
-    def torch_threads(self) -> int | None:
-        """Threads that torch's operations may have in the training process; None where torch was not imported."""
-        info = self.info
-        return None if info is None else info.torch_threads
-
-    @property
     def asks_none(self) -> bool | None:
         """Whether the loop asks no loader: what it does for its batches is part of its steps, and no wait is timed."""
         info = self.info

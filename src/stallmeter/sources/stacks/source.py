@@ -442,7 +442,7 @@ class LoopLooks:
             gradients_s=gradients_s,
             evaluated=fold(evaluated).spots,
             functions=fold(in_functions(in_steps)).spots,
-            within=in_modules(own_work),
+            in_modules=in_modules(own_work),
             tracing_s=tracing_s(in_steps),
             collectives_s=sum(one.wall_s for one in in_collectives(own_work)),
             beside=beside_model,

@@ -1,0 +1,48 @@
+"""What looks into the steps saw of torch's own functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from ..records import CodeStack
+from .beside import Parts
+
+WAITS_IN_TORCH = ("torch/cuda/", "torch/distributed/", "torch/multiprocessing/", "torch/utils/")
+"""Of torch's folders, what waits for others or asks for batches, and what runs the program's own functions."""
+
+
+class TorchCallSignals:
+    """Seconds of the steps in functions of torch's.
+
+    Args:
+        parts: Returns the looks into the steps.
+    """
+
+    def __init__(self, parts: Callable[[], Parts]) -> None:
+        self._parts = parts
+
+    @property
+    def tracing_s(self) -> float | None:
+        """Seconds of the steps in which torch notes stacks of calls, to tell of anomalies; None where nobody looked."""
+        parts = self._parts()
+        return math.fsum(look.tracing_s / look.wall_s * part_s for look, part_s in parts) if parts else None
+
+    @property
+    def computing_s(self) -> float | None:
+        """Seconds of the steps in which the training thread is in a function of torch's; None where nobody looked.
+
+        An operator in the program's own code is none of these: whether that computes or stands still is not told.
+        """
+        found = [(look.stacks, part_s) for look, part_s in self._parts() if any(one.wall_s > 0 for one in look.stacks)]
+        if not found:
+            return None
+        return math.fsum(
+            part_s * math.fsum(one.wall_s for one in stacks if _computes(one)) / math.fsum(one.wall_s for one in stacks)
+            for stacks, part_s in found
+        )
+
+
+def _computes(stack: CodeStack) -> bool:
+    _, _, where = stack.frames[-1].rpartition(" (")
+    return where.startswith("torch/") and not where.startswith(WAITS_IN_TORCH)
