@@ -128,7 +128,9 @@ def test_what_validates_is_said_to_be_left_out():
 def idling(threads: int | None, **host: float) -> Window:
     """A run that computes with so many threads, on a machine without a GPU."""
     given = {"usable_cpus": 8.0, "host_cpus": 8, "job_cpus": 1.1, "others_cpus": 0.0, **host}
-    return run(replace(loader(), torch_threads=threads), *hosts(30, lambda _: given), facts={"accelerator": "CPUAccelerator"})
+    return run(
+        replace(loader(), torch_threads=threads), *hosts(30, lambda _: given), facts={"accelerator": "CPUAccelerator"}
+    )
 
 
 def test_where_cpus_are_idle_that_torch_may_use_this_comes_first():

@@ -126,6 +126,21 @@ def test_of_batches_made_in_the_loop_nothing_is_taken_for_its_steps() -> None:
 def test_on_a_device_nothing_is_said() -> None:
     assert silent(TooManyThreads(), crowded(12, *device_steps()))
     assert silent(TooManyThreads(), crowded(12, *gpus(60, lambda _: {"utilization_pct": 60.0})))
+    other = crowded()
+    other.facts.update({"accelerator": "HPUAccelerator"})
+    assert silent(TooManyThreads(), other)
+
+
+def test_of_several_ranks_only_what_waits_for_a_cpu_is_lost() -> None:
+    """The others may be waited for in an operation of torch's: the exchange of gradients."""
+    alone, one = crowded(waits_pct=20.0), crowded(waits_pct=20.0)
+    one.facts.update({"world_size": 2})
+    assert one.facts.has_other_ranks
+    lost_s = fires(TooManyThreads(), one).time_lost_s
+    assert lost_s < fires(TooManyThreads(), alone).time_lost_s / 2
+    in_torch_s = one.code.torch.computing_s
+    assert in_torch_s is not None
+    assert lost_s == pytest.approx(0.2 * in_torch_s)
 
 
 def test_missing_signals() -> None:

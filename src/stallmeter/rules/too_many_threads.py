@@ -58,7 +58,8 @@ class TooManyThreads:
     )
     optional: ClassVar[tuple[str, ...]] = (
         "device.pace_s",
-        "facts.budget",
+        "facts.accelerator",
+        "facts.has_other_ranks",
         "gpu.utilization_pct",
         "host.loop.neighbour_wait_pct",
         "host.loop.threads_wait_pct",
@@ -79,7 +80,8 @@ class TooManyThreads:
         threads = None if info is None else info.torch_threads
         if threads is None or not cpus or not training_s or threads <= math.ceil(cpus):
             return None
-        if window.device.pace_s is not None or (window.gpu.utilization_pct or 0.0) >= self.gpu_pct:
+        on_device = window.device.pace_s is not None or window.facts.accelerator not in (None, "CPUAccelerator")
+        if on_device or (window.gpu.utilization_pct or 0.0) >= self.gpu_pct:
             return None
         lost = _lost(window, training_s)
         if lost is None:
@@ -148,7 +150,7 @@ class _Lost:
 
 def _lost(window: Window, training_s: float) -> _Lost | None:
     """Return what is lost; at least what the training thread waits for a CPU in torch's functions."""
-    in_torch_s, loop, budget = window.code.torch.computing_s, window.host.loop, window.facts.budget
+    in_torch_s, loop = window.code.torch.computing_s, window.host.loop
     runs, waits_pct = loop.runs_share, loop.wait_pct
     if in_torch_s is None or runs is None or waits_pct is None:
         return None
@@ -156,7 +158,7 @@ def _lost(window: Window, training_s: float) -> _Lost | None:
     others_pct = (loop.neighbour_wait_pct, loop.workers_wait_pct, loop.threads_wait_pct)
     foreign = sum(pct or 0.0 for pct in others_pct) / 100.0
     waits = min(MOST_LOST, max(0.0, waits_pct / 100.0 - foreign) * in_torch)
-    if budget is not None and budget.ranks_on_node > 1:
+    if window.facts.has_other_ranks:
         return _Lost(waits, waits)
     made = (window.spent.data_wait_share_pct or 0.0) / 100.0 if window.loader.num_workers == 0 else 0.0
     beside = max(0.0, (window.spent.step_share_pct or 0.0) / 100.0 - in_torch)
