@@ -44,5 +44,5 @@ class TorchCallSignals:
 
 
 def _computes(stack: CodeStack) -> bool:
-    _, _, where = stack.frames[-1].rpartition(" (")
+    _, _, where = "".join(stack.frames[-1:]).rpartition(" (")
     return where.startswith("torch/") and not where.startswith(WAITS_IN_TORCH)
