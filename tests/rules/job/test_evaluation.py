@@ -236,6 +236,16 @@ def test_each_advice_promises_no_more_than_the_job_can_win():
     assert third is None
 
 
+def test_what_is_uncertain_on_a_rank_is_so_for_the_job():
+    wide = Advice.of("Make this cheaper.", gain_pct=900.0, interval_pct=(90.0, 7200.0))
+    said = Known([diagnosis("prep-stall", 12.0, advice=(wide,))])
+    work = {"data_wait": 0.03}
+    (advice,) = primary_of(job(lambda r, step: work, known={0: said, 1: said})).advice
+    assert advice.predicted_gain_pct < 900.0
+    part = advice.predicted_gain_pct / 900.0
+    assert advice.gain_interval_pct == pytest.approx((90.0 * part, 7200.0 * part))
+
+
 def test_what_costs_no_time_is_told_with_its_rank():
     """Memory that grows on rank 3 will end the job all the same."""
     grows = diagnosis("host-memory-growth", 0.0, severity=Severity.CRITICAL)
@@ -334,11 +344,12 @@ def test_the_primary_cause_is_what_wins_most():
     assert [d.rule for d in judged.verdict.diagnoses] == ["straggler", "communication-bound"]
 
 
-def test_ranks_that_wait_for_cpus_in_turn():
+@pytest.mark.parametrize("rule", ["noisy-neighbour", "too-many-threads"])
+def test_ranks_that_wait_for_cpus_in_turn(rule):
     """The system has counted that: it is no wait for another rank, and what they are late by follows from it."""
-    busy = Known([diagnosis("noisy-neighbour", 2.0)], facts={CPU_WAIT: 60.0})
+    busy = Known([diagnosis(rule, 2.0)], facts={CPU_WAIT: 60.0})
     judged = judge(job(in_turn(2, "backward", 0.02), meet="loop", known={0: busy, 1: busy}))
-    assert [d.rule for d in judged.verdict.diagnoses] == ["noisy-neighbour"]
+    assert [d.rule for d in judged.verdict.diagnoses] == [rule]
     assert judged.verdict.primary.time_lost_s == pytest.approx(2.0)
 
 

@@ -44,7 +44,7 @@ MEET_SHARE = 0.25
 """Waits that come to two ranks by chance, each in a third of the steps, meet as often as this: those that take turns
 meet in none, and are an imbalance."""
 
-_WAITS_FOR_A_CPU = frozenset({"noisy-neighbour", "cpu-throttled"})
+_WAITS_FOR_A_CPU = frozenset({"noisy-neighbour", "cpu-throttled", "too-many-threads"})
 """Rules whose seconds the system has counted, in whichever bucket they were, and that are no wait for another rank."""
 
 
@@ -306,6 +306,11 @@ def _shortened_advice(job: Job, diagnosis: Diagnosis, advice: Advice, lost_s: fl
     if advice.predicted_gain_pct is None:
         return advice
     gain_pct, interval_pct = _gain_of(job, diagnosis, advice, lost_s)
+    own_pct, own = advice.predicted_gain_pct, advice.gain_interval_pct
+    if gain_pct is not None and interval_pct is not None and own is not None and own_pct > 0.0:
+        # What is uncertain about a rank's own gain is so about the job's part of it.
+        least, most = (gain_pct * one / own_pct for one in own)
+        interval_pct = max(0.0, min(interval_pct[0], least)), max(interval_pct[1], most)
     return replace(advice, predicted_gain_pct=gain_pct, gain_interval_pct=interval_pct)
 
 
