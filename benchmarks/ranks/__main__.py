@@ -39,6 +39,7 @@ def main() -> None:
     options = _arguments()
     draws = [draw(fault, launcher, seed) for seed in range(options.seeds) for launcher in LAUNCHERS for fault in FAULTS]
     draws = [d for d in draws if not options.only or any(part in d.name for part in options.only)]
+    options.folder = options.folder.resolve()  # programs run in a folder of their own
     options.folder.mkdir(parents=True, exist_ok=True)
     begun, failed = time.monotonic(), []
     if not options.report:
