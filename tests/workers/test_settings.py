@@ -96,6 +96,7 @@ def test_more_threads_than_cpus_are_tried_first():
     crowd = _found("too-many-threads", Advice.of("Set torch.set_num_threads(4).", gain_pct=90.0))
     found = changes(_verdict(crowd, STARTUP), LOADER, threads=12, cpus=4.5)
     assert found[0] == Change(setting="torch.set_num_threads", before=12, value=4, predicted_gain_pct=90.0)
+    assert changes(_verdict(crowd), LOADER, threads=4, cpus=4.5) == ()  # it has fewer since that verdict
 
 
 def _trial(setting: str, before: object, value: object, outcome: str) -> WorkerTrial:

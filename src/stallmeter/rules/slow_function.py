@@ -59,7 +59,7 @@ from typing import ClassVar
 from ..records import SENDS_OBJECTS, CodeSpot
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..records.packages import PREPARE, TORCHS_CALLS, TRAINS_NOTHING
-from ..window import BesideEpochs, BesideModel, Window, WithinModel
+from ..window import AutogradFunctions, BesideEpochs, BesideModel, Window, WithinModel
 from ..workers.gains import Gain, gain_by_looks, gain_of_the_loop, gain_without, part_that_grew
 from .rule import threshold
 
@@ -303,10 +303,8 @@ class SlowFunction:
     def _of_functions(self, window: Window) -> Diagnosis | None:
         """Tell of autograd functions of the program's own that take a large part of the steps."""
         found = window.code.autograd_functions
-        share = None if found is None else window.ledger.training_share_pct(found.seconds)
-        if found is None or share is None or share < self.warn_pct or window.device.pace_s is not None:
-            return None
-        if found.samples < self.min_samples or found.seconds < self.min_lost_s:
+        share = self._share_that_counts(window, found, self.warn_pct)
+        if found is None or share is None:
             return None
         spot = found.spot
         gain = self._gain_of_less_work(window, found.seconds)
@@ -339,10 +337,8 @@ class SlowFunction:
     def _within_model(self, window: Window) -> Diagnosis | None:
         """Tell of a function that the model calls and that computes in Python: no gradient flows through it."""
         found = next((one for one in window.code.within_model or () if self._is_python(one)), None)
-        share = None if found is None else window.ledger.training_share_pct(found.seconds)
-        if found is None or share is None or share < self.sure_pct or window.device.pace_s is not None:
-            return None
-        if found.samples < self.min_samples or found.seconds < self.min_lost_s:
+        share = self._share_that_counts(window, found, self.sure_pct)
+        if found is None or share is None:
             return None
         spot = found.spot
         gain = gain_by_looks(window, found.seconds, found.samples)
@@ -372,6 +368,16 @@ class SlowFunction:
                 ),
             ),
         )
+
+    def _share_that_counts(
+        self, window: Window, found: AutogradFunctions | WithinModel | None, least_pct: float
+    ) -> float | None:
+        """Return the share of the training time, percent, that the model's functions take; None where it is little."""
+        if found is None or window.device.pace_s is not None:
+            return None
+        share = window.ledger.training_share_pct(found.seconds)
+        seen = found.samples >= self.min_samples and found.seconds >= self.min_lost_s
+        return share if seen and share is not None and share >= least_pct else None
 
     def _gain_of_less_work(self, window: Window, lost_s: float) -> Gain:
         """Predict as if a third of the work still had to be done, give or take another third."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .beside import AutogradFunctions as AutogradFunctions
 from .beside import BeforeModel as BeforeModel
 from .beside import BesideEpochs as BesideEpochs
 from .beside import BesideModel as BesideModel

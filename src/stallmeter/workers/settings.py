@@ -91,17 +91,13 @@ def _pin(found: Diagnosis | None, loader: LoaderInfo) -> list[Change]:
 def _fewer_threads(
     found: dict[str, Diagnosis], loader: LoaderInfo, threads: int | None, cpus: float | None
 ) -> list[Change]:
-    if threads is None or cpus is None or threads <= 1:
-        return []
     crowd = found.get("too-many-threads")
-    if crowd is not None:
-        fewer = max(1, int(cpus))
-        gain_pct = _gain_pct(crowd, THREADS)
-        return [Change(setting=THREADS, before=threads, value=fewer, predicted_gain_pct=gain_pct)]
-    if not found.keys() & CPU_RULES:
+    if threads is None or cpus is None or threads <= 1 or (crowd is None and not found.keys() & CPU_RULES):
         return []
-    fewer = max(1, int(cpus) - (loader.num_workers or 0))
-    return [Change(setting=THREADS, before=threads, value=fewer)] if fewer < threads else []
+    fewer = max(1, int(cpus) - (0 if crowd is not None else loader.num_workers or 0))
+    gain_pct = None if crowd is None else _gain_pct(crowd, THREADS)
+    change = Change(setting=THREADS, before=threads, value=fewer, predicted_gain_pct=gain_pct)
+    return [change] if fewer < threads else []
 
 
 def _gain_pct(found: Diagnosis, setting: str) -> float | None:
