@@ -19,8 +19,9 @@ that compute need CPUs of their own.
 **When it is wrong.** What is won depends on how often threads meet, which is not seen: the prediction is rough, and its
 interval wide. On a GPU the rule is silent: what the CPU computes there is seldom what is waited for.
 
-**References.** PyTorch's documentation, "CPU threading": oversubscription. `benchmarks/workers/oversubscribed.py`, 4
-networks on 2 CPUs with 3 to 64 threads: 1.3 to 3.3 times as slow as with 2 in 12 of 20 cases, 5 to 57 times in 7.
+**References.** PyTorch's documentation, "CPU threading": oversubscription. Our measurement,
+`benchmarks/workers/oversubscribed.py`, 4 networks on 2 CPUs with 3 to 64 threads: 1.15 to 5.1 times as slow as with 2
+in 15 of 20 cases, 7 to 44 times in four, 186 times in one.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ from ..workers.gains import Gain, gain_without
 from .rule import threshold
 
 LEAST, MOST = 0.25, 4.0
-"""Of the rise that is seen, in 8 of 10 programs. 4 networks with 3 to 64 threads on 2 CPUs rose by 0.26 to 4.0 times
-what their training thread stood still for, in 17 of 20 cases; benchmarks/workers/oversubscribed.py."""
+"""Of the rise that is seen. 4 networks with 3 to 64 threads on 2 CPUs rose by so much of what their training thread
+stood still for in 14 of 20 cases, by 0.18 to 0.20 in three and by 6.5 to 8.0 in three: our measurement,
+benchmarks/workers/oversubscribed.py."""
 
 MOST_OF_RANKS = 12.0
 """The same at the most where several ranks share the CPUs: threads that find as many CPUs as they are wait by spinning,
