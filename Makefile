@@ -132,6 +132,7 @@ test-python-%:
 bench-overhead: $(STAMP)
 	$(BIN)/python benchmarks/overhead/lightning_loop.py
 	$(BIN)/python benchmarks/overhead/plain_loop.py
+	$(BIN)/python benchmarks/overhead/looks.py
 	$(BIN)/python benchmarks/overhead/two_ranks.py
 	$(BIN)/python benchmarks/overhead/transformers_hooks.py
 	$(BIN)/python benchmarks/overhead/worker_probe.py

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from stallmeter.machine import frames
-from stallmeter.machine.frames import DEEPEST, lines_of, running_threads, stack_of
+from stallmeter.machine.frames import DEEPEST, codes_of_threads, lines_of, running_threads, stack_of
 
 HANGS = """
 import gc, sys, threading, time
@@ -144,10 +144,19 @@ def test_threads_that_run(standing):
     assert {threading.get_ident(), standing.identity} <= running_threads()
 
 
+def test_in_what_code_each_thread_is(standing):
+    codes = codes_of_threads()
+    assert codes.keys() == running_threads()
+    assert codes[standing.identity].co_name == "wait"
+    # The caller's own is that of the frame that asks.
+    assert codes[threading.get_ident()].co_filename == frames.__file__
+
+
 def test_a_thread_that_has_ended():
     with Standing(0) as ended:
         pass
     assert ended.identity not in running_threads()
+    assert ended.identity not in codes_of_threads()
     assert stack_of(ended.identity) == ()
 
 
@@ -191,7 +200,9 @@ def test_what_a_frame_holds_is_freed_by_its_own_thread():
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-@pytest.mark.parametrize("look", [running_threads, lambda: stack_of(threading.get_ident()), lambda: lines_of(-1)])
+@pytest.mark.parametrize(
+    "look", [running_threads, codes_of_threads, lambda: stack_of(threading.get_ident()), lambda: lines_of(-1)]
+)
 def test_the_collector_is_left_as_it_was(enabled, look):
     try:
         gc.enable() if enabled else gc.disable()
@@ -214,6 +225,7 @@ def test_the_collector_is_left_as_it_was_after_an_error(monkeypatch):
 def test_an_interpreter_without_them(monkeypatch):
     monkeypatch.setattr(frames, "CAN_LOOK", False)
     assert running_threads() == frozenset()
+    assert codes_of_threads() == {}
     assert stack_of(threading.get_ident()) == lines_of(threading.get_ident()) == ()
 
 

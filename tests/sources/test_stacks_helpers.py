@@ -96,6 +96,13 @@ def test_a_thread_that_waits_for_another_one_has_nothing_to_do(feeder: Feeder) -
     assert len(found) >= 1
 
 
+def test_a_thread_of_our_own_is_none_of_the_programs(feeder: Feeder) -> None:
+    thread = next(one for one in threading.enumerate() if one.name == NAME)
+    assert thread.ident in dict(at_work_beside(threading.get_ident()))
+    thread.name = "stallmeter-" + NAME
+    assert thread.ident not in dict(at_work_beside(threading.get_ident()))
+
+
 def test_who_waits_at_a_queue_is_known() -> None:
     items: queue.Queue[int] = queue.Queue()
     with running((lambda: str(items.get()) and None, ())) as (consumer,):

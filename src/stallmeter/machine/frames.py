@@ -47,6 +47,20 @@ def running_threads() -> frozenset[int]:
     return frozenset(_at_once(chain.from_iterable(_frames())))
 
 
+def codes_of_threads() -> dict[int, CodeType]:
+    """Return for each thread that Python knows, by its identity, in what code it is; empty where Python does not tell.
+
+    In one look at all of them: for a few threads it takes less than the stack of one.
+    """
+    if not CAN_LOOK:
+        return {}
+    # No thread begins or ends between the two questions: none runs in Python meanwhile.
+    of_each = map(methodcaller("values"), _frames())
+    threads, codes = chain.from_iterable(_frames()), map(attrgetter("f_code"), chain.from_iterable(of_each))
+    found = list(_at_once(chain(threads, codes)))
+    return dict(zip(found[: len(found) // 2], found[len(found) // 2 :], strict=True))
+
+
 def stack_of(thread: int) -> Stack:
     """Return where a thread stands, the outermost first; empty where there is no such thread.
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 from ...machine import blocked
-from ...machine.frames import Place, running_threads, stack_of
+from ...machine.frames import Place, codes_of_threads, stack_of
+from ...machine.own_threads import OWN
 
 AT_ONCE = 16
 """Threads that are looked at in one look, drawn anew each time."""
@@ -43,12 +44,18 @@ def awaits_thread(stack: tuple[Place, ...]) -> bool:
 
 
 def at_work_beside(thread: int) -> tuple[tuple[int, tuple[Place, ...]], ...]:
-    """Return which other threads have something to do, and where they are.
+    """Return which other threads of the program have something to do, and where they are.
 
     Args:
         thread: Identity of the one beside which they work.
     """
-    others = sorted(running_threads() - {thread, threading.get_ident()})
+    left_out = (thread, threading.get_ident())
+    codes = codes_of_threads()
+    others = [other for other, code in codes.items() if other not in left_out and code.co_filename not in IDLE]
+    if not others:
+        return ()
+    own = {other.ident for other in threading.enumerate() if other.name.startswith(OWN)}
+    others = sorted(other for other in others if other not in own)
     drawn = _DRAWS.sample(others, min(AT_ONCE, len(others)))
     looked = ((other, stack_of(other)) for other in drawn)
     return tuple((other, one) for other, one in looked if one and one[-1][0].co_filename not in IDLE)

@@ -14,6 +14,7 @@ own length once more.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import sys
@@ -167,7 +168,9 @@ class StackSampler:
         self._switch_s: float | None = None
         self._own_s: float | None = None
         """The interpreter's own switch interval before ours was set for the first time."""
-        self._ended = threading.Event()
+        # Held until the end. An event's wait is Python code that makes a lock for each: most of what a glance takes.
+        self._ended = threading.Lock()
+        self._ended.acquire()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -179,14 +182,15 @@ class StackSampler:
 
     def end(self) -> None:
         """Look no more."""
-        self._ended.set()
+        with contextlib.suppress(RuntimeError):  # it has ended before
+            self._ended.release()
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             thread.join(COARSEST_S)
         self._switch(None)
 
     def _run(self) -> None:
-        while not self._ended.wait(max(0.0, (self._due_ns - self._now()) / 1e9)):
+        while not self._ended.acquire(timeout=max(0.0, (self._due_ns - self._now()) / 1e9)):
             self.look()
         self._switch(None)
 
