@@ -7,7 +7,7 @@ import pytest
 from stallmeter.records import CodeLook, DebugModes
 from stallmeter.records.diagnosis import Severity
 from stallmeter.rules import ALL_RULES
-from stallmeter.rules.debug_mode import DebugMode
+from stallmeter.rules.debug_mode import LEAST, MOST, DebugMode, cost_share
 from stallmeter.rules.evaluation import evaluate
 from stallmeter.window import Window
 
@@ -34,13 +34,31 @@ def test_anomaly_detection_costs_more_than_what_is_seen_of_it() -> None:
     seen_s = window.code.torch.tracing_s
     assert seen_s is not None
     assert seen_s == pytest.approx(0.2 * 96.0, rel=0.05)
-    assert found.time_lost_s == pytest.approx(1.8 * seen_s)
+    training_s = window.ledger.training_s
+    assert training_s is not None
+    assert found.time_lost_s == pytest.approx(cost_share(seen_s / training_s) * training_s)
     gain = found.advice[0].predicted_gain_pct
     assert gain is not None
-    assert gain == pytest.approx(100 * found.time_lost_s / (window.ledger.training_s - found.time_lost_s), rel=0.1)
+    assert gain == pytest.approx(100 * found.time_lost_s / (training_s - found.time_lost_s), rel=0.1)
     primary = evaluate(ALL_RULES, window).primary
     assert primary is not None
     assert primary.rule == "debug-mode"
+
+
+def test_what_it_costs_grows_with_what_is_seen_of_it() -> None:
+    costs = [cost_share(percent / 100) for percent in range(101)]
+    assert costs[0] == 0.0
+    assert costs == sorted(costs)
+    assert costs[-1] <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("seen", "lost"),
+    [(0.09, 0.52), (0.11, 0.40), (0.18, 0.56), (0.21, 0.72), (0.31, 0.74), (0.36, 0.67), (0.45, 0.83), (0.56, 0.85)],
+)
+def test_the_measured_costs_lie_in_the_interval(seen: float, lost: float) -> None:
+    """Cases of benchmarks.faults.anomaly, with operations large and small."""
+    assert LEAST * cost_share(seen) <= lost <= MOST * cost_share(seen)
 
 
 def test_where_its_cost_was_not_seen_it_informs() -> None:
