@@ -175,6 +175,28 @@ def test_long_steps_are_a_place_of_their_own(rig):
     assert (look.place, look.bucket, look.rule) == ("loop", "long steps", "step-outliers")
 
 
+def test_long_steps_of_a_short_run_are_looked_at_as_soon_as_the_median_is_known(rig):
+    """A run of some seconds had none: its first samples are of no steps."""
+    rig.sample(0.0)
+    assert rig._sampler.wanted.median_ns is None
+    _window_of(rig, 100, 0.01, 0.01)
+    rig.sample(1.0)
+    assert rig._sampler.wanted.median_ns == 10_000_000
+
+
+def test_the_median_is_asked_for_less_often_later(rig, monkeypatch):
+    _window_of(rig, 100, 0.01, 0.01)
+    asked = []
+    outliers = rig._window.steps.outliers
+    monkeypatch.setattr(type(rig._window.steps), "outliers", lambda _, factor: asked.append(0) or outliers(factor))
+    counts = []
+    for second in range(160):
+        rig.sample(float(second))
+        counts.append(len(asked))
+    assert counts[7] == 8
+    assert counts[159] - counts[79] == 10
+
+
 def _of_line(function: Any, number: int) -> tuple[CodeType, int]:
     """Return a place on a stack: a function, in one of its lines, counted from 1."""
     code = function.__code__

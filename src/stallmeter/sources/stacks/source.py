@@ -101,7 +101,7 @@ STALE_S = 10.0
 """Or after so long, where there are any more at all."""
 
 MEDIAN_TICKS = 8
-"""So rarely the median step is asked for: it sorts thousands."""
+"""So rarely the median step is asked for, later in a run: it sorts thousands."""
 
 CROWDED_CPUS = 0.2
 """CPUs of other threads of the program from which on they may hold up the training at the lock; our choice."""
@@ -226,10 +226,13 @@ class LoopLooks:
         return sum(tally.count for (there, _), tally in self._tallies.items() if there == place) >= quota
 
     def _long_steps(self) -> tuple[int | None, bool]:
-        if self._ticks % MEDIAN_TICKS:
+        if self._has_enough(("loop", LONG_STEPS, "")):
+            return None, False
+        every = min(MEDIAN_TICKS, 1 + self._ticks // MEDIAN_TICKS)
+        if self._ticks % every and self._wanted.median_ns is not None:
             return self._wanted.median_ns, self._wanted.often
         body = self._window.steps.body_s
-        if body is None or body.count < FIRST_STEPS or self._has_enough(("loop", LONG_STEPS, "")):
+        if body is None or body.count < FIRST_STEPS:
             return None, False
         found = self._window.steps.outliers(3.0)
         training_s = self._window.ledger.training_s
