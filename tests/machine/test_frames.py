@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from stallmeter.machine import frames
-from stallmeter.machine.frames import DEEPEST, codes_of_threads, lines_of, running_threads, stack_of
+from stallmeter.machine.frames import DEEPEST, codes_of_threads, lines_of, running_threads, stack_after, stack_of
 
 HANGS = """
 import gc, sys, threading, time
@@ -212,6 +212,26 @@ def test_the_collector_is_left_as_it_was(enabled, look):
         gc.enable()
 
 
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_is_left_as_it_is_when_the_wait_ends(enabled):
+    """The program switches it while a look is waited for."""
+    switch = gc.enable if enabled else gc.disable
+    try:
+        gc.disable() if enabled else gc.enable()
+        stack_after(switch, threading.get_ident())
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()
+
+
+def test_a_stack_is_that_of_the_moment_at_which_the_wait_ends(standing):
+    lock = threading.Lock()
+    waited, (number, word), stack = stack_after(lock.acquire, standing.identity, (int, str))
+    assert (waited, number, word) == (True, 0, "")
+    assert [code for code, _ in stack] == [code for code, _ in stack_of(standing.identity)]
+    assert lock.locked()
+
+
 def test_the_collector_is_left_as_it_was_after_an_error(monkeypatch):
     def fails():
         raise MemoryError
@@ -227,6 +247,7 @@ def test_an_interpreter_without_them(monkeypatch):
     assert running_threads() == frozenset()
     assert codes_of_threads() == {}
     assert stack_of(threading.get_ident()) == lines_of(threading.get_ident()) == ()
+    assert stack_after(list, threading.get_ident(), (int,)) == ([], (0,), ())
 
 
 def test_no_other_thread_runs_during_a_look(standing):

@@ -11,7 +11,6 @@ from stallmeter.sources.stacks.sampler import (
     LONG_STEP,
     STEADY,
     SWITCH_S,
-    TRIED_S,
     StackSampler,
     Wanted,
 )
@@ -186,20 +185,6 @@ def test_the_switch_interval_stays_where_other_threads_compute():
     rig = Rig(slots=frozenset({FORWARD}), crowded=True)
     rig.sampler.look()
     assert sys.getswitchinterval() == before
-
-
-def test_what_is_tried_with_other_threads_is_another_short_interval():
-    before = sys.getswitchinterval()
-    rig = Rig(slots=frozenset({FORWARD}))
-    for short_interval, expected in ((False, SWITCH_S), (True, TRIED_S), (False, SWITCH_S)):
-        rig.sampler.wanted = Wanted(frozenset({FORWARD}), False, short_interval=short_interval)
-        rig.sampler.look()
-        assert sys.getswitchinterval() == pytest.approx(expected)
-    sys.setswitchinterval(0.123)
-    rig.sampler.wanted = Wanted(frozenset({FORWARD}), False, short_interval=True)
-    rig.sampler.look()
-    assert sys.getswitchinterval() == pytest.approx(0.123)
-    sys.setswitchinterval(before)
 
 
 def test_a_switch_interval_of_the_program_is_left_alone():

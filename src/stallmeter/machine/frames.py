@@ -19,9 +19,9 @@ from __future__ import annotations
 import gc
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from itertools import accumulate, chain, repeat, takewhile
-from operator import attrgetter, methodcaller, truth
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate, chain, compress, repeat, takewhile
+from operator import attrgetter, itemgetter, methodcaller, truth
 from types import CodeType, FrameType
 from typing import Any
 
@@ -70,6 +70,26 @@ def stack_of(thread: int) -> Stack:
     return _walk(thread, attrgetter("f_code", "f_lasti"), DEEPEST)
 
 
+def stack_after(
+    wait: Callable[[], bool], thread: int, asked: Sequence[Callable[[], Any]] = ()
+) -> tuple[bool, tuple[Any, ...], Stack]:
+    """Wait, and return what that returned, what was asked for then, and where a thread stands at that moment.
+
+    Who has waited has the GIL again, and the others ask for it back at once. Where Python code came before the look,
+    it would be let go of there, and what is seen would be the next place at which the thread itself lets go of it.
+
+    Args:
+        wait: Lets the GIL go while it waits. C code, as all that is asked for: else other threads run in between.
+        thread: As for `stack_of`.
+        asked: What else is to be known of that moment.
+    """
+    told = _told(thread, attrgetter("f_code", "f_lasti"), DEEPEST) if CAN_LOOK else ()
+    found = _at_once(told, first=(wait, *asked))
+    waited, *answers = (found.popleft() for _ in range(1 + len(asked)))
+    found.reverse()
+    return waited, tuple(answers), tuple(found)
+
+
 def lines_of(thread: int) -> tuple[tuple[CodeType, int | None, dict[str, Any]], ...]:
     """Return code, line and global names of where a thread stands, as `stack_of`, however deep that is."""
     return _walk(thread, attrgetter("f_code", "f_lineno", "f_globals"), sys.maxsize)
@@ -78,29 +98,35 @@ def lines_of(thread: int) -> tuple[tuple[CodeType, int | None, dict[str, Any]], 
 def _walk(thread: int, told: Callable[[FrameType], Any], deepest: int) -> tuple[Any, ...]:
     if not CAN_LOOK:
         return ()
-    newest = map(methodcaller("get", thread), _frames())
-    frames = accumulate(chain(newest, repeat("f_back", deepest - 1)), getattr)
-    found = _at_once(map(told, takewhile(truth, frames)))
+    found = _at_once(_told(thread, told, deepest))
     found.reverse()
     return tuple(found)
+
+
+def _told(thread: int, told: Callable[[FrameType], Any], deepest: int) -> Iterable[Any]:
+    newest = map(methodcaller("get", thread), _frames())
+    frames = accumulate(chain(newest, repeat("f_back", deepest - 1)), getattr)
+    return map(told, takewhile(truth, frames))
 
 
 def _frames() -> Iterable[Mapping[int, FrameType]]:
     return map(_call, (sys._current_frames,))  # asked when it is iterated over
 
 
-def _at_once(told: Iterable[Any]) -> deque[Any]:
-    """Return all items of an iterator that is made of C code alone."""
+def _at_once(told: Iterable[Any], *, first: Sequence[Callable[[], Any]] = ()) -> deque[Any]:
+    """Return all items of an iterator that is made of C code alone, after what is called first."""
     found: deque[Any] = deque()
-    if not gc.isenabled():
-        found.extend(told)
-        return found
+    was_on: list[bool] = []
+    note = map(was_on.append, map(_call, (gc.isenabled,)))  # after what is called first: that may take its time
+    restore = map(_call, compress((gc.enable,), map(itemgetter(0), (was_on,))))
     try:
         # One instruction of the interpreter: no other thread runs in between, or finds the collector switched off.
-        found.extend(chain(map(_call, (gc.disable,)), told, map(_call, (gc.enable,))))
+        found.extend(chain(map(_call, first), note, map(_call, (gc.disable,)), told, restore))
     except BaseException:  # an audit hook's, or memory ran out
-        gc.enable()
+        if was_on and was_on[0]:
+            gc.enable()
         raise
-    found.popleft()
-    found.pop()
+    del found[len(first)], found[len(first)]
+    if was_on[0]:
+        found.pop()
     return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...records import LockTrial
-from .sampler import TRIED_S
+from .sampler import SWITCH_S
 
 LEAST_S, LEAST_STEPS = 0.5, 4
 """How long each of the two lasts at least."""
@@ -66,7 +66,7 @@ class SwitchTrial:
             time_s=time_s,
             pairs=len(self._pairs),
             faster=sum(_mean_s([short]) < _mean_s([usual]) for short, usual in self._pairs),
-            short_s=TRIED_S,
+            short_s=SWITCH_S,
             short_step_s=short,
             usual_step_s=usual,
         )

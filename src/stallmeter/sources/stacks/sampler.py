@@ -23,10 +23,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from typing import NamedTuple
 
-from ...machine.frames import CAN_LOOK, Stack, stack_of
-from ...machine.timer_slack import wake_on_time
+from ...machine.frames import CAN_LOOK, Stack, stack_after
 from ...timing.clock import StepClock
 from ...timing.ledger import (
     BACKWARD,
@@ -46,14 +47,12 @@ from ...timing.ledger import (
 )
 from .others import at_work_beside, stand_in_line
 
-SWITCH_S = 0.000023
+SWITCH_S = 0.000053
 """Switch interval while stacks are taken: with 5 ms, Python code that took 18 % of the time was seen in 1 % of the
-looks, with 53 µs in 21 %; pieces of Python of 126 µs between operators that give the lock up were seen for half of
-their time with 53 µs, and for nine tenths with this and waits that end on time (our measurements). With 5 µs the
-training takes the lock back in the middle of a look. An odd number, known by its value."""
-
-TRIED_S = 0.000053
-"""The same where it is tried what a short one does to the program's own threads."""
+looks, with this in 21 % (our measurement, beside calls that give the lock up). Pieces of Python of 126 µs between
+operators are seen for half of their time; with 23 µs and waits that end on time for nine tenths, but then the looker
+wakes so often, while a call of C holds the lock, that threads which spin on the CPUs let it in too late: of a call of
+3 ms 65 % became 45. An odd number, known by its value."""
 
 FINE_S = 0.01
 """Time between two looks while something in question is open."""
@@ -177,6 +176,8 @@ class StackSampler:
         # Held until the end. An event's wait is Python code that makes a lock for each: most of what a glance takes.
         self._ended = threading.Lock()
         self._ended.acquire()
+        self._stands = partial(getattr, clock.ledger, "last"), partial(itemgetter(-1), clock.ledger.stack)
+        """Return since when the thread has been in what is open, and the slot of that."""
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -196,25 +197,26 @@ class StackSampler:
         self._switch(None)
 
     def _run(self) -> None:
-        wake_on_time()
-        while not self._ended.acquire(timeout=max(0.0, (self._due_ns - self._now()) / 1e9)):
-            self.look()
+        while self.look(max(0.0, (self._due_ns - self._now()) / 1e9)):
+            pass
         self._switch(None)
 
-    def look(self) -> None:
-        """Glance at what is open, and take the stack where that is in question."""
-        got = self._now()
+    def look(self, wait_s: float = 0.0) -> bool:
+        """Wait, glance at what is open, and take the stack where that is in question; returns whether to go on."""
+        ledger, was_dense = self._ledger, self._dense
+        wait = partial(self._ended.acquire, timeout=wait_s)
+        ended, (last, slot, got), stack = stack_after(wait, ledger.thread, (*self._stands, self._now))
+        if not ended:
+            self._take(last, slot, got, stack, was_dense=was_dense)
+        return not ended
+
+    def _take(self, last: int, slot: int, got: int, stack: Stack, *, was_dense: bool) -> None:
         due, points, interval = self._due_ns, self._pass_points(got), self._interval_ns
         self.glances += 1
         ledger, wanted = self._ledger, self.wanted
-        last, slot = ledger.last, ledger.stack[-1]
         phase = self._phase(wanted, slot, got, last)
-        was_dense = self._dense
         self._pace(wanted, got, dense=phase is not None or wanted.dense)
-        if phase is None:
-            return
-        stack = stack_of(ledger.thread)
-        if not stack or ledger.last is not last:  # it has moved on: the stack may be another bucket's
+        if phase is None or not stack:
             return
         if not was_dense:
             weight = min(interval, got - last)  # of what was open before the first look nothing else is known
@@ -251,10 +253,7 @@ class StackSampler:
         if interval < self._interval_ns:  # no point of the coarse grid must be waited for
             self._due_ns = min(self._due_ns, got + int(interval * (0.5 + self._random.random())))
         self._interval_ns, self._dense = interval, dense
-        if wanted.short_interval:
-            self._switch(TRIED_S)
-        else:
-            self._switch(SWITCH_S if dense and not wanted.crowded else None)
+        self._switch(SWITCH_S if wanted.short_interval or (dense and not wanted.crowded) else None)
 
     def _phase(self, wanted: Wanted, slot: int, got: int, last: int) -> int | None:
         """Return the phase that a look would belong to; None where none is wanted."""
@@ -290,10 +289,7 @@ class StackSampler:
             sys.setswitchinterval(self._own_s)
             now_s = self._own_s
         if to_s is not None:
-            if self._switch_s is not None:
-                if _is_ours(now_s) and not _is(now_s, to_s):  # else the program has set another one
-                    sys.setswitchinterval(to_s)
-            elif now_s > to_s:
+            if self._switch_s is None and now_s > to_s:
                 self._own_s = self._own_s or now_s
                 self._switch_s = now_s
                 _before.append(now_s)
@@ -306,11 +302,7 @@ class StackSampler:
 
 
 def _is_ours(interval_s: float) -> bool:
-    return _is(interval_s, SWITCH_S) or _is(interval_s, TRIED_S)
-
-
-def _is(interval_s: float, set_s: float) -> bool:
-    return abs(interval_s - set_s) < 1.5e-6  # it is kept in whole microseconds
+    return abs(interval_s - SWITCH_S) < 1.5e-6  # it is kept in whole microseconds
 
 
 def _after_fork() -> None:
