@@ -62,7 +62,7 @@ def test_the_measured_costs_lie_in_the_interval(seen: float, lost: float) -> Non
 
 
 def test_where_its_cost_was_not_seen_it_informs() -> None:
-    for window in (debugged(98.0), debugged(98.0, noting=0.005)):
+    for window in (debugged(98.0), debugged(98.0, noting=0.003)):
         verdict = evaluate(ALL_RULES, window)
         assert verdict.primary is not None
         assert (verdict.primary.rule, verdict.primary.severity) == ("debug-mode", Severity.INFO)
