@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stallmeter.records import CodeLook, CodeSpot, GarbagePauses
+from stallmeter.records import NO_LOADER, CodeLook, CodeSpot, GarbagePauses, LoaderInfo
 from stallmeter.records.diagnosis import Location, Severity
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.evaluation import evaluate
@@ -277,6 +277,15 @@ def test_what_computes_with_numpy_before_the_model_belongs_to_the_batch():
     assert "prepares the batch" in found.summary
     assert "or move it into the dataset (meter.py:12)" in found.advice[0].text
     assert found.advice[0].predicted_gain_pct == pytest.approx(100.0, rel=0.05)
+
+
+def test_a_loop_without_a_loader_has_no_dataset_to_move_it_into():
+    made = each(look(0.5, before=0.2, apart=0.5))
+    made.append(LoaderInfo(time_s=START_S, kind=NO_LOADER))
+    found = fires(SlowFunction(), made)
+    assert "prepares the batch" in found.summary
+    assert found.advice[0].text.startswith("Make it cheaper, or have other processes do it (meter.py:12).")
+    assert "dataset" not in found.advice[0].text
 
 
 @pytest.mark.parametrize("call", ["random.Random.choices", "re.sub"])

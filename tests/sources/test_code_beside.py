@@ -314,6 +314,20 @@ def test_what_makes_a_batch_on_the_thread_that_waits_for_it_is_the_users_code_be
     assert [frame.function for frame in found.stack] == [rows, NORM]
 
 
+def test_a_batch_that_a_library_alone_makes_is_seen_too():
+    """A pipeline that is iterated without torch's loader, and parses what it reads."""
+    timed = Function("Timed.__next__", "stallmeter/timing/loop.py", False, "stallmeter.timing.loop", "stallmeter")
+    decode = Function("Decoder.__call__", "tarlib/decode.py", False, "tarlib.decode.Decoder", "tarlib")
+    loads = Function("loads", "json/__init__.py", False, "json.loads", "")
+    waits = Function("Condition.wait", "threading.py", False, "threading.Condition.wait", "")
+    fetch = _torch("fetch", "utils/data/_utils/fetch.py")
+    made = [_seen(MAIN, timed, decode, loads)]
+    others = [_seen(MAIN, timed, decode, waits), _seen(MAIN, timed, fetch, decode), _seen(MAIN, decode, loads)]
+    (found,) = in_batches([*made, *others])
+    assert [frame.function for frame in found.stack] == [decode, loads]
+    assert fold([found]).spots[0].own is False
+
+
 def test_what_a_framework_asks_for_between_two_events_is_the_users_code_below_it():
     """Keras with a dataset of the user's, with or without a wrapper of ours around ``fit``."""
     fit = Function("TorchTrainer.fit", "keras/src/backend/torch/trainer.py", False, "keras.Model.fit", "keras")

@@ -213,7 +213,7 @@ class SlowFunction:
                 Evidence("function beside the model, share of training time", share, "%", least_pct, "our choice"),
                 Evidence("samples of the training thread's stack in it", float(found.samples), "samples"),
             ),
-            advice=_earlier(spot, gain) if prepares else _rarer(spot, gain),
+            advice=_earlier(spot, gain, dataset=not window.loader.asks_none) if prepares else _rarer(spot, gain),
         )
 
     def _with_its_threads(self, window: Window, gain: Gain) -> Gain:
@@ -471,13 +471,22 @@ def _rarer(spot: CodeSpot, gain: Gain) -> tuple[Advice, ...]:
     )
 
 
-def _earlier(spot: CodeSpot, gain: Gain) -> tuple[Advice, ...]:
+def _earlier(spot: CodeSpot, gain: Gain, *, dataset: bool) -> tuple[Advice, ...]:
     # One advice and no order: where all CPUs are busy a worker would only take them from the steps.
+    do, expect, limit = (
+        "move it into the dataset",
+        "Most of this time is saved; in the dataset, workers do it beside the steps.",
+        "In the dataset only while there are CPUs for it; with num_workers=0 the loop still does it.",
+    )
+    if not dataset:
+        do = "have other processes do it"
+        expect = "Most of this time is saved; other processes do it beside the steps."
+        limit = "In other processes only while there are CPUs for it, and where it needs no current weights."
     return (
         Advice.of(
-            f"Make it cheaper, or move it into the dataset ({spot.file}:{spot.line}).",
-            expect="Most of this time is saved; in the dataset, workers do it beside the steps.",
-            limit="In the dataset only while there are CPUs for it; with num_workers=0 the loop still does it.",
+            f"Make it cheaper, or {do} ({spot.file}:{spot.line}).",
+            expect=expect,
+            limit=limit,
             gain_pct=gain.pct,
             interval_pct=gain.interval_pct,
         ),

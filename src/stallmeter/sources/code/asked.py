@@ -30,6 +30,21 @@ STARTS_PROCESSES = "multiprocessing/process.py"
 """On the stack of what a worker's start has done on this thread: a fork's handlers, what is pickled for a spawned one.
 Workers that live on do without, so it is worker-startup's to tell."""
 
+TORCH = "torch/"
+"""Whose loaders are looked into by other means, and wait for their workers."""
+
+WAITING = frozenset(
+    {
+        "concurrent/futures/_base.py",
+        "multiprocessing/connection.py",
+        "multiprocessing/queues.py",
+        "queue.py",
+        "selectors.py",
+        "threading.py",
+    }
+)
+"""Files in which a thread waits for others."""
+
 ITEMS = (".__getitem__", ".__getitems__")
 """Ends of the names of what a dataset is read by."""
 
@@ -82,7 +97,10 @@ def _begins_epochs(function: Function) -> bool:
 
 
 def in_batches(seen: Sequence[Seen]) -> list[Seen]:
-    """Return the stacks in which code of the user's makes a batch on the thread that waits for it, sampler left out.
+    """Return the stacks in which a batch is made on the thread that waits for it, sampler left out.
+
+    By code of the user's; or by a library's alone, below the call that is timed, where that is not torch's and does not
+    wait for others.
 
     Args:
         seen: Of the thread that asks for batches, below the call that is timed; or below a framework that asks itself.
@@ -91,9 +109,16 @@ def in_batches(seen: Sequence[Seen]) -> list[Seen]:
     for one in seen:
         asked = [i for i, frame in enumerate(one.stack) if _asks_for_batches(frame.function)]
         made = one.stack[asked[-1] + 1 :] if asked else ()
-        if any(frame.function.own for frame in made) and not any(_asks_sampler(frame.function) for frame in made):
+        timed = bool(asked) and one.stack[asked[-1]].function.file.startswith(TIMED)
+        makes = any(frame.function.own for frame in made) or (timed and _is_of_a_library(made))
+        if makes and not any(_asks_sampler(frame.function) for frame in made):
             found.append(Seen(made, one.wall_s, one.cpu_s))
     return found
+
+
+def _is_of_a_library(stack: Sequence[Frame]) -> bool:
+    files = [frame.function.file for frame in stack]
+    return bool(files) and files[-1] not in WAITING and not any(file.startswith(TORCH) for file in files)
 
 
 def _asks_for_batches(function: Function) -> bool:
