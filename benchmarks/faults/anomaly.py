@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 
 NETWORKS = {
     "second-order": (32, 128),
@@ -60,21 +60,6 @@ def _row(said: dict[str, float]) -> str:
     )
 
 
-class _Steps:
-    """Batches that are there already."""
-
-    batch_size = 8
-
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-
-    def __len__(self) -> int:
-        return self.steps
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self.steps))
-
-
 def _measure(name: str, width: int, depth: int, seconds: float) -> dict[str, float]:
     import torch
 
@@ -93,28 +78,28 @@ def _measure(name: str, width: int, depth: int, seconds: float) -> dict[str, flo
         loss_of().backward()
         optimizer.step()
 
-    def run(loader: _Steps, steps: int) -> float:
-        began = time.perf_counter()
-        for _ in loader:
+    def step_s(batches: Iterable[int]) -> float:
+        began, steps = time.perf_counter(), 0
+        for _ in batches:
             step(depth)
+            steps += 1
         return (time.perf_counter() - began) / steps
 
-    run(_Steps(5), 5)
+    step_s(range(5))
     torch.autograd.set_detect_anomaly(True)
-    steps = max(30, int(seconds / run(_Steps(10), 10)))
+    steps = max(30, int(seconds / step_s(range(10))))
     with (
         tempfile.TemporaryDirectory() as folder,
         Monitor(directory=folder, trackers=None, console=False) as monitor,
     ):
         monitor.run.ending.skip_reports()
-        with_s = run(monitor.watch(_Steps(steps)), steps)
+        with_s = step_s(monitor.watch(range(steps)))
         time.sleep(1.2)  # the last looks are taken in
         window = monitor.run.window
         found = DebugMode().check(window)
         seen_s, training_s = window.code.torch.tracing_s, window.ledger.training_s
     torch.autograd.set_detect_anomaly(False)
-    without_s = run(_Steps(5), 5)
-    without_s = run(_Steps(max(20, int(1 / without_s))), max(20, int(1 / without_s)))
+    without_s = step_s(range(max(20, int(1 / step_s(range(5))))))
     advice = found.advice[0]
     low_pct, high_pct = advice.gain_interval_pct or (0.0, 0.0)
     return {

@@ -36,31 +36,16 @@ def step() -> None:
         piece(8)
 
 
-class Steps:
-    """Batches that are there already."""
-
-    batch_size = 8
-
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-
-    def __len__(self) -> int:
-        return self.steps
-
-    def __iter__(self):
-        return iter(range(self.steps))
-
-
 def run(contender: str, steps: int) -> float:
     """Return how long a run took, s, without its beginning and its end."""
     if contender == "bare":
-        return loop(Steps(steps))
+        return loop(range(steps))
     with (
         tempfile.TemporaryDirectory() as folder,
         Monitor(directory=folder, trackers=None, console=False, loop_looks=contender == "looks") as monitor,
     ):
         monitor.run.ending.skip_reports()
-        return loop(monitor.watch(Steps(steps)))
+        return loop(monitor.watch(range(steps)))
 
 
 def loop(loader) -> float:

@@ -38,6 +38,7 @@ Stack = tuple[Place, ...]
 """The outermost first."""
 
 _call = methodcaller("__call__")
+_place = attrgetter("f_code", "f_lasti")
 
 
 def running_threads() -> frozenset[int]:
@@ -67,7 +68,7 @@ def stack_of(thread: int) -> Stack:
     Args:
         thread: Its identity, as `threading.get_ident` gives it.
     """
-    return _walk(thread, attrgetter("f_code", "f_lasti"), DEEPEST)
+    return _walk(thread, _place, DEEPEST)
 
 
 def stack_after(
@@ -83,7 +84,7 @@ def stack_after(
         thread: As for `stack_of`.
         asked: What else is to be known of that moment.
     """
-    told = _told(thread, attrgetter("f_code", "f_lasti"), DEEPEST) if CAN_LOOK else ()
+    told = _told(thread, _place, DEEPEST) if CAN_LOOK else ()
     found = _at_once(told, first=(wait, *asked))
     waited, *answers = (found.popleft() for _ in range(1 + len(asked)))
     found.reverse()

@@ -473,12 +473,11 @@ def _rarer(spot: CodeSpot, gain: Gain) -> tuple[Advice, ...]:
 
 def _earlier(spot: CodeSpot, gain: Gain, *, dataset: bool) -> tuple[Advice, ...]:
     # One advice and no order: where all CPUs are busy a worker would only take them from the steps.
-    do, expect, limit = (
-        "move it into the dataset",
-        "Most of this time is saved; in the dataset, workers do it beside the steps.",
-        "In the dataset only while there are CPUs for it; with num_workers=0 the loop still does it.",
-    )
-    if not dataset:
+    if dataset:
+        do = "move it into the dataset"
+        expect = "Most of this time is saved; in the dataset, workers do it beside the steps."
+        limit = "In the dataset only while there are CPUs for it; with num_workers=0 the loop still does it."
+    else:
         do = "have other processes do it"
         expect = "Most of this time is saved; other processes do it beside the steps."
         limit = "In other processes only while there are CPUs for it, and where it needs no current weights."

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...records.code import AWAITS
 from .fold import Frame, Seen
 from .whose import Function
 
@@ -32,18 +33,6 @@ Workers that live on do without, so it is worker-startup's to tell."""
 
 TORCH = "torch/"
 """Whose loaders are looked into by other means, and wait for their workers."""
-
-WAITING = frozenset(
-    {
-        "concurrent/futures/_base.py",
-        "multiprocessing/connection.py",
-        "multiprocessing/queues.py",
-        "queue.py",
-        "selectors.py",
-        "threading.py",
-    }
-)
-"""Files in which a thread waits for others."""
 
 ITEMS = (".__getitem__", ".__getitems__")
 """Ends of the names of what a dataset is read by."""
@@ -117,8 +106,9 @@ def in_batches(seen: Sequence[Seen]) -> list[Seen]:
 
 
 def _is_of_a_library(stack: Sequence[Frame]) -> bool:
-    files = [frame.function.file for frame in stack]
-    return bool(files) and files[-1] not in WAITING and not any(file.startswith(TORCH) for file in files)
+    if not stack or stack[-1].function.dotted.partition(".")[0] in AWAITS:
+        return False
+    return not any(frame.function.file.startswith(TORCH) for frame in stack)
 
 
 def _asks_for_batches(function: Function) -> bool:
