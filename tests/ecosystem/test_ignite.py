@@ -121,6 +121,11 @@ def test_every_second_has_its_place(quiet: dict[str, Any]) -> None:
     assert record.callbacks["slow"] == pytest.approx(24.0)
     assert record.buckets["validation"] == pytest.approx(2 * (3 * 0.125 + 6 * 0.25))
     assert record.validation_parts["wait"] == pytest.approx(3.0)
+    spent = read_history(handler.monitor.folder).window.spent
+    assert spent.evaluated is not None
+    assert spent.evaluated.batches == 2 * 3
+    assert spent.optimizer is not None
+    assert spent.optimizer.kind == "SGD"
 
 
 def test_the_workers_are_looked_into(quiet: dict[str, Any]) -> None:

@@ -182,6 +182,10 @@ def test_every_second_has_its_place(accumulate: int, tmp_path: Path, quiet: dict
     window = read_history(callback.monitor.folder).window
     assert window.ledger.record.callbacks == {"Slow": 2.0 * updates}
     assert window.ledger.record.validation_parts["wait"] == pytest.approx(3.0)
+    assert window.spent.evaluated is not None
+    assert window.spent.optimizer is not None
+    assert window.spent.optimizer.kind.startswith("Adam")
+    assert (window.spent.evaluated.batches, window.spent.evaluated.batch_size) == (2 * 3, 2)
 
 
 def test_one_step_waits_for_all_its_batches(tmp_path: Path, quiet: dict[str, Any]) -> None:

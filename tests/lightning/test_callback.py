@@ -48,6 +48,8 @@ def test_every_planted_second_is_found(bench: Bench) -> None:
         "validation": 4 * (0.5 + 0.01 + 4 * 0.002),
         "callbacks": 8 * 0.02 + 8 * 0.003 + 2 * 1.0,
     }
+    optimizer = sm.monitor.window.spent.optimizer
+    assert (optimizer.kind, optimizer.tensors) == ("SGD", 2)
     assert sm.monitor.window.ledger.record.callbacks["Sleeper"] == pytest.approx(8 * 0.02 + 2 * 1.0)
     assert sm.monitor.window.ledger.record.callbacks["Model.on_before_optimizer_step"] == pytest.approx(8 * 0.003)
 
@@ -195,6 +197,8 @@ def test_validations_own_loader_is_part_of_validation(bench: Bench, num_workers:
     start_s, wait_s = (2.5, 1.0) if num_workers else (2.0, 1.5)
     assert record.validation_parts == {"start": pytest.approx(2 * start_s), "wait": pytest.approx(2 * wait_s)}
     assert buckets(sm)["validation"] == pytest.approx(2 * (2 + 3 * 1.5))
+    evaluated = sm.monitor.window.spent.evaluated
+    assert (evaluated.batches, evaluated.batch_size) == (2 * 3, 4)
 
 
 def test_sanity_checks_belong_to_the_start(bench: Bench) -> None:

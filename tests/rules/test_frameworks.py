@@ -55,7 +55,7 @@ def test_a_setting_that_is_not_there() -> None:
 
 
 def test_lightning_has_a_name_for_each() -> None:
-    general = {Setting.PREPARE_BESIDE}  # a DataLoader's workers, as in any loop
+    general = {Setting.PREPARE_BESIDE, Setting.FUSE}  # a DataLoader's and an optimizer's own, as in any loop
     for package in LIGHTNING:
         facts = Facts(framework=f"{package} 2.6.6")
         assert all(name_of(facts, one) for one in Setting if one not in general)

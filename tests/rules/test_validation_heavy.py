@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stallmeter.records import CodeLook, CodeSpot
+from stallmeter.records import CodeLook, CodeSpot, EvaluationBatches
 from stallmeter.records.code import LONG_STEPS
 from stallmeter.records.diagnosis import Severity
 from stallmeter.rules import ALL_RULES
@@ -14,7 +14,7 @@ from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.validation_heavy import ValidationHeavy
 from stallmeter.window import Window
 
-from .windows import START_S, fires, ledger, missing, run, silent, step, window
+from .windows import START_S, fires, ledger, loader, missing, run, silent, step, window
 
 
 def part(seconds: float) -> Window:
@@ -101,6 +101,42 @@ def test_its_own_loader():
     assert not any("persistent_workers" in advice.text for advice in found.advice)
     assert "num_workers" not in str(fires(ValidationHeavy(), loading(24.0, 0.1)).advice)
     assert fires(ValidationHeavy(), loading(2.0, 5.0)).summary == fires(ValidationHeavy(), part(30.0)).summary
+
+
+def in_small_batches(size: int, items: int = 3200) -> Window:
+    """30 s of validation in batches of so many, beside training steps of 98 ms for 32 items."""
+    batches = EvaluationBatches(time_s=START_S, batches=items // size, batch_size=size)
+    return run(loader(), batches, start=0.0, forward=30.0, backward=20.0, validation=30.0)
+
+
+def test_batches_much_smaller_than_trainings():
+    """As large ones take no more than the forward pass of so many steps: 100 of them take 9.8 s with all else."""
+    found = fires(ValidationHeavy(), in_small_batches(1))
+    assert "in batches of 1; 10 %" in found.summary
+    first = found.advice[0]
+    assert "Raise the batch size of validation from 1 to 32" in first.text
+    saved_s = 30.0 - 0.35 * 9.8
+    assert first.predicted_gain_pct == pytest.approx(100.0 * (100.0 / (100.0 - saved_s) - 1.0), rel=0.1)
+    assert first.gain_interval_pct is not None
+    assert first.gain_interval_pct[0] < first.predicted_gain_pct < first.gain_interval_pct[1]
+    assert "Validate less often" in found.advice[1].text
+    assert not any("Double the batch size" in advice.text for advice in found.advice)
+
+
+def test_batches_that_are_small_and_few_items_to_win_by():
+    """Where steps of training take as long for as many items, validating less often comes first."""
+    found = fires(ValidationHeavy(), in_small_batches(8, items=18_400))
+    assert "in batches" not in found.summary
+    assert "Validate less often" in found.advice[0].text
+    assert "from 8 to 32" in found.advice[-1].text
+
+
+@pytest.mark.parametrize("size", [17, 32, 64])
+def test_batches_as_large_as_trainings(size: int):
+    """Nothing is said of theirs."""
+    found = fires(ValidationHeavy(), in_small_batches(size))
+    assert "in batches" not in found.summary
+    assert "Double the batch size" in found.advice[-1].text
 
 
 def in_the_midst(evaluated: bool) -> Window:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from stallmeter.records import AllocatorSample
-from stallmeter.sources.torch_view import AllocatorSource, model_facts, numeric_facts
+from stallmeter.sources.torch_view import AllocatorSource, model_facts, numeric_facts, optimizer_info
 
 from ..conftest import FakeTime
 from ..simulated_gpu import SimulatedGpu
@@ -77,6 +77,44 @@ def test_what_a_model_computes_with():
     torch = pytest.importorskip("torch")
     model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Linear(2, 1).half(), torch.nn.LazyLinear(3))
     assert model_facts(model) == {"parameters": 13, "parameter_dtypes": {"float32": 10, "float16": 3}, "compiled": "no"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "fused", "may_fuse"),
+    [
+        ("AdamW", {}, False, True),
+        ("SGD", {"foreach": True}, False, True),
+        ("Adam", {"fused": True}, True, True),
+        ("Adagrad", {}, False, True),
+        ("Adam", {"differentiable": True}, False, False),
+        ("RMSprop", {}, False, False),
+    ],
+)
+def test_how_an_optimizer_is_set_up(
+    kind: str, options: dict[str, bool], fused: bool, may_fuse: bool, monkeypatch: pytest.MonkeyPatch
+):
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Linear(2, 1))
+    if options.get("fused") and torch.__version__ < "2.4":
+        pytest.skip("fused optimizers on a CPU came with torch 2.4")
+    made = getattr(torch.optim, kind)(model.parameters(), lr=0.1, **options)
+    for wrapped in (made, SimpleNamespace(optimizer=made)):
+        info = optimizer_info(wrapped)
+        assert (info.kind, info.tensors, info.fused) == (kind, 4, fused)
+        assert info.may_fuse == (may_fuse and torch.__version__ >= "2.4")
+    monkeypatch.setattr(torch, "__version__", "2.3.1")
+    assert not optimizer_info(made).may_fuse
+
+
+def test_an_optimizer_that_cannot_be_fused_here():
+    torch = pytest.importorskip("torch")
+
+    class Own(torch.optim.Adam):
+        pass
+
+    weights = torch.nn.Parameter(torch.zeros(2, device="meta"))
+    assert not optimizer_info(torch.optim.Adam([weights])).may_fuse
+    assert not optimizer_info(Own([torch.nn.Parameter(torch.zeros(2))])).may_fuse
 
 
 def test_compiled():

@@ -197,6 +197,20 @@ def test_validation_is_one_bucket(step_clock: StepClock, fake_time: FakeTime) ->
     assert step_clock.ledger.acc[COMPUTE] == 3e9
 
 
+def test_a_validation_that_is_over_is_told(step_clock: StepClock, fake_time: FakeTime) -> None:
+    told: list[tuple[object, int]] = []
+    step_clock.evaluated = lambda *found: told.append(found)
+    whole, left = Slow(fake_time), Slow(fake_time)
+    list(watched(step_clock, whole, "validation"))
+    iteration = iter(watched(step_clock, left, "validation"))
+    next(iteration)
+    assert told == [(whole, 3)]
+    del iteration
+    assert told == [(whole, 3), (left, 1)]
+    list(watched(step_clock, whole))
+    assert len(told) == 2
+
+
 def test_the_first_batch_of_workers_is_part_of_their_start(step_clock: StepClock, fake_time: FakeTime) -> None:
     loader = Slow(fake_time)
     loader.num_workers = 2  # type: ignore[attr-defined]

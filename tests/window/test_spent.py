@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stallmeter.records import EvaluationBatches
 from stallmeter.window.device import DeviceSignals
 from stallmeter.window.facts import Facts
 from stallmeter.window.gpu import GpuSignals
@@ -30,6 +31,16 @@ def test_nothing_is_known():
     assert made.bucket_s("data_wait") is None
     assert (made.data_wait_share_pct, made.step_work_s, made.step_share_pct) == (None,) * 3
     assert (made.largest_loss_pct, made.idle_in_steps_s) == (None, None)
+
+
+def test_what_was_evaluated():
+    """Loaders of several sizes are summed up."""
+    made = Parts().spent
+    assert made.evaluated is None
+    made.append(EvaluationBatches(time_s=0.0, batches=30, batch_size=1))
+    made.append(EvaluationBatches(time_s=1.0, batches=10, batch_size=9))
+    assert made.evaluated is not None
+    assert (made.evaluated.batches, made.evaluated.items, made.evaluated.batch_size) == (40, 120, 3.0)
 
 
 def test_hidden_wait_is_compute():

@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from stallmeter.recording import Reader
-from stallmeter.records import Event, LedgerRecord, LoaderInfo, StepRecord, WorkerBatch
+from stallmeter.records import (
+    EvaluationBatches,
+    Event,
+    LedgerRecord,
+    LoaderInfo,
+    OptimizerInfo,
+    StepRecord,
+    WorkerBatch,
+)
 
 from ..warm import NO_PICTURES, Forks, Program
 from .programs import PROGRAMS, program
@@ -132,6 +140,13 @@ def test_its_steps(done: Runs, name: str, epochs: list[int], updates: int | None
     assert {step.samples for step in steps} == {4}
     assert steps[-1].optimizer_step == updates
     assert (sum(step.optimizer_s or 0 for step in steps) > 0) is (updates is not None)
+
+
+def test_how_it_updates_and_validates_is_known(done: Runs) -> None:
+    records = done["validation in the midst", True].records
+    assert [found.kind for found in records if isinstance(found, OptimizerInfo)] == ["SGD"]
+    evaluations = [found for found in records if isinstance(found, EvaluationBatches)]
+    assert {found.batch_size for found in evaluations} == {4}
 
 
 def test_a_loop_over_tasks_has_the_steps_of_the_inner_loop(done: Runs) -> None:

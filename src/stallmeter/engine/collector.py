@@ -21,13 +21,12 @@ from ..recording.pending import pending_deliveries
 from ..records import (
     BUCKETS,
     AllocatorSample,
-    BatchContent,
     DeviceStep,
     Event,
     GpuSample,
     HostSample,
     LedgerRecord,
-    UserMetrics,
+    Told,
     WorkerBatch,
 )
 from ..records.checks import sound_samples
@@ -107,7 +106,7 @@ class Collector:
         clock: StepClock,
         window: Window,
         guard: Guard,
-        inbox: deque[UserMetrics | Event | BatchContent],
+        inbox: deque[Told],
         *,
         own_slot: int,
         sources: Sequence[Source],

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..records import BatchContent, LoaderInfo
-from ..timing.batches import BatchSizes
+from ..records import BatchContent, EvaluationBatches, LoaderInfo
+from ..timing.batches import BatchSizes, given_size
 from ..timing.clock import StepClock
 from ..workers import batch_shape
 from ..workers.apply import WorkerTuner
@@ -29,6 +30,9 @@ CONTENT_NS = 500_000_000
 CONTENT_LOOKS = 64
 """The time between two looks grows to this part of the run so far."""
 
+EVALUATIONS_NS = 500_000_000
+"""Between two records of evaluations, at the least: a loop may evaluate after each step."""
+
 
 class LoaderWatch:
     """What an adapter tells of the training loader, all of it on the training thread.
@@ -36,7 +40,7 @@ class LoaderWatch:
     Args:
         clock: Asks the probe around each fetch.
         guard: Keeps errors away.
-        tell: Takes the content of a batch for the recording.
+        tell: Takes the content of a batch, and what evaluations asked for, for the recording.
         probe: Looks into the loader's workers; None where that was not wanted.
         worker_tuner: Changes the loader's number of workers between epochs; None where that was not wanted.
     """
@@ -45,7 +49,7 @@ class LoaderWatch:
         self,
         clock: StepClock,
         guard: Guard,
-        tell: Callable[[BatchContent], None],
+        tell: Callable[[BatchContent | EvaluationBatches], None],
         probe: LoaderProbe | None = None,
         worker_tuner: WorkerTuner | None = None,
     ) -> None:
@@ -58,6 +62,10 @@ class LoaderWatch:
         """Of the training's batches."""
         self.content_due_ns = 0
         """From this time of the ledger on it is to be noted anew what a batch holds."""
+        self._evaluated: Counter[int] = Counter()
+        """Batches of evaluations that were not told yet, by the batch size."""
+        self._evaluations_due_ns = 0
+        clock.evaluated = self.evaluated
         self._iterators: list[weakref.ref[Any]] = []
         """Those of a plain loop, the one that makes the steps first."""
         self._is_seen = False
@@ -134,6 +142,20 @@ class LoaderWatch:
         shape = self._guard("batch content", batch_shape, batch)
         if shape is not None and (shape.tensors or shape.pickled_bytes):
             self._tell(BatchContent(time_s=time.time(), **asdict(shape)))
+
+    def evaluated(self, loader: object, batches: int) -> None:
+        """An evaluation is over, which took so many batches of a loader; never raises."""
+        size = self._guard("batch size", given_size, loader)
+        if size is None or not batches:
+            return
+        self._evaluated[size] += batches
+        last = self._clock.ledger.last
+        if last < self._evaluations_due_ns:
+            return
+        self._evaluations_due_ns = last + EVALUATIONS_NS
+        for batch_size, number in self._evaluated.items():
+            self._tell(EvaluationBatches(time_s=time.time(), batches=number, batch_size=batch_size))
+        self._evaluated.clear()
 
     def may_resize(self, loader: object, why_not: str | None = None) -> None:
         """Say which loader the training iterates, before its first iteration: its number of workers may change.

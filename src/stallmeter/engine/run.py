@@ -14,8 +14,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from ..records import BatchContent, Event, UserMetrics
+from ..records import Told
 from ..records.interfaces import Tracker
+from ..sources.torch_view import optimizer_info
 from ..timing.clock import StepClock
 from ..window import Window
 from .collector import Collector
@@ -55,7 +56,7 @@ class Run:
         clock: StepClock,
         window: Window,
         guard: Guard,
-        inbox: deque[UserMetrics | Event | BatchContent],
+        inbox: deque[Told],
         loaders: LoaderWatch,
         output: Output,
         collector: Collector,
@@ -102,12 +103,16 @@ class Run:
         for source in self.collector.sources.values():
             self.guard.attempt(f"source {source.name}", source.close)
 
-    def tell(self, record: UserMetrics | Event | BatchContent) -> None:
+    def tell(self, record: Told) -> None:
         """Have something recorded; from any thread, without waiting."""
         if len(self._inbox) == self._inbox.maxlen:
             detail = f"it has kept up to {self._inbox.maxlen:,} metrics and events of the program; the oldest are lost"
             self.guard.name_once("the recording", "cannot keep up", detail)
         self._inbox.append(record)
+
+    def tell_optimizer(self, optimizer: object) -> None:
+        """Have recorded how the optimizer is set up that updates the weights."""
+        self.guard("the optimizer", lambda: self.tell(optimizer_info(optimizer)))
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

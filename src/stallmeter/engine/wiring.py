@@ -16,7 +16,7 @@ from ..machine.budget import read_budget
 from ..ranks.launcher import rank_from_environment
 from ..ranks.ray import ray_worker
 from ..ranks.run_folder import Channels, RunFolder
-from ..records import BatchContent, Event, UserMetrics
+from ..records import Event, Told
 from ..records.interfaces import Source, Tracker
 from ..rules.host_sync import HostSync
 from ..timing.clock import StepClock
@@ -124,7 +124,7 @@ def assemble(
     """
     clock, window = _new_clock(context, now), Window()
     # Any thread appends and the sampler thread takes out; both are atomic, so that nobody waits for a lock.
-    inbox: deque[UserMetrics | Event | BatchContent] = deque(maxlen=MOST_WAITING)
+    inbox: deque[Told] = deque(maxlen=MOST_WAITING)
     guard = Guard(inbox.append)
     own_slot = clock.ledger.own_slot
     between_steps = BetweenSteps(clock, guard, own_slot)

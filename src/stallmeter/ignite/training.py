@@ -13,8 +13,8 @@ from ignite.engine import Events
 from ..engine import adapter
 from ..engine.run import Run
 from ..sources.optimizers import hear_steps, is_compiling
-from ..timing.clock import DataSpan
-from ..timing.ledger import DATA_WAIT, WORKER_STARTUP, Ledger, ValidationWait
+from ..timing.clock import DataSpan, ValidationWait
+from ..timing.ledger import DATA_WAIT, WORKER_STARTUP, Ledger
 from ..timing.updating import UpdateSpan
 from .handlers import evaluation, in_handler, time_handlers
 from .running import watch_runs
@@ -35,7 +35,7 @@ class Training(adapter.Training):
         self._wait = DataSpan(run.clock, DATA_WAIT)
         self._waiting = False
         self._size = run.loaders.size
-        self._evaluation_wait = ValidationWait(self._ledger)
+        self._evaluation_wait = ValidationWait(self._clock)
         self._optimizer = UpdateSpan(self._clock)
         self._compiling = is_compiling()
         self._first = 0
@@ -87,6 +87,7 @@ class Training(adapter.Training):
         finally:
             asked.remove()
             got.remove()
+            wait.end(evaluator.state.dataloader)
 
     # -- the trainer's events -----------------------------------------------------------------------------------------
 
@@ -133,7 +134,9 @@ class Training(adapter.Training):
     def _after_update(self, optimizer: object, *_: Any) -> None:
         if self._compiling() or not self._is_here() or not self._optimizer.end():
             return
-        self._first = self._first or id(optimizer)
+        if not self._first:
+            self._first = id(optimizer)
+            self._run.tell_optimizer(optimizer)
         self._clock.optimizer_step = (self._clock.optimizer_step or 0) + (id(optimizer) == self._first)
 
     def _epoch_completed(self, engine: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..engine import adapter
 from ..engine.run import Run
-from ..timing.clock import DataSpan
+from ..timing.clock import DataSpan, ValidationWait
 from ..timing.ledger import (
     CALLBACKS,
     CHECKPOINT,
@@ -21,7 +21,6 @@ from ..timing.ledger import (
     OPTIMIZER,
     VALIDATION,
     WORKER_STARTUP,
-    ValidationWait,
     WorkSpan,
 )
 from ..timing.tracebacks import let_out
@@ -53,7 +52,7 @@ class Training(adapter.Training):
         """The same of something else that makes batches, in threads or processes of Keras' or in this thread."""
         self._has_workers = bool(getattr(self._loader, "num_workers", 0))
         self._wait = DataSpan(run.clock, DATA_WAIT)
-        self._evaluation_wait = ValidationWait(self._ledger)
+        self._evaluation_wait = ValidationWait(self._clock)
         self._asking = False
         self._batches = 0
         """Trained on so far."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..timing.clock import DataSpan, StepClock
+from ..timing.clock import DataSpan, StepClock, ValidationWait
 from ..timing.ledger import (
     BACKWARD,
     CALLBACKS,
@@ -21,7 +21,6 @@ from ..timing.ledger import (
     VALIDATION,
     Ledger,
     Span,
-    ValidationWait,
     WorkSpan,
 )
 
@@ -84,7 +83,7 @@ class Spans(dict[str, Any]):
         super().__init__()
         self._clock = clock
         self._owners = owners or {}
-        self.validation_wait = ValidationWait(clock.ledger)
+        self.validation_wait = ValidationWait(clock)
         """The one span of a validation loader's batches, whatever Lightning calls the action."""
 
     def __missing__(self, action: str) -> Any:

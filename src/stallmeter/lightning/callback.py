@@ -20,6 +20,7 @@ from ..engine.run import Run, is_signalled
 from ..engine.wiring import assemble
 from ..ranks.ray import ray_worker
 from ..sources.torch_view import model_facts
+from ..timing.clock import ValidationSpan
 from ..timing.ledger import BACKWARD, CHECKPOINT, LOGGING, VALIDATION, VALIDATION_START, WORKER_STARTUP, Span, WorkSpan
 from ..timing.tracebacks import let_out
 from .actions import Spans, owners_of
@@ -207,7 +208,7 @@ class _Fit:
         self.clock.epoch = trainer.current_epoch
         self.spans = Spans(self.clock, owners_of(trainer.callbacks, trainer.lightning_module))
         self._listen_to_profiler(trainer.profiler)
-        validation = WorkSpan(ledger, VALIDATION)
+        validation = ValidationSpan(ledger, self.spans.validation_wait)
         # Patches, because no action of the profiler brackets a whole validation, or what a logger does.
         self._patches.around(epoch_loop.val_loop, "run", validation)
         self.run.guard("validation's loader", self._around_validation_start, epoch_loop.val_loop)
@@ -223,6 +224,8 @@ class _Fit:
             span = Span(ledger, ledger.slot(LOGGING, name))
             self._patches.around(logger, "log_metrics", span)
             self._patches.around(logger, "save", span)
+        for optimizer in trainer.optimizers[:1]:
+            self.run.tell_optimizer(optimizer)
         self.run.guard("batch size", self._expect_batches)
         self.run.guard("num_workers", self._offer_loader)
         self.new_epoch()
@@ -336,7 +339,8 @@ class _Fit:
 
     def _begin_validation(self, val_loop: Any) -> None:
         loaders = val_loop._combined_loader.flattened
-        self.spans.validation_wait.begin(workers=any(getattr(loader, "num_workers", 0) for loader in loaders))
+        only = loaders[0] if len(loaders) == 1 else None
+        self.spans.validation_wait.begin(only, workers=any(getattr(loader, "num_workers", 0) for loader in loaders))
 
     def _iterator(self) -> object | None:
         fetcher = self._trainer.fit_loop._data_fetcher

@@ -33,6 +33,8 @@ _KINDS: dict[str, type[Any]] = {
     "producers": records.ProducerLooks,
     "library": records.LibraryWait,
     "content": records.BatchContent,
+    "evaluation": records.EvaluationBatches,
+    "optimizer": records.OptimizerInfo,
     "change": records.WorkerChange,
     "trial": records.WorkerTrial,
     "device": records.DeviceStep,

@@ -10,6 +10,7 @@ from .hardware import GarbagePauses, GpuSample, HostSample, MemorySample, Networ
 from .loader import (
     NO_LOADER,
     BatchContent,
+    EvaluationBatches,
     Fork,
     LibraryWait,
     LoaderInfo,
@@ -21,6 +22,7 @@ from .loader import (
     WorkerWaits,
 )
 from .modes import DebugModes
+from .optimizer import OptimizerInfo
 from .steps import (
     BUCKETS,
     HINDSIGHT,
@@ -52,6 +54,7 @@ __all__ = [
     "DebugModes",
     "DeepProfile",
     "DeviceStep",
+    "EvaluationBatches",
     "Event",
     "Fork",
     "GarbagePauses",
@@ -64,11 +67,13 @@ __all__ = [
     "MemorySample",
     "NetworkSample",
     "Operator",
+    "OptimizerInfo",
     "ProducerLooks",
     "Record",
     "Sample",
     "StepRecord",
     "SyncCalls",
+    "Told",
     "UserMetrics",
     "WindowRecord",
     "WorkerBatch",
@@ -104,5 +109,8 @@ Sample = (
 )
 """What a Source may return."""
 
-Record = StepRecord | LedgerRecord | WindowRecord | UserMetrics | BatchContent | WorkerChange | WorkerTrial | Sample
+Told = UserMetrics | Event | BatchContent | EvaluationBatches | OptimizerInfo
+"""What the program's own threads have recorded."""
+
+Record = StepRecord | LedgerRecord | WindowRecord | Told | WorkerChange | WorkerTrial | Sample
 """What a recording may hold, verdicts apart."""

@@ -109,6 +109,16 @@ class LoaderInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationBatches:
+    """What evaluations that are over asked a loader for, since such a record was made last."""
+
+    time_s: float
+    batches: int
+    batch_size: int
+    """Items in a batch, as the loader states it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fork:
     """The training process forked: worker processes that start by fork do."""
 

@@ -39,6 +39,7 @@ from .slow_batches import SlowBatches
 from .slow_callback import SlowCallback
 from .slow_function import SlowFunction
 from .slow_logging import SlowLogging
+from .slow_optimizer import SlowOptimizer
 from .slow_sampler import SlowSampler
 from .slow_start import SlowStart
 from .step_outliers import StepOutliers
@@ -78,6 +79,7 @@ ALL_RULES: tuple[Rule, ...] = (
     DebugMode(),
     TooManyThreads(),
     SlowFunction(),
+    SlowOptimizer(),
     StepOutliers(),
     StepTimeDrift(),
     SlowStart(),

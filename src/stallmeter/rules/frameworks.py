@@ -25,6 +25,7 @@ class Setting(Enum):
     FLOAT16 = auto()
     USE_GPU = auto()
     PREPARE_BESIDE = auto()
+    FUSE = auto()
 
 
 _LIGHTNING = {
@@ -56,6 +57,7 @@ _NAMES = {
         Setting.BFLOAT16: "TrainingArguments(bf16=True)",
         Setting.FLOAT16: "TrainingArguments(fp16=True)",
         Setting.USE_GPU: "TrainingArguments(use_cpu=False)",
+        Setting.FUSE: 'TrainingArguments(optim="adamw_torch_fused")',
     },
     "keras": {
         Setting.VALIDATE_LESS_OFTEN: "fit(validation_freq=…)",

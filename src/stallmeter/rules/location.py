@@ -61,7 +61,8 @@ IN_TURNS = {"checkpoint-stall": "Saving", "validation-heavy": "Validation"}
 """Rules about what is done now and then: it may be done less often, or be made cheaper."""
 
 OF_THE_MODEL = ("forward", "_step")
-"""Ends of the names of functions that are the model, or all that an evaluation does with a batch."""
+"""Ends of the names of functions that are the model, or all that an evaluation does with a batch: one that spends most
+in such a call is as well."""
 
 SLEEP = "time.sleep"
 """The call that computes nothing, and that `slow-function` blames on nobody."""
@@ -170,7 +171,8 @@ def _cheaper_in_turns(diagnosis: Diagnosis, window: Window, look: CodeLook) -> D
     """Return the diagnosis with a metric of validation, say, among its advice: the model itself is needed."""
     spot, spent_s = look.spots[0], window.spent.bucket_s(look.bucket) or 0.0
     part = spot.wall_s / look.wall_s
-    if not spot.own or part < MOST or spot.function.rpartition(".")[2].endswith(OF_THE_MODEL):
+    names = (name.rpartition(".")[2] for name in (spot.function, *spot.calls[:1]))
+    if not spot.own or part < MOST or any(name.endswith(OF_THE_MODEL) for name in names):
         return diagnosis
     gain = gain_by_looks(window, part * spent_s, max(1, round(part * look.seen)), in_steps=False)
     if gain.pct is None or gain.pct < WORTH_PCT:

@@ -9,11 +9,16 @@ validation an epoch where there are several (`steps.epochs.validations`), if tha
 `spent.validation_parts_s`: seconds of it in which its own loader was started (the iterator, and the first batch that
 workers make) and in which its other batches were waited for. `code.evaluation`: seconds of functions that evaluate the
 model in the midst of the steps, from looks at the stack. They compute without gradients (`no_grad`, `inference_mode`),
-by the text of the program, and switch the model to that (`model.eval()`), or are named for it.
+by the text of the program, and switch the model to that (`model.eval()`), or are named for it. `spent.evaluated`:
+batches that validation took and items in them, as its loader states their number; `loader.batch_size`: items in a batch
+of training; `steps.step_time_s`, `steps.data_wait_s`: what a batch of training takes. Without workers
+(`loader.num_workers`) that tells what waiting for as many items of validation would take, too.
 
 **Advice.** Validate less often (in Lightning `check_val_every_n_epoch`, `val_check_interval`; other frameworks' names
 are said in their runs), unless early stopping or the choice of the best checkpoint needs each one. Validate on a part
-of the data. Validation keeps no gradients, so twice the batch size often fits. Where its loader takes most of the time,
+of the data. Validation keeps no gradients, so twice the batch size often fits. Where its batches are much smaller than
+those of training (a DataLoader that is told nothing makes batches of one item), that size comes first: as large a batch
+takes no longer than the step of training that computes its gradients as well. Where its loader takes most of the time,
 that comes first: workers for it, or workers that are kept (`persistent_workers=True`) when each validation starts them
 again.
 
@@ -46,8 +51,14 @@ class ValidationHeavy:
     optional: ClassVar[tuple[str, ...]] = (
         "code.evaluation",
         "facts.framework",
+        "loader.batch_size",
+        "loader.info",
+        "loader.num_workers",
+        "spent.evaluated",
         "spent.validation_parts_s",
+        "steps.data_wait_s",
         "steps.epochs.validations",
+        "steps.step_time_s",
     )
 
     info_pct: float = threshold(15.0, "%", "benchmarks/faults: what it takes beyond a usual tenth is worth 5 %")
@@ -56,6 +67,8 @@ class ValidationHeavy:
     usual_pct: float = threshold(10.0, "%", "our choice: what a validation set of a tenth of the data costs")
     often: float = threshold(2.0, "times", "our choice: of fewer validations an epoch hardly one can be spared")
     loader_pct: float = threshold(50.0, "%", "our choice: most of the validation is its loader's, not the model's")
+    smaller: float = threshold(2.0, "times", "our choice: a size that differs by less saves little")
+    prefers: float = threshold(0.55, "1", "as among settings of the loader: docs/explain/workers-model.md")
     min_lost_s: float = threshold(0.5, "s", "our choice: less is not worth a change of the program")
     min_samples: float = threshold(20.0, "looks", "a share of all of them is then known to a fifth, one standard error")
 
@@ -75,12 +88,22 @@ class ValidationHeavy:
         gain = gain_without(window, lost_s, least=FIX_SAVES[0], most=spent_s / (lost_s or spent_s), in_steps=inside)
         start_s, wait_s = ((window.spent.validation_parts_s or {}).get(part, 0.0) for part in ("start", "wait"))
         loads = start_s + wait_s >= self.loader_pct / 100.0 * spent_s
+        larger = self._larger(window, (booked_s or 0.0) - start_s - wait_s, wait_s)
+        small = larger if larger is not None and larger.saved_s >= self.prefers * lost_s else None
+        seldom = Advice.of(
+            said("Validate less often", window.facts, Setting.VALIDATE_LESS_OFTEN, ", after more steps or epochs"),
+            expect=self._expected(spent_s - lost_s, often),
+            limit="Not where early stopping needs each validation.",
+            gain_pct=gain.pct,
+            interval_pct=gain.interval_pct,
+        )
         return Diagnosis(
             rule=self.id,
             severity=self._severity(share),
             title=self.title,
             summary=f"Validation took {spent_s:.1f} s, {share:.0f} % of the training time"
             + (f", {_said(start_s, wait_s)}" if loads else "")
+            + (f", in batches of {small.now}" if small else "")
             + (f", {often:.0f} times an epoch." if often else f"; {self.usual_pct:.0f} % would be usual."),
             time_lost_s=lost_s,
             share_pct=window.ledger.share_pct(lost_s) or 0.0,
@@ -101,23 +124,9 @@ class ValidationHeavy:
             ),
             advice=(
                 *(_for_its_loader(window, start_s, wait_s) if loads else ()),
-                Advice.of(
-                    said(
-                        "Validate less often", window.facts, Setting.VALIDATE_LESS_OFTEN, ", after more steps or epochs"
-                    ),
-                    expect=self._expected(spent_s - lost_s, often),
-                    limit="Not where early stopping needs each validation.",
-                    gain_pct=gain.pct,
-                    interval_pct=gain.interval_pct,
-                ),
-                Advice.of(
-                    said(
-                        "Validate on a part of the data between full validations",
-                        window.facts,
-                        Setting.VALIDATE_ON_LESS,
-                    )
-                ),
-                Advice.of("Double the batch size of validation.", limit="It fits mostly: no gradients are kept."),
+                *((small.advice, seldom) if small else (seldom,)),
+                _on_less(window),
+                *(() if small else (_DOUBLE if larger is None else larger.advice,)),
             ),
         )
 
@@ -128,6 +137,33 @@ class ValidationHeavy:
         spared_s = (window.spent.bucket_s("validation") or 0.0) * (1.0 - 1.0 / times)
         return (spared_s, times) if times >= self.often and spared_s > unusual_s else (unusual_s, None)
 
+    def _larger(self, window: Window, computed_s: float, waited_s: float) -> _Larger | None:
+        """Return what batches as large as training's would save of the seconds in which validation computes and waits.
+
+        Waiting for as many items takes as long as training does for its own, where both make them in the loop.
+        """
+        size, evaluated = window.loader.batch_size, window.spent.evaluated
+        step, wait, info = window.steps.step_time_s, window.steps.data_wait_s, window.loader.info
+        if size is None or evaluated is None or step is None or size < self.smaller * evaluated.batch_size:
+            return None
+        per_step = (info.batches_per_step if info is not None else None) or 1.0
+        fetch_s = 0.0 if wait is None else wait.median / per_step
+        left_s = evaluated.items / size * max(0.0, step.median / per_step - fetch_s)
+        of_wait_s = max(0.0, waited_s - evaluated.items / size * fetch_s) if window.loader.num_workers == 0 else 0.0
+        least_s, saved_s, most_s = (max(0.0, computed_s - part * left_s) + of_wait_s for part in _OF_A_STEP)
+        if not saved_s:
+            return None
+        gain = gain_without(window, saved_s, least=least_s / saved_s, most=most_s / saved_s, in_steps=False)
+        now = f"{evaluated.batch_size:.0f}"
+        advice = Advice.of(
+            f"Raise the batch size of validation from {now} to {size}, as in training.",
+            expect=f"The model is called {size / evaluated.batch_size:.0f} times less often.",
+            limit="It fits mostly: no gradients are kept.",
+            gain_pct=gain.pct,
+            interval_pct=gain.interval_pct,
+        )
+        return _Larger(now, saved_s, advice)
+
     def _expected(self, left_s: float, often: float | None) -> str:
         if often:
             return f"Once an epoch it takes {left_s:.2g} s of this run."
@@ -137,6 +173,29 @@ class ValidationHeavy:
         if share_pct < self.warn_pct:
             return Severity.INFO
         return Severity.CRITICAL if share_pct >= self.critical_pct else Severity.WARNING
+
+
+@dataclass(frozen=True, slots=True)
+class _Larger:
+    """Batches of validation as large as those of training."""
+
+    now: str
+    """Items in one, as they are."""
+    saved_s: float
+    advice: Advice
+
+
+_OF_A_STEP = (0.7, 0.35, 0.2)
+"""Parts of a training step of as many items that a batch of validation takes at most, as a rule, and at least: it has
+the forward pass, a third of the work, and its metric; our choice."""
+
+_DOUBLE = Advice.of("Double the batch size of validation.", limit="It fits mostly: no gradients are kept.")
+
+
+def _on_less(window: Window) -> Advice:
+    return Advice.of(
+        said("Validate on a part of the data between full validations", window.facts, Setting.VALIDATE_ON_LESS)
+    )
 
 
 _START, _WAIT = "starting its workers", "waiting for its data"

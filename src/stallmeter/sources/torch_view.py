@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..records import AllocatorSample
+from ..records import AllocatorSample, OptimizerInfo
 
 MAX_COMPILED = 10_000
 """Most modules that are asked whether they are compiled."""
+
+FUSED = frozenset(("Adagrad", "Adam", "AdamW", "SGD"))
+"""Optimizers of torch that can update many tensors in one call on a CPU, from `FUSES` on."""
+
+FUSES = (2, 4)
+"""Version of torch: https://github.com/pytorch/pytorch/releases/tag/v2.4.0, fused optimizers on the CPU."""
 
 
 class AllocatorSource:
@@ -104,6 +111,32 @@ def model_facts(module: Any) -> dict[str, Any]:
             continue
         dtypes[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
     return {"parameters": sum(dtypes.values()), "parameter_dtypes": dict(dtypes), "compiled": _compiled(module)}
+
+
+def optimizer_info(optimizer: Any) -> OptimizerInfo:
+    """Return how an optimizer is set up. Of no tensor a value is read.
+
+    Args:
+        optimizer: A ``torch.optim.Optimizer``, or what a framework wraps around one.
+    """
+    own = getattr(optimizer, "optimizer", optimizer)
+    kind, groups = type(own), own.param_groups
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    defaults = own.defaults
+    of_torch = kind.__module__.startswith("torch.optim.") and kind.__name__ in FUSED and "fused" in defaults
+    suits = all(p.device.type == "cpu" and p.is_floating_point() for p in parameters)
+    return OptimizerInfo(
+        time_s=time.time(),
+        kind=kind.__name__,
+        tensors=len(parameters),
+        fused=any(group.get("fused") for group in groups),
+        may_fuse=of_torch and suits and not defaults.get("differentiable") and _version() >= FUSES,
+    )
+
+
+def _version() -> tuple[int, ...]:
+    said = str(getattr(sys.modules.get("torch"), "__version__", "")).split(".")
+    return tuple(int(part) for part in said[:2] if part.isdigit())
 
 
 def _compiled(module: Any) -> str:

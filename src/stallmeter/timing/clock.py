@@ -18,7 +18,18 @@ from typing import Any, NamedTuple
 
 from ..records import BUCKETS, HINDSIGHT, StepRecord
 from ..records.rows import is_kept
-from .ledger import DATA_WAIT, FIRST_WAIT, LOOP, OPTIMIZER, Ledger, validation_ns
+from .ledger import (
+    DATA_WAIT,
+    FIRST_WAIT,
+    LOOP,
+    OPTIMIZER,
+    VALIDATION,
+    VALIDATION_START,
+    VALIDATION_WAIT,
+    Ledger,
+    WorkSpan,
+    validation_ns,
+)
 
 _PARTS = tuple((i, f"{name}_s") for i, name in enumerate(BUCKETS) if name not in (*HINDSIGHT, "data_wait"))
 
@@ -107,6 +118,7 @@ class StepClock:
         "epoch",
         "epoch_start",
         "epochs",
+        "evaluated",
         "head_ready",
         "idle",
         "index",
@@ -153,6 +165,8 @@ class StepClock:
         """Called, where the others are, when a loader beside the one that makes the steps is asked for a batch."""
         self.after_beside: Callable[[], None] | None = None
         """Called when that batch has come."""
+        self.evaluated: Callable[[object, int], None] | None = None
+        """Called with a loader, and how many batches were taken of it, when a validation is over."""
         self.at_boundary: Callable[[], None] | None = None
         """Called between two steps, and once more with `open` False when the loop stops asking for batches."""
         self.open = False
@@ -395,3 +409,69 @@ class DataSpan:
             stack.pop()
         if ledger.device is not None:
             ledger.device.mark(stack[-1], now)
+
+
+class ValidationWait:
+    """The span around ``next()`` of a validation loader: of its first batch it is the start of the workers, if any."""
+
+    __slots__ = ("_asked", "_clock", "_first", "_ledger", "_loader", "_slot", "action")
+
+    def __init__(self, clock: StepClock, action: str = "") -> None:
+        self.action = action
+        self._clock = clock
+        self._ledger = clock.ledger
+        self._first = self._slot = VALIDATION_WAIT
+        self._loader: object = None
+        self._asked = 0
+
+    def begin(self, loader: object = None, *, workers: bool) -> None:
+        """A validation begins.
+
+        Args:
+            loader: Is asked for its batches; None where that is not known, or several are.
+            workers: Whether it has workers.
+        """
+        self.end()
+        self._loader = loader
+        self._first = VALIDATION_START if workers else VALIDATION_WAIT
+
+    def end(self, loader: object = None) -> None:
+        """The validation is over, if one was going on.
+
+        Args:
+            loader: What was asked, where `begin` did not know.
+        """
+        loader, self._loader = self._loader or loader, None
+        asked, self._asked = self._asked, 0
+        if loader is not None and self._clock.evaluated is not None:
+            self._clock.evaluated(loader, asked)
+
+    def __enter__(self) -> str:
+        # Elsewhere (a nested fit, `trainer.validate` of a callback) it belongs to what is open there.
+        if VALIDATION in self._ledger.stack:
+            self._slot, self._first = self._first, VALIDATION_WAIT
+            self._asked += 1
+            self._ledger.enter(self._slot)
+        return self.action
+
+    def __exit__(self, *exc: object) -> None:
+        if VALIDATION in self._ledger.stack:
+            self._ledger.exit(self._slot)
+
+
+class ValidationSpan(WorkSpan):
+    """The span around a whole validation.
+
+    Args:
+        wait: Around each batch in it.
+    """
+
+    __slots__ = ("_wait",)
+
+    def __init__(self, ledger: Ledger, wait: ValidationWait) -> None:
+        super().__init__(ledger, VALIDATION)
+        self._wait = wait
+
+    def __exit__(self, *exc: object) -> None:
+        super().__exit__(*exc)
+        self._wait.end()

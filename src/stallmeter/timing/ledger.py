@@ -237,30 +237,3 @@ class WorkSpan(Span):
         stack.pop()
         if ledger.device is not None:
             ledger.device.mark(stack[-1], now)
-
-
-class ValidationWait:
-    """The span around ``next()`` of a validation loader: of its first batch it is the start of the workers, if any."""
-
-    __slots__ = ("_first", "_slot", "action", "ledger")
-
-    def __init__(self, ledger: Ledger, action: str = "") -> None:
-        self.ledger = ledger
-        self.action = action
-        self._first = self._slot = VALIDATION_WAIT
-
-    def begin(self, *, workers: bool) -> None:
-        """A validation begins, in a loader with workers or without."""
-        self._first = VALIDATION_START if workers else VALIDATION_WAIT
-
-    def __enter__(self) -> str:
-        ledger = self.ledger
-        # Elsewhere (a nested fit, `trainer.validate` of a callback) it belongs to what is open there.
-        if VALIDATION in ledger.stack:
-            self._slot, self._first = self._first, VALIDATION_WAIT
-            ledger.enter(self._slot)
-        return self.action
-
-    def __exit__(self, *exc: object) -> None:
-        if VALIDATION in self.ledger.stack:
-            self.ledger.exit(self._slot)

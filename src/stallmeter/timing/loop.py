@@ -417,6 +417,8 @@ class _Validation(Generic[T]):
 
     def __init__(self, loader: Iterable[T], make: Callable[[], Iterator[T]], turns: Turns) -> None:
         self._turns = turns
+        self._loader: Iterable[T] | None = loader
+        self._batches = 0
         self._ledger = turns.clock.ledger
         self._ledger.enter(VALIDATION)
         self._mark()
@@ -442,7 +444,9 @@ class _Validation(Generic[T]):
 
     def _next(self) -> T:
         try:
-            return next(self._iterator)
+            batch = next(self._iterator)
+            self._batches += 1
+            return batch
         except BaseException as exc:
             self._leave()
             let_out(exc)
@@ -459,6 +463,10 @@ class _Validation(Generic[T]):
     def _close(self) -> None:
         self._ledger.exit(VALIDATION)
         self._mark()
+        loader, self._loader = self._loader, None
+        evaluated = self._turns.clock.evaluated
+        if evaluated is not None:
+            evaluated(loader, self._batches)
 
     def _mark(self) -> None:
         ledger = self._ledger

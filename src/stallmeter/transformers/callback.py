@@ -86,6 +86,8 @@ class StallCallback(Adapter, transformers.TrainerCallback):
             run.guard.name_once("StallCallback", "records nothing", "no transformers.Trainer calls it")
         else:
             run.guard("listening to the Trainer", self._training.listen, trainer, StallCallback)
+        if kwargs.get("optimizer") is not None:
+            run.tell_optimizer(kwargs["optimizer"])
         run.start()
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..engine import adapter
 from ..engine.run import Run
+from ..timing.clock import ValidationWait
 from ..timing.ledger import (
     BACKWARD,
     CALLBACKS,
@@ -22,7 +23,6 @@ from ..timing.ledger import (
     VALIDATION,
     WORKER_STARTUP,
     Span,
-    ValidationWait,
     WorkSpan,
 )
 from ..timing.tracebacks import let_out
@@ -51,7 +51,7 @@ class Training(adapter.Training):
         """Whether waiting for a batch is what happens between two events: the Trainer has no method that fetches."""
         self._in_epoch = self._asking = False
         self._samples: int | None = 0
-        self._evaluation_wait = ValidationWait(self._ledger)
+        self._evaluation_wait = ValidationWait(self._clock)
         self._unasked = 0
 
     def listen(self, trainer: Any, but: type) -> None:
@@ -158,7 +158,7 @@ class Training(adapter.Training):
 
     def _evaluation_loop(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def evaluation_loop(dataloader: Any, *args: Any, **kwargs: Any) -> Any:
-            self._evaluation_wait.begin(workers=bool(getattr(dataloader, "num_workers", 0)))
+            self._evaluation_wait.begin(dataloader, workers=bool(getattr(dataloader, "num_workers", 0)))
             self._unasked = _batches_of(dataloader)
             self.ask_for_evaluation()
             try:
@@ -168,6 +168,7 @@ class Training(adapter.Training):
                 raise
             finally:
                 self._got_for_evaluation()
+                self._evaluation_wait.end()
 
         return evaluation_loop
 

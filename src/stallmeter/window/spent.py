@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+from ..records import EvaluationBatches, OptimizerInfo
 from .device import DeviceSignals
 from .gpu import GpuSignals
 from .ledger import LedgerSignals
@@ -15,6 +17,19 @@ LOSSES = ("data_wait", "callbacks", "logging", "checkpoint")
 
 BESIDE_WORK = ("data_wait", "worker_startup", "callbacks", "logging", "checkpoint", "validation")
 """Buckets that explain why a GPU idles without the steps' own work being the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """What validation asked its loaders for, as far as these state the size of their batches."""
+
+    batches: int
+    items: int
+
+    @property
+    def batch_size(self) -> float:
+        """Items in a batch, in the mean."""
+        return self.items / self.batches
 
 
 class SpentSignals:
@@ -29,6 +44,17 @@ class SpentSignals:
     def __init__(self, ledger: LedgerSignals, device: DeviceSignals, gpu: GpuSignals) -> None:
         self._memo = Memo(ledger.memo, device.memo)
         self._ledger, self._device, self._gpu = ledger, device, gpu
+        self._evaluated: Evaluated | None = None
+        self._optimizer: OptimizerInfo | None = None
+
+    def append(self, record: EvaluationBatches | OptimizerInfo) -> None:
+        """Take what evaluations that are over asked for, or what updates the weights."""
+        if isinstance(record, OptimizerInfo):
+            self._optimizer = record
+            return
+        so_far = self._evaluated or Evaluated(0, 0)
+        items = so_far.items + record.batches * record.batch_size
+        self._evaluated = Evaluated(so_far.batches + record.batches, items)
 
     @property
     def _buckets(self) -> Mapping[str, float]:
@@ -53,6 +79,16 @@ class SpentSignals:
     def validation_parts_s(self) -> Mapping[str, float] | None:
         """Seconds that validation's own loader took: ``start`` (its iterator, its first batch) and ``wait``."""
         return None if self._ledger.record is None else self._ledger.record.validation_parts or None
+
+    @property
+    def evaluated(self) -> Evaluated | None:
+        """What validation asked its loaders for; None where there was none, or its batches are of no stated size."""
+        return self._evaluated
+
+    @property
+    def optimizer(self) -> OptimizerInfo | None:
+        """What updates the weights, as it is set up; None where that was not seen."""
+        return self._optimizer
 
     @property
     def data_wait_share_pct(self) -> float | None:

@@ -14,6 +14,7 @@ from ..records import (
     DebugModes,
     DeepProfile,
     DeviceStep,
+    EvaluationBatches,
     Event,
     Fork,
     GarbagePauses,
@@ -24,6 +25,7 @@ from ..records import (
     LoaderInfo,
     LockTrial,
     MemorySample,
+    OptimizerInfo,
     ProducerLooks,
     Record,
     StepRecord,
@@ -76,6 +78,8 @@ PART = {
     DebugModes: "device",
     CodeLook: "code",
     LockTrial: "code",
+    EvaluationBatches: "spent",
+    OptimizerInfo: "spent",
     Event: "events",
 }
 """Which part of a window takes which kind of record. Kinds that no signal needs are not listed."""

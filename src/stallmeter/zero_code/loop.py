@@ -268,6 +268,8 @@ class Loop:
         if self._first_optimizer is None:
             self._first_optimizer = id(optimizer)
             clock.optimizer_step = 0
+            if self.run is not None:
+                self.run.tell_optimizer(optimizer)
         if id(optimizer) == self._first_optimizer:
             clock.optimizer_step = (clock.optimizer_step or 0) + 1
         self._alone.after(optimizer, self.run)
