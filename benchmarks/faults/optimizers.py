@@ -16,7 +16,7 @@ import sys
 import time
 from typing import Any
 
-from stallmeter.rules.slow_optimizer import KINDS, SlowOptimizer, saves
+from stallmeter.rules.fusing import KINDS, LEAST_PCT, saves
 from stallmeter.workers.gains import RUN_NOISE
 
 NETWORKS = ("mlp", "wide", "transformer", "conv", "tiny-tensors", "embedding")
@@ -52,7 +52,7 @@ def main() -> None:
                 said = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
                 faster = said["step_ms"] / said["fused_ms"]
                 low, usual, high = (1.0 / (1.0 - said["share"] * part) for part in saves(said["share"]))
-                is_told = kind in KINDS and said["share"] >= SlowOptimizer().info_pct / 100.0
+                is_told = kind in KINDS and said["share"] >= LEAST_PCT / 100.0
                 told += is_told
                 inside += is_told and (1.0 - NOISE) * low <= faster <= (1.0 + NOISE) * high
                 print(

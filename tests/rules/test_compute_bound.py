@@ -138,6 +138,10 @@ def test_where_cpus_are_idle_that_torch_may_use_this_comes_first():
     first = fires(ComputeBound(), idling(1)).advice[0]
     assert first.fix.do == "Set torch.set_num_threads(8): torch has 1 thread."
     assert fires(ComputeBound(), idling(4)).advice[0].fix.do.endswith("torch has 4 threads.")
+    one, four = (fires(ComputeBound(), idling(threads)).advice[0] for threads in (1, 4))
+    assert one.gain_interval_pct is not None
+    assert one.gain_interval_pct[0] <= 0.0 < (four.predicted_gain_pct or 0.0) < (one.predicted_gain_pct or 0.0)
+    assert one.gain_interval_pct[1] > 300.0  # of 95 s seven eighths
 
 
 @pytest.mark.parametrize(

@@ -613,6 +613,10 @@ def test_workers_that_compute_with_a_thread_for_each_cpu_are_to_have_one(
     case = {**CASES["prep-stall"], "threads": threads, "queue_share": queue_share}
     found = fires(PrepStall(), waiting(**case))
     assert found.advice[0].fix.do.startswith(ONE_THREAD) is said
+    number = evaluate(ALL_RULES, waiting(**case)).num_workers
+    assert number is not None
+    assert number.recommended == number.current
+    assert ("with one thread each, as is advised" in number.reason) is said
     if said:
         least, most = found.advice[0].gain_interval_pct or (0.0, 0.0)
         assert 0.0 < least < (found.advice[0].predicted_gain_pct or 0.0) < most

@@ -11,7 +11,8 @@ from stallmeter.records import OptimizerInfo
 from stallmeter.records.diagnosis import Severity
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.evaluation import evaluate
-from stallmeter.rules.slow_optimizer import SlowOptimizer, saves
+from stallmeter.rules.fusing import saves
+from stallmeter.rules.slow_optimizer import SlowOptimizer
 from stallmeter.window import Window
 
 from .windows import START_S, device_steps, fires, loader, missing, run, silent, window
@@ -27,7 +28,7 @@ def updating(seconds: float = 60.0, info: OptimizerInfo = ADAM, **more: Any) -> 
 def test_fires() -> None:
     found = fires(SlowOptimizer(), updating())
     assert found.severity is Severity.WARNING
-    assert found.summary == "AdamW took 61 % of the training time to update 148 tensors."
+    assert found.summary == "AdamW took 61 % of the training time, and goes over its numbers a dozen times."
     part = saves(60.0 / 99.0)[1]
     assert found.time_lost_s == pytest.approx(part * 60.0)
     assert found.advice[0].text.startswith("Set fused=True in torch.optim.AdamW.")
@@ -37,21 +38,23 @@ def test_fires() -> None:
     assert interval[0] < gain < interval[1]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "severity"),
-    [(10.0, Severity.INFO), (49.0, Severity.INFO), (51.0, Severity.WARNING), (76.0, Severity.CRITICAL)],
-)
+@pytest.mark.parametrize(("seconds", "severity"), [(51.0, Severity.WARNING), (76.0, Severity.CRITICAL)])
 def test_the_larger_its_share_the_more_urgent(seconds: float, severity: Severity) -> None:
     assert fires(SlowOptimizer(), updating(seconds)).severity is severity
 
 
-def test_it_is_the_cause_where_it_takes_much() -> None:
-    """And stands beside a model that sets the pace where it takes little."""
+def test_it_is_the_cause_where_it_takes_most() -> None:
     primary = evaluate(ALL_RULES, updating()).primary
     assert primary is not None
     assert primary.rule == "slow-optimizer"
-    rules = [found.rule for found in evaluate(ALL_RULES, updating(20.0)).diagnoses]
-    assert rules == ["slow-optimizer", "compute-bound"] or rules == ["compute-bound", "slow-optimizer"]
+
+
+@pytest.mark.parametrize(("seconds", "advised"), [(49.0, True), (11.0, True), (9.0, False)])
+def test_a_smaller_part_is_told_with_the_model(seconds: float, advised: bool) -> None:
+    verdict = evaluate(ALL_RULES, updating(seconds))
+    assert [found.rule for found in verdict.diagnoses] == ["compute-bound"]
+    first = verdict.diagnoses[0].advice[0]
+    assert ("fused=True" in first.text and (first.predicted_gain_pct or 0.0) > 0.0) is advised
 
 
 @pytest.mark.parametrize(
@@ -69,12 +72,8 @@ def test_nothing_to_be_won(changes: dict[str, Any]) -> None:
     assert silent(SlowOptimizer(), updating(info=replace(ADAM, **changes)))
 
 
-def test_a_small_part_of_the_time() -> None:
-    assert silent(SlowOptimizer(), updating(9.0))
-
-
 def test_on_a_device_the_host_times_launches() -> None:
-    assert silent(SlowOptimizer(), run(loader(), ADAM, *device_steps(), optimizer=40.0))
+    assert silent(SlowOptimizer(), run(loader(), ADAM, *device_steps(), optimizer=60.0))
 
 
 def test_in_a_framework_with_words_of_its_own() -> None:
@@ -84,4 +83,4 @@ def test_in_a_framework_with_words_of_its_own() -> None:
 
 def test_abstains() -> None:
     assert missing(SlowOptimizer(), window()) == ("ledger.training_s", "spent.optimizer")
-    assert missing(SlowOptimizer(), run(loader(), optimizer=40.0)) == ("spent.optimizer",)
+    assert missing(SlowOptimizer(), run(loader(), optimizer=60.0)) == ("spent.optimizer",)

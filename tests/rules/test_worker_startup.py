@@ -346,3 +346,18 @@ def test_what_the_first_batch_takes_is_no_start() -> None:
 def test_of_workers_that_live_on_one_first_batch_is_in_their_start() -> None:
     found = fires(WorkerStartup(), heavy(0.5, persistent_workers=True))
     assert found.time_lost_s == pytest.approx(20.0 - 0.49, rel=0.01)
+
+
+@pytest.mark.parametrize(("init_function", "recommended"), [("", 0), ("read_table", 4)])
+def test_no_workers_are_not_recommended_beside_advice_to_keep_them(
+    monkeypatch: pytest.MonkeyPatch, init_function: str, recommended: int
+) -> None:
+    """Both at once torch refuses: persistent_workers needs some."""
+    if init_function:
+        monkeypatch.setattr(WorkerStartup, "_place", lambda *_: Location("data.py", 7, init_function, 95.0))
+    verdict = evaluate(ALL_RULES, short_epochs(2, 0.002, init_function=init_function))
+    assert verdict.primary is not None
+    first = verdict.primary.advice[0].fix.do
+    assert first == ("Set persistent_workers=True in the DataLoader." if init_function else "Set num_workers=0.")
+    assert verdict.num_workers is not None
+    assert verdict.num_workers.recommended == recommended

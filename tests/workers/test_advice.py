@@ -310,3 +310,12 @@ def test_threads_are_left_alone_where_no_worker_gets_into_their_way():
     assert loop_threads(light, to_two) is None
     fifth = replace(THREADED, cpu_s=0.2 * THREADED.work_s)  # two threads share the step, and hardly wait
     assert loop_threads(fifth, to_two) is None
+
+
+def test_no_workers_for_batches_that_threads_of_a_library_make():
+    """In a worker they would be as many: one took a step of 65 ms to 85, where 54 were promised."""
+    costs = loader(service_s=0.035, cpu_s=0.048, work_s=0.028, loop_cpu_s=0.055, step_time_s=0.065, torch_threads=1)
+    assert advise(costs, Limits(available_cpus=2.0)).recommended > 0
+    advice = advise(replace(costs, library_threads=True), Limits(available_cpus=2.0))
+    assert (advice.recommended, advice.limited_by, advice.predicted_gain_pct) == (0, "unknown", 0.0)
+    assert "OPENBLAS_NUM_THREADS=1" in advice.reason

@@ -11,7 +11,9 @@ from stallmeter.workers import Limits
 from stallmeter.workers.beside import (
     ENOUGH,
     SPINS_S,
+    BatchThreads,
     WorkBeside,
+    are_a_librarys,
     batch_threads,
     in_threads_s,
     lost_beside_s,
@@ -204,6 +206,22 @@ def test_without_the_time_of_the_process_nothing_is_known_of_its_threads() -> No
     assert batch_threads(in_loop(0.2, 0.19, None), cpus=2.0) is None
     assert batch_threads(in_loop(0.2, 0.19, 0.38)[1:], cpus=2.0) is None
     assert batch_threads([replace(b, worker=0) for b in in_loop(0.2, 0.19, 0.38)], cpus=2.0) is None
+
+
+@pytest.mark.parametrize(
+    ("spent_s", "torch_threads", "python_cpus", "so"),
+    [
+        (0.036, 1, 0.0, True),
+        (0.036, 2, 0.0, False),
+        (0.036, None, 0.0, False),
+        (0.01, 1, 0.0, False),
+        (0.036, 1, 0.5, False),
+    ],
+)
+def test_whose_the_threads_are(spent_s: float, torch_threads: int | None, python_cpus: float, so: bool) -> None:
+    """A batch takes the loop's thread 35 ms of a step of 65: torch has one, or Python's threads take half a CPU."""
+    costs = loader(cpu_s=0.035, step_time_s=0.065, torch_threads=torch_threads)
+    assert are_a_librarys(BatchThreads(spent_s, 0.0), costs, python_cpus) is so
 
 
 def test_threads_of_a_loop_that_waits_for_a_device_spin() -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..records import BatchContent, EvaluationBatches, LoaderInfo
 from ..timing.batches import BatchSizes, given_size
 from ..timing.clock import StepClock
+from ..timing.padding import padding_of
 from ..workers import batch_shape
 from ..workers.apply import WorkerTuner
 from .guard import Guard
@@ -141,7 +142,9 @@ class LoaderWatch:
         self.content_due_ns = ledger.last + max(CONTENT_NS, (ledger.last - ledger.origin) // CONTENT_LOOKS)
         shape = self._guard("batch content", batch_shape, batch)
         if shape is not None and (shape.tensors or shape.pickled_bytes):
-            self._tell(BatchContent(time_s=time.time(), **asdict(shape)))
+            length, used = self._guard("padding", padding_of, batch) or (None, None)
+            content = BatchContent(time_s=time.time(), **asdict(shape), positions=length, used_positions=used)
+            self._tell(content)
 
     def evaluated(self, loader: object, batches: int) -> None:
         """An evaluation is over, which took so many batches of a loader; never raises."""

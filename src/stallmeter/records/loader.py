@@ -218,7 +218,7 @@ class LibraryWait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchContent:
-    """What one batch of the training loader holds; looked at once."""
+    """What one batch of the training loader holds."""
 
     time_s: float
     tensors: int
@@ -226,6 +226,10 @@ class BatchContent:
     """Of all its tensors."""
     pickled_bytes: int = 0
     """Of NumPy's arrays, texts and the like: workers send them through a pipe, where tensors lie in shared memory."""
+    positions: int | None = None
+    """Length to which its sequences are padded; None without an attention mask that can be read."""
+    used_positions: int | None = None
+    """Those of them in which any sequence has a token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

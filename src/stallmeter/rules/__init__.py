@@ -31,6 +31,7 @@ from .no_step_ends import NoStepEnds
 from .no_workers import NoWorkers
 from .noisy_neighbour import NoisyNeighbour
 from .open_files_growth import OpenFilesGrowth
+from .padded_batches import PaddedBatches
 from .prep_stall import PrepStall
 from .recompiles import Recompiles
 from .rule import Rule
@@ -80,6 +81,7 @@ ALL_RULES: tuple[Rule, ...] = (
     TooManyThreads(),
     SlowFunction(),
     SlowOptimizer(),
+    PaddedBatches(),
     StepOutliers(),
     StepTimeDrift(),
     SlowStart(),

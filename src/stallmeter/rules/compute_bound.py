@@ -12,8 +12,9 @@ of this rank's busiest GPU, in percent, if any. `gpu.count`: whether there are G
 
 **Advice.** On a GPU with Tensor Cores mixed precision, on any GPU a larger batch while memory allows and the results
 stay as good; without one, ask for one. Compile the model (`torch.compile`) when steps are many and shapes fixed.
-Without a GPU, as many threads as there are idle CPUs (`loader.info`, `host.cpus_per_rank`, `host.job_cpus`). Where the
-framework's own code is a large part of a step, only larger steps help.
+Without a GPU, a fused optimizer (`spent.optimizer`), and as many threads as there are idle CPUs (`loader.info`,
+`host.cpus_per_rank`, `host.job_cpus`). Where the framework's own code is a large part of a step, only larger steps
+help.
 
 **When it is wrong.** Times are the host's: a step that waits for the device looks like one that works. On a GPU,
 utilization above 70 % is generally called good, and below 90 % of an expensive card is still money lost.
@@ -30,8 +31,16 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.forecast import forecast
+from ..workers.gains import gain_without
 from .frameworks import Setting, has_gpu, said
+from .fusing import fusing
 from .rule import threshold
+
+COMPUTES = ("forward", "backward", "optimizer", "compute")
+"""Buckets that torch's threads work in."""
+
+SHARED = 0.6
+"""Part of what more threads could save that they do save: operations may be too small to be shared; our choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +53,7 @@ class ComputeBound:
     needs: ClassVar[tuple[str, ...]] = ("spent.step_share_pct", "spent.largest_loss_pct", "steps.step_time_s")
     optional: ClassVar[tuple[str, ...]] = (
         "code.before_model",
+        "device.pace_s",
         "facts.accelerator",
         "facts.framework",
         "gpu.count",
@@ -55,6 +65,7 @@ class ComputeBound:
         "loader.num_workers",
         "loader.info",
         "spent.data_wait_share_pct",
+        "spent.optimizer",
     )
 
     step_pct: float = threshold(70.0, "%", "our choice; TraceML asks for 90 %, without the framework's own code")
@@ -103,7 +114,12 @@ class ComputeBound:
                     else ()
                 ),
             ),
-            advice=(*self._fewer_threads(window), *self._more_threads(window), *_cheaper_steps(window)),
+            advice=(
+                *self._fewer_threads(window),
+                *self._more_threads(window),
+                *_fused(window),
+                *_cheaper_steps(window),
+            ),
         )
 
     def _is_looked_at(self, window: Window) -> bool:
@@ -141,12 +157,23 @@ class ComputeBound:
         if cpus - job - (others or 0.0) < self.idle_cpus:
             return ()
         one = "" if threads == 1 else "s"
+        computed_s = sum(window.spent.bucket_s(bucket) or 0.0 for bucket in COMPUTES)
+        saved_s = SHARED * (1.0 - threads / int(cpus)) * computed_s
+        gain = gain_without(window, saved_s, least=0.0, most=1.0 / SHARED)
         advice = Advice.of(
             f"Set torch.set_num_threads({int(cpus)}): torch has {threads} thread{one}.",
             expect=f"Large operations are computed by {int(cpus)} CPUs at once.",
             limit="Small operations gain nothing; workers need CPUs, too.",
+            gain_pct=gain.pct,
+            interval_pct=gain.interval_pct,
         )
         return (advice,)
+
+
+def _fused(window: Window) -> tuple[Advice, ...]:
+    """What to do where the optimizer goes over its numbers many times."""
+    found = fusing(window)
+    return () if found is None else (found.advice,)
 
 
 def _apart(window: Window) -> str:

@@ -14,11 +14,15 @@ from ..workers.forecast import Outlook, forecast
 from . import ALL_RULES
 from .confidence import calibrated, signs
 from .location import located, with_gain
+from .prep_stall import ONE_THREAD
 from .rule import Rule, alternatives
 from .weight import HEALTHY, as_it_matters, as_long_as_it_matters, only_informs, standing_s, won_s
 
 CALIBRATED = frozenset(rule.id for rule in ALL_RULES)
 """Rules whose verdicts the confidence was fitted to."""
+
+KEEP_THEM = "Set persistent_workers=True in the DataLoader."
+"""Advice of worker-startup that needs workers: torch refuses it without any."""
 
 CAUSE_UNKNOWN = "input-bound"
 """The rule that says that the cause is not known: no alternative to one that is."""
@@ -188,12 +192,23 @@ def _accord(outlook: Outlook, cures: set[str], ruled_out: set[str], diagnoses: S
     # Beside a loop that makes its batches itself the first one is no more of them, and while CPUs are idle each helps.
     if change > 0 and advice.current and outlook.are_cpus_short:
         kinds.add("more of its workers")
+    first = diagnoses[0].advice[0].fix.do if diagnoses and diagnoses[0].advice else ""
+    if change and not advice.recommended and first.startswith(KEEP_THEM):
+        return _stays(advice, outlook, "workers that live on, as is advised, have to be there")
+    if not change and first.startswith(ONE_THREAD):
+        return replace(
+            advice, reason="with one thread each, as is advised, another number may be better: measure again"
+        )
     if change == 0 or kinds & cures or (outlook.gain_pct >= WORTH_PCT and not kinds & ruled_out):
         return advice
     if diagnoses and diagnoses[0].severity is not Severity.INFO:
         reason = f"another number of workers does not cure this: {diagnoses[0].title}"
     else:
         reason = "the run does not lose enough time to waiting for data to make a change worth it"
+    return _stays(advice, outlook, reason)
+
+
+def _stays(advice: WorkerAdvice, outlook: Outlook, reason: str) -> WorkerAdvice:
     return replace(
         advice,
         recommended=advice.current,

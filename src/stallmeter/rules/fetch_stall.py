@@ -152,7 +152,8 @@ class FetchStall:
             return ()
         return (
             Advice.of(
-                f"Set num_workers={predicted.recommended}{predicted.place} to read more in parallel.",
+                f"Set num_workers={predicted.recommended}{predicted.place} to read more in parallel"
+                f"{predicted.beside_it}.",
                 expect=predicted.expect,
                 limit=predicted.limit,
                 gain_pct=predicted.of_run(predicted.gain_pct),

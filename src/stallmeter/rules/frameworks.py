@@ -26,6 +26,7 @@ class Setting(Enum):
     USE_GPU = auto()
     PREPARE_BESIDE = auto()
     FUSE = auto()
+    PAD_TO_LONGEST = auto()
 
 
 _LIGHTNING = {
@@ -58,6 +59,7 @@ _NAMES = {
         Setting.FLOAT16: "TrainingArguments(fp16=True)",
         Setting.USE_GPU: "TrainingArguments(use_cpu=False)",
         Setting.FUSE: 'TrainingArguments(optim="adamw_torch_fused")',
+        Setting.PAD_TO_LONGEST: "DataCollatorWithPadding(tokenizer)",
     },
     "keras": {
         Setting.VALIDATE_LESS_OFTEN: "fit(validation_freq=…)",

@@ -185,9 +185,9 @@ class _Larger:
     advice: Advice
 
 
-_OF_A_STEP = (0.7, 0.35, 0.2)
+_OF_A_STEP = (1.0, 0.5, 0.2)
 """Parts of a training step of as many items that a batch of validation takes at most, as a rule, and at least: it has
-the forward pass, a third of the work, and its metric; our choice."""
+the forward pass, a third of the work, and what is done with its results; our choice."""
 
 _DOUBLE = Advice.of("Double the batch size of validation.", limit="It fits mostly: no gradients are kept.")
 

@@ -26,6 +26,9 @@ def _place(number: int) -> str:
 SIZES = 64
 """So many batches, spread over the run, tell whether they grow."""
 
+MIN_PADDED = 5
+"""A batch or two may be as long as the longest, or far from it."""
+
 MIN_SIZES = 2
 """Of fewer in a quarter of the run nothing is said."""
 
@@ -39,6 +42,9 @@ class Content(BatchContent):
 
     None while too few were looked at.
     """
+    padding: float | None = None
+    """Share (0 to 1) of the positions of all batches in which no sequence of its batch has a token; None where they are
+    not known of `MIN_PADDED` batches."""
 
 
 class LoaderSignals:
@@ -56,6 +62,8 @@ class LoaderSignals:
         """Numbers of workers that were tried, each as it stands now."""
         self._content: BatchContent | None = None
         self._sizes: Reservoir[int] = Reservoir(SIZES)
+        self._padded = (0, 0, 0)
+        """Batches with sequences, their positions, and those that are used."""
 
     def append(self, record: LoaderInfo | BatchContent | WorkerTrial | ProducerLooks | LibraryWait) -> None:
         """Take what is newly known of the loader."""
@@ -68,6 +76,9 @@ class LoaderSignals:
             case BatchContent():
                 self._content = self._content or record
                 self._sizes.add(record.bytes + record.pickled_bytes)
+                if record.positions is not None and record.used_positions is not None:
+                    number, positions, used = self._padded
+                    self._padded = number + 1, positions + record.positions, used + record.used_positions
             case WorkerTrial():
                 last = self.trials[-1] if self.trials else None
                 tried = ("measuring", record.setting, record.workers)
@@ -80,7 +91,7 @@ class LoaderSignals:
         for info in other._pace.infos().values():
             self._pace.add_info(info)
         self._content, self.trials = other._content, other.trials
-        self._sizes = deepcopy(other._sizes)
+        self._sizes, self._padded = deepcopy(other._sizes), other._padded
 
     def set_workers(self, num_workers: int) -> None:
         """Know the number of workers before the loader's own record tells it, or after it told too early."""
@@ -107,7 +118,11 @@ class LoaderSignals:
     def content(self) -> Content | None:
         """What a batch holds."""
         first = self._content
-        return None if first is None else Content(**asdict(first), growth=self._growth())
+        if first is None:
+            return None
+        number, positions, used = self._padded
+        padding = 1.0 - used / positions if number >= MIN_PADDED else None
+        return Content(**asdict(first), growth=self._growth(), padding=padding)
 
     def _growth(self) -> float | None:
         sizes = self._sizes.items

@@ -36,6 +36,9 @@ IN_STEPS = 0.8
 KNOWN = 0.95
 """Part of a step's own work for which it must be known what a worker did."""
 
+HELPS = 0.3
+"""CPU time of other threads, as a part of the loop's own in a batch, from which on they help to make it; our choice."""
+
 ENOUGH = 5
 """Steps of each kind: the mean of fewer is a guess; as `costs.MIN_STEPS`."""
 
@@ -172,6 +175,20 @@ def batch_threads(
     called_s, own_s = (max(0.0, cpus - 1.0) * share * wall_s for share in shares)
     worked_s = min(spent_s, called_s)
     return BatchThreads(spent_s, worked_s + min(max(0.0, beyond_s - worked_s), own_s / 2.0))
+
+
+def are_a_librarys(threads: BatchThreads, costs: LoaderCosts, python_cpus: float) -> bool:
+    """Whether the threads that help to make a batch are those of a library that is not torch, of its BLAS say.
+
+    Where torch has one thread, what else computes is neither its own nor, beyond what they use, threads of Python's.
+
+    Args:
+        threads: Of a batch that the loop makes.
+        costs: As measured.
+        python_cpus: CPUs that threads which Python code started kept busy.
+    """
+    others_s = threads.spent_s - python_cpus * (costs.step_time_s or 0.0)
+    return costs.torch_threads == 1 and others_s >= HELPS * costs.cpu_s
 
 
 def spun_s(costs: LoaderCosts, cpus: float, ran_s: float | None) -> float:

@@ -179,14 +179,19 @@ class Outlook:
         """Where to change it, beginning with a space; empty where there is one training loader."""
         return "" if self.which is None else f" in {self.which}"
 
+    @property
+    def beside_it(self) -> str:
+        """What is to be changed with the number, as the end of a sentence; empty where that is nothing."""
+        threads = self.advice.torch_threads
+        return "" if threads is None else f", and call torch.set_num_threads({threads})"
+
     def fixes(self, also: str = "") -> tuple[Advice, ...]:
         """Return the change as advice; with it, what to do about threads that compete with the workers.
 
         Args:
             also: Another setting to change with it, beginning with a space.
         """
-        threads = self.advice.torch_threads
-        one_thread = "" if threads is None else f", and call torch.set_num_threads({threads})"
+        one_thread = self.beside_it
         change = Advice.of(
             f"Set num_workers={self.recommended}{also}{self.place}{one_thread}.",
             expect=self.expect,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ..errors import SettingError
 from ..window import Window
-from .beside import KNOWN, batch_threads, in_threads_s, shared_already_s, spun_s, work_beside
+from .beside import KNOWN, are_a_librarys, batch_threads, in_threads_s, shared_already_s, spun_s, work_beside
 from .costs import BatchShape, EpochStart, costs_from, limits_from
 from .model import Limits, LoaderCosts
 from .whatif import LoopWaits, eased
@@ -65,7 +65,12 @@ def _in_the_loop(window: Window, costs: LoaderCosts, per_step: float) -> LoaderC
         return replace(costs, cpu_s=costs.cpu_s + more_s, loop_cpu_s=costs.loop_cpu_s - more_s)
     # Threads that Python code started compute no operation of the step.
     worked_s = max(threads.worked_s, min(threads_cpus * (costs.step_time_s or 0.0), threads.spent_s))
-    own = replace(costs, loop_cpu_s=max(0.0, costs.loop_cpu_s - threads.spent_s), blocked_s=_blocked_s(window, costs))
+    own = replace(
+        costs,
+        loop_cpu_s=max(0.0, costs.loop_cpu_s - threads.spent_s),
+        blocked_s=_blocked_s(window, costs),
+        library_threads=are_a_librarys(threads, costs, threads_cpus),
+    )
     return replace(_without_spinning(window, own, made_s=costs.cpu_s), cpu_s=costs.cpu_s + worked_s)
 
 

@@ -128,6 +128,8 @@ class LoaderCosts:
     """The iterable dataset is known to split itself among its workers."""
     torch_threads: int | None = None
     """Threads that torch's operations may have in the training process; None where not known."""
+    library_threads: bool = False
+    """Several threads of a library that is not torch make a batch in the loop: in a worker they are as many."""
     team: float | None = None
     """Threads that compute the loop's operations at a time, its own among them; None where not known. Beside workers
     each of them has a CPU for a part of the time alone, so that ``loop_cpu_s`` does not tell."""

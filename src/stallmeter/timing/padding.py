@@ -1,0 +1,47 @@
+"""How much of a batch of sequences is there for none of them: padding that a shorter batch would not have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+MASK = "attention_mask"
+"""What tokenizers and collators call the tensor that tells tokens (not 0) from padding (0): transformers' name."""
+
+MOST_POSITIONS = 1_000_000
+"""A mask of more numbers is not looked at: it would take a millisecond."""
+
+
+class Padding(NamedTuple):
+    """Positions of the sequences in a batch."""
+
+    length: int
+    """All of them."""
+    used: int
+    """Those in which at least one sequence has a token."""
+
+
+def padding_of(batch: object) -> Padding | None:
+    """Return how long the sequences of a batch are made, and how many positions any of them uses.
+
+    Args:
+        batch: Whatever a loader yields: a mapping with a mask of two dimensions, rows by positions, or a list or tuple
+            that holds one. On an accelerator the mask is not read, which would wait for the device.
+    """
+    members = batch if isinstance(batch, (list, tuple)) else (batch,)
+    for member in members:
+        mask: Any = member.get(MASK) if isinstance(member, Mapping) else None
+        if mask is not None:
+            return _of_mask(mask)
+    return None
+
+
+def _of_mask(mask: Any) -> Padding | None:
+    shape: Any = getattr(mask, "shape", ())
+    if len(shape) != 2 or not 0 < shape[0] * shape[1] <= MOST_POSITIONS:
+        return None
+    if getattr(getattr(mask, "device", None), "type", "cpu") != "cpu":
+        return None
+    # By NumPy: an operation of torch's would be seen by a profiler or a dispatch mode of the program's.
+    numbers = mask.numpy() if hasattr(mask, "numpy") else mask
+    return Padding(int(shape[1]), int((numbers != 0).any(axis=0).sum()))

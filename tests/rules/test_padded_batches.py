@@ -1,0 +1,67 @@
+"""padded-batches: sequences are padded to a length that none of their batch has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stallmeter.records import BatchContent
+from stallmeter.records.diagnosis import Severity
+from stallmeter.rules import ALL_RULES
+from stallmeter.rules.evaluation import evaluate
+from stallmeter.rules.padded_batches import PaddedBatches
+from stallmeter.window import Window
+
+from .windows import START_S, fires, loader, missing, run, silent, window
+
+
+def padded(used: int = 40, positions: int | None = 100, batches: int = 20, **more: Any) -> Window:
+    """A run with batches that use so many of their positions."""
+    taken = None if positions is None else used
+    looked_at = [
+        BatchContent(time_s=START_S + i, tensors=3, bytes=4096, positions=positions, used_positions=taken)
+        for i in range(batches)
+    ]
+    return run(loader(), *looked_at, **more)
+
+
+def test_fires() -> None:
+    """Forward and backward pass take 80 of 99 s, and need 40 % of it."""
+    found = fires(PaddedBatches(), padded())
+    assert found.severity is Severity.WARNING
+    assert found.summary == "60 % of the positions hold no token of any sequence in their batch."
+    assert found.time_lost_s == pytest.approx(0.6 * 80.0)
+    gain, interval = found.advice[0].predicted_gain_pct, found.advice[0].gain_interval_pct
+    assert gain == pytest.approx(100.0 * (1.0 / (1.0 - 48.0 / 99.0) - 1.0), rel=0.02)
+    assert interval is not None
+    assert interval[0] < gain < interval[1]
+
+
+@pytest.mark.parametrize(
+    ("used", "severity"), [(89, Severity.INFO), (72, Severity.INFO), (65, Severity.WARNING), (20, Severity.CRITICAL)]
+)
+def test_the_more_of_it_the_more_urgent(used: int, severity: Severity) -> None:
+    assert fires(PaddedBatches(), padded(used)).severity is severity
+
+
+def test_it_is_the_cause_where_it_is_much() -> None:
+    primary = evaluate(ALL_RULES, padded()).primary
+    assert primary is not None
+    assert primary.rule == "padded-batches"
+
+
+@pytest.mark.parametrize(
+    ("used", "positions", "batches"), [(92, 100, 20), (100, 100, 20), (40, 100, 4), (40, None, 20)]
+)
+def test_nothing_to_be_said(used: int, positions: int | None, batches: int) -> None:
+    assert silent(PaddedBatches(), padded(used, positions, batches))
+
+
+def test_in_a_framework_with_words_of_its_own() -> None:
+    found = fires(PaddedBatches(), padded(facts={"framework": "transformers 5.0"}))
+    assert "DataCollatorWithPadding(tokenizer)" in found.advice[0].text
+
+
+def test_abstains() -> None:
+    assert missing(PaddedBatches(), window()) == ("ledger.training_s", "loader.content")
