@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +20,7 @@ from stallmeter.machine.ends import Watched, read_wait_status
 from stallmeter.machine.procfs import process_space
 from stallmeter.recording.ends import ENDS, ProcessEnd, read_ends
 from stallmeter.report import survivor
-from stallmeter.report.survivor import Survivor, can_survive, complete, wait_for_ends
+from stallmeter.report.survivor import Survivor, can_survive, complete, tell_meanwhile, wait_for_ends
 
 from ..children import children
 from ..rules.job.jobs import START_S, Known
@@ -45,9 +47,9 @@ def ranks() -> Iterator[Callable[[], Rank]]:
         one.wait()
 
 
-def job(folder: Path, *processes: Rank) -> Path:
+def job(folder: Path, *processes: Rank, **more: Any) -> Path:
     for rank, process in enumerate(processes):
-        about = {"pid": process.pid, "process_space": process_space()}
+        about = {"pid": process.pid, "process_space": process_space(), **more}
         write_job(folder, ranks=len(processes), only=[rank], known=KILLED, **about)
     return folder
 
@@ -106,6 +108,61 @@ def test_a_rank_that_begins_late_is_seen_and_one_that_goes_on_is_left(
     monkeypatch.setattr(survivor.Watched, "wait", look)
     monkeypatch.setattr(survivor, "LAST_S", 0.05)
     assert set(wait_for_ends(folder, watching(first))) == {0, 1}
+
+
+def test_a_death_is_told_while_rank_0_goes_on(
+    tmp_path: Path, ranks: Callable[[], Rank], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(survivor, "MEANWHILE_S", 0.05)
+    first, second = ranks(), ranks()
+    folder = job(tmp_path / "job", first, second, host=platform.node(), started_s=time.time())
+    second.send_signal(signal.SIGKILL)
+    told: list[dict[int, ProcessEnd]] = []
+
+    def meanwhile(ends: dict[int, ProcessEnd]) -> None:
+        told.append(ends)
+        tell_meanwhile(folder, ends)
+        first.send_signal(signal.SIGTERM)
+
+    ends = wait_for_ends(folder, watching(first), meanwhile)
+    assert [set(one) for one in told] == [{1}]
+    assert set(ends) == {0, 1}
+    assert "Rank 1 died, while others went on." in (folder / "report.md").read_text()
+    assert not capfd.readouterr().err
+    complete(folder, ends, spoken=False, speaks=False)
+    assert "Rank 1 was ended by SIGKILL" in (folder / "report.md").read_text()
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_death_that_rank_0_follows_is_told_once(
+    tmp_path: Path, ranks: Callable[[], Rank], monkeypatch: pytest.MonkeyPatch, heard: bool
+) -> None:
+    """Its launcher ends it within the moment, or it says itself that all is done."""
+    first, second = ranks(), ranks()
+    folder = job(tmp_path / "job", first, second)
+    second.send_signal(signal.SIGKILL)
+    watched = watching(first)
+    wait = survivor.Watched.wait
+
+    def look(self: survivor.Watched[int], timeout_s: float | None) -> bool:
+        if self.ended and heard:
+            self.heard += survivor.DONE
+        elif self.ended:
+            first.send_signal(signal.SIGKILL)
+        return wait(self, 0.0 if self.heard else timeout_s)
+
+    monkeypatch.setattr(survivor.Watched, "wait", look)
+    told: list[dict[int, ProcessEnd]] = []
+    wait_for_ends(folder, watched, told.append)
+    assert not told
+
+
+def test_ranks_that_have_done_their_part_are_no_deaths(tmp_path: Path) -> None:
+    folder = write_job(tmp_path / "job", known={rank: Known(ended="end", judged=False) for rank in range(3)})
+    tell_meanwhile(folder, {1: ProcessEnd(time_s=START_S + 50)})
+    assert not (folder / "report.md").exists()
+    assert not (folder / ENDS).exists()
+    tell_meanwhile(tmp_path / "gone", {})
 
 
 def test_what_is_missing_is_written_and_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -2,9 +2,11 @@
 
 Where one rank is killed, its launcher ends the others within a tenth of a second: rank 0 has no time to say which it
 was. A process that rank 0 starts sleeps until that is gone. Where the recording then lacks its reports, it writes them,
-with the order in which the ranks ended and what ended each. It belongs to a session of its own, so that the launcher's
-signals do not reach it, and is nobody's child: a program that counts its children, or waits for all, has none more.
-It needs 10 MB and no time of a CPU while it waits.
+with the order in which the ranks ended and what ended each. Where another rank has died and rank 0 lives on, in an
+exchange that never ends, its short reports say so meanwhile: some launchers look every few seconds only.
+
+It belongs to a session of its own, so that the launcher's signals do not reach it, and is nobody's child: a program
+that counts its children, or waits for all, has none more. It needs 10 MB and no time of a CPU while it waits.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,6 +29,9 @@ from . import child
 
 LAST_S = 1.0
 """Most seconds that the other ranks are waited for once rank 0 is gone: their launcher ends them all."""
+
+MEANWHILE_S = 1.0
+"""So long after another rank has died rank 0 may end by itself, or be ended, and tell it then."""
 
 MOST_S = 120
 """Most seconds that the reports may take: who reads the program's stderr to its end waits for it."""
@@ -89,7 +94,7 @@ def main(arguments: Sequence[str]) -> None:
     os.chdir("/")  # whatever the program works in is not held
     watched: Watched[int] = Watched(control=0)  # stdin
     watched.add(0, pid)
-    ends = wait_for_ends(folder, watched)
+    ends = wait_for_ends(folder, watched, lambda ends: tell_meanwhile(folder, ends))
     if DONE in watched.heard:
         return
     signal.alarm(MOST_S)
@@ -102,19 +107,31 @@ def main(arguments: Sequence[str]) -> None:
         )
 
 
-def wait_for_ends(folder: Path, watched: Watched[int]) -> dict[int, ProcessEnd]:
+def wait_for_ends(
+    folder: Path, watched: Watched[int], meanwhile: Callable[[dict[int, ProcessEnd]], None] = lambda _: None
+) -> dict[int, ProcessEnd]:
     """Sleep until rank 0 is gone, and a moment more for the others of this machine, or until it has done all itself.
 
     Args:
         folder: The recording's folder, in which ranks are found that begin later.
         watched: The process of rank 0, and how it is heard.
+        meanwhile: Called with the ends of others that rank 0 has outlived by a moment.
 
     Returns:
         How those ended that have.
     """
-    look_s, size = FIRST_LOOK_S, 2
-    while 0 not in watched.ended and DONE not in watched.heard:
+    look_s, size, told = FIRST_LOOK_S, 2, 0
+    while _goes_on(watched):
         size = _add_others(folder, watched, size)
+        ended = len(watched.ended)
+        if ended > told:
+            until_s = time.monotonic() + MEANWHILE_S
+            while _goes_on(watched) and (left_s := until_s - time.monotonic()) > 0:
+                watched.wait(left_s)
+            if _goes_on(watched):
+                meanwhile(_ends(watched))
+            told = ended
+            continue
         watched.wait(None if len(watched.names) >= size else look_s)
         look_s = min(LOOK_S, 1.5 * look_s)
     _add_others(folder, watched, size)
@@ -125,6 +142,14 @@ def wait_for_ends(folder: Path, watched: Watched[int]) -> dict[int, ProcessEnd]:
         and (left_s := until_s - time.monotonic()) > 0
     ):
         watched.wait(left_s)
+    return _ends(watched)
+
+
+def _goes_on(watched: Watched[int]) -> bool:
+    return 0 not in watched.ended and DONE not in watched.heard
+
+
+def _ends(watched: Watched[int]) -> dict[int, ProcessEnd]:
     return {rank: _end(seen.time_s, seen.wait_status) for rank, seen in watched.ended.items()}
 
 
@@ -152,6 +177,28 @@ def _end(time_s: float, wait_status: int | None) -> ProcessEnd:
     if os.WIFSIGNALED(wait_status):
         return ProcessEnd(time_s=time_s, signal=os.WTERMSIG(wait_status))
     return ProcessEnd(time_s=time_s, status=os.WEXITSTATUS(wait_status))
+
+
+def tell_meanwhile(folder: Path, ends: dict[int, ProcessEnd]) -> None:
+    """Write the short reports of a job of which a rank has died, while rank 0 still runs; none where none has.
+
+    A rank that has done its part has said so in its recording. What cannot be made now is made at the end.
+
+    Args:
+        folder: The recording's folder.
+        ends: How the ranks' processes ended, rank 0 not among them.
+    """
+    from .files import write_summaries
+    from .job.folder import report_of_job
+    from .model import read_history
+
+    signal.alarm(MOST_S)
+    with suppress(StallmeterError, OSError):
+        report = report_of_job(read_history(folder, 0))
+        if report is not None and report.job is not None and report.job.broken:
+            write_ends(folder, ends)
+            write_summaries(folder, 0, report)
+    signal.alarm(0)
 
 
 def complete(folder: Path, ends: dict[int, ProcessEnd], *, spoken: bool, speaks: bool) -> None:
