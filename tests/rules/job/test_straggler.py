@@ -184,12 +184,16 @@ def test_the_place_is_what_the_late_rank_does_beyond_the_others():
     others = (replace(MODEL, share_pct=60.0),)
     (said,) = found(looked_at(others, (MODEL, WATCH), others))
     assert said.location == WATCH
+    [only] = said.advice
+    assert only.fix.do.startswith(f"Split {WATCH.function} over the ranks, or call it less often")
+    check_fix(only.fix)
 
 
 def test_a_rank_that_is_slower_everywhere_is_slow_where_most_is_done():
     (said,) = found(looked_at((replace(MODEL, share_pct=40.0),), (replace(MODEL, share_pct=90.0),)))
     assert said.location is not None
     assert said.location.function == "Net.forward"
+    assert [one.fix.do.split()[0] for one in said.advice] == ["Find", "Move"]
 
 
 def test_what_all_ranks_do_alike_is_no_place():

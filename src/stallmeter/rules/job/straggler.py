@@ -136,7 +136,7 @@ class Straggler:
                 Evidence(f"steps of {loss.of_steps:,} in which it was late", float(loss.steps), "steps"),
                 *facts,
             ),
-            advice=_advice(loss, _apart_from_steps(job, loss, place), explained, gain_pct, interval_pct),
+            advice=_advice(loss, _apart(job, loss, place), explained, gain_pct, interval_pct),
         )
 
 
@@ -183,7 +183,7 @@ def _advice(
             gain_pct=gain_pct,
             interval_pct=interval_pct,
         ),
-        Advice.of(f"Move {who} to another machine, and see who is late then."),
+        *(() if apart and not explained else (Advice.of(f"Move {who} to another machine, and see who is late then."),)),
     )
 
 
@@ -218,12 +218,17 @@ def _between(job: Job, loss: Loss, late: RankView) -> Location | None:
     return None if place is None or place.key in others or (place.share_pct or 0.0) < 100.0 * TELLS else place
 
 
-def _apart_from_steps(job: Job, loss: Loss, place: Location | None) -> Location | None:
-    """Return a place between two epochs if it is a function apart; None where the function makes the steps, too."""
-    late, _ = _looked_at(job, loss)
-    if place is None or late is None or loss.bucket != BETWEEN:
+def _apart(job: Job, loss: Loss, place: Location | None) -> Location | None:
+    """Return the place if it is a function that the late rank alone has to do; None where that is not known.
+
+    Between two epochs it is one that makes no steps as well, and within them one that the others hardly spend time in.
+    """
+    late, others = _looked_at(job, loss)
+    if place is None or late is None:
         return None
-    return None if place.key in {one.key for one in late.places} else place
+    if loss.bucket == BETWEEN:
+        return None if place.key in {one.key for one in late.places} else place
+    return place if others and not _is_done_by_all(job, loss, place) else None
 
 
 def _beyond_others(late: RankView, others: Sequence[RankView], lost_s: float) -> Location | None:
