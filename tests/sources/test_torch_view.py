@@ -100,10 +100,13 @@ def test_how_an_optimizer_is_set_up(
     made = getattr(torch.optim, kind)(model.parameters(), lr=0.1, **options)
     for wrapped in (made, SimpleNamespace(optimizer=made)):
         info = optimizer_info(wrapped)
+        assert info is not None
         assert (info.kind, info.tensors, info.fused) == (kind, 4, fused)
         assert info.may_fuse == (may_fuse and torch.__version__ >= "2.4")
     monkeypatch.setattr(torch, "__version__", "2.3.1")
-    assert not optimizer_info(made).may_fuse
+    older = optimizer_info(made)
+    assert older is not None
+    assert not older.may_fuse
 
 
 def test_an_optimizer_that_cannot_be_fused_here():
@@ -112,9 +115,12 @@ def test_an_optimizer_that_cannot_be_fused_here():
     class Own(torch.optim.Adam):
         pass
 
-    weights = torch.nn.Parameter(torch.zeros(2, device="meta"))
-    assert not optimizer_info(torch.optim.Adam([weights])).may_fuse
-    assert not optimizer_info(Own([torch.nn.Parameter(torch.zeros(2))])).may_fuse
+    elsewhere, here = (torch.nn.Parameter(torch.zeros(2, device=device)) for device in ("meta", "cpu"))
+    for made in (torch.optim.Adam([elsewhere]), Own([here])):
+        info = optimizer_info(made)
+        assert info is not None
+        assert not info.may_fuse
+    assert optimizer_info(SimpleNamespace(step=lambda: None)) is None
 
 
 def test_compiled():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stallmeter.records.rows import is_kept
-from stallmeter.timing.clock import DataSpan, StepClock
+from stallmeter.timing.clock import DataSpan, StepClock, ValidationSpan, ValidationWait
 from stallmeter.timing.ledger import COMPUTE, DATA_WAIT, FORWARD, OTHER, START, VALIDATION, Ledger, Span
 
 from ..conftest import FakeTime
@@ -207,3 +207,29 @@ def test_of_steps_of_unknown_size_no_sum_is_known(step_clock: StepClock, fake_ti
         step_clock.samples = size
     step_clock.pause()
     assert step_clock.drain().samples is None
+
+
+def test_a_validation_loader_is_not_asked_for_its_length(step_clock: StepClock) -> None:
+    """Not even whether it is true: a sampler of the program's may read a file for that, or be empty."""
+
+    class Loader:
+        def __len__(self) -> int:
+            raise AssertionError("its length was asked for")
+
+    told: list[tuple[object, int]] = []
+    step_clock.evaluated = lambda *said: told.append(said)
+    wait, known, found = ValidationWait(step_clock), Loader(), Loader()
+    with ValidationSpan(step_clock.ledger, wait):
+        wait.begin(known, workers=False)
+        for _ in range(3):
+            with wait:
+                pass
+    with Span(step_clock.ledger, VALIDATION):
+        wait.begin(workers=False)
+        with wait:
+            pass
+        wait.end(found)
+    wait.end()
+    with wait:  # of no validation
+        pass
+    assert told == [(known, 3), (found, 1)]

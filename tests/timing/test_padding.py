@@ -47,4 +47,7 @@ def test_positions(batch: object, found: tuple[int, int] | None) -> None:
 def test_tensors() -> None:
     torch = pytest.importorskip("torch")
     assert padding_of({"attention_mask": torch.from_numpy(mask(3, 7))}) == (10, 7)
-    assert padding_of({"attention_mask": torch.from_numpy(mask(3, 7)).float()}) == (10, 7)
+    numbers = torch.from_numpy(mask(3, 7)).float()
+    assert padding_of({"attention_mask": numbers}) == (10, 7)
+    for unread in (numbers.bfloat16(), numbers.to_sparse(), numbers.clone().requires_grad_()):
+        assert padding_of({"attention_mask": unread}) is None

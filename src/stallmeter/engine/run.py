@@ -112,7 +112,9 @@ class Run:
 
     def tell_optimizer(self, optimizer: object) -> None:
         """Have recorded how the optimizer is set up that updates the weights."""
-        self.guard("the optimizer", lambda: self.tell(optimizer_info(optimizer)))
+        info = self.guard("the optimizer", optimizer_info, optimizer)
+        if info is not None:
+            self.tell(info)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

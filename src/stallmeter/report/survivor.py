@@ -193,7 +193,7 @@ def tell_meanwhile(folder: Path, ends: dict[int, ProcessEnd]) -> None:
     from .model import read_history
 
     signal.alarm(MOST_S)
-    with suppress(StallmeterError, OSError):
+    with suppress(Exception):  # of a job that is still being written; at the end it is said what cannot be made
         report = report_of_job(read_history(folder, 0))
         if report is not None and report.job is not None and report.job.broken:
             write_ends(folder, ends)

@@ -113,16 +113,17 @@ def model_facts(module: Any) -> dict[str, Any]:
     return {"parameters": sum(dtypes.values()), "parameter_dtypes": dict(dtypes), "compiled": _compiled(module)}
 
 
-def optimizer_info(optimizer: Any) -> OptimizerInfo:
-    """Return how an optimizer is set up. Of no tensor a value is read.
+def optimizer_info(optimizer: Any) -> OptimizerInfo | None:
+    """Return how an optimizer is set up; None of one that has no groups of parameters. Of no tensor a value is read.
 
     Args:
         optimizer: A ``torch.optim.Optimizer``, or what a framework wraps around one.
     """
     own = getattr(optimizer, "optimizer", optimizer)
-    kind, groups = type(own), own.param_groups
+    kind, groups, defaults = type(own), getattr(own, "param_groups", None), getattr(own, "defaults", {})
+    if not groups:
+        return None
     parameters = [parameter for group in groups for parameter in group["params"]]
-    defaults = own.defaults
     of_torch = kind.__module__.startswith("torch.optim.") and kind.__name__ in FUSED and "fused" in defaults
     suits = all(p.device.type == "cpu" and p.is_floating_point() for p in parameters)
     return OptimizerInfo(

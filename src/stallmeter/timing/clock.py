@@ -441,7 +441,8 @@ class ValidationWait:
         Args:
             loader: What was asked, where `begin` did not know.
         """
-        loader, self._loader = self._loader or loader, None
+        # Whether a loader is true would be asked of its length, which may be code of the program's.
+        loader, self._loader = loader if self._loader is None else self._loader, None
         asked, self._asked = self._asked, 0
         if loader is not None and self._clock.evaluated is not None:
             self._clock.evaluated(loader, asked)

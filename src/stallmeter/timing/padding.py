@@ -8,8 +8,11 @@ from typing import Any, NamedTuple
 MASK = "attention_mask"
 """What tokenizers and collators call the tensor that tells tokens (not 0) from padding (0): transformers' name."""
 
-MOST_POSITIONS = 1_000_000
-"""A mask of more numbers is not looked at: it would take a millisecond."""
+MOST_POSITIONS = 300_000
+"""A mask of more numbers is not looked at: that would take a third of a millisecond."""
+
+_ODD = (RuntimeError, TypeError, ValueError)
+"""What a mask raises that NumPy cannot read: a sparse one, one of bfloat16, one with a gradient."""
 
 
 class Padding(NamedTuple):
@@ -30,7 +33,7 @@ def padding_of(batch: object) -> Padding | None:
     """
     members = batch if isinstance(batch, (list, tuple)) else (batch,)
     for member in members:
-        mask: Any = member.get(MASK) if isinstance(member, Mapping) else None
+        mask: Any = member.get(MASK, None) if isinstance(member, Mapping) else None
         if mask is not None:
             return _of_mask(mask)
     return None
@@ -43,5 +46,8 @@ def _of_mask(mask: Any) -> Padding | None:
     if getattr(getattr(mask, "device", None), "type", "cpu") != "cpu":
         return None
     # By NumPy: an operation of torch's would be seen by a profiler or a dispatch mode of the program's.
-    numbers = mask.numpy() if hasattr(mask, "numpy") else mask
-    return Padding(int(shape[1]), int((numbers != 0).any(axis=0).sum()))
+    try:
+        numbers = mask.numpy() if hasattr(mask, "numpy") else mask
+        return Padding(int(shape[1]), int((numbers != 0).any(axis=0).sum()))
+    except _ODD:
+        return None
