@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Callable
@@ -41,3 +42,25 @@ def test_ctrl_c_cuts_the_wait_of_all_short(monkeypatch: pytest.MonkeyPatch) -> N
     assert first.left_s[1] <= 0
     assert len(second.left_s) == 1
     assert second.left_s[0] <= 0
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_no_garbage_of_the_programs_is_collected_by_our_threads(monkeypatch: pytest.MonkeyPatch, on: bool) -> None:
+    """The program's thread waits here, so that any thread that collects it then is one of ours."""
+    seen: list[bool] = []
+
+    class Asks(Ends):
+        def exit(self) -> Callable[[float], None]:
+            seen.append(gc.isenabled())
+            return lambda _: seen.append(gc.isenabled())
+
+    monkeypatch.setattr(program_end, "_open", {1: Asks()})
+    monkeypatch.setattr(program_end, "_watched_pid", os.getpid())
+    was_on = gc.isenabled()
+    try:
+        (gc.enable if on else gc.disable)()
+        program_end._end()
+        assert seen == [False, False]
+        assert gc.isenabled() is on
+    finally:
+        (gc.enable if was_on else gc.disable)()

@@ -65,8 +65,9 @@ MEDIAN_TICKS = 8
 """The median is looked up so rarely because sorting thousands of steps costs as much as the rest of a tick."""
 
 VERDICT_EVERY_S = 5.0
-HANG_S = 5.0
-"""A source or rule that takes longer than this at the end of a run is abandoned."""
+HANG_S = 7.0
+"""A source or rule that takes longer than this at the end of a run is abandoned. Garbage of the program's may be
+collected in it, and an iterator of torch's DataLoader waits for its workers for up to 5 s then."""
 
 SPARSE_TICKS = 16
 """A recording that has grown long has a ledger and hardware samples of every so-many-th tick, at the least."""

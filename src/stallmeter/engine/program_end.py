@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 INTERPRETER_EXIT = "interpreter exit"
@@ -66,10 +68,30 @@ def forget(monitor: Ends) -> None:
     _open.pop(id(monitor), None)
 
 
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Have no garbage of the program's collected meanwhile, for it would be on a thread of ours: its own waits here.
+
+    What is called then is the program's, such as the end of a DataLoader's iterator, which waits for its workers for
+    seconds. A thread that still does as the interpreter goes ends the process with SIGABRT.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 def _end() -> None:
     """Wait for all of them together no longer than for the one that may take longest."""
-    if _watched_pid != os.getpid():
-        return
+    if _watched_pid == os.getpid():
+        with _nothing_collected():
+            _end_all()
+
+
+def _end_all() -> None:
     left = list(_open.values())  # in one step: endings take themselves out on threads of their own
     waits: list[Callable[[float], None]] = []
     try:
