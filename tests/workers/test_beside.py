@@ -219,9 +219,15 @@ def test_without_the_time_of_the_process_nothing_is_known_of_its_threads() -> No
     ],
 )
 def test_whose_the_threads_are(spent_s: float, torch_threads: int | None, python_cpus: float, so: bool) -> None:
-    """A batch takes the loop's thread 35 ms of a step of 65: torch has one, or Python's threads take half a CPU."""
-    costs = loader(cpu_s=0.035, step_time_s=0.065, torch_threads=torch_threads)
+    """A batch takes 35 ms of a step of 65: torch has one thread, or Python's threads take half a CPU."""
+    costs = loader(service_s=0.035, cpu_s=0.035, step_time_s=0.065, torch_threads=torch_threads)
     assert are_a_librarys(BatchThreads(spent_s, 0.0), costs, python_cpus) is so
+
+
+def test_what_others_compute_while_a_batch_is_waited_for_makes_none_of_it() -> None:
+    """It sleeps for 20 ms, and threads that exchange gradients take 0.5 meanwhile, twice what the loop's takes."""
+    waits = loader(service_s=0.020, cpu_s=0.00025, step_time_s=0.030, torch_threads=1)
+    assert not are_a_librarys(BatchThreads(0.0005, 0.0), waits, 0.0)
 
 
 def test_threads_of_a_loop_that_waits_for_a_device_spin() -> None:

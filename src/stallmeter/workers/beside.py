@@ -37,7 +37,7 @@ KNOWN = 0.95
 """Part of a step's own work for which it must be known what a worker did."""
 
 HELPS = 0.3
-"""CPU time of other threads, as a part of the loop's own in a batch, from which on they help to make it; our choice."""
+"""CPUs that other threads keep busy while a batch is made from which on they help to make it; our choice."""
 
 ENOUGH = 5
 """Steps of each kind: the mean of fewer is a guess; as `costs.MIN_STEPS`."""
@@ -188,7 +188,7 @@ def are_a_librarys(threads: BatchThreads, costs: LoaderCosts, python_cpus: float
         python_cpus: CPUs that threads which Python code started kept busy.
     """
     others_s = threads.spent_s - python_cpus * (costs.step_time_s or 0.0)
-    return costs.torch_threads == 1 and others_s >= HELPS * costs.cpu_s
+    return costs.torch_threads == 1 and others_s >= HELPS * costs.service_s > 0.0
 
 
 def spun_s(costs: LoaderCosts, cpus: float, ran_s: float | None) -> float:
