@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from stallmeter.records import CodeLook, Event, WorkerBatch
 from stallmeter.sources.loader import LoaderProbe
-from stallmeter.sources.loader.batch_look import EVENTS, PLAIN, BatchLook, ItemTimes
+from stallmeter.sources.loader.batch_look import EVENTS, PATIENT, PLAIN, BatchLook, ItemTimes
 from stallmeter.sources.loader.look import MIN_STEPS, WorkerLook
 from stallmeter.sources.loader.ring import Order, Usual
 from stallmeter.sources.loader.starts import StartOrders
@@ -96,7 +96,8 @@ def test_the_function_is_named_and_the_samples_are_the_same(probe, dataset, func
     assert spot.cpu_s < spot.wall_s
     measured = [record for record in records if isinstance(record, WorkerBatch)]
     left_out = PLAIN + look.seen  # those that were timed for the look, and those that were looked into
-    assert made - left_out - 1 <= len(measured) <= made - left_out
+    # On a busy machine some are looked into that tell nothing.
+    assert made - left_out - PATIENT <= len(measured) <= made - left_out
 
 
 def _line_of(text: str, function: str) -> int:
