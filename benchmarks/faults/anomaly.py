@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+
+from .cases import measured
 
 NETWORKS = {
     "second-order": (32, 128),
@@ -45,9 +45,7 @@ def main() -> None:
     for name in options.networks:
         for width in NETWORKS[name]:
             for depth in DEPTHS:
-                case = ["--case", name, str(width), str(depth), "--seconds", str(options.seconds)]
-                command = [sys.executable, "-W", "ignore", "-m", __spec__.name, *case]
-                said = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+                said = measured(__spec__.name, name, width, depth, seconds=options.seconds)
                 print(f"{name:18s} {width:5d} {depth:5d} {_row(said)}", flush=True)
 
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 import time
 from typing import Any
 
 from stallmeter.rules.fusing import KINDS, LEAST_PCT, saves
 from stallmeter.workers.gains import RUN_NOISE
+
+from .cases import measured
 
 NETWORKS = ("mlp", "wide", "transformer", "conv", "tiny-tensors", "embedding")
 SETTINGS = {"Adam": {}, "AdamW": {}, "SGD": {"momentum": 0.9}, "Adagrad": {}}
@@ -47,9 +47,7 @@ def main() -> None:
     for name in options.networks:
         for kind in options.kinds:
             for threads in options.threads:
-                case = ["--case", name, kind, str(threads), "--seconds", str(options.seconds)]
-                command = [sys.executable, "-W", "ignore", "-m", __spec__.name, *case]
-                said = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+                said = measured(__spec__.name, name, kind, threads, seconds=options.seconds)
                 faster = said["step_ms"] / said["fused_ms"]
                 low, usual, high = (1.0 / (1.0 - said["share"] * part) for part in saves(said["share"]))
                 is_told = kind in KINDS and said["share"] >= LEAST_PCT / 100.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stallmeter.records import Event, WorkerBatch, WorkerChange, WorkerTrial
+from stallmeter.records import Event, OptimizerInfo, WorkerBatch, WorkerChange, WorkerTrial
 from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.input_bound import InputBound
 from stallmeter.window import Window
@@ -71,6 +71,15 @@ def test_what_the_past_shares(first):
     first.append(trial)
     assert first.present().loader.trials == [trial]
     assert first.present().facts.accelerator == "CUDAAccelerator"
+
+
+def test_what_is_told_once_is_known_after_each_change():
+    """The optimizer is met before the first step, and no more."""
+    made, adam = Window(), OptimizerInfo(time_s=START_S, kind="Adam", tensors=6, may_fuse=True)
+    for record in (loader(2), adam, change(50.0, 2, 4), change(90.0, 4, 6)):
+        made.append(record)
+    assert made.present() is not made
+    assert made.present().spent.optimizer == adam
 
 
 def test_batches_of_workers_that_have_gone(first):

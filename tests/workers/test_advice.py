@@ -312,6 +312,17 @@ def test_threads_are_left_alone_where_no_worker_gets_into_their_way():
     assert loop_threads(fifth, to_two) is None
 
 
+def test_more_than_those_that_are_recommended_will_not_help():
+    """Neither beside the number nor as the limit of the advice: "more" would be they themselves."""
+    costs = loader(current=2, service_s=0.4, cpu_s=0.1, work_s=0.02, loop_cpu_s=0.02, step_time_s=0.2, handover_s=0.001)
+    limits = Limits(available_cpus=2.0)
+    advice = advise(costs, limits)
+    assert (advice.recommended > 2, advice.limited_by) == (True, "cpu")
+    said = f"ore than {advice.recommended} workers will not help: a step needs"
+    assert said in advice.reason
+    assert said in limited(costs, limits, advice)
+
+
 def test_no_workers_for_batches_that_threads_of_a_library_make():
     """In a worker they would be as many: one took a step of 65 ms to 85, where 54 were promised."""
     costs = loader(service_s=0.035, cpu_s=0.048, work_s=0.028, loop_cpu_s=0.055, step_time_s=0.065, torch_threads=1)

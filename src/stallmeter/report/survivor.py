@@ -125,9 +125,7 @@ def wait_for_ends(
         size = _add_others(folder, watched, size)
         ended = len(watched.ended)
         if ended > told:
-            until_s = time.monotonic() + MEANWHILE_S
-            while _goes_on(watched) and (left_s := until_s - time.monotonic()) > 0:
-                watched.wait(left_s)
+            _wait(watched, MEANWHILE_S, lambda: _goes_on(watched))
             if _goes_on(watched):
                 meanwhile(_ends(watched))
             told = ended
@@ -135,14 +133,15 @@ def wait_for_ends(
         watched.wait(None if len(watched.names) >= size else look_s)
         look_s = min(LOOK_S, 1.5 * look_s)
     _add_others(folder, watched, size)
-    until_s = time.monotonic() + LAST_S
-    while (
-        len(watched.ended) < len(watched.names)
-        and DONE not in watched.heard
-        and (left_s := until_s - time.monotonic()) > 0
-    ):
-        watched.wait(left_s)
+    _wait(watched, LAST_S, lambda: len(watched.ended) < len(watched.names) and DONE not in watched.heard)
     return _ends(watched)
+
+
+def _wait(watched: Watched[int], seconds: float, goes_on: Callable[[], bool]) -> None:
+    """Wait so long for what ends or is heard, or until something does not go on."""
+    until_s = time.monotonic() + seconds
+    while goes_on() and (left_s := until_s - time.monotonic()) > 0:
+        watched.wait(left_s)
 
 
 def _goes_on(watched: Watched[int]) -> bool:

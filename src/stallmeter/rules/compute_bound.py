@@ -157,7 +157,7 @@ class ComputeBound:
         if cpus - job - (others or 0.0) < self.idle_cpus:
             return ()
         one = "" if threads == 1 else "s"
-        computed_s = sum(window.spent.bucket_s(bucket) or 0.0 for bucket in COMPUTES)
+        computed_s = window.spent.bucket_s(*COMPUTES) or 0.0
         saved_s = SHARED * (1.0 - threads / int(cpus)) * computed_s
         gain = gain_without(window, saved_s, least=0.0, most=1.0 / SHARED)
         advice = Advice.of(

@@ -54,7 +54,7 @@ class PaddedBatches:
         """Compare the share of positions that no sequence uses with the thresholds."""
         content, training_s = window.loader.content, window.ledger.training_s
         padding = None if content is None else content.padding
-        computed_s = sum(window.spent.bucket_s(bucket) or 0.0 for bucket in COMPUTES)
+        computed_s = window.spent.bucket_s(*COMPUTES) or 0.0
         if padding is None or not training_s or not computed_s or 100.0 * padding < self.info_pct:
             return None
         least, usual, most = (min(self.most, part * padding) for part in SAVES)

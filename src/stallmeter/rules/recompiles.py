@@ -102,7 +102,7 @@ class Recompiles:
 
 def _work_s(window: Window) -> float:
     """Seconds of all steps' own work, without what the first ones took beyond others."""
-    return sum(window.spent.bucket_s(bucket) or 0.0 for bucket in ("h2d", "forward", "backward", "compute"))
+    return window.spent.bucket_s("h2d", "forward", "backward", "compute") or 0.0
 
 
 def _has_two_sizes(window: Window) -> bool:

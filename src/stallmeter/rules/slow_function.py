@@ -52,7 +52,6 @@ of gradients run on a thread of torch's.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -265,7 +264,7 @@ class SlowFunction:
     def _of_an_optimizer(self, window: Window, found: BesideModel) -> Diagnosis | None:
         """Tell of an optimizer of the program's own that takes longer than all else that a step does."""
         lost_s = window.spent.bucket_s("optimizer") or 0.0
-        rest_s = math.fsum(window.spent.bucket_s(name) or 0.0 for name in REST)
+        rest_s = window.spent.bucket_s(*REST) or 0.0
         share = window.ledger.training_share_pct(lost_s)
         if window.device.pace_s is not None or share is None or share < self.warn_pct or lost_s < rest_s:
             return None

@@ -89,7 +89,8 @@ class ValidationHeavy:
         start_s, wait_s = ((window.spent.validation_parts_s or {}).get(part, 0.0) for part in ("start", "wait"))
         loads = start_s + wait_s >= self.loader_pct / 100.0 * spent_s
         larger = self._larger(window, (booked_s or 0.0) - start_s - wait_s, wait_s)
-        small = larger if larger is not None and larger.saved_s >= self.prefers * lost_s else None
+        is_small = larger is not None and larger.saved_s >= self.prefers * lost_s
+        size = _DOUBLE if larger is None else larger.advice
         seldom = Advice.of(
             said("Validate less often", window.facts, Setting.VALIDATE_LESS_OFTEN, ", after more steps or epochs"),
             expect=self._expected(spent_s - lost_s, often),
@@ -103,7 +104,7 @@ class ValidationHeavy:
             title=self.title,
             summary=f"Validation took {spent_s:.1f} s, {share:.0f} % of the training time"
             + (f", {_said(start_s, wait_s)}" if loads else "")
-            + (f", in batches of {small.now}" if small else "")
+            + (f", in batches of {larger.now}" if larger is not None and is_small else "")
             + (f", {often:.0f} times an epoch." if often else f"; {self.usual_pct:.0f} % would be usual."),
             time_lost_s=lost_s,
             share_pct=window.ledger.share_pct(lost_s) or 0.0,
@@ -124,9 +125,7 @@ class ValidationHeavy:
             ),
             advice=(
                 *(_for_its_loader(window, start_s, wait_s) if loads else ()),
-                *((small.advice, seldom) if small else (seldom,)),
-                _on_less(window),
-                *(() if small else (_DOUBLE if larger is None else larger.advice,)),
+                *((size, seldom, _on_less(window)) if is_small else (seldom, _on_less(window), size)),
             ),
         )
 

@@ -165,7 +165,7 @@ class StepClock:
         """Called, where the others are, when a loader beside the one that makes the steps is asked for a batch."""
         self.after_beside: Callable[[], None] | None = None
         """Called when that batch has come."""
-        self.evaluated: Callable[[object, int], None] | None = None
+        self.evaluated: Callable[[object, int], None] = lambda *_: None
         """Called with a loader, and how many batches were taken of it, when a validation is over."""
         self.at_boundary: Callable[[], None] | None = None
         """Called between two steps, and once more with `open` False when the loop stops asking for batches."""
@@ -444,7 +444,7 @@ class ValidationWait:
         # Whether a loader is true would be asked of its length, which may be code of the program's.
         loader, self._loader = loader if self._loader is None else self._loader, None
         asked, self._asked = self._asked, 0
-        if loader is not None and self._clock.evaluated is not None:
+        if loader is not None:
             self._clock.evaluated(loader, asked)
 
     def __enter__(self) -> str:

@@ -464,9 +464,7 @@ class _Validation(Generic[T]):
         self._ledger.exit(VALIDATION)
         self._mark()
         loader, self._loader = self._loader, None
-        evaluated = self._turns.clock.evaluated
-        if evaluated is not None:
-            evaluated(loader, self._batches)
+        self._turns.clock.evaluated(loader, self._batches)
 
     def _mark(self) -> None:
         ledger = self._ledger

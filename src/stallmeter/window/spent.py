@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -49,12 +50,17 @@ class SpentSignals:
 
     def append(self, record: EvaluationBatches | OptimizerInfo) -> None:
         """Take what evaluations that are over asked for, or what updates the weights."""
-        if isinstance(record, OptimizerInfo):
-            self._optimizer = record
-            return
-        so_far = self._evaluated or Evaluated(0, 0)
-        items = so_far.items + record.batches * record.batch_size
-        self._evaluated = Evaluated(so_far.batches + record.batches, items)
+        match record:
+            case OptimizerInfo():
+                self._optimizer = record
+            case EvaluationBatches():
+                so_far = self._evaluated or Evaluated(0, 0)
+                items = so_far.items + record.batches * record.batch_size
+                self._evaluated = Evaluated(so_far.batches + record.batches, items)
+
+    def follow(self, other: SpentSignals) -> None:
+        """Begin with what is told once of a run."""
+        self._optimizer = other._optimizer
 
     @property
     def _buckets(self) -> Mapping[str, float]:
@@ -71,9 +77,10 @@ class SpentSignals:
         moved = {"data_wait": buckets.get("data_wait", 0.0) - hidden, "compute": buckets.get("compute", 0.0) + hidden}
         return {**buckets, **moved}
 
-    def bucket_s(self, bucket: str) -> float | None:
-        """Seconds of wall time in a bucket."""
-        return self._buckets.get(bucket)
+    def bucket_s(self, *buckets: str) -> float | None:
+        """Seconds of wall time in a bucket, or in several together; None where it is not known of any."""
+        known = [self._buckets[name] for name in buckets if name in self._buckets]
+        return math.fsum(known) if known else None
 
     @property
     def validation_parts_s(self) -> Mapping[str, float] | None:

@@ -151,5 +151,6 @@ class Window:
         phase = Window(self.facts)
         phase.before = past
         phase.loader.follow(self.loader)
+        phase.spent.follow(self.spent)
         phase.loader.set_workers(change.workers)
         return phase

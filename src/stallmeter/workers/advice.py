@@ -33,8 +33,6 @@ COMPETES = 1.0
 work for ``w`` each, at most the ``n - 1`` others spin for a batch's ``b`` seconds of CPU: one alone has at least
 ``n w - (n - 1) b`` to do, which is less than ``w`` where ``b`` is more. Measured at 0.18: 1.7 times slower."""
 
-NO_MORE = "more workers will not help"
-
 
 def advise(costs: LoaderCosts, limits: Limits, *, previous: OperatingPoint | None = None) -> WorkerAdvice:
     """Recommend a number of workers for the next epoch or run.
@@ -46,9 +44,9 @@ def advise(costs: LoaderCosts, limits: Limits, *, previous: OperatingPoint | Non
 
     Returns:
         The advice. ``recommended`` equals ``current`` when less than 3 % is to be gained, when the dataset is iterable
-        and not known to split itself, when threads of a library make the batches, and when the model cannot explain
-        the present step time. Where nothing is to be
-        gained but a smaller number does the same, that is recommended, with what it saves.
+        and not known to split itself, when threads of a library make the batches, and when the model cannot
+        explain the present step time. Where nothing is to be gained but a smaller number does the same, that is
+        recommended, with what it saves.
     """
     costs, limits = _learn_from(previous, costs, limits)
     return replace(_advise(costs, limits), most=most_workers(costs, limits))
@@ -218,8 +216,6 @@ def _why_change(plan: Plan, limits: Limits, observed_s: float) -> str:
             "compute: workers alone would win less"
         )
     why = _why(costs, limits, best.workers, best.limited_by)
-    if best.workers > costs.current:
-        why = why.replace(NO_MORE, f"more than {best.workers} workers will not help")
     state = ". A state that this loader saved is only valid for its number of workers" if costs.stateful else ""
     return f"{saves}. {why[0].upper()}{why[1:]}{_on_threads(costs, best.limited_by, best.workers)}{state}"
 
@@ -234,18 +230,19 @@ def _why_stay(costs: LoaderCosts, limits: Limits, limited_by: str) -> str:
 
 def _why(costs: LoaderCosts, limits: Limits, workers: int, limited_by: str) -> str:
     batch, step = _ms(costs.service_s), _ms(costs.ready_step_s)
+    more = f"more than {workers} workers" if workers > max(1, costs.current) else "more workers"
     if limited_by == "cpu":
         cpus, full = limits.available_cpus or 0.0, costs.cpus_for_full_speed or 0.0
-        needs = f"{NO_MORE}: a step needs {_ms(costs.cpu_s + costs.loop_cpu_s)} of CPU on {cpus:.1f} CPUs"
+        needs = f"{more} will not help: a step needs {_ms(costs.cpu_s + costs.loop_cpu_s)} of CPU on {cpus:.1f} CPUs"
         return (
             f"{needs}; full speed needs {full:.1f} CPUs"
             if full > cpus
             else f"{needs}, and keeps nearly all of them busy"
         )
     if limited_by == "bandwidth":
-        return f"{NO_MORE}: they share a store that takes {_ms(limits.shared_s)} for a batch"
+        return f"{more} will not help: they share a store that takes {_ms(limits.shared_s)} for a batch"
     if limited_by == "lock":
-        return f"{NO_MORE}: they wait for each other at a lock held {_ms(limits.shared_s)} for a batch"
+        return f"{more} will not help: they wait for each other at a lock held {_ms(limits.shared_s)} for a batch"
     if limited_by == "memory":
         each = (limits.worker_bytes or DEFAULT_WORKER_BYTES) / (1 << 20)
         return f"no more workers of {each:.0f} MiB fit: a worker takes {batch} for a batch, a step {step}"

@@ -379,7 +379,7 @@ def _steps_share(window: Window, costs: LoaderCosts) -> float:
         return 1.0
     told = costs.current and costs.start_once_s + costs.start_each_s > 0
     names = (*BESIDE, "worker_startup") if epochs > 1 and not told else BESIDE
-    beside_s = math.fsum(window.spent.bucket_s(name) or 0.0 for name in names)
+    beside_s = window.spent.bucket_s(*names) or 0.0
     return min(1.0, max(0.0, 1.0 - beside_s / training_s))
 
 
