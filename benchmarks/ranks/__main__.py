@@ -68,8 +68,8 @@ def run(each: Draw, folder: Path) -> bool:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     times = {}
-    for name in ("planted", "removed"):
-        request = write_request(each, folder, name, planted=name == "planted")
+    for name in ("planted", "removed", *(("unsynced",) if each.fault == "communication" else ())):
+        request = write_request(each, folder, name, planted=name == "planted", unsynced=name == "unsynced")
         with started(each, request, folder / f"{name}.log"):
             pass
         ends = [json.loads(p.read_text())["loop_s"] for p in sorted(folder.glob(f"{name}.json.*"))]
@@ -129,6 +129,8 @@ class Judged:
     """What the removal of the fault saved."""
     live: dict[str, Any] | None = None
     """What rank 0 said itself when the run ended."""
+    whole_s: float | None = None
+    """What is saved where DDP does not exchange at all: its copies go, too."""
 
     @property
     def primary(self) -> dict[str, Any]:
@@ -153,6 +155,13 @@ class Judged:
         if self.draw.is_healthy or not self.warns or self.lost_s < 0.2:
             return None
         return float(self.primary["time_lost_s"]) / self.lost_s - 1.0
+
+    @property
+    def is_between(self) -> bool | None:
+        """Whether an exchange's lost seconds lie between what its sending takes and all that goes with it."""
+        if self.whole_s is None or not self.warns:
+            return None
+        return (1 - NEAR) * self.lost_s <= float(self.primary["time_lost_s"]) <= (1 + NEAR) * self.whole_s
 
     @property
     def line(self) -> str:
@@ -181,7 +190,8 @@ def judged(each: Draw, folder: Path) -> Judged:
     loops = result["loop_s"]
     lives = sorted((folder / "planted").rglob("diagnosis.json"))
     live = json.loads(lives[0].read_text()) if lives else None
-    return Judged(each, json.loads(shown), loops["planted"] - loops["removed"], live)
+    whole_s = loops["planted"] - loops["unsynced"] if "unsynced" in loops else None
+    return Judged(each, json.loads(shown), loops["planted"] - loops["removed"], live, whole_s)
 
 
 def right_by_fault(found: Sequence[Judged]) -> dict[str, tuple[int, int]]:
@@ -206,6 +216,14 @@ def table(found: Sequence[Judged]) -> str:
     alarms = sum(j.draw.is_healthy and j.warns for j in found)
     victims = sum(_compute_bound_beside_a_straggler(j) for j in found)
     lines += ["", f"Alarms on healthy jobs: {alarms}. Jobs called compute-bound beside a planted fault: {victims}.", ""]
+    between = [j.is_between for j in found if j.is_between is not None]
+    if between:
+        least_and_most = "what sending takes and what goes with DDP's exchange as a whole"
+        counted = f"{sum(between)} of {len(between)} (give or take {100 * NEAR:.0f} %)"
+        lines += [
+            f"Lost seconds of an exchange lie between {least_and_most} in {counted}.",
+            "",
+        ]
     lines += [f"- {j.line}" for j in found if not (j.is_right and j.is_right_live)]
     return "\n".join(lines) + "\n"
 

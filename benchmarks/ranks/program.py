@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -105,8 +105,13 @@ def killed_here(request: dict[str, Any], rank: int, step: int) -> None:
 
 
 def skips_exchange(request: dict[str, Any]) -> bool:
-    """Whether the exchange itself is what is removed."""
-    return request["fault"] == "communication" and not request["planted"]
+    """Whether the sending is what is removed: DDP still copies into its buckets and out of them."""
+    return request["fault"] == "communication" and not request["planted"] and not is_unsynced(request)
+
+
+def is_unsynced(request: dict[str, Any]) -> bool:
+    """Whether DDP is told not to exchange at all, as its users do for all but one of an update's micro-batches."""
+    return bool(request.get("unsynced"))
 
 
 def not_exchanged(_, bucket):  # type: ignore[no-untyped-def]  # torch checks the annotations of such a hook
@@ -142,7 +147,8 @@ def plain(request: dict[str, Any]) -> float:
     for step, batch in enumerate(batches):
         killed_here(request, RANK, step)
         with traced():
-            model(batch).square().mean().backward()
+            with model.no_sync() if is_unsynced(request) else nullcontext():
+                model(batch).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
             extra_s = planted(request, RANK, step)
@@ -207,11 +213,14 @@ def in_lightning(request: dict[str, Any]) -> float:
         def on_train_start(self, trainer: Any, *_: Any) -> None:
             if skips_exchange(request):
                 trainer.strategy.model.register_comm_hook(None, not_exchanged)
+            if is_unsynced(request):
+                unsynced.enter_context(trainer.strategy.model.no_sync())
             self.started = time.perf_counter()
 
         def on_train_end(self, *_: Any) -> None:
             self.elapsed_s = time.perf_counter() - self.started
 
+    unsynced = ExitStack()
     clock = Clock()
     callbacks: list[Any] = [clock, Hook()]
     saves = request["fault"] == "checkpoint"

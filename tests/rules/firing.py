@@ -34,6 +34,7 @@ from . import (
     test_step_time_drift,
     test_too_many_threads,
     test_transfer_bound,
+    test_unused_gradients,
     test_validation_heavy,
     test_worker_startup,
 )
@@ -93,6 +94,7 @@ FIRING: dict[str, Callable[[], Window]] = {
     "slow-function": lambda: test_slow_function.each(test_slow_function.look(0.5)),
     "slow-logging": lambda: run(loader(), logging={"MLFlowLogger": 20.0}),
     "slow-optimizer": test_slow_optimizer.updating,
+    "unused-gradients": test_unused_gradients.in_vain,
     "slow-start": lambda: test_slow_start.started(40.0),
     "step-outliers": lambda: test_step_outliers.pauses(50),
     "step-time-drift": test_step_time_drift.slower,

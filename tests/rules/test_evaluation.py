@@ -149,7 +149,7 @@ def test_abstentions():
     """Who could not judge is listed with all that was missing, and was not asked."""
     asked = []
     rule = Says(id="a", needs=("ledger.wall_s", "ledger.epochs"), asked=lambda: asked.append("a"))
-    verdict = evaluate([rule, Says(id="b", needs=("steps.startup_excess_s",))], Window())
+    verdict = evaluate([rule, Says(id="b", needs=("steps.count",))], Window())
     assert [(a.rule, a.missing) for a in verdict.abstained] == [("a", ("ledger.wall_s", "ledger.epochs"))]
     assert [d.rule for d in verdict.diagnoses] == ["b"]  # 0 s is measured, and not missing
     assert asked == []

@@ -10,6 +10,7 @@ from stallmeter.records.rows import is_kept
 from stallmeter.window import Window
 from stallmeter.window.ledger import LedgerSignals
 from stallmeter.window.loader import LoaderSignals
+from stallmeter.window.startup import ExcessOfFirstWaits
 from stallmeter.window.steps import MIN_STEADY_STEPS, OPENERS, SETTLED_STEPS, SLOW_STEPS, WARMUP_STEPS, StepSignals
 
 from ..rules.windows import START_S, ledger, loader, run, step, window
@@ -82,29 +83,60 @@ def epochs(
     return made
 
 
+def first_waits(made: Window) -> ExcessOfFirstWaits:
+    found = made.steps.first_waits
+    assert found is not None
+    return found
+
+
 def test_start_up_is_what_exceeds_the_steady_wait():
     """The first wait of each epoch, less an ordinary one."""
-    assert epochs(3, 0.5).steps.startup_excess_s == pytest.approx(3 * 0.498)
+    assert first_waits(epochs(3, 0.5)).all_s == pytest.approx(3 * 0.498)
 
 
 def test_start_up_is_not_known_before_a_steady_wait_is():
     """With too few steady steps there is nothing to compare with."""
-    assert epochs(1, 0.5, steps=WARMUP_STEPS + MIN_STEADY_STEPS - 1).steps.startup_excess_s == 0.0
-    assert epochs(1, 0.5, steps=WARMUP_STEPS + MIN_STEADY_STEPS).steps.startup_excess_s > 0.0
+    assert first_waits(epochs(1, 0.5, steps=WARMUP_STEPS + MIN_STEADY_STEPS - 1)).all_s == 0.0
+    assert first_waits(epochs(1, 0.5, steps=WARMUP_STEPS + MIN_STEADY_STEPS)).all_s > 0.0
 
 
 def test_without_workers_nothing_starts_up():
     """The first wait in the loop's own thread is an ordinary one."""
-    assert epochs(3, 0.5, num_workers=0).steps.startup_excess_s == 0.0
+    assert first_waits(epochs(3, 0.04, num_workers=0)).all_s == 0.0
+
+
+def test_a_loader_that_begins_each_epoch_late():
+    """No batch takes that long: a sampler reads the dataset, or a table is read anew."""
+    made = epochs(3, 0.5, num_workers=0)
+    assert first_waits(made).late_s == pytest.approx(3 * 0.498)
+    assert first_waits(made).all_s == first_waits(made).late_s
+
+
+def test_what_is_late_once_is_done_once():
+    made = epochs(1, 0.5, num_workers=0)
+    for i in range(20):
+        made.append(step(20 + i, epoch=1, epoch_start=i == 0, data_wait_s=0.002))
+    assert first_waits(made).all_s == 0.0
+
+
+def test_late_first_waits_are_never_forgotten():
+    assert first_waits(epochs(300, 0.5, steps=10, num_workers=0)).late_s == pytest.approx(300 * 0.498)
+
+
+def test_workers_that_live_on_begin_late():
+    """All of them make a first batch at once: what they may take for it is no start."""
+    made = epochs(4, 2.0, persistent=True)
+    assert first_waits(made).late_s == pytest.approx(3 * 1.998)
+    assert first_waits(epochs(4, 0.1, persistent=True)).late_s == 0.0
 
 
 def test_workers_that_live_on_start_once():
     """At the end of an epoch they have run out of batches: the first wait of the next one is a wait for a batch."""
     made = epochs(3, 0.5, persistent=True)
-    assert made.steps.startup_excess_s == pytest.approx(0.498)
+    assert first_waits(made).all_s == pytest.approx(0.498)
     made.append(replace(loader(4), persistent_workers=True))
     made.append(step(60, epoch=3, epoch_start=True, data_wait_s=0.5))
-    assert made.steps.startup_excess_s == pytest.approx(2 * 0.498)
+    assert first_waits(made).all_s == pytest.approx(2 * 0.498)
 
 
 def test_workers_of_a_loader_that_is_made_anew_start_each_time():
@@ -113,24 +145,24 @@ def test_workers_of_a_loader_that_is_made_anew_start_each_time():
     for epoch in (1, 2):
         made.append(replace(loader(2), persistent_workers=True, remade=True))
         made.append(step(20 * epoch, epoch=epoch, epoch_start=True, data_wait_s=0.5))
-    assert made.steps.startup_excess_s == pytest.approx(3 * 0.498)
+    assert first_waits(made).all_s == pytest.approx(3 * 0.498)
 
 
 def test_a_short_first_wait_is_no_negative_start_up():
     """An epoch whose first batch was already there takes nothing back."""
-    assert epochs(3, 0.0).steps.startup_excess_s == 0.0
+    assert first_waits(epochs(3, 0.0)).all_s == 0.0
 
 
 def test_start_up_is_never_forgotten():
     """Hundreds of epochs count in full, although only some first waits are kept."""
-    assert epochs(300, 0.1, steps=10).steps.startup_excess_s == pytest.approx(300 * 0.098)
+    assert first_waits(epochs(300, 0.1, steps=10)).all_s == pytest.approx(300 * 0.098)
 
 
 def test_the_only_epochs_start_up_is_settled_once(monkeypatch):
     """It is known from then on, and reading it does not look at the steps any more."""
     made = epochs(1, 0.5, steps=WARMUP_STEPS + SETTLED_STEPS)
     monkeypatch.setattr(StepSignals, "data_wait_s", property(lambda self: pytest.fail("looked at the steps")))
-    assert made.steps.startup_excess_s == pytest.approx(0.498)
+    assert first_waits(made).all_s == pytest.approx(0.498)
 
 
 def test_saves():

@@ -422,7 +422,8 @@ class Collector:
             if name is not None and ns and bucket in parts:
                 parts[bucket][name] = ns / 1e9
         buckets = {name: spent[i] / 1e9 for i, name in enumerate(BUCKETS)}
-        startup = min(self._window.steps.startup_excess_s, buckets["data_wait"])
+        first_waits = self._window.steps.first_waits
+        startup = 0.0 if first_waits is None else min(first_waits.all_s, buckets["data_wait"])
         buckets["data_wait"] -= startup
         buckets["worker_startup"] += startup
         warm_up = self._window.steps.warm_up

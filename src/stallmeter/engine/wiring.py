@@ -280,6 +280,7 @@ def _usual_sources(
     if probe is not None:
         makers["source ray data"] = lambda: [_ray_data_source(probe)]
     if options.loop_looks:
+        makers["source unused gradients"] = lambda: [_gradient_source(between_steps)]
         makers["source standing"] = lambda: [_standing_source(options, context, clock)]
     if options.workers:
         makers["source forks"] = lambda: [_fork_source()]
@@ -396,6 +397,12 @@ def _device_sources(
         steps = options.sync_probe_steps
         sources.append(SyncProbe(between_steps.add, steps, lambda: rule.suspects(window.present())))
     return sources
+
+
+def _gradient_source(between_steps: BetweenSteps) -> Source:
+    from ..sources.gradients import GradientSource
+
+    return GradientSource(between_steps.add)
 
 
 def _fork_source() -> Source:

@@ -43,6 +43,7 @@ _KINDS: dict[str, type[Any]] = {
     "profile": records.DeepProfile,
     "compiler": records.CompilerSample,
     "modes": records.DebugModes,
+    "unused_gradients": records.UnusedGradients,
     "look": records.CodeLook,
     "lock": records.LockTrial,
     "arrivals": records.Arrivals,

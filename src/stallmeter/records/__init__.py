@@ -22,7 +22,7 @@ from .loader import (
     WorkerWaits,
 )
 from .modes import DebugModes
-from .optimizer import OptimizerInfo
+from .optimizer import OptimizerInfo, UnusedGradients
 from .steps import (
     BUCKETS,
     HINDSIGHT,
@@ -74,6 +74,7 @@ __all__ = [
     "StepRecord",
     "SyncCalls",
     "Told",
+    "UnusedGradients",
     "UserMetrics",
     "WindowRecord",
     "WorkerBatch",
@@ -101,6 +102,7 @@ Sample = (
     | DeepProfile
     | CompilerSample
     | DebugModes
+    | UnusedGradients
     | CodeLook
     | LockTrial
     | Arrivals

@@ -50,6 +50,7 @@ from .too_many_threads import TooManyThreads
 from .too_many_workers import TooManyWorkers
 from .transfer_bound import TransferBound
 from .unpinned_memory import UnpinnedMemory
+from .unused_gradients import UnusedGradients
 from .validation_heavy import ValidationHeavy
 from .worker_startup import WorkerStartup
 
@@ -81,6 +82,7 @@ ALL_RULES: tuple[Rule, ...] = (
     TooManyThreads(),
     SlowFunction(),
     SlowOptimizer(),
+    UnusedGradients(),
     PaddedBatches(),
     StepOutliers(),
     StepTimeDrift(),

@@ -8,9 +8,10 @@ ledger. `steps.data_wait_s`: wait per step in seconds, median over steady steps.
 worker start-up as far as it exceeds the steady wait. Where the loop asks no loader, nothing of this is timed:
 `code.before_model`, from looks at the loop's stack, says which part of the steps goes by before they call the model.
 
-Where most of the wait is none of steady steps', the first batches of epochs come late, though no worker starts: batches
-that are made and skipped (`workers.starts`: batches made, beside the steps that used them), or a dataset that begins
-anew.
+Where most of the wait is none of steady steps', the first batches of epochs come late, though no worker starts
+(`steps.first_waits`: by how much they exceed what a batch may take): batches that are made and skipped
+(`workers.starts`: batches made, beside the steps that used them), a sampler that reads the dataset, or a dataset that
+begins anew.
 
 **Advice.** Without workers prepare batches beside the loop, unless the loader's work is tiny: then the hand-over
 between processes costs more than it saves. Let stallmeter see the workers: then the cause has a name, and a number of
@@ -64,6 +65,7 @@ class InputBound:
         "loader.which",
         "ledger.epochs",
         "steps.drift",
+        "steps.first_waits",
         "workers.service_s",
         "workers.starts",
     )
@@ -125,9 +127,11 @@ class InputBound:
         if ledger is None or wait is None or epochs < 2:
             return None
         dropped_s = min(dropped_s, window.spent.bucket_s("worker_startup") or 0.0)
-        late_s = lost - ledger.steps * wait.mean + dropped_s
+        first_waits = window.steps.first_waits
+        began_s = dropped_s if first_waits is None else max(dropped_s, first_waits.late_s)
+        late_s = lost - ledger.steps * wait.mean + began_s
         share = window.ledger.training_share_pct(late_s)
-        if share is None or share < self.warn_pct or late_s < self.first * (lost + dropped_s):
+        if share is None or share < self.warn_pct or late_s < self.first * (lost + began_s):
             return None
         return late_s
 

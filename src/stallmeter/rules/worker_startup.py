@@ -7,8 +7,9 @@ takes most of a start, or a function that the first batch calls and others do no
 asked for), it is named.
 
 **Evidence.** `worker_startup`: seconds of wall time in making iterators, and the part of each epoch's first wait that
-exceeds the steady wait, from the ledger; of workers that live on, in the first epoch alone. What the first batch itself
-takes is no start, for none is made ahead: that is taken off (`workers.service_s`, on the CPUs that all share).
+exceeds the steady wait, from the ledger; of workers that live on, in the first epoch alone (`steps.first_waits`: what
+others exceed it by). What the first batch itself takes is no start, for none is made ahead: that is taken off
+(`workers.service_s`, on the CPUs that all share).
 `workers.fork_s`: seconds in which forks held the training thread, with what other packages do around a fork.
 `steps.epochs.copying_s`: what a fork leaves behind. It shares the program's memory with the workers, and what the first
 step writes is copied page by page; it counts where the optimizer takes longer in the first steps of epochs than in 95 %
@@ -90,6 +91,7 @@ class WorkerStartup:
         "ledger.record",
         "steps.step_time_s",
         "steps.data_wait_s",
+        "steps.first_waits",
         "steps.epochs.copying_s",
         "steps.epochs.forked",
         "code.first_batch",
@@ -110,7 +112,10 @@ class WorkerStartup:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the start-up's share of training with the threshold."""
-        waited, epochs = window.spent.bucket_s("worker_startup") or 0.0, window.ledger.epochs or 0
+        epochs = window.ledger.epochs or 0
+        # What begins an epoch though no worker starts is input-bound's to tell, or slow-function's.
+        late_s = 0.0 if window.steps.first_waits is None else window.steps.first_waits.late_s
+        waited = max(0.0, (window.spent.bucket_s("worker_startup") or 0.0) - late_s)
         copying = self._copying_s(window, epochs)
         again, within_wait, within = self._within_epochs(window, epochs)
         anew_s = self._each_step_s(window, waited, epochs + again)

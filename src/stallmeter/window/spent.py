@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..records import EvaluationBatches, OptimizerInfo
+from ..records import EvaluationBatches, OptimizerInfo, UnusedGradients
 from .device import DeviceSignals
 from .gpu import GpuSignals
 from .ledger import LedgerSignals
@@ -47,12 +47,15 @@ class SpentSignals:
         self._ledger, self._device, self._gpu = ledger, device, gpu
         self._evaluated: Evaluated | None = None
         self._optimizer: OptimizerInfo | None = None
+        self._unused: UnusedGradients | None = None
 
-    def append(self, record: EvaluationBatches | OptimizerInfo) -> None:
-        """Take what evaluations that are over asked for, or what updates the weights."""
+    def append(self, record: EvaluationBatches | OptimizerInfo | UnusedGradients) -> None:
+        """Take what evaluations that are over asked for, or what updates the weights and what does not."""
         match record:
             case OptimizerInfo():
                 self._optimizer = record
+            case UnusedGradients():
+                self._unused = record
             case EvaluationBatches():
                 so_far = self._evaluated or Evaluated(0, 0)
                 items = so_far.items + record.batches * record.batch_size
@@ -60,7 +63,7 @@ class SpentSignals:
 
     def follow(self, other: SpentSignals) -> None:
         """Begin with what is told once of a run."""
-        self._optimizer = other._optimizer
+        self._optimizer, self._unused = other._optimizer, other._unused
 
     @property
     def _buckets(self) -> Mapping[str, float]:
@@ -96,6 +99,11 @@ class SpentSignals:
     def optimizer(self) -> OptimizerInfo | None:
         """What updates the weights, as it is set up; None where that was not seen."""
         return self._optimizer
+
+    @property
+    def unused_gradients(self) -> UnusedGradients | None:
+        """Gradients of which no weight is changed, none of them as well; None where nobody could look."""
+        return self._unused
 
     @property
     def data_wait_share_pct(self) -> float | None:

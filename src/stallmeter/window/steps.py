@@ -14,7 +14,7 @@ from .epochs import EpochSignals, own_s
 from .ledger import LedgerSignals
 from .loader import LoaderSignals
 from .memo import Memo
-from .startup import FirstWaits
+from .startup import ExcessOfFirstWaits, FirstWaits, LateFirstWaits
 from .warmup import FirstSteps, WarmUp
 from .workers import WorkerSignals
 
@@ -77,6 +77,8 @@ class StepSignals:
         self._openers: Reservoir[StepRecord] = Reservoir(OPENERS)
         self._slowest: list[tuple[float, int, int, StepRecord]] = []
         self._first_waits = FirstWaits()
+        self._late_first_waits = LateFirstWaits()
+        self._began = False
         self._persistent: int | None = None
         """Workers that had started by the last epoch, if they live on."""
         self._first_steps = FirstSteps()
@@ -87,19 +89,25 @@ class StepSignals:
         self.memo.changes += 1
         self._first_steps.add(step)
         if step.epoch_start:
-            if self._have_started():
-                self._first_waits.add(step.data_wait_s)
-            self._first_waits.settle(self._steady_wait_s())
+            self._began = True
+            started = self._have_started() and self._loader.num_workers != 0
+            (self._first_waits if started else self._late_first_waits).add(step.data_wait_s)
             if step.index >= WARMUP_STEPS and not step.outlier:
                 self._openers.add(step)
+            self._settle_first_waits()
         elif step.index < WARMUP_STEPS:
             self._warm_up.append(step)
         else:
             if not step.outlier:
                 self._steady.add(step)
                 if len(self._steady) == SETTLED_STEPS:
-                    self._first_waits.settle(self._steady_wait_s())
+                    self._settle_first_waits()
             self._keep_slowest(step)
+
+    def _settle_first_waits(self) -> None:
+        steady_s = self._steady_wait_s()
+        self._first_waits.settle(steady_s)
+        self._late_first_waits.settle(steady_s, self._usual_first_wait_s())
 
     def _have_started(self) -> bool:
         """Whether workers have started with the epoch that begins: those that live on have only run out of batches."""
@@ -189,14 +197,23 @@ class StepSignals:
         return self.memo("drift", lambda: find_drift(self.steady, self._readings.items if self._readings else ()))
 
     @property
-    def startup_excess_s(self) -> float:
-        """Seconds by which the first waits of epochs exceeded the steady wait: workers that had to start.
+    def first_waits(self) -> ExcessOfFirstWaits | None:
+        """By how much the first waits of epochs exceeded the steady wait; None where no epoch was seen to begin.
 
-        0 without workers, where the first wait is an ordinary one, as it is where workers live on after an epoch.
+        Without workers the first wait is an ordinary one, as it is where workers live on after an epoch, or it is late.
         """
-        if self._loader.num_workers == 0:
-            return 0.0
-        return self._first_waits.excess_s(self._steady_wait_s() if self._first_waits else None)
+        if not self._began:
+            return None
+        started, late = self._first_waits, self._late_first_waits
+        started_s = started.excess_s(self._steady_wait_s() if started else None)
+        usual = (self._steady_wait_s(), self._usual_first_wait_s()) if late else (None, None)
+        late_s = late.excess_s(*usual)
+        return ExcessOfFirstWaits(late_s + (0.0 if self._loader.num_workers == 0 else started_s), late_s)
+
+    def _usual_first_wait_s(self) -> float | None:
+        """Return what the making of a first batch may take: a step's time, of each worker's batches."""
+        step = self.step_time_s
+        return None if step is None else step.median * max(1, self._loader.num_workers or 1)
 
     def _steady_wait_s(self) -> float | None:
         wait = self.data_wait_s

@@ -30,6 +30,7 @@ from ..records import (
     Record,
     StepRecord,
     SyncCalls,
+    UnusedGradients,
     WorkerBatch,
     WorkerChange,
     WorkerMemory,
@@ -80,6 +81,7 @@ PART = {
     LockTrial: "code",
     EvaluationBatches: "spent",
     OptimizerInfo: "spent",
+    UnusedGradients: "spent",
     Event: "events",
 }
 """Which part of a window takes which kind of record. Kinds that no signal needs are not listed."""

@@ -21,6 +21,8 @@ ASK = frozenset({"keras"})
 LOADER, NEXT_INDEX = "torch/utils/data/dataloader.py", "._next_index"
 """Where a loader of torch asks its sampler, and by the end of which method's name."""
 
+ITERATOR, BEGINS = ".__iter__", ("Iter.__init__", "._reset")
+"""And where it has one begin: a sampler whose ``__iter__`` is no generator does all of its work there."""
 
 TRAINERS = frozenset(
     {"accelerate", "ignite", "keras", "lightning", "lightning_fabric", "pytorch_lightning", "transformers"}
@@ -46,7 +48,7 @@ def in_sampler(seen: Sequence[Seen]) -> list[Seen]:
     """
     found = []
     for one in seen:
-        at = next((i for i, frame in enumerate(one.stack) if _asks_sampler(frame.function)), None)
+        at = _sampler_asked(one.stack)
         asked = () if at is None else one.stack[at + 1 :]
         # A sampler that reads the dataset, to learn lengths say, does so for itself.
         reads = (i for i, frame in enumerate(asked) if i and frame.function.own and frame.function.name.endswith(ITEMS))
@@ -65,7 +67,7 @@ def at_epoch_starts(seen: Sequence[Seen]) -> list[Seen]:
     """
     found = []
     for one in seen:
-        if any(_asks_sampler(frame.function) for frame in one.stack):
+        if _sampler_asked(one.stack) is not None:
             found += in_sampler([one])
             continue
         asked = next((i for i, frame in enumerate(one.stack) if _begins_epochs(frame.function)), len(one.stack))
@@ -100,7 +102,7 @@ def in_batches(seen: Sequence[Seen]) -> list[Seen]:
         made = one.stack[asked[-1] + 1 :] if asked else ()
         timed = bool(asked) and one.stack[asked[-1]].function.file.startswith(TIMED)
         makes = any(frame.function.own for frame in made) or (timed and _is_of_a_library(made))
-        if makes and not any(_asks_sampler(frame.function) for frame in made):
+        if makes and _sampler_asked(made) is None:
             found.append(Seen(made, one.wall_s, one.cpu_s))
     return found
 
@@ -115,5 +117,15 @@ def _asks_for_batches(function: Function) -> bool:
     return function.file.startswith(TIMED) or (not function.own and function.package in ASK)
 
 
-def _asks_sampler(function: Function) -> bool:
-    return function.file == LOADER and function.name.endswith(NEXT_INDEX)
+def _sampler_asked(stack: Sequence[Frame]) -> int | None:
+    """Return which frame of a stack asks a loader's sampler; None where none does."""
+    for i, frame in enumerate(stack):
+        function = frame.function
+        if function.file != LOADER:
+            continue
+        if function.name.endswith(NEXT_INDEX):
+            return i
+        asked = stack[i + 1].function if i + 1 < len(stack) else None
+        if function.name.endswith(BEGINS) and asked is not None and asked.own and asked.name.endswith(ITERATOR):
+            return i
+    return None

@@ -1,0 +1,97 @@
+"""Gradients are computed that change no weight: nothing but the optimizer leaves a part of the model alone.
+
+**What it means.** A backbone, a teacher or a loss network is meant to stay as it is, and is not among the optimizer's
+parameters. Its parameters still ask for gradients, so that each backward pass computes them, and they are kept.
+
+**Evidence.** `spent.unused_gradients`: parameters that got new gradients within some 25 steps, twice, while nobody
+wrote into them, and the numbers in these beside the numbers of all that were updated. They are found in the models that
+running functions know by name. `spent.bucket_s`: seconds of the backward pass in the wall-clock ledger;
+`spent.step_work_s`: of the whole step, where that is one piece, or where the host only launches (`device.pace_s`).
+
+**Advice.** `requires_grad_(False)` on that part. What is saved is taken for its share of the numbers; a part that
+trained layers lie beneath keeps half of its backward pass, for it must pass gradients on.
+
+**When it is wrong.** Where the program reads these gradients itself. Where an optimizer writes past torch's counter
+(`Tensor._version`) and past the values that are compared. Numbers are no operations: those of a convolution are used
+more often than those of a linear layer. A model that nobody knows by name is not seen.
+
+**References.** PyTorch's notes on autograd, "Locally disabling gradient computation". A backward pass has about twice
+the operations of a forward pass (PaLM, appendix B).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
+from ..window import Window
+from ..workers.gains import gain_without
+from .rule import threshold
+
+BACKWARD = 0.62
+"""Share of a step in one piece that its backward pass takes: twice the forward pass, and a little beside both."""
+
+SAVES = (0.35, 0.85, 1.2)
+"""Least, usual and most of a backward pass that is saved, as multiples of the share of the numbers; our choice. A part
+above trained layers saves half of its own; convolutions hold more work than numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnusedGradients:
+    """Fires when gradients that nobody uses take a tenth of the training time."""
+
+    id: ClassVar[str] = "unused-gradients"
+    title: ClassVar[str] = "Gradients are computed that change no weight"
+    needs: ClassVar[tuple[str, ...]] = ("ledger.training_s", "spent.unused_gradients")
+    optional: ClassVar[tuple[str, ...]] = ("device.pace_s", "ledger.wall_s", "spent.step_work_s")
+
+    warn_pct: float = threshold(10.0, "%", "our choice: what is saved is known roughly, and must be worth the change")
+    critical_pct: float = threshold(50.0, "%", "our choice: as long as all else")
+
+    def check(self, window: Window) -> Diagnosis | None:
+        """Compare what these gradients take with the thresholds."""
+        found, spent = window.spent.unused_gradients, window.spent
+        if found is None or not found.numbers:
+            return None
+        on_device = window.device.pace_s is not None  # the host's buckets then time launches
+        whole_s = BACKWARD * (spent.step_work_s or 0.0)
+        backward_s = whole_s if on_device else spent.bucket_s("backward") or whole_s
+        if not backward_s:
+            return None
+        least_s, saved_s, most_s = (min(1.0, part * found.share) * backward_s for part in SAVES)
+        pct = window.ledger.training_share_pct(saved_s)
+        if pct is None or pct < self.warn_pct:
+            return None
+        gain = gain_without(window, saved_s, least=least_s / saved_s, most=most_s / saved_s, on_device=on_device)
+        name = f"{found.part} ({found.kind})" if found.part else "a part of the model"
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.CRITICAL if pct >= self.critical_pct else Severity.WARNING,
+            title=self.title,
+            summary=f"{found.tensors:,} parameters of {name} get gradients in each step, and are never updated: "
+            f"{100.0 * found.share:.0f} % of all numbers that get some.",
+            time_lost_s=saved_s,
+            share_pct=window.ledger.share_pct(saved_s) or 0.0,
+            confidence=0.7,
+            culprit=found.part or None,
+            evidence=(
+                Evidence("numbers with gradients in vain, share of all with gradients", 100.0 * found.share, "%"),
+                Evidence("backward pass for them, share of training time", pct, "%", self.warn_pct, "our choice"),
+                Evidence("parameters with gradients in vain", found.tensors, "1"),
+                Evidence("memory of these gradients, at 4 bytes each", 4.0 * found.numbers, "bytes"),
+            ),
+            advice=(
+                Advice.of(
+                    f"Call requires_grad_(False) on {found.part or 'that part'}.",
+                    expect="The backward pass leaves them out, and their gradients take no memory.",
+                    limit="Where you read these gradients yourself, or mean to train it later.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
+                ),
+                Advice.of(
+                    "Run it in torch.no_grad() where no trained layer lies beneath it.",
+                    expect="Its forward pass keeps nothing for a backward pass, either.",
+                ),
+            ),
+        )

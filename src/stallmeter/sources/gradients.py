@@ -1,0 +1,306 @@
+"""Weights that get gradients and never change: a part of the model that nothing but its optimizer leaves alone.
+
+A few times, between two steps: which models do the functions that are running know by name, which of their parameters
+got new gradients since the last look, and has nobody written into them? Torch counts what is written into a tensor
+(``Tensor._version``), by whichever optimizer. What goes past that counter (``.data``, kernels of others) is noticed by
+some of the values. Nothing is registered with torch, and no tensor is kept alive in between.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import weakref
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from operator import attrgetter
+from types import FrameType, FunctionType, GetSetDescriptorType, ModuleType
+from typing import Any
+
+from ..records import UnusedGradients
+from ..timing.clock import Register, StepClock
+
+FIRST_STEP = 5
+"""Steps before it may be warm-up, in which nobody updates anything."""
+
+BETWEEN = 25
+"""Steps from one look to the next: two models that are trained in turn take fewer for a turn, as a rule."""
+
+TRIES = 20
+"""So often it is looked whether anything was updated: gradients are accumulated over as many steps now and then."""
+
+LAST = 250
+"""Steps to the last look, which takes back what has been updated after all."""
+
+MOST_TENSORS = 5_000
+"""Of larger models none is looked at: a look takes the training thread some 2 us for each tensor."""
+
+MOST_VALUES = 64
+"""Values that are held against those of the last look, of all suspects together."""
+
+MOST_HELD = 64
+"""Members of a list, a dict or an object that are looked at: a model that is trained stands among the first."""
+
+DEEPEST = 100
+"""Frames that are looked at, the innermost."""
+
+OPTIMIZED = 0x1
+"""``inspect.CO_OPTIMIZED``: of code whose names are no dict, a function's."""
+
+ASKS_FOR_NAMES = frozenset({"locals", "vars", "dir", "eval", "exec"})
+"""Up to Python 3.12 these return the dict that a look would fill anew: who calls them is left alone."""
+
+WRAPPERS = frozenset({"module", "_orig_mod", "_forward_module"})
+"""Attributes in which DDP, torch.compile and Fabric hold the program's own model."""
+
+
+_writes = attrgetter("_version")
+"""What torch counts of a tensor: how often something was written into it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A parameter at a look."""
+
+    parameter: weakref.ref[Any]
+    writes: int
+    gradient: weakref.ref[Any] | None
+    gradient_writes: int
+    value: float | None
+
+    @classmethod
+    def of(cls, parameter: Any, *, with_value: bool) -> _Seen:
+        value = _value(parameter) if with_value else None
+        gradient = parameter.grad
+        if gradient is None:
+            return cls(weakref.ref(parameter), _writes(parameter), None, -1, value)
+        return cls(weakref.ref(parameter), _writes(parameter), weakref.ref(gradient), _writes(gradient), value)
+
+    def is_unchanged(self, parameter: Any) -> bool:
+        """Whether nobody has written into it since."""
+        if _writes(parameter) != self.writes or self.parameter() is not parameter:
+            return False
+        return self.value is None or _value(parameter) == self.value
+
+    def got_another(self, parameter: Any) -> bool:
+        """Whether it got a gradient since: a tensor that is new, or more of it in the one that was there."""
+        gradient = parameter.grad
+        if gradient is None:
+            return False
+        if _writes(gradient) != self.gradient_writes:
+            return True
+        return self.gradient is None or self.gradient() is not gradient
+
+
+class GradientSource:
+    """The source of `UnusedGradients`.
+
+    Args:
+        register: How to be called between two steps.
+        modules: Where torch is looked for; it is never imported.
+    """
+
+    name = "unused gradients"
+
+    def __init__(self, register: Register, modules: Mapping[str, Any] | None = None) -> None:
+        self._modules = sys.modules if modules is None else modules
+        self._looks = self._look()
+        self._due = FIRST_STEP
+        self._found: UnusedGradients | None = None  # set by the training thread, taken by the sampler's
+        register(self.name, self.between_steps)
+
+    def sample(self, time_s: float) -> Sequence[UnusedGradients]:  # noqa: ARG002 - a Source's signature
+        """Return what was found since the last call.
+
+        Args:
+            time_s: Unix time of this poll.
+        """
+        found, self._found = self._found, None
+        return () if found is None else (found,)
+
+    def close(self) -> None:
+        """Nothing is held but weak references."""
+
+    def between_steps(self, clock: StepClock) -> bool:
+        """Look, when it is time; for the training thread. Returns whether it wants to be called again."""
+        if not clock.open or clock.index < self._due:
+            return True
+        steps = next(self._looks, None)
+        self._due = clock.index + (steps or 0)
+        return steps is not None
+
+    def _look(self) -> Iterator[int]:
+        """Look, and yield after how many steps to go on. What is kept in between holds no tensor."""
+        while "torch" not in self._modules:
+            yield BETWEEN
+        before = self._snapshot()
+        updated = suspects = frozenset[int]()
+        for _ in range(TRIES):
+            yield BETWEEN
+            updated, suspects = self._compare(before)
+            if updated:
+                break
+        if not updated:
+            return
+        if suspects:
+            before = self._snapshot(suspects)
+            yield BETWEEN
+            # What has changed meanwhile is updated past torch's counter, or now and then.
+            suspects = frozenset() if self._changed(before) else self._compare(before)[1]
+        self._found = self._told(suspects, updated)
+        if not suspects:
+            return
+        before = self._snapshot(suspects)
+        yield LAST
+        if self._changed(before):
+            self._found = self._told(frozenset(), updated)
+
+    def _snapshot(self, only: Collection[int] | None = None) -> Mapping[int, _Seen]:
+        """Return all parameters, or some of them, with the values of a few of these."""
+        found = {key: p for key, p in self._parameters().items() if only is None or key in only}
+        every = len(found) // MOST_VALUES + 1
+        return {
+            key: _Seen.of(p, with_value=only is not None and place % every == 0)
+            for place, (key, p) in enumerate(found.items())
+        }
+
+    def _compare(self, before: Mapping[int, _Seen]) -> tuple[frozenset[int], frozenset[int]]:
+        """Return which parameters were updated since, and which got gradients in vain."""
+        updated, suspects = set(), set()
+        for key, parameter in self._parameters().items():
+            seen = before.get(key)
+            if seen is None:
+                continue
+            if not seen.is_unchanged(parameter):
+                updated.add(key)
+            elif parameter.requires_grad and seen.got_another(parameter):
+                suspects.add(key)
+        return frozenset(updated), frozenset(suspects)
+
+    def _changed(self, before: Mapping[int, _Seen]) -> bool:
+        now = self._parameters()
+        return any(key not in now or not seen.is_unchanged(now[key]) for key, seen in before.items())
+
+    def _told(self, suspects: frozenset[int], updated: frozenset[int]) -> UnusedGradients:
+        parts = [part for name, model in self._models() for part in _parts(name, model, suspects, updated)]
+        part = max(parts, key=lambda found: (found.numbers, -len(found.name)), default=_Part("", "", 0))
+        parameters = self._parameters()
+        return UnusedGradients(
+            time_s=time.time(),
+            part=part.name,
+            kind=part.kind,
+            tensors=len(suspects),
+            numbers=sum(p.numel() for key, p in parameters.items() if key in suspects),
+            updated_numbers=sum(p.numel() for key, p in parameters.items() if key in updated),
+        )
+
+    def _parameters(self) -> dict[int, Any]:
+        """Return the parameters of all models by their identity; none where there are too many."""
+        plain = self._modules["torch"].nn.Parameter
+        every = chain.from_iterable(model.parameters() for _, model in self._models())
+        found = {id(p): p for p in islice(every, MOST_TENSORS + 1) if _is_plain(p, plain)}
+        return found if len(found) <= MOST_TENSORS else {}
+
+    def _models(self) -> list[tuple[str, Any]]:
+        return models_of(sys._getframe(1), self._modules["torch"].nn.Module)
+
+
+def models_of(frame: FrameType | None, kind: type) -> list[tuple[str, Any]]:
+    """Return the modules that the functions of a stack know by name: as variables, in lists, as attributes of objects.
+
+    Args:
+        frame: The innermost; of the thread that asks.
+        kind: ``torch.nn.Module``.
+    """
+    found: dict[int, tuple[str, Any]] = {}
+    spaces: set[int] = set()
+    for _ in range(DEEPEST):
+        if frame is None:
+            break
+        if not str(frame.f_globals.get("__name__")).startswith(("stallmeter.", "torch.")):
+            held = _variables(frame)
+            if id(frame.f_globals) not in spaces:
+                spaces.add(id(frame.f_globals))
+                held += list(frame.f_globals.items())
+            for name, value in held:
+                for path, model in _held(name, value, kind):
+                    found.setdefault(id(model), (path, model))
+        frame = frame.f_back
+    return list(found.values())
+
+
+def _variables(frame: FrameType) -> list[tuple[str, Any]]:
+    """Return the variables of a function that runs; of a module they are its globals."""
+    code = frame.f_code
+    if not code.co_flags & OPTIMIZED or not ASKS_FOR_NAMES.isdisjoint(code.co_names):
+        return []
+    names = frame.f_locals
+    found = list(names.items())
+    if isinstance(names, dict):
+        # Up to Python 3.12 the frame keeps this copy, and with it what the function lets go of later.
+        names.clear()
+    return found
+
+
+def _held(name: str, value: Any, kind: type) -> Iterator[tuple[str, Any]]:
+    # By its type: asking an object for its class may run code of the program.
+    type_ = type(value)
+    if issubclass(type_, kind):
+        yield name, value
+        return
+    members: Iterable[tuple[Any, Any]]
+    if type_ in (list, tuple):
+        members = ((f"{name}[{place}]", one) for place, one in enumerate(value[:MOST_HELD]))
+    elif type_ is dict:
+        members = [(f"{name}[{key!r}]", one) for key, one in list(value.items())[:MOST_HELD] if type(key) is str]
+    elif issubclass(type_, (type, ModuleType, FunctionType)):
+        return
+    else:
+        own = _attributes(value)
+        members = [(key if name == "self" else f"{name}.{key}", one) for key, one in list(own.items())[:MOST_HELD]]
+    for path, one in members:
+        if issubclass(type(one), kind):
+            yield path, one
+
+
+def _attributes(value: Any) -> Mapping[Any, Any]:
+    """Return what an object holds, by Python's own descriptor: another one is code of the program's."""
+    descriptor = next((base.__dict__["__dict__"] for base in type(value).__mro__ if "__dict__" in base.__dict__), None)
+    found = descriptor.__get__(value) if isinstance(descriptor, GetSetDescriptorType) else None
+    return found if type(found) is dict else {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A module all of whose gradients are in vain."""
+
+    name: str
+    kind: str
+    numbers: int
+
+
+def _parts(name: str, module: Any, suspects: Collection[int], updated: Collection[int]) -> Iterator[_Part]:
+    """Return the largest parts of a model that have suspects, and nothing that is updated."""
+    own = list(module.parameters())
+    theirs = [p for p in own if id(p) in suspects]
+    if not theirs:
+        return
+    if not any(id(p) in updated for p in own):
+        yield _Part(name, type(module).__name__, sum(p.numel() for p in theirs))
+        return
+    for child, part in module.named_children():
+        inside = name if child in WRAPPERS else f"{name}[{child}]" if child.isdigit() else f"{name}.{child}"
+        yield from _parts(inside, part, suspects, updated)
+
+
+def _is_plain(parameter: Any, plain: object) -> bool:
+    """Whether it is a tensor of this process alone, with values, whose writes torch counts."""
+    if type(parameter) is not plain:
+        return False
+    return parameter.device.type != "meta" and not parameter.is_inference()
+
+
+def _value(parameter: Any) -> float:
+    """Return one of a tensor's values, the first; 0 of one that has none."""
+    return float(parameter.detach()[(0,) * parameter.dim()]) if parameter.numel() else 0.0

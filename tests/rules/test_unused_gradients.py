@@ -1,0 +1,100 @@
+"""unused-gradients: a part of the model gets gradients that change no weight."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stallmeter.records import UnusedGradients as Found
+from stallmeter.records.diagnosis import Severity
+from stallmeter.rules import ALL_RULES
+from stallmeter.rules.evaluation import evaluate
+from stallmeter.rules.unused_gradients import BACKWARD, SAVES, UnusedGradients
+from stallmeter.window import Window
+
+from .windows import START_S, device_steps, fires, loader, missing, run, silent, window
+
+FOUND = Found(
+    time_s=START_S,
+    part="model.backbone",
+    kind="ResNet",
+    tensors=60,
+    numbers=9_000_000,
+    updated_numbers=1_000_000,
+)
+
+
+def in_vain(found: Found = FOUND, *more: Any, **buckets: Any) -> Window:
+    """A run of 100 s, half of it in backward passes."""
+    return run(loader(), found, *more, **(buckets or {"backward": 50.0}))
+
+
+def test_fires() -> None:
+    found = fires(UnusedGradients(), in_vain())
+    assert found.severity is Severity.WARNING
+    assert found.summary == (
+        "60 parameters of model.backbone (ResNet) get gradients in each step, and are never updated: "
+        "90 % of all numbers that get some."
+    )
+    assert found.culprit == "model.backbone"
+    assert found.time_lost_s == pytest.approx(SAVES[1] * 0.9 * 50.0)
+    assert found.advice[0].text.startswith("Call requires_grad_(False) on model.backbone.")
+    gain, interval = found.advice[0].predicted_gain_pct, found.advice[0].gain_interval_pct
+    assert gain is not None
+    assert interval is not None
+    assert interval[0] < gain < interval[1]
+
+
+def test_no_more_than_the_backward_pass_is_saved() -> None:
+    all_of_it = replace(FOUND, updated_numbers=0)
+    found = fires(UnusedGradients(), in_vain(all_of_it))
+    assert found.advice[0].gain_interval_pct is not None
+    assert found.advice[0].gain_interval_pct[1] <= 1.15 * 100.0 * (99.0 / (99.0 - 50.0) - 1.0) + 15.0
+
+
+def test_a_step_in_one_piece() -> None:
+    made = in_vain(FOUND, compute=90.0)
+    work_s = made.spent.step_work_s
+    assert work_s is not None
+    assert fires(UnusedGradients(), made).time_lost_s == pytest.approx(SAVES[1] * 0.9 * BACKWARD * work_s)
+
+
+def test_on_a_device_the_host_times_launches() -> None:
+    made = in_vain(FOUND, *device_steps(), forward=60.0, backward=1.0)
+    work_s = made.spent.step_work_s
+    assert work_s is not None
+    assert fires(UnusedGradients(), made).time_lost_s == pytest.approx(SAVES[1] * 0.9 * BACKWARD * work_s)
+
+
+def test_it_is_the_cause_where_it_takes_most() -> None:
+    primary = evaluate(ALL_RULES, in_vain()).primary
+    assert primary is not None
+    assert primary.rule == "unused-gradients"
+
+
+@pytest.mark.parametrize(("backward_s", "severity"), [(20.0, Severity.WARNING), (80.0, Severity.CRITICAL)])
+def test_the_more_it_takes_the_more_urgent(backward_s: float, severity: Severity) -> None:
+    assert fires(UnusedGradients(), in_vain(FOUND, backward=backward_s)).severity is severity
+
+
+def test_a_small_part() -> None:
+    assert silent(UnusedGradients(), in_vain(replace(FOUND, numbers=100_000)))
+    assert silent(UnusedGradients(), in_vain(FOUND, backward=5.0, data_wait=80.0))
+
+
+def test_what_was_taken_back() -> None:
+    taken_back = replace(FOUND, part="", kind="", tensors=0, numbers=0)
+    assert silent(UnusedGradients(), in_vain(FOUND, taken_back, backward=50.0))
+
+
+def test_a_part_without_a_name() -> None:
+    found = fires(UnusedGradients(), in_vain(replace(FOUND, part="", kind="")))
+    assert found.advice[0].text.startswith("Call requires_grad_(False) on that part.")
+    assert found.culprit is None
+
+
+def test_abstains() -> None:
+    assert missing(UnusedGradients(), window()) == ("ledger.training_s", "spent.unused_gradients")
+    assert missing(UnusedGradients(), run(loader(), backward=50.0)) == ("spent.unused_gradients",)

@@ -1,0 +1,405 @@
+"""Parameters that get gradients and never change, found between the steps of real training loops."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import sys
+import weakref
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from stallmeter.records import UnusedGradients
+from stallmeter.sources.gradients import BETWEEN, FIRST_STEP, LAST, TRIES, GradientSource, models_of
+from stallmeter.timing.clock import StepClock
+from stallmeter.timing.ledger import Ledger
+
+from ..conftest import FakeTime
+
+ENOUGH = FIRST_STEP + 2 * BETWEEN + 2
+
+
+class Net(nn.Module):
+    """A body and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8))
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.backbone(x))
+        return out
+
+
+class Bench:
+    """Calls what was registered after each step, as the run does."""
+
+    def __init__(self, modules: Any = None) -> None:
+        self.clock = StepClock(Ledger(now=FakeTime()))
+        self.clock.open = True
+        self.calls: list[Callable[[StepClock], bool]] = []
+        self.source = GradientSource(lambda _, call: self.calls.append(call), modules)
+
+    @property
+    def is_done(self) -> bool:
+        return not self.calls
+
+    def boundary(self) -> None:
+        self.clock.index += 1
+        self.calls = [call for call in self.calls if call(self.clock)]
+
+    def said(self) -> UnusedGradients | None:
+        """What was said since the last time, if that is of any gradients."""
+        found = self.told()
+        return found if found is not None and found.tensors else None
+
+    def told(self) -> UnusedGradients | None:
+        found = self.source.sample(0.0)
+        assert len(found) < 2
+        return found[0] if found else None
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def numbers(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def sgd(*modules: nn.Module, lr: float = 0.1) -> torch.optim.Optimizer:
+    return torch.optim.SGD([p for module in modules for p in module.parameters()], lr=lr)
+
+
+def train(bench: Bench, model: nn.Module, optimizer: Any, steps: int = ENOUGH, **more: Any) -> None:
+    """Train in a function that asserts nothing: pytest has those ask for their variables."""
+    for _ in range(steps):
+        step(model, optimizer, **more)
+        bench.boundary()
+
+
+def step(model: nn.Module, optimizer: Any, *, after: Callable[[], None] | None = None) -> None:
+    optimizer.zero_grad()
+    model(torch.randn(4, 6)).square().mean().backward()
+    optimizer.step()
+    if after is not None:
+        after()
+
+
+def test_a_backbone_that_its_optimizer_alone_leaves_out(bench: Bench) -> None:
+    model = Net()
+    optimizer = sgd(model.head)
+    train(bench, model, optimizer)
+    found = bench.said()
+    assert found is not None
+    assert (found.part, found.kind, found.tensors) == ("model.backbone", "Sequential", 4)
+    assert (found.numbers, found.updated_numbers) == (numbers(model.backbone), numbers(model.head))
+    assert found.share == pytest.approx(numbers(model.backbone) / numbers(model))
+
+
+def test_a_model_beside_the_trained_one(bench: Bench) -> None:
+    student, teacher = Net(), Net()
+    optimizer = sgd(student)
+
+    def distil() -> None:
+        for _ in range(ENOUGH):
+            optimizer.zero_grad()
+            x = torch.randn(4, 6)
+            nn.functional.mse_loss(student(x), teacher(x)).backward()
+            optimizer.step()
+            bench.boundary()
+
+    distil()
+    found = bench.said()
+    assert found is not None
+    assert (found.part, found.numbers, found.share) == ("teacher", numbers(teacher), 0.5)
+
+
+def test_weights_cleared_of_gradients_at_the_end_of_a_step(bench: Bench) -> None:
+    """The optimizer's own are gone by then; the others are still there, and grow."""
+    model = Net()
+    optimizer = sgd(model.head)
+    train(bench, model, optimizer, after=optimizer.zero_grad)
+    found = bench.said()
+    assert found is not None
+    assert found.part == "model.backbone"
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop, torch.optim.Adagrad])
+@pytest.mark.parametrize("foreach", [True, False])
+def test_nothing_is_said_of_a_model_that_is_trained(kind: Any, foreach: bool, bench: Bench) -> None:
+    model = Net()
+    optimizer = kind(model.parameters(), lr=0.01, foreach=foreach)
+    train(bench, model, optimizer)
+    found = bench.told()
+    assert found is not None
+    assert (found.tensors, found.numbers, found.updated_numbers) == (0, 0, numbers(model))
+    assert bench.is_done
+
+
+def freeze(model: Net) -> None:
+    model.backbone.requires_grad_(False)
+
+
+def run_without_gradients(model: Net) -> None:
+    whole = model.backbone.forward
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return whole(x)
+
+    model.backbone.forward = forward  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("prepare", [freeze, run_without_gradients])
+def test_a_part_that_is_frozen_in_truth(prepare: Callable[[Net], None], bench: Bench) -> None:
+    model = Net()
+    prepare(model)
+    optimizer = sgd(model.head)
+    train(bench, model, optimizer)
+    assert bench.said() is None
+    assert bench.is_done
+
+
+def test_gradients_of_long_ago(bench: Bench) -> None:
+    """Another model was trained before, and nobody has called it since."""
+    before, model = Net(), Net()
+    step(before, sgd(before))
+    optimizer = sgd(model)
+    train(bench, model, optimizer)
+    assert bench.said() is None
+
+
+@pytest.mark.parametrize("in_place", ["data", "no_grad"])
+def test_weights_that_the_program_updates_itself(in_place: str, bench: Bench) -> None:
+    model = Net()
+    optimizer = sgd(model.head)
+
+    def by_hand() -> None:
+        for p in model.backbone.parameters():
+            gradient: Any = p.grad
+            if in_place == "data":  # past torch's counter
+                p.data -= 0.1 * gradient
+            else:
+                with torch.no_grad():
+                    p -= 0.1 * gradient
+
+    train(bench, model, optimizer, after=by_hand)
+    assert bench.said() is None
+    assert bench.is_done
+
+
+def test_two_models_that_are_trained_in_turn(bench: Bench) -> None:
+    """As a generator, whose gradients come with the discriminator's steps and are used in its own."""
+    maker, judge = nn.Linear(6, 6), Net()
+    optimizers = [sgd(maker, lr=0.01), sgd(judge, lr=0.01)]
+
+    def in_turn() -> None:
+        for index in range(ENOUGH):
+            judge(maker(torch.randn(4, 6))).square().mean().backward()
+            optimizers[index % 5 == 0].step()
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            bench.boundary()
+
+    in_turn()
+    assert bench.said() is None
+
+
+def test_what_is_updated_later_is_taken_back(bench: Bench) -> None:
+    model = Net()
+    optimizer = sgd(model.head)
+    train(bench, model, optimizer)
+    assert bench.said() is not None
+    train(bench, model, sgd(model), LAST)
+    found = bench.told()
+    assert found is not None
+    assert (found.part, found.tensors, found.numbers) == ("", 0, 0)
+    assert bench.is_done
+
+
+def test_what_lasts_is_told_once(bench: Bench) -> None:
+    model = Net()
+    optimizer = sgd(model.head)
+    train(bench, model, optimizer, ENOUGH + LAST)
+    assert bench.said() is not None
+    assert bench.said() is None
+    assert bench.is_done
+
+
+def test_gradients_that_are_accumulated_for_long(bench: Bench) -> None:
+    model = Net()
+    optimizer = sgd(model.head)
+
+    def accumulate() -> None:
+        for index in range(200):
+            model(torch.randn(4, 6)).square().mean().backward()
+            if index % 100 == 99:
+                optimizer.step()
+                optimizer.zero_grad()
+            bench.boundary()
+
+    accumulate()
+    found = bench.said()
+    assert found is not None
+    assert found.part == "model.backbone"
+
+
+def test_nothing_is_ever_updated(bench: Bench) -> None:
+    model = Net()
+
+    def add_up() -> None:
+        for _ in range(FIRST_STEP + (TRIES + 1) * BETWEEN):
+            model(torch.randn(4, 6)).square().mean().backward()
+            bench.boundary()
+
+    add_up()
+    assert bench.told() is None
+    assert bench.is_done
+
+
+def test_no_tensor_is_kept_alive(bench: Bench) -> None:
+    model = Net()
+    optimizer = sgd(model.head)
+    train(bench, model, optimizer, FIRST_STEP + BETWEEN + 3)
+    gone = [weakref.ref(p) for p in model.parameters()] + [weakref.ref(p.grad) for p in model.parameters()]
+    del model, optimizer
+    gc.collect()
+    assert [one() for one in gone] == [None] * len(gone)
+
+
+def test_variables_are_not_kept_alive(bench: Bench) -> None:
+    """Up to Python 3.12 a frame keeps the copy of its variables that somebody asked for."""
+    model = Net()
+    optimizer = sgd(model.head)
+    gone: list[Any] = []
+
+    def begin() -> Generator[None, None, None]:
+        for _ in range(FIRST_STEP + 1):
+            step(model, optimizer)
+            batch = torch.randn(4, 6)
+            gone.append(weakref.ref(batch))
+            bench.boundary()
+        del batch
+        yield  # the frame lives on
+
+    going_on = begin()
+    next(going_on)
+    assert gone[-1]() is None
+    going_on.close()
+
+
+def test_a_program_that_asks_for_its_variables_keeps_them(bench: Bench) -> None:
+    model = Net()
+    optimizer = sgd(model.head)
+    kept: list[dict[str, Any]] = []
+
+    def settings(model: nn.Module, rate: float) -> None:
+        kept.append(locals())
+        for _ in range(ENOUGH):
+            step(model, optimizer)
+            later = rate
+            bench.boundary()
+        del later
+
+    settings(model, 0.5)
+    assert kept[0]["rate"] == 0.5
+    assert "later" not in kept[0]
+
+
+def test_without_torch_it_waits() -> None:
+    modules: dict[str, Any] = {}
+    bench = Bench(modules)
+    model = Net()
+    optimizer = sgd(model.head)
+    train(bench, model, optimizer, 7)
+    modules["torch"] = torch
+    train(bench, model, optimizer, ENOUGH + BETWEEN)
+    assert bench.said() is not None
+
+
+def test_too_many_tensors_are_not_looked_at(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stallmeter.sources.gradients.MOST_TENSORS", 5)
+    model = Net()
+    optimizer = sgd(model.head)
+    train(bench, model, optimizer, FIRST_STEP + (TRIES + 1) * BETWEEN)
+    assert bench.said() is None
+    assert bench.is_done
+
+
+class Holder:
+    """An object of the program's that has a model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.net = model
+        self.other = 3
+
+    def names(self) -> dict[str, nn.Module]:
+        return dict(models_of(sys._getframe(), nn.Module))
+
+
+class Secretive:
+    """Whose attributes are code: none of it may be run."""
+
+    @property
+    def __dict__(self) -> Any:  # type: ignore[misc]
+        raise AssertionError
+
+    @property
+    def __class__(self) -> Any:
+        raise AssertionError
+
+
+def test_where_models_are_known() -> None:
+    model = Net()
+    holder = Holder(nn.Tanh())
+
+    def look(model: Any, held: Any, named: Any, holder: Any, secret: Any, kind: Any) -> dict[str, type]:
+        return {name: type(found) for name, found in models_of(sys._getframe(), nn.Module)}
+
+    names = look(model, [model.head, 3], {"a": nn.ReLU(), 3: nn.ReLU()}, holder, Secretive(), Net)
+    assert names["model"] is Net
+    assert names["held[0]"] is nn.Linear
+    assert names["named['a']"] is nn.ReLU
+    assert names["holder.net"] is nn.Tanh
+    assert "net" in holder.names()
+    assert not any(name.startswith(("secret", "kind")) for name in names)
+
+
+def test_a_model_inside_wrappers_has_the_programs_name(bench: Bench) -> None:
+    class Wrapper(nn.Module):
+        def __init__(self, module: nn.Module) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.module(x)
+            return out
+
+    inner = Net()
+    model, optimizer = Wrapper(inner), sgd(inner.head)
+    train(bench, model, optimizer)
+    found = bench.said()
+    assert found is not None
+    assert found.part == "model.backbone"
+
+
+def test_copies_are_models_of_their_own(bench: Bench) -> None:
+    """Copies have no gradients: an average of the weights is none that gets some in vain."""
+    model = Net()
+    average = copy.deepcopy(model)
+    optimizer = sgd(model)
+
+    def follow() -> None:
+        with torch.no_grad():
+            for mean, p in zip(average.parameters(), model.parameters(), strict=True):
+                mean.lerp_(p, 0.1)
+
+    train(bench, model, optimizer, after=follow)
+    assert bench.said() is None
