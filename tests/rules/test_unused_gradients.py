@@ -11,7 +11,7 @@ from stallmeter.records import UnusedGradients as Found
 from stallmeter.records.diagnosis import Severity
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.evaluation import evaluate
-from stallmeter.rules.unused_gradients import BACKWARD, SAVES, UnusedGradients
+from stallmeter.rules.unused_gradients import BACKWARD, MOST_OF_A_STEP, SAVES, UnusedGradients
 from stallmeter.window import Window
 
 from .windows import START_S, device_steps, fires, loader, missing, run, silent, window
@@ -47,11 +47,32 @@ def test_fires() -> None:
     assert interval[0] < gain < interval[1]
 
 
-def test_no_more_than_the_backward_pass_is_saved() -> None:
+def test_some_of_the_step_is_left() -> None:
     all_of_it = replace(FOUND, updated_numbers=0)
-    found = fires(UnusedGradients(), in_vain(all_of_it))
-    assert found.advice[0].gain_interval_pct is not None
-    assert found.advice[0].gain_interval_pct[1] <= 1.15 * 100.0 * (99.0 / (99.0 - 50.0) - 1.0) + 15.0
+    made = in_vain(all_of_it, backward=80.0)
+    found = fires(UnusedGradients(), made)
+    assert made.spent.step_work_s is not None
+    assert found.time_lost_s == pytest.approx(MOST_OF_A_STEP * made.spent.step_work_s)
+
+
+@pytest.mark.parametrize(
+    ("share", "backward", "faster"),
+    [
+        (0.99, 0.60, 2.37),
+        (0.5, 0.57, 1.51),
+        (0.82, 0.60, 1.41),
+        (0.99, 0.66, 3.68),
+        (0.98, 0.58, 1.23),
+        (0.5, 0.4, 1.4),
+    ],
+)
+def test_what_was_measured_lies_in_the_interval(share: float, backward: float, faster: float) -> None:
+    """Cases of benchmarks.faults.gradients, those at its ends among them."""
+    found = replace(FOUND, numbers=int(1e6 * share), updated_numbers=int(1e6 * (1.0 - share)))
+    made = in_vain(found, backward=97.0 * backward)
+    interval = fires(UnusedGradients(), made).advice[0].gain_interval_pct
+    assert interval is not None
+    assert interval[0] <= 100.0 * (faster - 1.0) <= interval[1]
 
 
 def test_a_step_in_one_piece() -> None:
