@@ -61,6 +61,15 @@ def test_a_rule_of_the_late_rank_is_the_jobs(rule, bucket, rank, ranks):
     assert judged.slowdown == pytest.approx(2.0, rel=0.05)
 
 
+def test_an_evaluation_in_the_midst_of_the_late_ranks_steps():
+    """A loop that tells nobody of it has it in its body: the ledger knows no validation, and the looks do."""
+    own = diagnosis("validation-heavy", 3.0)
+    made = job(late(0, "compute", 0.02), known={0: Known([own]), 1: VICTIM})
+    assert (primary_of(made).rule, primary_of(made).ranks) == ("validation-heavy", (0,))
+    other = job(late(0, "compute", 0.02), known={0: Known([diagnosis("slow-callback", 3.0)]), 1: VICTIM})
+    assert (primary_of(other).rule, primary_of(other).ranks) == ("straggler", (0,))
+
+
 def test_the_most_expensive_rule_of_the_bucket_is_told():
     """Two callbacks: the worse one."""
     own = [diagnosis("gc-pauses", 3.0), diagnosis("recompiles", 3.9)]

@@ -133,12 +133,25 @@ def _of_late_ranks(job: Job, loss: Loss) -> Diagnosis | None:
         d
         for rank in loss.ranks
         for d in _warnings(job.view(rank))
-        if d.time_lost_s > 0 and _BUCKETS.get(d.rule) and group_of(_BUCKETS[d.rule]) == loss.bucket
+        if d.time_lost_s > 0 and _BUCKETS.get(d.rule) and _lies_in(job.view(rank), d, loss.bucket)
     ]
     # Its own work can be late for reasons that no rule of one rank knows: these must explain most of it.
     if loss.bucket == COMPUTE:
         own = [d for d in own if d.time_lost_s >= loss.lost_s / 2.0]
     return _promoted(job, loss, max(own, key=lambda d: d.time_lost_s)) if own else None
+
+
+def _lies_in(view: RankView | None, diagnosis: Diagnosis, group: str) -> bool:
+    """Whether the seconds of a diagnosis are in a group of buckets: in that of its rule, or in the midst of steps.
+
+    A loop that tells nobody of its evaluations has them in its body, where they are found by looks.
+    """
+    bucket = _BUCKETS[diagnosis.rule]
+    if group_of(bucket) == group:
+        return True
+    if group != COMPUTE or bucket != "validation" or view is None or view.ledger is None:
+        return False
+    return view.ledger.buckets.get(bucket, 0.0) < diagnosis.time_lost_s / 2.0
 
 
 def _promoted(job: Job, loss: Loss, own: Diagnosis) -> Diagnosis:
