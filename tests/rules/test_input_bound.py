@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stallmeter.records import NO_LOADER, CodeLook, CodeSpot, LoaderInfo, WorkerBatch
-from stallmeter.records.code import BEFORE_MODEL, LONG_STEPS
+from stallmeter.records.code import BEFORE_MODEL, EPOCH_STARTS, LONG_STEPS
 from stallmeter.records.diagnosis import Location, Severity
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.compute_bound import ComputeBound
@@ -157,6 +157,41 @@ def test_batches_that_are_skipped_are_no_start_of_workers() -> None:
         ("input-bound", 15 * 0.6),
         ("worker-startup", 15 * (0.3 - 0.028)),
     ]
+
+
+def late_without_workers(share: float | None = None) -> Window:
+    """Epochs whose first batch is asked for 0.6 s, in the loop's own thread; looks find a function in a share of it."""
+    steps = [
+        step(e * 14 + i, epoch=e, epoch_start=not i, total_s=0.05 if i else 0.65, data_wait_s=0.002 if i else 0.602)
+        for e in range(15)
+        for i in range(14)
+    ]
+    spent = {"compute": 15 * 14 * 0.048, "worker_startup": 15 * 0.6, "data_wait": 15 * 14 * 0.002}
+    record = ledger(wall_s=sum(spent.values()), steps=15 * 14, **spent, start=0.0, loop=0.0)
+    made = window(loader(0), *steps, replace(record, epochs=15))
+    if share is not None:
+        made.append(replace(before(share), bucket=EPOCH_STARTS))
+    return made
+
+
+def test_an_epoch_that_begins_late_without_workers() -> None:
+    made = late_without_workers()
+    found = fires(InputBound(), made)
+    assert found.title == "The first batch of each epoch comes late"
+    assert found.time_lost_s == pytest.approx(15 * 0.6)
+    primary = evaluate(ALL_RULES, made).primary
+    assert primary is not None
+    assert primary.rule == "input-bound"
+
+
+def test_a_function_that_the_looks_found_there_is_slow_functions_to_tell() -> None:
+    made = late_without_workers(0.9)
+    assert silent(InputBound(), made)
+    primary = evaluate(ALL_RULES, made).primary
+    assert primary is not None
+    assert primary.rule == "slow-function"
+    assert primary.title.endswith("holds up the epochs")
+    assert fires(InputBound(), late_without_workers(0.3)).title == "The first batch of each epoch comes late"
 
 
 def test_one_epoch_and_short_waits_are_no_late_first_batches() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stallmeter.sources.code.asked import at_epoch_starts, in_batches, in_sampler
+from stallmeter.sources.code.asked import at_epoch_starts, in_batches, in_sampler, in_worker
 from stallmeter.sources.code.beside import (
     after_gradients,
     before_call,
@@ -382,6 +382,30 @@ def test_where_an_epoch_begins_counts_what_the_loader_or_the_framework_asks_of_t
     configured = Function("main", "hydra/main.py", False, "hydra.main", "hydra")
     timed = Function("Watched.iterate_by", "stallmeter/timing/loop.py", False, "stallmeter.timing.loop", "stallmeter")
     assert at_epoch_starts([_seen(launcher, MAIN, configured, UPDATE, timed, begins)]) == []
+
+
+@pytest.mark.parametrize("asks", ["_BaseDataLoaderIter.__init__", "_BaseDataLoaderIter._reset"])
+def test_a_sampler_that_does_all_of_its_work_when_it_is_asked_for_an_iterator(asks: str):
+    """It reads the dataset for itself: what is to be called once is the sampler's."""
+    begins = _torch("DataLoader._get_iterator", "utils/data/dataloader.py")
+    starts = _torch("_SingleProcessDataLoaderIter.__init__", "utils/data/dataloader.py")
+    asked = _torch(asks, "utils/data/dataloader.py")
+    sampler, item, encode = (
+        Function(name, "data.py", True, first_line=30) for name in ("Buckets.__iter__", "Data.__getitem__", "encode")
+    )
+    seen = [_seen(MAIN, FIT, begins, starts, asked, sampler, item, encode)]
+    assert at_epoch_starts(seen) == in_sampler(seen) == [_seen(sampler)]
+    not_its = _seen(MAIN, FIT, begins, starts, asked, item, encode)
+    assert in_sampler([not_its]) == []
+    assert at_epoch_starts([not_its]) == [_seen(FIT, begins, starts, asked, item, encode)]
+
+
+def test_what_a_worker_was_forked_from_is_not_what_it_does():
+    """A library alone makes its batch: the function that the program stood in when it forked has no part in that."""
+    loop = _torch("_worker_loop", "utils/data/_utils/worker.py")
+    decode = Function("decode", "tarlib/decode.py", False, "tarlib.decode", "tarlib")
+    forked, spawned = _seen(MAIN, FIT, loop, decode), _seen(decode)
+    assert in_worker([forked, spawned]) == [_seen(decode), spawned]
 
 
 def test_what_the_start_of_a_worker_has_the_user_do_is_part_of_that_start():

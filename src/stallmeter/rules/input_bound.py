@@ -54,6 +54,7 @@ class InputBound:
     needs: ClassVar[tuple[str, ...]] = ("spent.data_wait_share_pct", "steps.data_wait_s", "ledger.wall_s")
     optional: ClassVar[tuple[str, ...]] = (
         "code.before_model",
+        "code.beside_epochs",
         "device.pace_s",
         "facts.framework",
         "host.usable_cpus",
@@ -132,6 +133,9 @@ class InputBound:
         late_s = lost - ledger.steps * wait.mean + began_s
         share = window.ledger.training_share_pct(late_s)
         if share is None or share < self.warn_pct or late_s < self.first * (lost + began_s):
+            return None
+        looks = (one for one in window.code.beside_epochs or () if one.begins and one.samples >= self.min_samples)
+        if any(one.seconds >= self.first * late_s for one in looks):  # slow-function tells which
             return None
         return late_s
 

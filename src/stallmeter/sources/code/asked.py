@@ -33,6 +33,9 @@ STARTS_PROCESSES = "multiprocessing/process.py"
 """On the stack of what a worker's start has done on this thread: a fork's handlers, what is pickled for a spawned one.
 Workers that live on do without, so it is worker-startup's to tell."""
 
+WORKER = "torch/utils/data/_utils/worker.py"
+"""The loop of a worker: whatever called it was there before the worker began."""
+
 TORCH = "torch/"
 """Whose loaders are looked into by other means, and wait for their workers."""
 
@@ -75,6 +78,19 @@ def at_epoch_starts(seen: Sequence[Seen]) -> list[Seen]:
             continue
         if any(frame.function.own for frame in one.stack[asked:]):
             found.append(Seen(one.stack[asked:], one.wall_s, one.cpu_s))
+    return found
+
+
+def in_worker(seen: Sequence[Seen]) -> list[Seen]:
+    """Return what a worker of torch's does, without what the process was in that it was forked from.
+
+    Args:
+        seen: Of the worker's own thread.
+    """
+    found = []
+    for one in seen:
+        loops = [i for i, frame in enumerate(one.stack) if frame.function.file == WORKER]
+        found.append(Seen(one.stack[loops[-1] + 1 :], one.wall_s, one.cpu_s) if loops else one)
     return found
 
 

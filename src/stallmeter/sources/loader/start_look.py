@@ -77,13 +77,14 @@ class StartLook:
 
     def _hand_over(self) -> None:
         # Not where this module is imported: the loop waits for the batch that is made next.
+        from ..code.asked import in_worker
         from ..code.fold import fold
         from ..code.reading import Reading
         from ..code.whose import Whose
         from .batch_look import FAILS, write_to
 
         with suppress(*FAILS):  # names and files of a program that is not as expected
-            folded = fold(Reading(Whose.of_program()).seen(self._looks))
+            folded = fold(in_worker(Reading(Whose.of_program()).seen(self._looks)))
             write_to(self._path)(
                 {
                     "loader": self._loader,
