@@ -292,6 +292,8 @@ def _look(diagnosis: Diagnosis, window: Window) -> CodeLook | None:
         return window.code.at(HELPERS, STEPS)
     if diagnosis.culprit == ONE_LOCK:
         return window.code.at(HELPERS)
+    if rule == "slow-batches" and window.loader.num_workers == 0:
+        return _in_the_loop(window)  # the batches that were profiled are not the slow ones
     if rule in IN_WORKERS:
         return window.code.at("workers") or _in_the_loop(window) or _of_helpers(window)
     if rule == "lock-contention":

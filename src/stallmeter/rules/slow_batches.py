@@ -2,13 +2,15 @@
 
 **What it means.** Batches are handed out in order. When one takes much longer than the others, the loop waits for it
 although later ones are ready. Once the prefetch queue is full the other workers stop as well. A single worker leaves
-the loop without data in the same way, though it is fast enough on average.
+the loop without data in the same way, though it is fast enough on average. Without workers the loop makes the slow
+batch itself: a group of samples that is taken apart, a file that is opened, a buffer that is filled.
 
 **Evidence.** `queue.blocked_wait_share`: share of the data wait in steps whose batch was late while others were ready,
 0 to 1. `queue.top_wait_share`: share of the wait in the tenth of the steps that waited longest. `workers.service_s`:
 time a worker needs for a batch, seconds, median and maximum; of a single worker the mean, against `steps.work_s`, the
 steps' own work in seconds. From the num_workers model: the share of the loss that
-comes back when each slow batch takes as long as a typical one.
+comes back when each slow batch takes as long as a typical one. Without workers that is the wait beyond the median
+(`queue.usual_wait_in_loop_s`, seconds), where workers are not predicted to win more.
 
 **Advice.** Find out what makes these batches slow: large files, retries, a rebuilt cache. Let the queue bridge the
 gap with a larger `prefetch_factor`; how large comes from playing the loader through with the measured batches. Where
@@ -27,6 +29,7 @@ from typing import ClassVar, NamedTuple
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.forecast import Outlook, forecast
+from ..workers.gains import gain_without
 from .rule import threshold
 
 
@@ -45,6 +48,13 @@ class SlowBatches:
         "steps.work_s",
     )
     optional: ClassVar[tuple[str, ...]] = ("ledger.training_s", "loader.info", "steps.step_time_s")
+    instead: ClassVar[tuple[str, ...]] = (
+        "spent.data_wait_share_pct",
+        "queue.top_wait_share",
+        "workers.service_s",
+        "queue.usual_wait_in_loop_s",
+        "ledger.record",
+    )
     family: ClassVar[str] = "input"
     cure: ClassVar[str] = "more workers"
 
@@ -55,9 +65,12 @@ class SlowBatches:
         0.5, "1", "Most of the loss must come back when slow batches are like others; our choice"
     )
     tail_factor: float = threshold(4.0, "1", "Slowest batch over the median; our measurement, benchmarks/faults")
+    gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare where the wait is with the thresholds."""
+        if window.queue.usual_wait_in_loop_s is not None:
+            return self._in_the_loop(window, window.queue.usual_wait_in_loop_s)
         share, service = window.spent.data_wait_share_pct or 0.0, window.workers.service_s
         held_up, top = self._held_up(window), window.queue.top_wait_share or 0.0
         if service is None or held_up is None or share < self.warn_pct:
@@ -97,6 +110,48 @@ class SlowBatches:
                 ),
                 _deeper_queue(predicted),
                 *((_IN_ANY_ORDER,) if (window.loader.num_workers or 0) > 1 else ()),
+            ),
+        )
+
+    def _in_the_loop(self, window: Window, usual_s: float) -> Diagnosis | None:
+        """Judge batches that the loop makes itself: what a few of them take beyond a typical one."""
+        ledger, service = window.ledger.record, window.workers.service_s
+        wait_s, top = window.spent.bucket_s("data_wait"), window.queue.top_wait_share or 0.0
+        if ledger is None or service is None or wait_s is None:
+            return None
+        tail = service.max / service.median if service.median > 0 else 0.0
+        lost_s = wait_s - ledger.steps * usual_s
+        share = window.ledger.training_share_pct(lost_s)
+        if share is None or share < self.warn_pct or top < self.top_share or tail < self.tail_factor:
+            return None
+        predicted = forecast(window)
+        if predicted is not None and predicted.recommended and predicted.gain_pct >= self.gain_pct:
+            return None  # then no-workers tells what wins more
+        gain = gain_without(window, lost_s, least=1.0 - _UNSURE, most=1.0)
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.WARNING,
+            title="A few slow batches hold up the loop",
+            summary=f"{100 * top:.0f} % of the data wait was in a tenth of the steps: the slowest batch took "
+            f"{service.max * 1e3:.0f} ms, a typical one {service.median * 1e3:.2g} ms.",
+            time_lost_s=lost_s,
+            share_pct=window.ledger.share_pct(lost_s) or 0.0,
+            confidence=0.8,
+            evidence=(
+                Evidence(
+                    "wait beyond typical batches, share of training time", share, "%", self.warn_pct, "MLPerf Storage"
+                ),
+                Evidence("share of the wait in a tenth of the steps", top, "1", self.top_share, "benchmarks/faults"),
+                Evidence("slowest batch over the median", tail, "1", self.tail_factor, "benchmarks/faults"),
+            ),
+            advice=(
+                Advice.of(
+                    "Find what makes these batches slow: groups of samples, large files, buffers that are filled.",
+                    expect="A slowest batch that takes little more than a typical one.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
+                ),
+                Advice.of("Preprocess it before training, or once for all epochs."),
             ),
         )
 
@@ -142,6 +197,10 @@ def _recovered(window: Window, predicted: Outlook) -> float:
     modelled_s = max(without.observed_s, without.now_s, work_s) - work_s
     return without.recovers(without.even_s, beside_s=max(0.0, step.mean - work.mean - modelled_s))
 
+
+_UNSURE = 0.5
+"""Part of the wait beyond typical batches that may stay: what a slow one does for many others is made cheaper, or is
+spread over them; our choice."""
 
 _IN_ANY_ORDER = Advice.of(
     "Set in_order=False in the DataLoader (torch 2.6 and later).",

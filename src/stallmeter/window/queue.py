@@ -43,6 +43,13 @@ class QueueSignals:
         return sum(waits[: -(-len(waits) // 10)]) / total
 
     @property
+    def usual_wait_in_loop_s(self) -> float | None:
+        """Median wait of a steady step, seconds, where the loop makes its batches itself; None where workers do."""
+        waits = self._steps.data_wait_s
+        alone = self._loader is not None and self._loader.num_workers == 0
+        return waits.median if alone and waits is not None else None
+
+    @property
     def handover_s(self) -> float | None:
         """Median wait for a batch that was ready: the cost of handing it over between processes.
 
