@@ -1,7 +1,8 @@
 """The source of looks at the training thread: decides what is looked into, and adds up what was seen.
 
 Looking begins before there is a verdict: with the start, where a bucket takes a share of the time from which on a rule
-may name it, and where something rare is met while it is open. It ends for each place with `ENOUGH` looks.
+may name it, and where something rare is met while it is open. With `ENOUGH` looks at a place it ends there, but for a
+few more each time that the place has taken half as much again.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ from ..code.within import in_modules
 from .helpers import Helpers
 from .lock_trial import SwitchTrial
 from .others import awaits_thread
+from .rounds import Rounds
 from .sampler import LONG_STEP, STEADY, WORK, Look, StackSampler, Wanted
 from .tally import Tally, items_of
 
@@ -147,6 +149,7 @@ class LoopLooks:
         self._sampler = StackSampler(clock, own_slot)
         self._tallies: dict[tuple[Place, int], Tally] = {}
         """By place and slot of the ledger."""
+        self._rounds = Rounds()
         self._crowd, self._lock_trial = Crowd(self._ledger.thread), SwitchTrial()
         self._is_crowded = False
         self._awaited, self._beside = Helpers("", lambda: clock.index), Helpers(STEPS, lambda: clock.index)
@@ -190,6 +193,7 @@ class LoopLooks:
         self._take()
         for key in [key for key in self._tallies if self._ledger.slots[key[1]][0] == BUCKETS.index(bucket)]:
             del self._tallies[key]
+            self._rounds.forget(key[0])
 
     def _count(self, bucket: str) -> int:
         return sum(tally.count for (place, _), tally in self._tallies.items() if place[1] == bucket)
@@ -201,13 +205,17 @@ class LoopLooks:
         grown = [ns - old for ns, old in zip(acc, [*before, *[0] * (len(acc) - len(before))], strict=True)]
         passed, elapsed = max(1, now - then), max(1, now - self._ledger.origin)
         work = sum(grown[slot] for slot in WORK) / passed
-        slots, enough = set(), set()
+        slots: set[int] = set()
+        enough: set[int] = set()
+        again: dict[Place, bool] = {}
         for slot, (bucket, _) in enumerate(list(self._ledger.slots)[: len(acc)]):
             place = self._place(slot, STEADY)
             if place is None or bucket == START:  # which comes once: its looks get rarer instead
                 continue
             if self._has_enough(place) or (bucket == OTHER and len(self._outside) >= ENOUGH):
-                enough.add(slot)
+                if place not in again:
+                    again[place] = self._is_looked_at_again(place, acc)
+                (slots if again[place] else enough).add(slot)
             elif place[1] in (EPOCH_STARTS, BETWEEN_EPOCHS):
                 continue  # they are open for long, and met by glances
             elif slot in WORK:
@@ -220,6 +228,13 @@ class LoopLooks:
         return Wanted(
             frozenset(slots), first_steps, frozenset(enough), median_ns, self._is_crowded, self._lock_trial.short, often
         )
+
+    def _is_looked_at_again(self, place: Place, acc: Sequence[int]) -> bool:
+        if place[1] in (EPOCH_STARTS, BETWEEN_EPOCHS):
+            return False
+        taken_ns = sum(ns for slot, ns in enumerate(acc) if self._place(slot, STEADY) == place)
+        tallies = {slot: tally for (there, slot), tally in self._tallies.items() if there == place}
+        return self._rounds.wants(place, taken_ns, tallies)
 
     def _has_enough(self, place: Place) -> bool:
         quota = self._quota.get(place[1], ENOUGH)
@@ -307,8 +322,9 @@ class LoopLooks:
     def _add(self, look: Look, phase: int) -> None:
         place = self._place(look.slot, phase)
         if place is not None:
-            tally = self._tallies.setdefault((place, look.slot), Tally(self._ledger.slots[look.slot][0]))
-            tally.add(look)
+            bucket = self._ledger.slots[look.slot][0]
+            if not self._rounds.add(place, look, bucket):
+                self._tallies.setdefault((place, look.slot), Tally(bucket)).add(look)
             in_steps = place[1] in (STEPS, LONG_STEPS)
             if awaits_thread(look.stack) and (
                 place[1] == DATA_WAIT_BUCKET or (in_steps and self._window.loader.asks_none)

@@ -34,6 +34,15 @@ class Tally:
         self._stacks.setdefault(key, look.stack)
         self._wall_ns[key] = self._wall_ns.get(key, 0) + look.weight_ns
 
+    def merge(self, other: Tally, factor: float) -> None:
+        """Take the looks of another one, each of which stands for so many times its time."""
+        self.count += other.count
+        for key, stack in other._stacks.items():
+            wall_ns = round(factor * other._wall_ns[key])
+            self.wall_ns += wall_ns
+            self._stacks.setdefault(key, stack)
+            self._wall_ns[key] = self._wall_ns.get(key, 0) + wall_ns
+
     def items(self) -> Iterator[tuple[Stack, int]]:
         """Yield each stack with its nanoseconds."""
         for key, stack in self._stacks.items():
