@@ -140,6 +140,7 @@ class TestForm:
             "workers.gains",
             "workers.measured",
             "workers.pipeline",
+            "workers.snapshots",
         }
         assert set(re.findall(r"^from \.(\w+) import", source, re.MULTILINE)) <= {"rule", "frameworks", "fusing"}
 

@@ -253,6 +253,26 @@ def advice(truth: str, **changes: Any) -> str:
     return " ".join(a.text for a in verdict.primary.advice)
 
 
+STATEFUL = "Raise the loader's snapshot_every_n_steps"
+
+
+@pytest.mark.parametrize(("every", "told"), [(1, True), (4, True), (50, False), (0, False), (None, False)])
+def test_a_state_that_is_sent_with_each_batch_comes_first(every: int | None, told: bool) -> None:
+    state = {"snapshot_every_batches": every, "stateful": every is not None}
+    found = fires(BatchHandoff(), waiting(**{**CASES["batch-handoff"], "loader": state}))
+    assert found.advice[0].text.startswith(STATEFUL) is told
+    if told:
+        assert found.advice[0].predicted_gain_pct is not None
+        assert found.advice[0].gain_interval_pct is not None
+        assert found.advice[0].gain_interval_pct[0] == 0.0
+        assert found.advice[1].text.startswith("Collate")
+
+
+def test_a_state_is_no_matter_where_batches_come_quickly() -> None:
+    prompt = waiting(**{**CASES["prep-stall"], "loader": {"snapshot_every_batches": 1}})
+    assert STATEFUL not in " ".join(advice.text for advice in fires(PrepStall(), prompt).advice)
+
+
 def test_workers_limited_by_cpu_and_by_input_get_different_advice() -> None:
     """The same step budget, the same wait: only what the workers do differs."""
     by_cpu = advice("prep-stall")

@@ -22,6 +22,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from stallmeter.records import LoaderInfo, WorkerBatch
 from stallmeter.records.interfaces import Source
 from stallmeter.sources.loader import LoaderProbe
+from stallmeter.sources.loader.dataloader import describe
 from stallmeter.sources.loader.heard import SILENT_BATCHES
 
 from ..warm import Forks
@@ -217,6 +218,7 @@ def test_the_info_says_how_the_loader_is_set_up(probe: LoaderProbe) -> None:
     assert (first.start_method, first.iterable, first.stateful, first.probed) == ("fork", False, False, True)
     assert isinstance(second, LoaderInfo)
     assert (second.kind, second.num_workers, second.batch_size) == ("StatefulDataLoader", 0, 5)
+    assert second.snapshot_every_batches is None  # without workers nothing is sent
     assert (second.start_method, second.iterable, second.stateful, second.probed) == (None, True, True, True)
     assert isinstance(third, LoaderInfo)
     assert (third.kind, third.num_workers, third.probed) == ("list", None, False)
@@ -341,6 +343,12 @@ def test_reading_a_pickled_loader_needs_nothing_of_ours(probe: LoaderProbe) -> N
     probed = loader()
     probe.attach(probed)
     assert b"stallmeter" not in pickle.dumps(probed)
+
+
+@pytest.mark.parametrize(("options", "every"), [({}, 1), ({"snapshot_every_n_steps": 20}, 20)])
+def test_how_often_workers_send_their_state(options: dict[str, int], every: int) -> None:
+    assert describe(StatefulDataLoader(data.Numbers(), num_workers=2, **options)).snapshot_every_batches == every
+    assert describe(DataLoader(data.Numbers(), num_workers=2)).snapshot_every_batches is None
 
 
 @pytest.mark.parametrize("kind", [DataLoader, OwnSignature, StatefulDataLoader])

@@ -79,6 +79,8 @@ class LoaderInfo:
     """fork, spawn or forkserver; None without workers."""
     iterable: bool | None = None
     stateful: bool | None = None
+    snapshot_every_batches: int | None = None
+    """A worker sends its dataset's state with one batch in so many; None of a loader that keeps none."""
     in_order: bool | None = None
     probed: bool = False
     why_not: str | None = None

@@ -42,6 +42,7 @@ from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.forecast import forecast, parts_of_batch
 from ..workers.pipeline import INSTEAD, Pipeline, diagnosis_of, pipeline_of
+from ..workers.snapshots import rarer_snapshots
 from .rule import threshold
 
 
@@ -60,6 +61,7 @@ class BatchHandoff:
     )
     instead: ClassVar[tuple[str, ...]] = INSTEAD
     optional: ClassVar[tuple[str, ...]] = (
+        "loader.info",
         "queue.ready_wait_share",
         "queue.handover_s",
         "queue.mean_handover_s",
@@ -110,6 +112,7 @@ class BatchHandoff:
                 Evidence("share of the workers' time making batches", busy, "1", self.busy_share, "benchmarks/workers"),
             ),
             advice=(
+                *rarer_snapshots(window, predicted),
                 Advice.of(
                     "Make whole batches in the workers, before they are handed over."
                     if parts_of_batch(window) >= self.several

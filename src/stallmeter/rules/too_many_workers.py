@@ -24,6 +24,7 @@ from typing import ClassVar
 from ..records.diagnosis import Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.forecast import Outlook, forecast
+from ..workers.snapshots import rarer_snapshots
 from .rule import threshold
 
 
@@ -40,7 +41,10 @@ class TooManyWorkers:
         "steps.work_s",
         "queue.ready_wait_share",
     )
-    optional: ClassVar[tuple[str, ...]] = ("queue.handover_s",)
+    optional: ClassVar[tuple[str, ...]] = (
+        "loader.info",
+        "queue.handover_s",
+    )
     family: ClassVar[str] = "input"
     rules_out: ClassVar[str] = "more workers"
     cure: ClassVar[str] = "fewer workers"
@@ -83,7 +87,7 @@ class TooManyWorkers:
                 Evidence("time to make a batch, mean", service.mean, "s"),
                 Evidence("predicted gain", predicted.gain_pct, "%", self.gain_pct, "benchmarks/workers"),
             ),
-            advice=predicted.fixes(),
+            advice=(*rarer_snapshots(window, predicted), *predicted.fixes()),
         )
 
     def _same(self, predicted: Outlook, service_s: float, share: float) -> Diagnosis:

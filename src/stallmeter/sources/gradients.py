@@ -132,7 +132,7 @@ class GradientSource:
 
     def _look(self) -> Iterator[int]:
         """Look, and yield after how many steps to go on. What is kept in between holds no tensor."""
-        while "torch" not in self._modules:
+        while getattr(self._modules.get("torch"), "nn", None) is None:  # not imported, or kept from being so
             yield BETWEEN
         before = self._snapshot()
         updated = suspects = frozenset[int]()

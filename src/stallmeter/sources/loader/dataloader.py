@@ -61,6 +61,7 @@ def describe(loader: Any) -> LoaderInfo:
     if batch_size is None:
         batch_size = getattr(loader.batch_sampler, "batch_size", None)
     iterable = is_iterable(loader)
+    snapshot = getattr(loader, "snapshot_every_n_steps", None)  # torchdata's
     return LoaderInfo(
         time_s=time.time(),
         kind=type(loader).__name__,
@@ -72,6 +73,7 @@ def describe(loader: Any) -> LoaderInfo:
         start_method=start_method(loader) if workers else None,
         iterable=iterable,
         stateful=keeps_state(loader),
+        snapshot_every_batches=snapshot if isinstance(snapshot, int) and workers else None,
         in_order=getattr(loader, "in_order", None),
         shards_itself=splits_itself(loader) if iterable else None,
         shards=shards_of(loader) if iterable else None,
