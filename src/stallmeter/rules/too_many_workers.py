@@ -87,7 +87,7 @@ class TooManyWorkers:
                 Evidence("time to make a batch, mean", service.mean, "s"),
                 Evidence("predicted gain", predicted.gain_pct, "%", self.gain_pct, "benchmarks/workers"),
             ),
-            advice=(*rarer_snapshots(window, predicted), *predicted.fixes()),
+            advice=(*predicted.fixes(), *rarer_snapshots(window, predicted, alone=False)),
         )
 
     def _same(self, predicted: Outlook, service_s: float, share: float) -> Diagnosis:

@@ -13,7 +13,7 @@ LEAST_PCT = 5.0
 """Gain of a quick hand-over, percent, from which on it is worth a change: twice the noise of a step time."""
 
 
-def rarer_snapshots(window: Window, predicted: Outlook) -> tuple[Advice, ...]:
+def rarer_snapshots(window: Window, predicted: Outlook, *, alone: bool = True) -> tuple[Advice, ...]:
     """Return the advice to send the state with fewer batches; nothing where none is sent, or batches come quickly.
 
     How much of a hand-over is the state is not known: a dataset that keeps a shuffle buffer has it pickled each time,
@@ -22,6 +22,7 @@ def rarer_snapshots(window: Window, predicted: Outlook) -> tuple[Advice, ...]:
     Args:
         window: Of the run.
         predicted: Of its loader.
+        alone: Whether it stands for itself, with a gain: that of a quick hand-over at the most.
     """
     info = window.loader.info
     every = None if info is None else info.snapshot_every_batches
@@ -34,7 +35,7 @@ def rarer_snapshots(window: Window, predicted: Outlook) -> tuple[Advice, ...]:
             "Raise the loader's snapshot_every_n_steps, to 50 say.",
             expect="Its dataset's state is sent with one batch in so many, and no longer with each.",
             limit="Where a run is resumed, the batches since the last state are made again.",
-            gain_pct=predicted.of_run(gain),
-            interval_pct=None if interval is None else (0.0, interval[1]),
+            gain_pct=predicted.of_run(gain) if alone else None,
+            interval_pct=(0.0, interval[1]) if alone and interval is not None else None,
         ),
     )
