@@ -34,7 +34,7 @@ LAST = 250
 """Steps to the last look, which takes back what has been updated after all."""
 
 MOST_TENSORS = 5_000
-"""Of larger models none is looked at: a look takes the training thread some 2 us for each tensor."""
+"""Of larger models none is looked at: a look takes the training thread some 4 us for each tensor."""
 
 MOST_VALUES = 64
 """Values that are held against those of the last look, of all suspects together."""
