@@ -313,6 +313,45 @@ def test_a_program_that_asks_for_its_variables_keeps_them(bench: Bench) -> None:
     assert "later" not in kept[0]
 
 
+def test_variables_that_somebody_else_has_asked_for_stay(bench: Bench) -> None:
+    """A program may keep what a frame gave it: up to Python 3.12 it is the same dict each time."""
+    model = Net()
+    optimizer = sgd(model.head)
+    kept: list[Any] = []
+
+    def note() -> None:
+        kept.append(sys._getframe(1).f_locals)
+
+    def run(model: nn.Module, rate: float) -> None:
+        note()
+        for _ in range(ENOUGH):
+            step(model, optimizer)
+            bench.boundary()
+
+    run(model, 0.5)
+    assert kept[0]["rate"] == 0.5
+    assert bench.said() is not None
+
+
+class Odd(Net):
+    """Whose own ways to list its parameters are not those of torch."""
+
+    def parameters(self, recurse: bool = True) -> Any:
+        raise AssertionError
+
+    def named_parameters(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError
+
+
+def test_parameters_are_listed_by_torchs_own_method(bench: Bench) -> None:
+    model = Odd()
+    optimizer = torch.optim.SGD(model.head.parameters(), lr=0.1)
+    train(bench, model, optimizer)
+    found = bench.said()
+    assert found is not None
+    assert found.part == "model.backbone"
+
+
 def test_without_torch_it_waits() -> None:
     modules: dict[str, Any] = {"torch": None}  # as of an import that was refused
     bench = Bench(modules)
@@ -363,7 +402,9 @@ def test_where_models_are_known() -> None:
     def look(model: Any, held: Any, named: Any, holder: Any, secret: Any, kind: Any) -> dict[str, type]:
         return {name: type(found) for name, found in models_of(sys._getframe(), nn.Module)}
 
-    names = look(model, [model.head, 3], {"a": nn.ReLU(), 3: nn.ReLU()}, holder, Secretive(), Net)
+    named = {"a": nn.ReLU(), 3: nn.ReLU(), "of a person": nn.ReLU()}
+    names = look(model, [model.head, 3], named, holder, Secretive(), Net)
+    assert not any("person" in name for name in names)
     assert names["model"] is Net
     assert names["held[0]"] is nn.Linear
     assert names["named['a']"] is nn.ReLU

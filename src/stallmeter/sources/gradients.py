@@ -51,6 +51,12 @@ OPTIMIZED = 0x1
 ASKS_FOR_NAMES = frozenset({"locals", "vars", "dir", "eval", "exec"})
 """Up to Python 3.12 these return the dict that a look would fill anew: who calls them is left alone."""
 
+OF_A_COPY = 3
+"""References to a copy of a frame's variables that nobody else holds, while they are counted."""
+
+LONGEST = 100
+"""Characters of a part's name."""
+
 WRAPPERS = frozenset({"module", "_orig_mod", "_forward_module"})
 """Attributes in which DDP, torch.compile and Fabric hold the program's own model."""
 
@@ -67,7 +73,7 @@ class _Seen:
     writes: int
     gradient: weakref.ref[Any] | None
     gradient_writes: int
-    value: float | None
+    value: float | complex | None
 
     @classmethod
     def of(cls, parameter: Any, *, with_value: bool) -> _Seen:
@@ -183,12 +189,13 @@ class GradientSource:
         return any(key not in now or not seen.is_unchanged(now[key]) for key, seen in before.items())
 
     def _told(self, suspects: frozenset[int], updated: frozenset[int]) -> UnusedGradients:
-        parts = [part for name, model in self._models() for part in _parts(name, model, suspects, updated)]
+        kind = self._modules["torch"].nn.Module
+        parts = [part for name, model in self._models() for part in _parts(name, model, kind, suspects, updated)]
         part = max(parts, key=lambda found: (found.numbers, -len(found.name)), default=_Part("", "", 0))
         parameters = self._parameters()
         return UnusedGradients(
             time_s=time.time(),
-            part=part.name,
+            part=part.name[:LONGEST],
             kind=part.kind,
             tensors=len(suspects),
             numbers=sum(p.numel() for key, p in parameters.items() if key in suspects),
@@ -197,8 +204,9 @@ class GradientSource:
 
     def _parameters(self) -> dict[int, Any]:
         """Return the parameters of all models by their identity; none where there are too many."""
-        plain = self._modules["torch"].nn.Parameter
-        every = chain.from_iterable(model.parameters() for _, model in self._models())
+        nn = self._modules["torch"].nn
+        plain = nn.Parameter
+        every = chain.from_iterable(_parameters_of(model, nn.Module) for _, model in self._models())
         found = {id(p): p for p in islice(every, MOST_TENSORS + 1) if _is_plain(p, plain)}
         return found if len(found) <= MOST_TENSORS else {}
 
@@ -237,8 +245,9 @@ def _variables(frame: FrameType) -> list[tuple[str, Any]]:
         return []
     names = frame.f_locals
     found = list(names.items())
-    if isinstance(names, dict):
-        # Up to Python 3.12 the frame keeps this copy, and with it what the function lets go of later.
+    # Up to Python 3.12 the frame keeps this copy, and with it what the function lets go of later. Whoever has asked for
+    # it before us has the same dict: its references are the frame's, the one here, and the question's.
+    if isinstance(names, dict) and sys.getrefcount(names) <= OF_A_COPY:
         names.clear()
     return found
 
@@ -253,15 +262,19 @@ def _held(name: str, value: Any, kind: type) -> Iterator[tuple[str, Any]]:
     if type_ in (list, tuple):
         members = ((f"{name}[{place}]", one) for place, one in enumerate(value[:MOST_HELD]))
     elif type_ is dict:
-        members = [(f"{name}[{key!r}]", one) for key, one in list(value.items())[:MOST_HELD] if type(key) is str]
+        # Names, and no data of the program's.
+        members = [(f"{name}[{key!r}]", one) for key, one in _first(value) if type(key) is str and key.isidentifier()]
     elif issubclass(type_, (type, ModuleType, FunctionType)):
         return
     else:
-        own = _attributes(value)
-        members = [(key if name == "self" else f"{name}.{key}", one) for key, one in list(own.items())[:MOST_HELD]]
+        members = [(key if name == "self" else f"{name}.{key}", one) for key, one in _first(_attributes(value))]
     for path, one in members:
         if issubclass(type(one), kind):
             yield path, one
+
+
+def _first(held: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
+    return list(islice(held.items(), MOST_HELD))
 
 
 def _attributes(value: Any) -> Mapping[Any, Any]:
@@ -280,18 +293,23 @@ class _Part:
     numbers: int
 
 
-def _parts(name: str, module: Any, suspects: Collection[int], updated: Collection[int]) -> Iterator[_Part]:
+def _parts(name: str, module: Any, kind: Any, suspects: Collection[int], updated: Collection[int]) -> Iterator[_Part]:
     """Return the largest parts of a model that have suspects, and nothing that is updated."""
-    own = list(module.parameters())
+    own = list(_parameters_of(module, kind))
     theirs = [p for p in own if id(p) in suspects]
     if not theirs:
         return
     if not any(id(p) in updated for p in own):
         yield _Part(name, type(module).__name__, sum(p.numel() for p in theirs))
         return
-    for child, part in module.named_children():
+    for child, part in kind.named_children(module):
         inside = name if child in WRAPPERS else f"{name}[{child}]" if child.isdigit() else f"{name}.{child}"
-        yield from _parts(inside, part, suspects, updated)
+        yield from _parts(inside, part, kind, suspects, updated)
+
+
+def _parameters_of(module: Any, kind: Any) -> Iterator[Any]:
+    """Yield a module's parameters by torch's own method: another one is code of the program's, or of Keras'."""
+    return (parameter for _, parameter in kind.named_parameters(module))
 
 
 def _is_plain(parameter: Any, plain: object) -> bool:
@@ -301,6 +319,7 @@ def _is_plain(parameter: Any, plain: object) -> bool:
     return parameter.device.type != "meta" and not parameter.is_inference()
 
 
-def _value(parameter: Any) -> float:
+def _value(parameter: Any) -> float | complex:
     """Return one of a tensor's values, the first; 0 of one that has none."""
-    return float(parameter.detach()[(0,) * parameter.dim()]) if parameter.numel() else 0.0
+    found: float | complex = parameter.detach()[(0,) * parameter.dim()].item() if parameter.numel() else 0.0
+    return found
