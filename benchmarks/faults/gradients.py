@@ -13,22 +13,15 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import statistics
 import time
 from typing import Any
 
 from stallmeter.rules.unused_gradients import BACKWARD, MOST_OF_A_STEP, SAVES
-from stallmeter.workers.gains import RUN_NOISE
 
-from .cases import measured
+from .cases import NOISE, in_turn, measured
 
 NETWORKS = ("mlp", "conv", "strided", "transformer")
 PLACES = ("beneath", "beside", "above")
-ROUNDS = 6
-
-NOISE = RUN_NOISE / 2.0
-"""Of each of two measurements."""
-
 LEAST = 0.10
 """Part of a step's time that must be at stake for the rule to tell of it."""
 
@@ -94,18 +87,11 @@ def _measure(name: str, place: str, seconds: float) -> dict[str, float]:
             optimizer.step()
         return (time.perf_counter() - began_s) / number, spent_s / number
 
-    for frozen in (False, True):
-        steps(frozen, 5)
-    number = max(3, int(seconds / ROUNDS / steps(False, 3)[0]))
-    found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
-    for _ in range(ROUNDS):
-        for frozen, rounds in found.items():
-            rounds.append(steps(frozen, number))
-    step_s, backward_s = (statistics.median(one) for one in zip(*found[False], strict=True))
+    (step_s, backward_s), (frozen_s, _) = in_turn(steps, seconds)
     return {
         "share": numbers[0] / sum(numbers),
         "step_ms": 1e3 * step_s,
-        "frozen_ms": 1e3 * statistics.median(one for one, _ in found[True]),
+        "frozen_ms": 1e3 * frozen_s,
         "backward": backward_s / step_s,
     }
 

@@ -10,23 +10,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import time
 from typing import Any
 
 from stallmeter.rules.fusing import KINDS, LEAST_PCT, saves
-from stallmeter.workers.gains import RUN_NOISE
 
-from .cases import measured
+from .cases import NOISE, in_turn, measured
 
 NETWORKS = ("mlp", "wide", "transformer", "conv", "tiny-tensors", "embedding")
 SETTINGS = {"Adam": {}, "AdamW": {}, "SGD": {"momentum": 0.9}, "Adagrad": {}}
 """Of the optimizers that can be fused."""
-
-ROUNDS = 6
-
-NOISE = RUN_NOISE / 2.0
-"""Of each of two measurements."""
 
 
 def main() -> None:
@@ -83,16 +76,7 @@ def _measure(name: str, kind: str, threads: int, seconds: float) -> dict[str, fl
             spent_s += time.perf_counter() - at_s
         return (time.perf_counter() - began_s) / number, spent_s / number
 
-    for fused in (False, True):
-        steps(fused, 5)
-    number = max(3, int(seconds / ROUNDS / steps(False, 5)[0]))
-    found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
-    for _ in range(ROUNDS):
-        for fused, rounds in found.items():
-            rounds.append(steps(fused, number))
-    (step_s, own_s), (fused_s, own_fused_s) = (
-        [statistics.median(one) for one in zip(*found[fused], strict=True)] for fused in (False, True)
-    )
+    (step_s, own_s), (fused_s, own_fused_s) = in_turn(steps, seconds)
     return {
         "tensors": len(parameters),
         "step_ms": 1e3 * step_s,

@@ -75,7 +75,7 @@ class SlowBatches:
         held_up, top = self._held_up(window), window.queue.top_wait_share or 0.0
         if service is None or held_up is None or share < self.warn_pct:
             return None
-        tail = service.max / service.median if service.median > 0 else 0.0
+        tail = _tail(window)
         predicted = forecast(window)
         if predicted is None or top < self.top_share or tail < self.tail_factor:
             return None
@@ -98,8 +98,7 @@ class SlowBatches:
             evidence=(
                 Evidence("data wait, share of training time", share, "%", self.warn_pct, "MLPerf Storage"),
                 held_up.evidence,
-                Evidence("share of the wait in a tenth of the steps", top, "1", self.top_share, "benchmarks/faults"),
-                Evidence("slowest batch over the median", tail, "1", self.tail_factor, "benchmarks/faults"),
+                *self._uneven(top, tail),
             ),
             advice=(
                 Advice.of(
@@ -119,7 +118,7 @@ class SlowBatches:
         wait_s, top = window.spent.bucket_s("data_wait"), window.queue.top_wait_share or 0.0
         if ledger is None or service is None or wait_s is None:
             return None
-        tail = service.max / service.median if service.median > 0 else 0.0
+        tail = _tail(window)
         lost_s = wait_s - ledger.steps * usual_s
         share = window.ledger.training_share_pct(lost_s)
         if share is None or share < self.warn_pct or top < self.top_share or tail < self.tail_factor:
@@ -131,7 +130,7 @@ class SlowBatches:
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING,
-            title="A few slow batches hold up the loop",
+            title=_IN_THE_LOOP,
             summary=f"{100 * top:.0f} % of the data wait was in a tenth of the steps: the slowest batch took "
             f"{service.max * 1e3:.0f} ms, a typical one {service.median * 1e3:.2g} ms.",
             time_lost_s=lost_s,
@@ -141,8 +140,7 @@ class SlowBatches:
                 Evidence(
                     "wait beyond typical batches, share of training time", share, "%", self.warn_pct, "MLPerf Storage"
                 ),
-                Evidence("share of the wait in a tenth of the steps", top, "1", self.top_share, "benchmarks/faults"),
-                Evidence("slowest batch over the median", tail, "1", self.tail_factor, "benchmarks/faults"),
+                *self._uneven(top, tail),
             ),
             advice=(
                 Advice.of(
@@ -168,9 +166,15 @@ class SlowBatches:
             return None
         return _HeldUp(
             top,
-            "A few slow batches hold up the loop",
+            _IN_THE_LOOP,
             f"{100 * top:.0f} % of the data wait was in a tenth of the steps, and on average the worker is fast enough",
             Evidence("a worker's time for a step's batches, mean", each_s, "s", work.mean, "the steps' own work"),
+        )
+
+    def _uneven(self, top: float, tail: float) -> tuple[Evidence, ...]:
+        return (
+            Evidence("share of the wait in a tenth of the steps", top, "1", self.top_share, "benchmarks/faults"),
+            Evidence("slowest batch over the median", tail, "1", self.tail_factor, "benchmarks/faults"),
         )
 
     def _behind(self, blocked: float) -> _HeldUp | None:
@@ -182,6 +186,12 @@ class SlowBatches:
             f"{100 * blocked:.0f} % of the data wait was for a late batch while others were ready",
             Evidence("share of the wait behind a late batch", blocked, "1", self.blocked_share, "benchmarks/faults"),
         )
+
+
+def _tail(window: Window) -> float:
+    """Return how many times as long as a typical batch the slowest one took; 0 where that is not known."""
+    service = window.workers.service_s
+    return service.max / service.median if service is not None and service.median > 0 else 0.0
 
 
 def _recovered(window: Window, predicted: Outlook) -> float:
@@ -197,6 +207,8 @@ def _recovered(window: Window, predicted: Outlook) -> float:
     modelled_s = max(without.observed_s, without.now_s, work_s) - work_s
     return without.recovers(without.even_s, beside_s=max(0.0, step.mean - work.mean - modelled_s))
 
+
+_IN_THE_LOOP = "A few slow batches hold up the loop"
 
 _UNSURE = 0.5
 """Part of the wait beyond typical batches that may stay: what a slow one does for many others is made cheaper, or is

@@ -34,7 +34,7 @@ LAST = 250
 """Steps to the last look, which takes back what has been updated after all."""
 
 MOST_TENSORS = 5_000
-"""Of larger models none is looked at: a look takes the training thread some 4 us for each tensor."""
+"""Of larger models none is looked at: a look takes the training thread some 3 us for each tensor."""
 
 MOST_VALUES = 64
 """Values that are held against those of the last look, of all suspects together."""
@@ -113,6 +113,9 @@ class GradientSource:
         self._modules = sys.modules if modules is None else modules
         self._looks = self._look()
         self._due = FIRST_STEP
+        self._models: list[tuple[str, Any]] = []
+        """What is known by name, and their parameters by identity: while a look goes on, and not in between."""
+        self._parameters: dict[int, Any] = {}
         self._found: UnusedGradients | None = None  # set by the training thread, taken by the sampler's
         register(self.name, self.between_steps)
 
@@ -132,13 +135,26 @@ class GradientSource:
         """Look, when it is time; for the training thread. Returns whether it wants to be called again."""
         if not clock.open or clock.index < self._due:
             return True
-        steps = next(self._looks, None)
+        try:
+            self._find_models(sys._getframe(1))
+            steps = next(self._looks, None)
+        finally:
+            self._models, self._parameters = [], {}
         self._due = clock.index + (steps or 0)
         return steps is not None
 
+    def _find_models(self, frame: FrameType) -> None:
+        nn = getattr(self._modules.get("torch"), "nn", None)
+        if nn is None:  # not imported, or kept from being so
+            return
+        self._models = models_of(frame, nn.Module)
+        every = chain.from_iterable(_parameters_of(model, nn.Module) for _, model in self._models)
+        found = {id(p): p for p in islice(every, MOST_TENSORS + 1) if _is_plain(p, nn.Parameter)}
+        self._parameters = found if len(found) <= MOST_TENSORS else {}
+
     def _look(self) -> Iterator[int]:
         """Look, and yield after how many steps to go on. What is kept in between holds no tensor."""
-        while getattr(self._modules.get("torch"), "nn", None) is None:  # not imported, or kept from being so
+        while getattr(self._modules.get("torch"), "nn", None) is None:
             yield BETWEEN
         before = self._snapshot()
         updated = suspects = frozenset[int]()
@@ -164,7 +180,7 @@ class GradientSource:
 
     def _snapshot(self, only: Collection[int] | None = None) -> Mapping[int, _Seen]:
         """Return all parameters, or some of them, with the values of a few of these."""
-        found = {key: p for key, p in self._parameters().items() if only is None or key in only}
+        found = {key: p for key, p in self._parameters.items() if only is None or key in only}
         every = len(found) // MOST_VALUES + 1
         return {
             key: _Seen.of(p, with_value=only is not None and place % every == 0)
@@ -174,7 +190,7 @@ class GradientSource:
     def _compare(self, before: Mapping[int, _Seen]) -> tuple[frozenset[int], frozenset[int]]:
         """Return which parameters were updated since, and which got gradients in vain."""
         updated, suspects = set(), set()
-        for key, parameter in self._parameters().items():
+        for key, parameter in self._parameters.items():
             seen = before.get(key)
             if seen is None:
                 continue
@@ -185,14 +201,14 @@ class GradientSource:
         return frozenset(updated), frozenset(suspects)
 
     def _changed(self, before: Mapping[int, _Seen]) -> bool:
-        now = self._parameters()
+        now = self._parameters
         return any(key not in now or not seen.is_unchanged(now[key]) for key, seen in before.items())
 
     def _told(self, suspects: frozenset[int], updated: frozenset[int]) -> UnusedGradients:
         kind = self._modules["torch"].nn.Module
-        parts = [part for name, model in self._models() for part in _parts(name, model, kind, suspects, updated)]
+        parts = [part for name, model in self._models for part in _parts(name, model, kind, suspects, updated)]
         part = max(parts, key=lambda found: (found.numbers, -len(found.name)), default=_Part("", "", 0))
-        parameters = self._parameters()
+        parameters = self._parameters
         return UnusedGradients(
             time_s=time.time(),
             part=part.name[:LONGEST],
@@ -201,17 +217,6 @@ class GradientSource:
             numbers=sum(p.numel() for key, p in parameters.items() if key in suspects),
             updated_numbers=sum(p.numel() for key, p in parameters.items() if key in updated),
         )
-
-    def _parameters(self) -> dict[int, Any]:
-        """Return the parameters of all models by their identity; none where there are too many."""
-        nn = self._modules["torch"].nn
-        plain = nn.Parameter
-        every = chain.from_iterable(_parameters_of(model, nn.Module) for _, model in self._models())
-        found = {id(p): p for p in islice(every, MOST_TENSORS + 1) if _is_plain(p, plain)}
-        return found if len(found) <= MOST_TENSORS else {}
-
-    def _models(self) -> list[tuple[str, Any]]:
-        return models_of(sys._getframe(1), self._modules["torch"].nn.Module)
 
 
 def models_of(frame: FrameType | None, kind: type) -> list[tuple[str, Any]]:

@@ -14,7 +14,7 @@ from .epochs import EpochSignals, own_s
 from .ledger import LedgerSignals
 from .loader import LoaderSignals
 from .memo import Memo
-from .startup import ExcessOfFirstWaits, FirstWaits, LateFirstWaits
+from .startup import FEWEST_LATE, LONG, ExcessOfFirstWaits, FirstWaits
 from .warmup import FirstSteps, WarmUp
 from .workers import WorkerSignals
 
@@ -77,7 +77,8 @@ class StepSignals:
         self._openers: Reservoir[StepRecord] = Reservoir(OPENERS)
         self._slowest: list[tuple[float, int, int, StepRecord]] = []
         self._first_waits = FirstWaits()
-        self._late_first_waits = LateFirstWaits()
+        self._late_first_waits = FirstWaits(FEWEST_LATE)
+        """Of epochs in which no worker starts: an ordinary one is a wait for a batch."""
         self._began = False
         self._persistent: int | None = None
         """Workers that had started by the last epoch, if they live on."""
@@ -107,7 +108,7 @@ class StepSignals:
     def _settle_first_waits(self) -> None:
         steady_s = self._steady_wait_s()
         self._first_waits.settle(steady_s)
-        self._late_first_waits.settle(steady_s, self._usual_first_wait_s())
+        self._late_first_waits.settle(steady_s, self._late_from_s())
 
     def _have_started(self) -> bool:
         """Whether workers have started with the epoch that begins: those that live on have only run out of batches."""
@@ -205,15 +206,15 @@ class StepSignals:
         if not self._began:
             return None
         started, late = self._first_waits, self._late_first_waits
-        started_s = started.excess_s(self._steady_wait_s() if started else None)
-        usual = (self._steady_wait_s(), self._usual_first_wait_s()) if late else (None, None)
-        late_s = late.excess_s(*usual)
+        steady_s = self._steady_wait_s() if started or late else None  # else there is nothing to compare
+        started_s = started.excess_s(steady_s)
+        late_s = late.excess_s(steady_s, self._late_from_s() if late else 0.0)
         return ExcessOfFirstWaits(late_s + (0.0 if self._loader.num_workers == 0 else started_s), late_s)
 
-    def _usual_first_wait_s(self) -> float | None:
-        """Return what the making of a first batch may take: a step's time, of each worker's batches."""
+    def _late_from_s(self) -> float:
+        """Return from when on a first wait is late: the making of a batch may take a step's time, of each worker's."""
         step = self.step_time_s
-        return None if step is None else step.median * max(1, self._loader.num_workers or 1)
+        return 0.0 if step is None else LONG * step.median * max(1, self._loader.num_workers or 1)
 
     def _steady_wait_s(self) -> float | None:
         wait = self.data_wait_s
