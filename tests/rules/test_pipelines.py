@@ -165,13 +165,26 @@ def test_a_thread_that_computes_all_the_time_does_not_wait_for_the_lock() -> Non
     assert RULES["lock-contention"].check(pipeline(**IN_THE_STEPS, loop_cpu=0.97)) is None
 
 
-def tried(short_s: float, usual_s: float, *, pairs: int = 8, faster: int = 8) -> Window:
+def tried(
+    short_s: float, usual_s: float, *, pairs: int = 8, faster: int = 8, stood_s: float | None = None, **host: Any
+) -> Window:
     """A loop whose steps take so long with a short switch interval, and so long with Python's own."""
-    found = pipeline(wait_s=0.001, work_s=0.1, looks=0)
-    found.append(
-        LockTrial(time_s=START_S, pairs=pairs, faster=faster, short_s=5e-5, short_step_s=short_s, usual_step_s=usual_s)
+    found = pipeline(wait_s=0.001, work_s=0.1, looks=0, **host)
+    trial = LockTrial(
+        time_s=START_S,
+        pairs=pairs,
+        faster=faster,
+        short_s=5e-5,
+        short_step_s=short_s,
+        usual_step_s=usual_s,
+        stood_step_s=stood_s,
     )
+    found.append(trial)
     return found
+
+
+ONE_THREAD = {"loop_cpu": 0.5, "threads": 0.45, "job_cpus": 0.95}
+"""A loop that computes in one thread, beside others of the program's."""
 
 
 def test_steps_that_are_faster_when_the_lock_changes_hands_sooner_wait_for_it() -> None:
@@ -181,6 +194,39 @@ def test_steps_that_are_faster_when_the_lock_changes_hands_sooner_wait_for_it() 
     assert away.predicted_gain_pct == pytest.approx(100.0, rel=0.01)
     assert sooner.text.startswith("Call sys.setswitchinterval(5e-05) before training.")
     assert sooner.predicted_gain_pct == pytest.approx(100.0)
+
+
+def test_a_short_interval_wins_a_part_of_what_the_training_thread_stands_still() -> None:
+    found = fires(RULES["lock-contention"], tried(0.095, 0.1, stood_s=0.04, **ONE_THREAD))
+    assert found.time_lost_s == pytest.approx(0.4 * 96.0, rel=0.01)
+    away, sooner, _ = found.advice
+    assert (away.predicted_gain_pct or 0.0) > 50.0 > 10.0 > (sooner.predicted_gain_pct or 0.0)
+
+
+def test_no_more_than_the_other_threads_compute() -> None:
+    found = fires(RULES["lock-contention"], tried(0.095, 0.1, stood_s=0.06, **ONE_THREAD))
+    assert found.time_lost_s == pytest.approx(0.45 * 110.1, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        tried(0.095, 0.1, stood_s=0.04, **ONE_THREAD | {"job_cpus": 1.4}),
+        tried(0.095, 0.1, stood_s=0.04, **ONE_THREAD | {"threads": 0.05, "job_cpus": 0.55}),
+        tried(0.095, 0.1, stood_s=0.04, faster=5, **ONE_THREAD),
+        tried(0.095, 0.1, stood_s=None, **ONE_THREAD),
+        tried(0.095, 0.1, stood_s=0.04),
+    ],
+    ids=["a team of threads", "others hardly compute", "no faster", "nobody counts", "no threads known"],
+)
+def test_who_stands_still_for_something_else_does_not_wait_for_the_lock(window: Window) -> None:
+    assert RULES["lock-contention"].check(window) is None
+
+
+def test_beside_a_gpu_the_training_thread_may_wait_for_that() -> None:
+    found = tried(0.095, 0.1, stood_s=0.04, **ONE_THREAD)
+    found.facts["accelerator"] = "CUDAAccelerator"
+    assert RULES["lock-contention"].check(found) is None
 
 
 def test_of_a_short_run_two_pairs_tell_what_is_plain() -> None:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from stallmeter.records import LockTrial
-from stallmeter.sources.stacks.lock_trial import LEAST_STEPS, PAIRS, SwitchTrial
+from stallmeter.sources.stacks.lock_trial import LEAST_STEPS, PAIRS, Passed, SwitchTrial
 
 
 class Training:
     """Steps that take so long with the short interval, and so long with the usual one; asked once a second."""
 
-    def __init__(self, short_s: float, usual_s: float) -> None:
+    def __init__(self, short_s: float, usual_s: float, *, runs_s: float | None = None) -> None:
         self.trial = SwitchTrial()
-        self.short_s, self.usual_s = short_s, usual_s
+        self.short_s, self.usual_s, self.runs_s = short_s, usual_s, runs_s
         self.steps, self.work_s = 0, 0.0
         self.found: list[LockTrial] = []
         self.intervals: list[bool] = []
 
+    def stood_ns(self) -> int | None:
+        """Nanoseconds in which a thread that computes for so long in each step did not."""
+        return None if self.runs_s is None else int(1e9 * (self.work_s - self.steps * self.runs_s))
+
     def run(self, seconds: int, *, wanted: bool = True) -> None:
         for _ in range(seconds):
-            self.found += self.trial.turn(
-                wanted=wanted, steps=self.steps, work_ns=int(self.work_s * 1e9), time_s=float(self.steps)
-            )
+            now = Passed(self.steps, int(self.work_s * 1e9), self.stood_ns())
+            self.found += self.trial.turn(now, wanted=wanted, time_s=float(self.steps))
             self.intervals.append(self.trial.short)
             each_s = self.short_s if self.trial.short else self.usual_s
             self.steps += round(1.0 / each_s)
@@ -61,3 +64,15 @@ def test_a_time_in_which_no_other_thread_computes_counts_for_nothing() -> None:
     training.run(6)
     assert training.found
     assert {one.usual_step_s for one in training.found} == {training.found[0].usual_step_s}
+
+
+def test_how_long_the_training_thread_stands_still_is_counted_with_the_usual_interval() -> None:
+    training = Training(0.05, 0.1, runs_s=0.04)
+    training.run(100)
+    assert round(training.found[-1].stood_step_s or 0.0, 6) == 0.06
+
+
+def test_where_nobody_counts_that_is_not_known() -> None:
+    training = Training(0.05, 0.1)
+    training.run(10)
+    assert training.found[-1].stood_step_s is None

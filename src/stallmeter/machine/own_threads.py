@@ -62,3 +62,14 @@ class Crowd:
 def _ran_ns(thread: int) -> int | None:
     times_ns = thread_times_ns(Path("/"), os.getpid(), thread)
     return None if times_ns is None else times_ns[0]
+
+
+def thread_ran_ns(ident: int) -> int | None:
+    """Return for how long (ns) a thread of Python has had a CPU or waited for one; None where nobody counts.
+
+    Args:
+        ident: Its identity in this process.
+    """
+    native = next((thread.native_id for thread in threading.enumerate() if thread.ident == ident), None)
+    times_ns = None if native is None else thread_times_ns(Path("/"), os.getpid(), native)
+    return None if times_ns is None else sum(times_ns)

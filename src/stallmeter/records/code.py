@@ -269,3 +269,5 @@ class LockTrial:
     """Mean step with it: its own work and its wait for data."""
     usual_step_s: float
     """Mean step with the program's own."""
+    stood_step_s: float | None = None
+    """Of that, how long the training thread neither ran nor waited for a CPU, nor for data; None if not known."""

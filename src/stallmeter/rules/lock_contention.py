@@ -13,6 +13,12 @@ of the steps' own time in which the loop's thread waits for the lock while anoth
 That is no more than `host.loop.blocked_share` of all time without the wait for data, and than what those threads
 compute.
 
+Where steps are faster with the short interval there is more to win than that: to ask for the lock sooner costs as well.
+The trial counts, too, for how long the training thread stood still in the steps' own work with the program's own
+interval. That time counts as far as other threads of the program compute (`host.loop.threads_cpus`). Not where the
+training thread has a team of threads for its operations, which it may wait for (`host.loop.team`), or a GPU. Looks
+seldom find it waiting for the lock, because whoever looks must have the lock.
+
 So it is with a lock of the program's own, around a connection that all share: `code.helpers_in_line`, the part of the
 looks, while the loop waits for threads, in which some of them wait in one place of the code, and the kernel says that
 they wait for another thread of the process.
@@ -41,6 +47,7 @@ from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.gains import gain_without
 from ..workers.pipeline import ONE_LOCK, made_by_threads, pipeline_of
+from .frameworks import has_gpu
 from .rule import threshold
 
 OF_THE_RUN = ("spent.data_wait_share_pct", "spent.step_work_s", "steps.work_s", "ledger.training_s")
@@ -60,7 +67,11 @@ class LockContention:
     )
     optional: ClassVar[tuple[str, ...]] = (
         "code.before_model",
+        "facts.accelerator",
+        "gpu.count",
         "host.loop.blocked_share",
+        "host.loop.team",
+        "host.loop.threads_cpus",
         "loader.asks_none",
         "loader.info",
         "loader.producers.cpus",
@@ -80,6 +91,7 @@ class LockContention:
     gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
 
     in_line: float = threshold(0.5, "1", "Most looks find threads in line; our choice")
+    alone: float = threshold(1.2, "threads", "Up to this the loop computes in one; our choice")
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare what a lock costs the wait and the steps themselves with the thresholds."""
@@ -129,7 +141,8 @@ class LockContention:
         wait_s, body_s = self._in_the_wait_s(window), self._in_the_steps_s(window)
         training_s = window.ledger.training_s
         tried_s = 0.0 if trial is None else (training_s or 0.0) * (1.0 - trial.short_step_s / trial.usual_step_s)
-        lost = max(wait_s + body_s, tried_s)
+        stood_s = 0.0 if trial is None else self._stood_s(window, trial)
+        lost = max(wait_s + body_s, tried_s, stood_s)
         if not training_s or lost < self.warn_pct / 100.0 * training_s:
             return None
         gain = self._gain_pct(window, lost, training_s)
@@ -145,12 +158,12 @@ class LockContention:
             time_lost_s=lost,
             share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=0.8,
-            evidence=self._evidence(window, trial, waiting if wait_s else None, body_s),
+            evidence=self._evidence(window, trial, waiting if wait_s else None, body_s, stood_s),
             advice=_advice(gain, trial, batches=bool(wait_s)),
         )
 
     def _evidence(
-        self, window: Window, trial: LockTrial | None, waiting: float | None, body_s: float
+        self, window: Window, trial: LockTrial | None, waiting: float | None, body_s: float, stood_s: float
     ) -> tuple[Evidence, ...]:
         found = []
         if waiting is not None:
@@ -159,6 +172,10 @@ class LockContention:
             share = body_s / (window.spent.step_work_s or math.inf)
             found.append(Evidence("share of the steps' time waiting for the lock", share, "1"))
             found.append(Evidence("CPUs that those threads use", window.loader.producers.cpus or 0.0, "CPUs"))
+        if stood_s:
+            share = stood_s / (window.spent.step_work_s or math.inf)
+            found.append(Evidence("share of the steps' time in which the training thread stood still", share, "1"))
+            found.append(Evidence("CPUs that other threads use", window.host.loop.threads_cpus or 0.0, "CPUs"))
         if trial is not None:
             found.append(Evidence("step with Python's own switch interval, mean", trial.usual_step_s, "s"))
             short = f"step with one of {1e3 * trial.short_s:.2g} ms, in turn, mean"
@@ -191,6 +208,16 @@ class LockContention:
         blocked, cpus = window.host.loop.blocked_share, window.loader.producers.cpus
         blocked_s = math.inf if blocked is None else max(0.0, blocked * training_s - waited_s)
         return min(seen_s, blocked_s, math.inf if cpus is None else cpus * training_s)
+
+    def _stood_s(self, window: Window, trial: LockTrial) -> float:
+        """Return the seconds in which the steps stood still while other threads ran; 0 where it may be for others."""
+        cpus, team, training_s = window.host.loop.threads_cpus, window.host.loop.team, window.ledger.training_s
+        if trial.stood_step_s is None or cpus is None or team is None or not training_s:
+            return 0.0
+        if team > self.alone or has_gpu(window):
+            return 0.0
+        in_steps_s = (window.spent.step_work_s or 0.0) + (window.spent.bucket_s("data_wait") or 0.0)
+        return min(trial.stood_step_s / trial.usual_step_s * in_steps_s, cpus * training_s)
 
     @staticmethod
     def _gain_pct(window: Window, lost_s: float, training_s: float) -> float | None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from ...machine.own_threads import Crowd
+from ...machine.own_threads import Crowd, thread_ran_ns
 from ...records import BUCKETS, CodeLook, LockTrial
 from ...records.code import (
     BEFORE_MODEL,
@@ -66,7 +66,7 @@ from ..code.tracing import tracing_s
 from ..code.whose import Whose
 from ..code.within import in_modules
 from .helpers import Helpers
-from .lock_trial import SwitchTrial
+from .lock_trial import Passed, SwitchTrial
 from .others import awaits_thread
 from .rounds import Rounds
 from .sampler import LONG_STEP, STEADY, WORK, Look, StackSampler, Wanted
@@ -287,10 +287,13 @@ class LoopLooks:
     def _try_lock(self, first_steps: bool, time_s: float) -> Sequence[LockTrial]:
         """Go on with finding out whether the training waits for the lock that other threads of the program hold."""
         self._is_crowded = (self._crowd.cpus() or 0.0) >= CROWDED_CPUS
+        ran_ns = thread_ran_ns(self._ledger.thread)
         acc = self._ledger.peek()
-        work_ns = sum(acc[slot] for slot in (*WORK, DATA_WAIT) if slot < len(acc))
-        wanted = self._is_crowded and not first_steps
-        return self._lock_trial.turn(wanted=wanted, steps=self._clock.index, work_ns=work_ns, time_s=time_s)
+        body_ns = sum(acc[slot] for slot in WORK if slot < len(acc))
+        # What it runs elsewhere counts as well: rather too little than too much is left that it stood still.
+        stood_ns = None if ran_ns is None else body_ns - ran_ns
+        now = Passed(self._clock.index, body_ns + acc[DATA_WAIT], stood_ns)
+        return self._lock_trial.turn(now, wanted=self._is_crowded and not first_steps, time_s=time_s)
 
     def close(self) -> None:
         """Look no more."""
