@@ -14,8 +14,9 @@ clocks, throttling, temperature, power, CPU time stolen by the hypervisor, other
 place is the function that takes longer there than on the other ranks, by looks at the stacks of all of them; where it
 is late between two epochs, the one that it is in then and no other rank is.
 
-**Advice.** Compare the machine with the others. Move the rank, or leave the machine out. Where the machines are alike,
-look for work that only this rank does: a longer batch, a hook, a print, a debug flag. What it does between two epochs,
+**Advice.** Compare the machine with the others. Move the rank, or leave the machine out. Where the machines are alike
+and the late rank takes longer in what all ranks do, its items are longer: split them evenly. Else look for work that
+only this rank does: a hook, a print, a debug flag. What it does between two epochs,
 an evaluation on one rank say, can be split over the ranks, or done less often.
 
 What is promised is all that the others wait, where the late rank alone is seen in the place, or where its machine
@@ -35,7 +36,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from ...ranks.between import BETWEEN
 from ...ranks.code import CALLS
@@ -47,7 +48,7 @@ from ..rule import threshold
 from .gain import job_gain, shared_out_s
 from .losses import COMPUTE, Loss, why_not_judged
 from .shards import uneven_shards
-from .words import of_ranks, waited, work_of
+from .words import of_ranks, time, waited, work_of
 
 _EXPLAINS: Mapping[str, tuple[int, float]] = {
     "CPUs kept busy by others": (1, 0.5),
@@ -87,6 +88,16 @@ _NAMED = 2
 _HOST_LIMIT = 40
 
 
+class _More(NamedTuple):
+    """A function that all ranks call, and in which a late one spends longer."""
+
+    function: str
+    late_s: float
+    """In a mean step of the late rank."""
+    usual_s: float
+    """In one of the others."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Straggler:
     """Fires when the same ranks' own work makes the others wait."""
@@ -112,7 +123,8 @@ class Straggler:
         facts, explained = _facts(job, loss.ranks)
         crowd, place = _crowd(job, loss), _place(job, loss)
         # More of what all ranks do can be shared out, and hardly be done without, unless the machine explains it.
-        expected_s = least_s if crowd or (_is_done_by_all(job, loss, place) and not explained) else loss.lost_s
+        more = None if explained else _more_of_all(job, loss, place)
+        expected_s = least_s if crowd or more else loss.lost_s
         gain_pct, interval_pct = job_gain(job, expected_s, least_s=0.0 if crowd else least_s, most_s=loss.lost_s)
         share_pct = 100.0 * loss.share
         work = work_of(loss)
@@ -136,7 +148,7 @@ class Straggler:
                 Evidence(f"steps of {loss.of_steps:,} in which it was late", float(loss.steps), "steps"),
                 *facts,
             ),
-            advice=_advice(loss, _apart(job, loss, place), explained, gain_pct, interval_pct),
+            advice=_advice(loss, _apart(job, loss, place), more, explained, gain_pct, interval_pct),
         )
 
 
@@ -163,12 +175,22 @@ def _crowd(job: Job, loss: Loss) -> list[Evidence]:
 def _advice(
     loss: Loss,
     apart: Location | None,
+    more: _More | None,
     explained: bool,
     gain_pct: float | None,
     interval_pct: tuple[float, float] | None,
 ) -> tuple[Advice, ...]:
     who = of_ranks(loss.ranks) if len(loss.ranks) <= _NAMED else "these ranks"
     reads = loss.bucket in ("data_wait", "worker_startup")
+    if more is not None and more.late_s - more.usual_s >= TELLS * loss.per_step_s:
+        dealt = Advice.of(
+            "Split the items evenly over the ranks: shuffle them first, or go by their size.",
+            expect=f"In {more.function} {who} spends {time(more.late_s)} of a step, the others {time(more.usual_s)}.",
+            limit=f"Not where {who} calls it more often than the others.",
+            gain_pct=gain_pct,
+            interval_pct=interval_pct,
+        )
+        return dealt, Advice.of(f"Move {who} to another machine, and see who is late then.")
     return (
         Advice.of(
             f"Compare the machine of {who} with the others: clocks, heat, neighbours."
@@ -228,7 +250,7 @@ def _apart(job: Job, loss: Loss, place: Location | None) -> Location | None:
         return None
     if loss.bucket == BETWEEN:
         return None if place.key in {one.key for one in late.places} else place
-    return place if others and not _is_done_by_all(job, loss, place) else None
+    return place if others and _more_of_all(job, loss, place) is None else None
 
 
 def _beyond_others(late: RankView, others: Sequence[RankView], lost_s: float) -> Location | None:
@@ -246,13 +268,15 @@ def _beyond_others(late: RankView, others: Sequence[RankView], lost_s: float) ->
     return next(place for place in late.places if place.key == key)
 
 
-def _is_done_by_all(job: Job, loss: Loss, place: Location | None) -> bool:
-    """Whether the late rank's place is one in which the others spend a good part of what it costs them to wait."""
+def _more_of_all(job: Job, loss: Loss, place: Location | None) -> _More | None:
+    """Return what ranks spend in the late rank's place, if the others do a good part of what it costs them to wait."""
     late, others = _looked_at(job, loss)
     if place is None or late is None or not others:
-        return False
+        return None
     usual_s, beyond_s = _against_others(late, others)
-    return place.key in usual_s and usual_s[place.key] >= ALIKE * beyond_s[place.key]
+    usual, beyond = usual_s.get(place.key, 0.0), beyond_s.get(place.key, 0.0)
+    is_done = place.key in usual_s and usual >= ALIKE * beyond
+    return _More(place.function, usual + beyond, usual) if is_done else None
 
 
 def _looked_at(job: Job, loss: Loss) -> tuple[RankView | None, list[RankView]]:
