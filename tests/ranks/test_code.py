@@ -49,3 +49,12 @@ def test_between_two_epochs_the_largest_is_known():
     place = between_of([steps, replace(few, seen=20)])
     assert place is not None
     assert (place.function, place.share_pct) == ("validate", 90.0)
+
+
+def test_who_spends_most_of_its_time_in_a_collective_calls_that():
+    """To log the mean of all ranks calls a library, which calls the collective."""
+    log = replace(_spot("Net.log_all", 4.0), calls=("lightning.LightningModule.log",))
+    meets = replace(log, wall_s=3.0, calls=("torch.distributed.all_reduce",))
+    for wall_s, call in ((3.0, "torch.distributed.all_reduce"), (1.0, "lightning.LightningModule.log")):
+        (place,) = places_of([replace(_look(log), meets=(replace(meets, wall_s=wall_s),))])
+        assert (place.call, place.share_pct) == (call, 40.0)

@@ -17,6 +17,7 @@ from stallmeter.sources.code.beside import (
     below_training_step,
     beside,
     between,
+    collectives,
     early,
     in_collectives,
     model_and_gradients_s,
@@ -173,6 +174,22 @@ def test_collectives_that_the_program_calls_itself_are_told_from_those_of_the_gr
         _seen(CALL, reduce),
     ]
     assert in_collectives([*MODEL, *own, *others]) == own
+
+
+def test_a_barrier_of_a_call_that_exchanges_something_is_part_of_that_call():
+    """Lightning makes one before each value that it logs for all ranks."""
+    reduce, barrier, wraps = (
+        _torch("all_reduce", "distributed/distributed_c10d.py"),
+        _torch("barrier", "distributed/distributed_c10d.py"),
+        _torch("_exception_logger.<locals>.wrapper", "distributed/c10d_logger.py"),
+    )
+    log = Function("LightningModule.log", "lightning/pytorch/core/module.py", False)
+    shared = [_at((MAIN, 5), (log, 3), (wraps, 1), (barrier, 9)), _at((MAIN, 5), (log, 4), (wraps, 1), (reduce, 8))]
+    alone = _at((MAIN, 7), (log, 3), (barrier, 9))
+    found = in_collectives([*MODEL, *shared, alone])
+    assert sorted(map(id, found)) == sorted(map(id, shared))
+    assert [one.stack[-2].function for one in collectives(found)] == [MAIN, MAIN]
+    assert {one.stack[-1].function.name for one in collectives(found)} == {"all_reduce", "barrier"}
 
 
 def test_no_code_of_a_library_is_told():

@@ -291,6 +291,7 @@ class JobWatch:
             between=between_of(self._window.code.looks),
             arrivals=tuple(self._arrivals),
             ddp=tuple(self._ddp),
+            loader=self._window.loader.info,
             live_on=lives_on(self._window.loader.info),
             ended=turn.ended,
             standing=self._where_it_stands(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ..records import CodeLook
 from ..records.code import BETWEEN_EPOCHS, STEPS
@@ -13,6 +14,9 @@ CALLS = "collectives that it calls itself, share of a step's work, 1"
 
 MOST_PLACES = 8
 """Functions of a rank that are known to the others, the largest."""
+
+_MOST = 0.5
+"""Part of what a function takes; our choice."""
 
 _LEAST_LOOKS = 50
 """Fewer do not tell a share to a tenth."""
@@ -39,6 +43,13 @@ def places_of(looks: Iterable[object]) -> tuple[Location, ...]:
         if known is None or spot.wall_s > known.wall_s:
             spots[spot.file, spot.function] = spot
     largest = sorted(spots.values(), key=lambda spot: -spot.wall_s)[:MOST_PLACES]
+    calls = {spot.key: spot.calls for spot in newest.meets}
+    meets_s = {spot.key: spot.wall_s for spot in newest.meets}
+    # Who spends most of it in a collective that a library calls, to log a mean of all ranks say, calls the collective.
+    largest = [
+        replace(spot, calls=calls[spot.key]) if meets_s.get(spot.key, 0.0) >= _MOST * spot.wall_s else spot
+        for spot in largest
+    ]
     return tuple(Location.of(spot, 100.0 * spot.wall_s / newest.wall_s) for spot in largest)
 
 

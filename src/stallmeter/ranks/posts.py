@@ -16,7 +16,7 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from ..recording import Header, decode, encode
-from ..records import Arrivals, DdpTimes, LedgerRecord, StepRecord
+from ..records import Arrivals, DdpTimes, LedgerRecord, LoaderInfo, StepRecord
 from ..records.diagnosis import Advice, Diagnosis, Location, Severity, Verdict, WorkerAdvice
 from ..records.rows import ROW, is_kept
 from ..records.steps import BUCKETS
@@ -299,6 +299,7 @@ def view_of_steps(
     between: Location | None = None,
     arrivals: Sequence[Arrivals] = (),
     ddp: Sequence[DdpTimes] = (),
+    loader: LoaderInfo | None = None,
     live_on: bool = False,
     ended: str | None = None,
     standing: str | None = None,
@@ -311,6 +312,7 @@ def view_of_steps(
         steps=_steps(header, _columns(chosen, live_on=live_on)),
         ledger=ledger,
         verdict=verdict,
+        loader=loader,
         facts=facts,
         places=places,
         between=between,

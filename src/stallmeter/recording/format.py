@@ -51,6 +51,9 @@ _KINDS: dict[str, type[Any]] = {
     "event": records.Event,
     "verdict": Verdict,
 }
+
+_SPOTS = tuple(one.name for one in fields(records.CodeLook) if one.type == "tuple[CodeSpot, ...]")
+"""What a look tells function by function."""
 _KIND_OF = {cls: kind for kind, cls in _KINDS.items()}
 _FIELD_NAMES: dict[type[Any], frozenset[str]] = {}
 _COLUMNS = {kind: [f.name for f in fields(cls)] for kind, cls in _KINDS.items() if kind in ("step", "batch", "device")}
@@ -164,8 +167,7 @@ def decode(line: str, columns: Mapping[str, list[str]] = _COLUMNS) -> records.Re
         if cls is records.DeepProfile:
             content["operators"] = tuple(_build(records.Operator, o) for o in content.get("operators", ()))
         if cls is records.CodeLook:
-            content["spots"] = tuple(_spot(spot) for spot in content.get("spots", ()))
-            for spots in ("beside", "before", "apart", "after", "between", "evaluated", "functions", "in_modules"):
+            for spots in _SPOTS:
                 content[spots] = tuple(_spot(spot) for spot in content.get(spots, ()))
             content["items"] = tuple(_build(records.CodeItem, item) for item in content.get("items", ()))
             content["stacks"] = tuple(_stack(stack) for stack in content.get("stacks", ()))

@@ -246,6 +246,9 @@ class CodeLook:
     collectives_s: float = 0.0
     """Of steps, of ``wall_s`` in collectives that the program calls itself: not the gradients', nor those that modules
     and optimizers of torch call."""
+    meets: tuple[CodeSpot, ...] = ()
+    """Functions of the user's that call these, each with what it takes in them and the collectives as its calls. The
+    largest first; bounded."""
     in_line: float = 0.0
     """Of the program's other threads, the part of the looks (0 to 1) that found some of them in line for one lock."""
     tracing_s: float = 0.0

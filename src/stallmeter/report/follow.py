@@ -144,6 +144,7 @@ class FollowedRank:
             between=between_of(looks),
             arrivals=tuple(self._arrivals),
             ddp=tuple(self._ddp),
+            loader=loader,
             live_on=lives_on(loader),
             ended=self.ended,
         )

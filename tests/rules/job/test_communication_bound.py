@@ -131,6 +131,34 @@ def test_the_function_that_calls_them_is_the_place():
     assert said.location is None
 
 
+def test_under_lightning_a_log_for_all_ranks_may_call_them():
+    made = with_own_calls(0.5, 0.5)
+    views = tuple(replace(view, header=replace(view.header, framework="lightning 2.6.6")) for view in made.ranks)
+    for one, logs in ((made, False), (replace(made, ranks=views), True)):
+        (said,) = RULE.check(one, [])
+        assert any("sync_dist" in advice.text for advice in said.advice) is logs
+        for advice in said.advice:
+            check_fix(advice.fix)
+
+
+def test_beside_ddp_they_are_no_gradients():
+    made = with_own_calls(0.5, 0.5)
+    (alone,) = RULE.check(made, [])
+    (beside,) = RULE.check(replace(made, ddp=timed_once(0.001)), [])
+    texts = [" ".join(advice.text for advice in said.advice) for said in (alone, beside)]
+    assert ["bf16" in text for text in texts] == [True, False]
+
+
+def test_what_their_function_does_beside_them_may_go_with_them():
+    logs = Location("net.py", 9, "Net.log_all", 60.0, "torch.distributed.distributed_c10d.all_reduce")
+    made = with_own_calls(0.3, 0.3)
+    views = tuple(replace(view, places=(logs,)) for view in made.ranks)
+    intervals = [RULE.check(one, [])[0].advice[0].gain_interval_pct for one in (made, replace(made, ranks=views))]
+    (least, most), (same, more) = [interval or (0.0, 0.0) for interval in intervals]
+    assert least == same
+    assert more > 1.5 * most
+
+
 @pytest.mark.parametrize("ranks", [(), (1,)])
 def test_what_is_waited_for_late_ranks_in_them_is_no_exchange(ranks):
     made = with_own_calls(0.5, 0.5)
@@ -142,8 +170,10 @@ def test_what_is_waited_for_late_ranks_in_them_is_no_exchange(ranks):
 
 def test_a_small_part_in_own_calls_informs():
     """They are the program's to change, as the gradients' exchange is not."""
-    (said,) = RULE.check(with_own_calls(0.3, 0.3), [])
+    (said,) = RULE.check(with_own_calls(0.18, 0.18), [])
     assert said.severity is Severity.INFO
+    (more,) = RULE.check(with_own_calls(0.3, 0.3), [])
+    assert more.severity is Severity.WARNING
     assert said.advice[0].text.startswith("Call these collectives less often")
     assert RULE.check(with_own_calls(0.1, 0.1), []) == []
 

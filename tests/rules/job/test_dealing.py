@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stallmeter.ranks.job import COST, cost_of
-from stallmeter.records import WorkerBatch
+from stallmeter.records import LoaderInfo, WorkerBatch
 from stallmeter.rules.job.evaluation import judge
 
 from ..windows import check_fix
@@ -46,6 +48,23 @@ def test_dearer_items_are_dealt_out_evenly() -> None:
 )
 def test_else_nothing_is_said_of_it(cost_s: tuple[float | None, ...]) -> None:
     assert not first_advice(*cost_s).startswith("Split the items")
+
+
+@pytest.mark.parametrize(("kind", "told"), [("DataLoaderDispatcher", True), ("DataLoaderShard", False)])
+def test_one_rank_that_reads_for_all_is_told_to_stop(kind: str, told: bool) -> None:
+    made = job(late(0, "data_wait", 0.060), known={0: Known([WAITS])})
+    loader = LoaderInfo(time_s=1.0, kind=kind, num_workers=0, probed=True)
+    views = tuple(replace(view, loader=loader) for view in made.ranks)
+    primary = judge(replace(made, ranks=views)).verdict.primary
+    assert primary is not None
+    split = [one for one in primary.advice if "leave its loader out of accelerator.prepare" in one.text]
+    assert bool(split) is told
+    for advice in split:
+        check_fix(advice.fix)
+        assert advice.fix.expect == "Rank 0 reads for all ranks now; then each reads its own share."
+        # Of 80 ms for a step 60 were waited; where each of the two ranks reads for itself it is half of that.
+        assert advice.predicted_gain_pct == pytest.approx(100 * (80 / 50 - 1), rel=0.05)
+    assert not told or primary.advice[0] in split
 
 
 def batch(**more: int) -> WorkerBatch:

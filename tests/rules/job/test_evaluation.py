@@ -255,6 +255,17 @@ def test_what_is_uncertain_on_a_rank_is_so_for_the_job():
     assert advice.gain_interval_pct == pytest.approx((90.0 * part, 7200.0 * part))
 
 
+def test_waits_within_a_function_may_go_with_it():
+    """A score is gathered from all ranks in the function that computes it."""
+    advice = Advice.of("Make this cheaper.", gain_pct=60.0, interval_pct=(36.0, 84.0))
+    said = Known([diagnosis("slow-function", 6.0, advice=(advice,))])
+    judged = judge(job(in_turn(2, "forward", 0.03), known={0: said, 1: said}))
+    (told,) = [d for d in judged.verdict.diagnoses if d.rule == "slow-function"]
+    assert told.time_lost_s < 3.0
+    assert told.advice[0].predicted_gain_pct < 36.0
+    assert told.advice[0].gain_interval_pct[1] == 84.0
+
+
 def test_what_costs_no_time_is_told_with_its_rank():
     """Memory that grows on rank 3 will end the job all the same."""
     grows = diagnosis("host-memory-growth", 0.0, severity=Severity.CRITICAL)

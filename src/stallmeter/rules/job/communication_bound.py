@@ -3,24 +3,26 @@
 **What it means.** Gradients, or parameters, are exchanged in each step. All ranks arrive together, and then they stand
 until the exchange has ended. Neither data nor computing is the limit.
 
-**Evidence.** From the collectives that PyTorch's flight recorder noted on all ranks: time from the last arrival to
-the end of the exchange, bytes and collectives in a step, and the bandwidth of the algorithm that follows from them.
-Where it does not note their end (gloo), or notes nothing, the time is DDP's own: it times one exchange in a hundred.
-What the program calls itself may take more: the share of a step in which looks at the training thread's stack find it
-in such a collective, without waits for late ranks that other rules tell of. Such calls are the program's to change:
-they are told as information from less on. What overlaps with the backward pass is not counted. Where DDP counts an
-exchange in each of the micro-batches that an update is made of, or each of them exchanges as many bytes as that with
-the update, all but one are in vain. These need not take long to be told of: with them go the waits of ranks for each
-other that come with each meeting.
+**Evidence.** From the collectives that PyTorch's flight recorder noted on all ranks: time from the last arrival to the
+end of the exchange, bytes and collectives in a step, and the bandwidth of the algorithm that follows from them. Where
+it does not note their end (gloo), or notes nothing, the time is DDP's own: it times one exchange in a hundred. What the
+program calls itself may take more: the share of a step in which looks at the training thread's stack find it in such a
+collective, without waits for late ranks that other rules tell of. A barrier counts where the same call exchanges
+something as well. Such calls are the program's to change: they are told as information from less on. What overlaps with
+the backward pass is not counted. Where DDP counts an exchange in each of the micro-batches that an update is made of,
+or each of them exchanges as many bytes as that with the update, all but one are in vain. These need not take long to be
+told of: with them go the waits of ranks for each other that come with each meeting.
 
 **Advice.** Exchange less often (accumulate gradients), less (bf16 compression), or in larger pieces (bucket size);
-check that the fast network is used.
+check that the fast network is used. Calls of the program's own: less often, or joined; Lightning's
+`log(..., sync_dist=True)` meets the other ranks twice for each value, in each step unless `on_step=False` is set.
 
 **When it is wrong.** Where nobody recorded collectives it is silent. Without their end and without DDP's own times the
 end of the backward pass, or of a plain loop's body, is taken, and a long optimizer step looks like a long exchange. On
 two ranks of one host the "network" is its memory and its CPUs: with few CPUs the exchange is slow because of these.
 
-**References.** NCCL tests' definition of the bandwidth of an all-reduce: 2 (n - 1) / n times the bytes, over the time.
+**References.** Read in Lightning 2.6: a barrier and a reduction in `_sync_ddp`. NCCL tests' definition of the bandwidth
+of an all-reduce: 2 (n - 1) / n times the bytes, over the time.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from ...ranks.code import CALLS
 from ...ranks.job import Job
 from ...ranks.steps import updates_per_step, updating
 from ...records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
+from ..frameworks import LIGHTNING
 from ..rule import threshold
 from .gain import MOST_WON, job_gain
 from .losses import Loss
@@ -56,6 +59,17 @@ gather their weights in each, two thirds of it. And so many steps of either kind
 WITH_COPIES = 1.4
 """What an exchange costs at the most, as a multiple of its own time: DDP's copies to and from its buckets go with it.
 Our measurement, benchmarks/ranks: 1.1 to 1.4 on CPUs, whose memory is slow beside what they exchange through it."""
+
+_LOGGED = (
+    Advice.of(
+        "Log with on_step=False, on_epoch=True where sync_dist=True calls them.",
+        expect="Two collectives for each value, once an epoch.",
+        limit="A value of a single step is not the mean of all ranks then.",
+    ),
+)
+"""Of Lightning, whose `log` meets the other ranks at a barrier and in a reduction, for each value."""
+
+OWN_CALLS = "Collectives that the program calls itself hold up the steps"
 
 COLLECTIVES = "torch.distributed."
 """Begin of the names of what a program calls to meet its other ranks."""
@@ -86,7 +100,8 @@ class CommunicationBound:
         found = _exchange_of(job, losses)
         if found is None or found.per_step_s <= 0:
             return []
-        limit, source = (self.warn_pct, "XProf") if found.is_measured else (self.unsure_pct, "our measurement")
+        known = found.is_measured or found.in_own_calls  # looks tell a call from what follows it
+        limit, source = (self.warn_pct, "XProf") if known else (self.unsure_pct, "our measurement")
         only_informs = found.in_own_calls and 100.0 * found.share < limit
         if only_informs:
             limit, source = self.info_pct, "our choice"
@@ -99,17 +114,19 @@ class CommunicationBound:
         lost_s = share * job.training_s if merged is None else per_step_s * merged.steps * merged.scale
         lost_s = min(lost_s, share * job.training_s)
         in_vain = None if found.in_own_calls else _exchanges_per_update(job)
+        place = _place(job) if found.in_own_calls else None
+        apart = found.in_own_calls and job.ddp is not None  # it is DDP that exchanges the gradients
         return [
             Diagnosis(
                 rule=self.id,
                 severity=Severity.INFO if only_informs else self._severity(share),
-                title=self.title,
+                title=OWN_CALLS if found.in_own_calls else self.title,
                 summary=f"{_of_what(found)} took {time(per_step_s)} in a mean step, "
                 f"{100.0 * share:.0f} % of the time, for {found.bytes_per_step / 1e6:.3g} MB of each rank.",
                 time_lost_s=lost_s,
                 share_pct=100.0 * lost_s / job.wall_s if job.wall_s else 0.0,
                 confidence=0.8 if found.is_measured else 0.6,
-                location=_place(job) if found.in_own_calls else None,
+                location=place,
                 evidence=(
                     Evidence(found.measured, 100.0 * share, "%", limit, source),
                     Evidence("exchange in a mean step", per_step_s, "s"),
@@ -119,12 +136,13 @@ class CommunicationBound:
                     *(() if in_vain is None else (Evidence("exchanges for one update", in_vain, "exchanges"),)),
                 ),
                 advice=(
-                    *((_called_less(job, lost_s),) if found.in_own_calls else ()),
-                    _half_as_often(job, lost_s) if in_vain is None else _once_an_update(job, losses, lost_s, in_vain),
-                    Advice.of(
-                        "Halve the bytes: register DDP's bf16_compress_hook.",
-                        limit="Gradients are rounded to bfloat16 on the way.",
+                    *((_called_less(job, lost_s, place),) if found.in_own_calls else ()),
+                    *(
+                        _LOGGED
+                        if found.in_own_calls and job.ranks[0].header.framework.partition(" ")[0] in LIGHTNING
+                        else ()
                     ),
+                    *(() if apart else _of_gradients(job, losses, lost_s, in_vain)),
                     Advice.of("Check that the fast network is used: NCCL_DEBUG=INFO names the interface."),
                 ),
             )
@@ -232,6 +250,16 @@ def _in_turn_s(losses: Sequence[Loss]) -> float:
     return math.fsum(loss.lost_s for loss in losses if not loss.ranks)
 
 
+def _of_gradients(job: Job, losses: Sequence[Loss], lost_s: float, in_vain: float | None) -> tuple[Advice, ...]:
+    return (
+        _half_as_often(job, lost_s) if in_vain is None else _once_an_update(job, losses, lost_s, in_vain),
+        Advice.of(
+            "Halve the bytes: register DDP's bf16_compress_hook.",
+            limit="Gradients are rounded to bfloat16 on the way.",
+        ),
+    )
+
+
 def _half_as_often(job: Job, lost_s: float) -> Advice:
     # Half of it is what exchanging half as often, or half as much, can win; and half of DDP's copies.
     gain_pct, interval_pct = job_gain(job, lost_s / 2.0, most_s=WITH_COPIES * lost_s / 2.0)
@@ -262,9 +290,10 @@ def _once_an_update(job: Job, losses: Sequence[Loss], lost_s: float, exchanges: 
     )
 
 
-def _called_less(job: Job, saved_s: float) -> Advice:
-    # Fewer calls, or larger ones, win all of it or a part; that is not known.
-    gain_pct, interval_pct = job_gain(job, saved_s, least_s=saved_s / 2.0)
+def _called_less(job: Job, saved_s: float, place: Location | None) -> Advice:
+    # Fewer calls, or larger ones, win all of it or a part, or what their function does beside them as well.
+    most_s = max(saved_s, 0.0 if place is None else _held_s(job, place))
+    gain_pct, interval_pct = job_gain(job, saved_s, least_s=saved_s / 2.0, most_s=most_s)
     return Advice.of(
         "Call these collectives less often, with less data, or join their tensors into one.",
         expect="Steps without them: in each call all ranks meet.",
@@ -272,6 +301,13 @@ def _called_less(job: Job, saved_s: float) -> Advice:
         gain_pct=gain_pct,
         interval_pct=interval_pct,
     )
+
+
+def _held_s(job: Job, place: Location) -> float:
+    """Return the seconds that a function takes of the steps, with all that it calls, on the rank where it was seen."""
+    ranks = [view for view in job.ranks if place in view.places and view.ledger is not None]
+    steps = max((view.ledger.steps for view in ranks if view.ledger is not None), default=0)
+    return max((own_work_s(view) * steps * place.share_pct / 100.0 for view in ranks), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)

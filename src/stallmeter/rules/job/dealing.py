@@ -16,6 +16,9 @@ from .words import of_ranks, time
 DEARER = 1.5
 """A batch of the late rank costs so many times as much as one of the others; our choice."""
 
+DISPATCHER = "DataLoaderDispatcher"
+"""Accelerate's loader that one rank reads for all of them."""
+
 EXPLAINS = 0.5
 """Part of its lateness that this difference must explain; our choice: most of it."""
 
@@ -27,6 +30,32 @@ def dearer_batches(job: Job, loss: Loss) -> tuple[float, float] | None:
     if cost_s is None or usual_s is None or cost_s < DEARER * usual_s:
         return None
     return cost_s, usual_s
+
+
+def read_by_each(job: Job, loss: Loss) -> tuple[Advice, ...]:
+    """Return the advice that each rank reads its own share, where the late one reads for all of them.
+
+    So does Accelerate with an iterable dataset, unless told otherwise: its ``dispatch_batches``. To switch that off
+    alone has every rank read all items and drop those of the others.
+
+    Args:
+        job: Of the ranks.
+        loss: To ranks that are late with their data.
+    """
+    late = [view for view in job.ranks if view.rank in loss.ranks]
+    if loss.bucket != "data_wait" or any(view.loader is None or view.loader.kind != DISPATCHER for view in late):
+        return ()
+    # What it costs to send batches to the others goes as well; how much that is was not measured.
+    gain_pct, interval_pct = job_gain(job, shared_out_s(job, loss.lost_s, len(loss.ranks)), most_s=loss.lost_s)
+    return (
+        Advice.of(
+            "Split the dataset by rank, and leave its loader out of accelerator.prepare.",
+            expect=f"{of_ranks(loss.ranks).capitalize()} reads for all ranks now; then each reads its own share.",
+            limit="Batches must then be moved to the device by hand.",
+            gain_pct=gain_pct,
+            interval_pct=interval_pct,
+        ),
+    )
 
 
 def deal_evenly(job: Job, loss: Loss) -> tuple[Advice, ...]:

@@ -13,10 +13,11 @@ from ...records.diagnosis import Abstention, Advice, Diagnosis, Evidence, Severi
 from ...workers.job import advise_job
 from .. import ALL_RULES
 from ..no_step_ends import NoStepEnds
+from ..slow_function import SlowFunction
 from ..weight import BEFORE_TRAINING, HEALTHY, as_it_matters, only_informs, standing_s, won_s
 from . import JOB_RULES
 from .crowding import freed_s, with_data
-from .dealing import deal_evenly
+from .dealing import deal_evenly, read_by_each
 from .gain import MOST_WON, job_gain
 from .losses import COMPUTE, Loss, group_of, joined, losses, waited_by_rank, why_not_judged
 from .starved import as_slow, starved
@@ -175,7 +176,7 @@ def _promoted(job: Job, loss: Loss, own: Diagnosis) -> Diagnosis:
             Evidence(f"steps of {loss.of_steps:,} in which it was late", float(loss.steps), "steps"),
             *own.evidence,
         ),
-        advice=(*deal_evenly(job, loss), *_of_the_job(job, loss, own)),
+        advice=(*read_by_each(job, loss), *deal_evenly(job, loss), *_of_the_job(job, loss, own)),
     )
 
 
@@ -323,6 +324,8 @@ def _shortened_advice(job: Job, diagnosis: Diagnosis, advice: Advice, lost_s: fl
     if gain_pct is not None and interval_pct is not None and own is not None and own_pct > 0.0:
         # What is uncertain about a rank's own gain is so about the job's part of it.
         least, most = (gain_pct * one / own_pct for one in own)
+        # Waits for others that lie in a function go with it.
+        most = max(most, own[1]) if diagnosis.rule == SlowFunction.id else most
         interval_pct = max(0.0, min(interval_pct[0], least)), max(interval_pct[1], most)
     return replace(advice, predicted_gain_pct=gain_pct, gain_interval_pct=interval_pct)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress, pairwise
 from operator import not_
@@ -21,6 +21,7 @@ from ...records import SENDS_OBJECTS, CodeSpot
 from ...records.packages import NO_MODEL, TORCHS_FILES
 from .fold import Frame, Seen, owner
 from .hooks import in_hooks_of_gradients
+from .roles import WRAPS
 from .taken import makes_next_batch, takes_no_gradient, takes_nothing_made
 from .whose import Function
 
@@ -128,22 +129,53 @@ def _training(seen: Sequence[Seen]) -> set[Function]:
 
 
 def in_collectives(seen: Sequence[Seen]) -> list[Seen]:
-    """Return the stacks in which the program meets other ranks by its own call, barriers left out.
+    """Return the stacks in which the program meets other ranks by its own call.
+
+    Barriers are left out, but for those of a call that exchanges something as well: a library makes one before each
+    value that it shares.
 
     Args:
         seen: Of the steps.
     """
-    return [one for one in seen if _meets_others(one.stack)]
+    exchanges = [one for one in seen if _meets_others(one.stack, but=(*PICKLES, BARRIER))]
+    calls = {_calls_them(one.stack) for one in exchanges}
+    barriers = [
+        one
+        for one in seen
+        if _meets_others(one.stack, but=PICKLES) and not _meets_others(one.stack, but=(*PICKLES, BARRIER))
+    ]
+    return [*exchanges, *(one for one in barriers if _calls_them(one.stack) in calls)]
 
 
-def _meets_others(stack: Sequence[Frame]) -> bool:
+def collectives(found: Sequence[Seen]) -> list[Seen]:
+    """Return the stacks of `in_collectives` without what a library does between the user's call and the collective."""
+    return [replace(one, stack=(*one.stack[: _own_before(one.stack) + 1], _collective(one.stack))) for one in found]
+
+
+def _collective(stack: Sequence[Frame]) -> Frame:
+    called = [frame for frame in stack if frame.function.role.is_of_ranks]
+    return next((frame for frame in called if not frame.function.file.startswith(WRAPS)), called[0])
+
+
+def _calls_them(stack: Sequence[Frame]) -> tuple[Function, Where]:
+    frame = stack[_own_before(stack)]
+    return frame.function, frame.where
+
+
+def _own_before(stack: Sequence[Frame]) -> int:
+    """Return which is the last frame of the user's before other ranks are met; there must be one."""
+    at = next(i for i, frame in enumerate(stack) if frame.function.role.is_of_ranks)
+    return max(i for i, frame in enumerate(stack[:at]) if frame.function.own)
+
+
+def _meets_others(stack: Sequence[Frame], *, but: Collection[str]) -> bool:
     at = next((i for i, frame in enumerate(stack) if frame.function.role.is_of_ranks), None)
     if at is None or not any(frame.function.own for frame in stack[:at]):
         return False
     of_training = any(frame.function.role.is_model or frame.function.role.is_of_optimizer for frame in stack[:at])
     # A module of the user's that calls one itself is the program as well; torch's own, to share a batch's mean, is not.
     of_training = of_training and not stack[at - 1].function.own
-    return not of_training and not any(frame.function.name in (*PICKLES, BARRIER) for frame in stack[at:])
+    return not of_training and not any(frame.function.name in but for frame in stack[at:])
 
 
 def after_gradients(seen: Sequence[Seen], *, optimizer: bool = False) -> list[Seen]:

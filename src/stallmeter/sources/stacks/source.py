@@ -52,6 +52,7 @@ from ..code.beside import (
     below_training_step,
     beside,
     between,
+    collectives,
     in_collectives,
     model_and_gradients_s,
     told_with_helpers,
@@ -443,7 +444,7 @@ class LoopLooks:
         evaluated = evaluations(in_steps)
         own_work = [below_judges(below_training_step(one)) for one in without_evaluations(in_steps)]
         hooks = [one for one in beside(copied, modules=True) if not one.stack[-1].sleeps] if own_work else []
-        updates = self._ledger.acc[OPTIMIZER] > 0
+        updates, meetings = self._ledger.acc[OPTIMIZER] > 0, in_collectives(own_work)
         later = _joined(after_gradients(own_work, optimizer=updates), without_gradients(own_work))
         after = [*later, *in_hooks_of_gradients(own_work)]
         model_s, gradients_s = model_and_gradients_s(own_work)
@@ -466,7 +467,8 @@ class LoopLooks:
             functions=fold(in_functions(in_steps)).spots,
             in_modules=in_modules(own_work),
             tracing_s=tracing_s(in_steps),
-            collectives_s=sum(one.wall_s for one in in_collectives(own_work)),
+            collectives_s=sum(one.wall_s for one in meetings),
+            meets=fold(collectives(meetings)).spots,
             beside=beside_model,
             before=fold(_joined(before_model(own_work), hooks)).spots,
             apart=fold(_joined(before_training(own_work), hooks)).spots,
