@@ -223,6 +223,26 @@ def test_who_stands_still_for_something_else_does_not_wait_for_the_lock(window: 
     assert RULES["lock-contention"].check(window) is None
 
 
+AT_THE_LOCK = {"body_looks": 20, "body_interpreter": 2}
+"""Waits for the lock that looks have met in the steps."""
+
+
+def test_where_looks_meet_waits_for_the_lock_a_short_interval_need_win_nothing() -> None:
+    found = fires(RULES["lock-contention"], tried(0.1, 0.1, stood_s=0.04, **ONE_THREAD, **AT_THE_LOCK, body_blocked=0))
+    assert found.time_lost_s == pytest.approx(0.4 * 96.0, rel=0.01)
+    assert not any("setswitchinterval" in advice.text for advice in found.advice)
+
+
+def test_where_they_meet_other_waits_it_is_not_the_lock() -> None:
+    window = tried(0.095, 0.1, stood_s=0.04, **ONE_THREAD, **AT_THE_LOCK, body_blocked=6)
+    assert RULES["lock-contention"].check(window) is None
+
+
+def test_the_lock_has_its_part_of_the_waits() -> None:
+    window = tried(0.1, 0.1, stood_s=0.04, **ONE_THREAD | {"job_cpus": 1.4}, **AT_THE_LOCK, body_blocked=1)
+    assert fires(RULES["lock-contention"], window).time_lost_s == pytest.approx(2 / 3 * 0.4 * 96.0, rel=0.01)
+
+
 def test_beside_a_gpu_the_training_thread_may_wait_for_that() -> None:
     found = tried(0.095, 0.1, stood_s=0.04, **ONE_THREAD)
     found.facts["accelerator"] = "CUDAAccelerator"

@@ -169,7 +169,10 @@ def test_the_loop_that_computes_waits_for_the_lock_only_with_others(bench: Bench
         together = bench.watch()
 
     assert (alone.body_looks, alone.body_interpreter, alone.looks) == (LOOKS, 0, 0)
-    assert (together.body_looks, together.body_interpreter) == (LOOKS, LOOKS)
+    assert (together.body_looks, together.body_interpreter, together.body_blocked) == (LOOKS, LOOKS, 0)
+    bench.states[bench.loop] = Wait("threads")
+    others = bench.watch()
+    assert (others.body_interpreter, others.body_blocked) == (0, LOOKS)
 
 
 def test_our_own_threads_and_the_loops_are_no_producers(bench: Bench) -> None:

@@ -68,3 +68,13 @@ def test_the_lock_in_the_steps_themselves() -> None:
 
     assert found.body_lock_share == 15 / 40
     assert found.looks is None
+
+
+def test_what_the_loop_waits_for_in_its_steps() -> None:
+    """Old recordings do not tell; of a few waits nothing is said."""
+    assert of({"body_interpreter": 8}).body_lock_part is None
+    assert of({"body_interpreter": 4, "body_blocked": 3}).body_lock_part is None
+    assert (
+        of({"body_interpreter": 4, "body_blocked": 3}, {"body_interpreter": 2, "body_blocked": 0}).body_lock_part
+        == 6 / 9
+    )

@@ -55,8 +55,13 @@ class Crowd:
         self._ran_ns = {thread: ran_ns for thread, ran_ns in asked if ran_ns is not None}
         if before is None or (others and not self._ran_ns):
             return None
-        grown = sum(ran_ns - before[thread] for thread, ran_ns in self._ran_ns.items() if thread in before)
-        return grown / 1e9 / passed_s if passed_s > 0 else 0.0
+        # A thread that is new has run since then, all of it; some loops start one in each epoch. A number may be given
+        # again, to another thread; and one that Python did not start may have run before it was known.
+        grown_ns = [
+            min(ran_ns - known if ran_ns >= (known := before.get(thread, 0)) else ran_ns, passed_s * 1e9)
+            for thread, ran_ns in self._ran_ns.items()
+        ]
+        return sum(grown_ns) / 1e9 / passed_s if passed_s > 0 else 0.0
 
 
 def _ran_ns(thread: int) -> int | None:

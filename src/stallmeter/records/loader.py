@@ -187,6 +187,8 @@ class ProducerLooks:
     """Looks in which the loop did not wait for data."""
     body_interpreter: int = 0
     """Of these, those in which it waited for Python's own lock, and so did a producer or held it."""
+    body_blocked: int | None = None
+    """Of `body_looks`, those that found the loop waiting for something else; None in recordings without it."""
     running: float = 0.0
     """Producers that computed or were ready to."""
     interpreter: float = 0.0

@@ -86,6 +86,7 @@ class _Seen:
     loop_blocked: int = 0
     body_looks: int = 0
     body_interpreter: int = 0
+    body_blocked: int = 0
     found: Counter[tuple[Thread, str]] = field(default_factory=Counter)
     """How often a thread was found at work, those not looked at added in proportion."""
 
@@ -193,6 +194,7 @@ class ProducerSource:
         if loop is None or self._is_waiting():
             return
         seen.body_looks += 1
+        seen.body_blocked += loop.kind not in (blocked.RUNNING, blocked.INTERPRETER)
         if loop.kind == blocked.INTERPRETER:
             others = self._random.sample(self._python, min(AT_ONCE, len(self._python)))
             waits = (self._looks_at(*thread) for thread in others)
@@ -275,6 +277,7 @@ class ProducerSource:
             loop_blocked=seen.loop_blocked,
             body_looks=seen.body_looks,
             body_interpreter=seen.body_interpreter,
+            body_blocked=seen.body_blocked,
             **total,
             outside=outside,
             processes=len({pid for pid, _ in self._active} - {self._pid}),

@@ -119,9 +119,9 @@ class LoopCpuSignals:
         return 0.0 if taken <= 0.0 else waits_pct * (1.0 - chance_of_at_least(max(1, round(usable)), rest) / taken)
 
 
-TAKEN = 0.8
-"""Part of the CPUs that is busy where a thread waits for one; our choice. Seen: 0.96 where threads take the CPUs of the
-steps, 0.6 where they take Python's lock."""
+TAKEN = 0.7
+"""Part of the CPUs that is busy where a thread waits for one; our choice. Seen: 0.8 and 0.96 where threads take the
+steps' CPUs, 0.6 where they take Python's lock."""
 
 SURELY = 100.0
 """Beyond twice the count and so many the chance of fewer is below 1e-10, and the terms of the sum become too small."""

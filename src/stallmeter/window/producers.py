@@ -13,6 +13,9 @@ BLOCKED = ("sleep", "socket", "file")
 MIN_LOOKS = 12
 """Fewer tell nothing; the window's own `waits` asks for as many."""
 
+MIN_WAITS = 8
+"""Fewer waits of the loop tell nothing about what it waits for; our choice."""
+
 MIN_RECORDS = 2
 """Looks of one second may show anything."""
 
@@ -115,6 +118,17 @@ class ProducerSignals:
         looks = self._total("body_looks")
         enough = looks >= MIN_LOOKS and len(self._records.items) >= MIN_RECORDS
         return self._total("body_interpreter") / looks if enough else None
+
+    @property
+    def body_lock_part(self) -> float | None:
+        """Share (0 to 1) of the waits seen in the steps' own work that is for the interpreter's lock; None of a few.
+
+        Looks meet waits for the lock too seldom, for whoever looks must have it, and the others not too often.
+        """
+        known = [r for r in self._records.items if r.body_blocked is not None]
+        at_lock = sum(r.body_interpreter for r in known)
+        waits = at_lock + sum(r.body_blocked or 0 for r in known)
+        return at_lock / waits if waits >= MIN_WAITS else None
 
     @property
     def library(self) -> LibraryWait | None:
