@@ -15,8 +15,9 @@ from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.worker_startup import WorkerStartup
 from stallmeter.window import Window
 
+from .test_slow_function import each, look
 from .waiting import waiting
-from .windows import fires, ledger, loader, missing, silent, step, window
+from .windows import check_fix, fires, ledger, loader, missing, silent, step, window
 
 
 def epochs(count: int = 5, startup_s: float = 20.0, *more: Any, **options: Any) -> Window:
@@ -361,3 +362,24 @@ def test_no_workers_are_not_recommended_beside_advice_to_keep_them(
     assert first == ("Set persistent_workers=True in the DataLoader." if init_function else "Set num_workers=0.")
     assert verdict.num_workers is not None
     assert verdict.num_workers.recommended == recommended
+
+
+ASKS, ENDS = "multiprocessing.queues.Queue.get", "multiprocessing.process.BaseProcess.join"
+
+
+def test_a_function_that_starts_processes_in_each_step() -> None:
+    """A second loader's iterator that is made anew there; the framework's own loader has nothing to do with it."""
+    calls = look(0.4, function="Net.second_batch", call=ASKS)
+    starts = replace(calls, beside=(replace(calls.beside[0], calls=(ASKS, ENDS)),))
+    found = fires(WorkerStartup(), each(starts))
+    assert (found.time_lost_s, found.title) == (40.0, "Processes start again and again within the steps")
+    assert found.location == Location("meter.py", 12, "Net.second_batch", 100.0, ASKS)
+    for advice in found.advice:
+        check_fix(advice.fix)
+    least, most = found.advice[0].gain_interval_pct or (0.0, 0.0)
+    assert 0.0 < least < (found.advice[0].predicted_gain_pct or 0.0) < most < 75.0
+    primary = evaluate(ALL_RULES, each(starts)).primary
+    assert primary is not None
+    assert primary.rule == "worker-startup"
+    assert silent(WorkerStartup(), each(calls)), "it waits for processes that live on"
+    assert silent(WorkerStartup(), each(replace(starts, seen=20))), "few looks"

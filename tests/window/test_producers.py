@@ -21,7 +21,7 @@ def test_nothing_is_said_of_few_looks() -> None:
     few, one_moment = of({"looks": 5}, {"looks": 6}), of({"looks": 100, "body_looks": 100})
 
     for found in (few, one_moment):
-        assert (found.looks, found.at_work, found.loop_share, found.body_lock_share) == (None, None, None, None)
+        assert (found.looks, found.at_work, found.loop_share, found.body.lock_share) == (None, None, None, None)
         assert (found.blocked_share, found.kinds, found.outside_share, found.processes) == (None, None, None, None)
 
 
@@ -66,15 +66,15 @@ def test_cpu_time_of_a_step_and_of_the_run() -> None:
 def test_the_lock_in_the_steps_themselves() -> None:
     found = of({"looks": 0, "body_looks": 30, "body_interpreter": 15}, {"looks": 0, "body_looks": 10})
 
-    assert found.body_lock_share == 15 / 40
+    assert found.body.lock_share == 15 / 40
     assert found.looks is None
 
 
 def test_what_the_loop_waits_for_in_its_steps() -> None:
     """Old recordings do not tell; of a few waits nothing is said."""
-    assert of({"body_interpreter": 8}).body_lock_part is None
-    assert of({"body_interpreter": 4, "body_blocked": 3}).body_lock_part is None
+    assert of({"body_interpreter": 8}).body.lock_part is None
+    assert of({"body_interpreter": 4, "body_blocked": 3}).body.lock_part is None
     assert (
-        of({"body_interpreter": 4, "body_blocked": 3}, {"body_interpreter": 2, "body_blocked": 0}).body_lock_part
+        of({"body_interpreter": 4, "body_blocked": 3}, {"body_interpreter": 2, "body_blocked": 0}).body.lock_part
         == 6 / 9
     )

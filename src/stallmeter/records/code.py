@@ -24,6 +24,9 @@ HELPERS = "helpers"
 AWAITS = frozenset(("asyncio", "concurrent", "multiprocessing", "queue", "selectors", "threading"))
 """Packages through which a loop awaits what another thread or process makes."""
 
+STARTS = ("multiprocessing.process.", "multiprocessing.popen_", "multiprocessing.context.")
+"""Modules by which processes of Python's are started, and their end is awaited."""
+
 STANDING = "standing"
 """The step that does not end."""
 
@@ -150,6 +153,11 @@ class CodeSpot:
     def awaits(self) -> bool:
         """Whether it awaits what another thread or process makes, as the call beneath it that took the most tells."""
         return bool(self.calls) and self.calls[0].partition(".")[0] in AWAITS
+
+    @property
+    def starts_processes(self) -> bool:
+        """Whether it starts processes of Python's or waits for their end, as calls beneath it tell."""
+        return any(call.startswith(STARTS) for call in self.calls)
 
     @property
     def key(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ collects statistics, say.
 **Evidence.** `code.lock_trial`: where other threads of the program compute, the interpreter's switch interval is short
 and the program's own in turn; steps that are faster with the short one wait for the lock, at least for the difference.
 `loader.producers.lock_waiters`: threads that wait for the lock while the loop waits for data, mean.
-`loader.producers.cpus`: CPUs that all of them together keep busy, about one. `loader.producers.body_lock_share`: share
+`loader.producers.cpus`: CPUs that all of them together keep busy, about one. `loader.producers.body.lock_share`: share
 of the steps' own time in which the loop's thread waits for the lock while another thread of Python holds it, 0 to 1.
 That is no more than `host.loop.blocked_share` of all time without the wait for data, and than what those threads
 compute.
@@ -16,7 +16,7 @@ compute.
 There is more to win than that: to ask for the lock sooner costs as well. The trial counts, too, for how long the
 training thread stood still in the steps' own work with the program's own interval. That time counts as far as other
 threads of the program compute (`host.loop.threads_cpus`), where most of the waits that looks meet in the steps are for
-the lock (`loader.producers.body_lock_part`). Where nobody looks at that, steps must be faster with the short interval,
+the lock (`loader.producers.body.lock_part`). Where nobody looks at that, steps must be faster with the short interval,
 and the training thread must have no team of threads for its operations (`host.loop.team`) and no GPU to wait for.
 
 So it is with a lock of the program's own, around a connection that all share: `code.helpers_in_line`, the part of the
@@ -61,7 +61,7 @@ class LockContention:
     title: ClassVar[str] = "Threads that make batches hold each other up at Python's lock"
     needs: ClassVar[tuple[str, ...]] = ("loader.producers.lock_waiters", *OF_THE_RUN)
     instead: ClassVar[tuple[tuple[str, ...], ...]] = (
-        ("loader.producers.body_lock_share", *OF_THE_RUN),
+        ("loader.producers.body.lock_share", *OF_THE_RUN),
         ("code.lock_trial", "ledger.training_s"),
         ("code.helpers_in_line", "spent.data_wait_share_pct", "ledger.training_s"),
     )
@@ -74,7 +74,7 @@ class LockContention:
         "host.loop.threads_cpus",
         "loader.asks_none",
         "loader.info",
-        "loader.producers.body_lock_part",
+        "loader.producers.body.lock_part",
         "loader.producers.cpus",
     )
     family: ClassVar[str] = "input"
@@ -205,7 +205,7 @@ class LockContention:
     @staticmethod
     def _in_the_steps_s(window: Window) -> float:
         """Return the seconds of the steps at the lock: no more than the thread was blocked, or the others computed."""
-        seen_s = (window.loader.producers.body_lock_share or 0.0) * (window.spent.step_work_s or 0.0)
+        seen_s = (window.loader.producers.body.lock_share or 0.0) * (window.spent.step_work_s or 0.0)
         training_s, waited_s = window.ledger.training_s or 0.0, window.spent.bucket_s("data_wait") or 0.0
         blocked, cpus = window.host.loop.blocked_share, window.loader.producers.cpus
         blocked_s = math.inf if blocked is None else max(0.0, blocked * training_s - waited_s)
@@ -221,7 +221,7 @@ class LockContention:
         trial, loop, training_s = window.code.lock_trial, window.host.loop, window.ledger.training_s
         if trial is None or trial.stood_step_s is None or loop.threads_cpus is None or not training_s:
             return 0.0
-        part = window.loader.producers.body_lock_part
+        part = window.loader.producers.body.lock_part
         alone = loop.team is not None and loop.team <= self.alone and not has_gpu(window)
         if part is None:
             part = 1.0 if agrees and alone else 0.0

@@ -18,7 +18,9 @@ it, or another one of several loaders that is begun anew within the epochs of th
 others, at most the data wait; or, if that is more, what `steps.epochs.forked` says: by how much steps with a fork wait
 longer than others, and compute longer. Where they start for every other step or more, and make more batches than there
 are steps, the program makes a new iterator for each, ``next(iter(loader))``; then all of the wait counts that workers
-would not need that go on. `code.first_batch`: what a worker's first batch was spent in.
+would not need that go on. `code.first_batch`: what a worker's first batch was spent in. Where a framework asks a loader
+of its own and the program another one within its steps, `code.beside_model` finds the function in which processes
+start and end.
 
 **Advice.** Make a loader's iterator once and ask that. Else fewer workers, or none, where these are predicted to win
 more; or keep the workers (`persistent_workers=True`); not where the dataset's state has to be read anew each epoch.
@@ -83,6 +85,7 @@ class WorkerStartup:
         "ledger.wall_s",
         "loader.info",
     )
+    instead: ClassVar[tuple[tuple[str, ...], ...]] = (("code.beside_model", "ledger.training_s"),)
     optional: ClassVar[tuple[str, ...]] = (
         "workers.forks",
         "workers.fork_s",
@@ -112,6 +115,47 @@ class WorkerStartup:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the start-up's share of training with the threshold."""
+        return self._of_loaders(window) or self._in_a_function(window)
+
+    def _in_a_function(self, window: Window) -> Diagnosis | None:
+        """Processes that a function of the program's own starts in the midst of the steps, where no loader is timed."""
+        found = next((one for one in window.code.beside_model or () if one.spot.starts_processes), None)
+        training_s = window.ledger.training_s
+        if found is None or found.samples < self.least_looks or not training_s:
+            return None
+        if 100.0 * found.seconds / training_s < self.warn_pct:
+            return None
+        share = min(100.0, 100.0 * found.seconds / training_s)
+        # They have their work to do all the same, and the CPUs that it takes are the steps'.
+        gain = gain_without(window, 0.6 * found.seconds, least=0.5, most=1.0 / 0.6)
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.WARNING,
+            title="Processes start again and again within the steps",
+            summary=f"{found.spot.function}, in which processes start and end, took about {found.seconds:.1f} s, "
+            f"{share:.0f} % of the training time.",
+            time_lost_s=found.seconds,
+            share_pct=window.ledger.share_pct(found.seconds) or 0.0,
+            confidence=0.8,
+            evidence=(
+                Evidence("it starts processes: share of training time", share, "%", self.warn_pct, "as other starts"),
+                Evidence("samples of the training thread's stack in it", float(found.samples), "samples"),
+            ),
+            advice=(
+                Advice.of(
+                    "Start its processes once, before the loop: keep a loader's iterator and ask that.",
+                    expect="Workers that go on, and have batches ready.",
+                    limit="What they make takes its time and CPUs all the same.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
+                ),
+                Advice.of("Call it less often."),
+            ),
+            location=Location.of(found.spot, 100.0),
+            supersedes=("slow-function",),
+        )
+
+    def _of_loaders(self, window: Window) -> Diagnosis | None:
         epochs = window.ledger.epochs or 0
         # What begins an epoch though no worker starts is input-bound's to tell, or slow-function's.
         late_s = 0.0 if window.steps.first_waits is None else window.steps.first_waits.late_s

@@ -20,6 +20,35 @@ MIN_RECORDS = 2
 """Looks of one second may show anything."""
 
 
+class BodyWaits:
+    """Signals of the loop's waits in the steps' own work.
+
+    Args:
+        records: A sample of all.
+    """
+
+    def __init__(self, records: Reservoir[ProducerLooks]) -> None:
+        self._records = records
+
+    @property
+    def lock_share(self) -> float | None:
+        """Share (0 to 1) of the steps' own time in which the loop waits for the interpreter's lock with producers."""
+        looks = sum(r.body_looks for r in self._records.items)
+        enough = looks >= MIN_LOOKS and len(self._records.items) >= MIN_RECORDS
+        return sum(r.body_interpreter for r in self._records.items) / looks if enough else None
+
+    @property
+    def lock_part(self) -> float | None:
+        """Share (0 to 1) of the waits seen in the steps' own work that is for the interpreter's lock; None of a few.
+
+        Looks meet waits for the lock too seldom, for whoever looks must have it, and the others not too often.
+        """
+        known = [r for r in self._records.items if r.body_blocked is not None]
+        at_lock = sum(r.body_interpreter for r in known)
+        waits = at_lock + sum(r.body_blocked or 0 for r in known)
+        return at_lock / waits if waits >= MIN_WAITS else None
+
+
 class ProducerSignals:
     """Signals of threads and processes that make batches, but for torch's workers.
 
@@ -31,6 +60,7 @@ class ProducerSignals:
         self.memo = Memo()
         self._records: Reservoir[ProducerLooks] = Reservoir(size)
         self._library: LibraryWait | None = None
+        self.body = BodyWaits(self._records)
 
     def append(self, record: ProducerLooks | LibraryWait) -> None:
         """Take what a few looks have shown, or what a library has counted."""
@@ -111,24 +141,6 @@ class ProducerSignals:
         known = [r for r in self._records.items if r.cpu_s is not None]
         period_s = sum(r.period_s for r in known)
         return sum(r.cpu_s or 0.0 for r in known) / period_s if period_s > 0 else None
-
-    @property
-    def body_lock_share(self) -> float | None:
-        """Share (0 to 1) of the steps' own time in which the loop waits for the interpreter's lock with producers."""
-        looks = self._total("body_looks")
-        enough = looks >= MIN_LOOKS and len(self._records.items) >= MIN_RECORDS
-        return self._total("body_interpreter") / looks if enough else None
-
-    @property
-    def body_lock_part(self) -> float | None:
-        """Share (0 to 1) of the waits seen in the steps' own work that is for the interpreter's lock; None of a few.
-
-        Looks meet waits for the lock too seldom, for whoever looks must have it, and the others not too often.
-        """
-        known = [r for r in self._records.items if r.body_blocked is not None]
-        at_lock = sum(r.body_interpreter for r in known)
-        waits = at_lock + sum(r.body_blocked or 0 for r in known)
-        return at_lock / waits if waits >= MIN_WAITS else None
 
     @property
     def library(self) -> LibraryWait | None:
