@@ -155,6 +155,21 @@ def test_size(world_size: int) -> None:
         assert len(found.steps) >= 400
 
 
+def test_collectives_of_enough_steps_are_sent_where_a_step_has_dozens() -> None:
+    """60 of them in each of 33 steps: 512 would tell of eight."""
+    draw = random.Random(1)
+    began = [i * 1_000 + draw.randrange(900) for i in range(2000)]
+    dense = replace(ARRIVALS, began_us=tuple(began))
+    steps = [replace(one, total_s=0.06) for one in some_steps(138)]
+    for reading, least in ((dense, 1440), (ARRIVALS, 512)):
+        found = decode_post(
+            encode_post(replace(HEADER, world_size=2), LEDGER, VERDICT, steps, facts=FACTS, arrivals=[reading])
+        )
+        sent = sum(len(one.sequence) for one in found.arrivals)
+        assert sent == (least if least == 512 else pytest.approx(1440, abs=2))
+        assert len(found.steps) >= 4 * ROW
+
+
 @pytest.mark.parametrize("world_size", [2, 64, 512])
 def test_all_ranks_send_the_same_steps(world_size: int) -> None:
     """Rows that their index chooses; of two posts one may have chosen half as many as the other."""

@@ -10,9 +10,11 @@ from __future__ import annotations
 import base64
 import json
 import math
+import statistics
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import accumulate, pairwise
 from typing import Any, TypeVar
 
 from ..recording import Header, decode, encode
@@ -40,6 +42,12 @@ they are farther apart: rank 0 receives them all."""
 
 MOST_READINGS = 32
 """Of the flight recorder that are kept of a rank, the newest."""
+
+COLLECTIVES, MOST_COLLECTIVES = 512, 2000
+"""In a post, at first and at the most; between them those of `OF_STEPS` steps, a few more than
+`stallmeter.ranks.arrivals` must know."""
+
+OF_STEPS = 24
 
 LEAST_COLLECTIVES = 32
 """Fewer of them in a post say nothing."""
@@ -169,6 +177,7 @@ def encode_post(
     bare.pop("between", None)
     least = bare if short is None else {**bare, "verdict": encode(replace(short, num_workers=None))}
     even = [step for step in steps if not step.outlier]
+    wanted = _wanted(arrivals, even)
     for form, enough in ((whole, min(_ENOUGH, len(even))), (bare, min(1, len(even))), (least, min(1, len(even)))):
         every = 1
         while len(even) / every * _STEP_BYTES > most:
@@ -178,7 +187,7 @@ def encode_post(
                 {
                     **form,
                     "steps": _columns(chosen, live_on=live_on),
-                    "arrivals": _newest(arrivals, 512 // every),
+                    "arrivals": _newest(arrivals, wanted // every),
                     "ddp": [encode(times) for times in ddp[-max(1, most // _DDP_PART // every) :]],
                 }
             )
@@ -203,7 +212,7 @@ def decode_post(text: bytes) -> RankView:
         verdict = decode(whole["verdict"]) if whole.get("verdict") else None
         if not isinstance(ledger, LedgerRecord):
             raise ValueError("a post without a ledger")
-        arrivals = [a for line in whole.get("arrivals", ()) if isinstance(a := decode(line), Arrivals)]
+        arrivals = [_added_up(a) for line in whole.get("arrivals", ()) if isinstance(a := decode(line), Arrivals)]
         ddp = [t for line in whole.get("ddp", ()) if isinstance(t := decode(line), DdpTimes)]
         return RankView(
             rank=header.rank,
@@ -401,6 +410,17 @@ def _steps(header: Header, columns: Mapping[str, Any]) -> RankSteps:
     )
 
 
+def _wanted(arrivals: Sequence[Arrivals], steps: Sequence[StepRecord]) -> int:
+    """Return how many collectives tell of enough steps: a step may have dozens."""
+    newest = arrivals[-1] if arrivals else None
+    if newest is None or len(newest.sequence) < LEAST_COLLECTIVES or not steps:
+        return COLLECTIVES
+    took_s = (newest.began_us[-1] - newest.began_us[0]) / 1e6
+    step_s = statistics.median(step.total_s for step in steps)
+    of_steps = OF_STEPS * len(newest.sequence) * step_s / took_s if took_s > 0 else 0.0
+    return int(min(MOST_COLLECTIVES, max(COLLECTIVES, of_steps)))
+
+
 def _newest(arrivals: Sequence[Arrivals], most: int) -> list[str]:
     """Return the newest collectives, so many, from as many readings as they take: short ones in a short run."""
     found: list[str] = []
@@ -410,8 +430,23 @@ def _newest(arrivals: Sequence[Arrivals], most: int) -> list[str]:
         cut = max(0, len(reading.sequence) - left)
         left -= len(reading.sequence) - cut
         if cut < len(reading.sequence):
-            found.append(encode(replace(reading, **{name: getattr(reading, name)[cut:] for name in columns})))
+            found.append(encode(_gaps(replace(reading, **{name: getattr(reading, name)[cut:] for name in columns}))))
     return found[::-1]
+
+
+def _gaps(reading: Arrivals) -> Arrivals:
+    """Return a reading with what each value has grown since the one before: that packs to less than half."""
+
+    def grown(values: Sequence[int]) -> tuple[int, ...]:
+        return tuple(b - a for a, b in pairwise((0, *values)))
+
+    return replace(reading, sequence=grown(reading.sequence), began_us=grown(reading.began_us))
+
+
+def _added_up(reading: Arrivals) -> Arrivals:
+    """Undo `_gaps`."""
+    sequence, began_us = accumulate(reading.sequence), accumulate(reading.began_us)
+    return replace(reading, sequence=tuple(sequence), began_us=tuple(began_us))
 
 
 def _short(verdict: Verdict) -> Verdict:
