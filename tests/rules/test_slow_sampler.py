@@ -24,3 +24,11 @@ def test_its_place_is_that_of_the_wait_for_data() -> None:
     assert found is not None
     assert found.rule == "slow-sampler"
     assert found.location == Location("train.py", 12, "HardFirst.rank", 90.0, "sorted")
+
+
+def test_more_may_be_saved_than_it_takes() -> None:
+    found = evaluate(ALL_RULES, waiting(**CASES["slow-sampler"])).primary
+    assert found is not None
+    gain, (_, most) = found.advice[0].predicted_gain_pct or 0.0, found.advice[0].gain_interval_pct or (0.0, 0.0)
+    saved, most_saved = (pct / (100.0 + pct) for pct in (gain, most))
+    assert 1.2 * saved < most_saved <= 0.9
