@@ -187,12 +187,15 @@ def encode_post(
                 {
                     **form,
                     "steps": _columns(chosen, live_on=live_on),
-                    "arrivals": _newest(arrivals, wanted // every),
+                    "arrivals": _newest(arrivals, wanted if every == 1 else COLLECTIVES // every),
                     "ddp": [encode(times) for times in ddp[-max(1, most // _DDP_PART // every) :]],
                 }
             )
             if len(text) <= most:
                 return text
+            if every == 1 and wanted > COLLECTIVES:
+                wanted = COLLECTIVES  # rather than fewer steps
+                continue
             if not chosen or every > 1 << 20:
                 break
             every *= 2

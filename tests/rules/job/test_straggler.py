@@ -194,7 +194,7 @@ def test_a_rank_that_is_slower_everywhere_is_slow_where_most_is_done():
     assert said.location is not None
     assert said.location.function == "Net.forward"
     assert [one.fix.do.split()[0] for one in said.advice] == ["Split", "Move"]
-    assert said.advice[0].fix.expect.startswith("In Net.forward rank 1 spends 35.1 ms of a step, the others 15.6 ms")
+    assert said.advice[0].fix.expect.startswith("A step takes rank 1 35.1 ms in Net.forward, the others 15.6 ms.")
     for one in said.advice:
         check_fix(one.fix)
 

@@ -185,8 +185,8 @@ def _advice(
     if more is not None and more.late_s - more.usual_s >= TELLS * loss.per_step_s:
         dealt = Advice.of(
             "Split the items evenly over the ranks: shuffle them first, or go by their size.",
-            expect=f"In {more.function} {who} spends {time(more.late_s)} of a step, the others {time(more.usual_s)}.",
-            limit=f"Not where {who} calls it more often than the others.",
+            expect=f"A step takes {who} {time(more.late_s)} in {more.function}, the others {time(more.usual_s)}.",
+            limit="Not where it is called more often there.",
             gain_pct=gain_pct,
             interval_pct=interval_pct,
         )
