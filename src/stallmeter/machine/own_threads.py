@@ -57,11 +57,9 @@ class Crowd:
             return None
         # A thread that is new has run since then, all of it; some loops start one in each epoch. A number may be given
         # again, to another thread; and one that Python did not start may have run before it was known.
-        grown_ns = [
-            min(ran_ns - known if ran_ns >= (known := before.get(thread, 0)) else ran_ns, passed_s * 1e9)
-            for thread, ran_ns in self._ran_ns.items()
-        ]
-        return sum(grown_ns) / 1e9 / passed_s if passed_s > 0 else 0.0
+        known = {thread: ns for thread, ns in before.items() if ns <= self._ran_ns.get(thread, 0)}
+        grown_ns = (ran_ns - known.get(thread, 0) for thread, ran_ns in self._ran_ns.items())
+        return sum(min(ns, passed_s * 1e9) for ns in grown_ns) / 1e9 / passed_s if passed_s > 0 else 0.0
 
 
 def _ran_ns(thread: int) -> int | None:

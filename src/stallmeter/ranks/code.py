@@ -43,11 +43,10 @@ def places_of(looks: Iterable[object]) -> tuple[Location, ...]:
         if known is None or spot.wall_s > known.wall_s:
             spots[spot.file, spot.function] = spot
     largest = sorted(spots.values(), key=lambda spot: -spot.wall_s)[:MOST_PLACES]
-    calls = {spot.key: spot.calls for spot in newest.meets}
-    meets_s = {spot.key: spot.wall_s for spot in newest.meets}
+    meets = {spot.key: spot for spot in newest.meets}
     # Who spends most of it in a collective that a library calls, to log a mean of all ranks say, calls the collective.
     largest = [
-        replace(spot, calls=calls[spot.key]) if meets_s.get(spot.key, 0.0) >= _MOST * spot.wall_s else spot
+        replace(spot, calls=met.calls) if (met := meets.get(spot.key)) and met.wall_s >= _MOST * spot.wall_s else spot
         for spot in largest
     ]
     return tuple(Location.of(spot, 100.0 * spot.wall_s / newest.wall_s) for spot in largest)

@@ -61,6 +61,11 @@ _OF_THE_WAIT = (
 """Rules that take the first batches of workers for usual ones."""
 
 
+_SAVES = 0.6
+"""Part of what a function takes that goes when its processes live on: these have their work to do all the same, and the
+CPUs that it takes are the steps'. Our choice, between three tenths and all of it."""
+
+
 class _Within(NamedTuple):
     """Starts of workers where no epoch begins."""
 
@@ -120,14 +125,10 @@ class WorkerStartup:
     def _in_a_function(self, window: Window) -> Diagnosis | None:
         """Processes that a function of the program's own starts in the midst of the steps, where no loader is timed."""
         found = next((one for one in window.code.beside_model or () if one.spot.starts_processes), None)
-        training_s = window.ledger.training_s
-        if found is None or found.samples < self.least_looks or not training_s:
+        share = 0.0 if found is None else window.ledger.training_share_pct(found.seconds) or 0.0
+        if found is None or found.samples < self.least_looks or share < self.warn_pct:
             return None
-        if 100.0 * found.seconds / training_s < self.warn_pct:
-            return None
-        share = min(100.0, 100.0 * found.seconds / training_s)
-        # They have their work to do all the same, and the CPUs that it takes are the steps'.
-        gain = gain_without(window, 0.6 * found.seconds, least=0.5, most=1.0 / 0.6)
+        gain = gain_without(window, _SAVES * found.seconds, least=0.5, most=1.0 / _SAVES)
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING,

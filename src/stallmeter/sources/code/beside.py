@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress, pairwise
 from operator import not_
@@ -137,14 +137,9 @@ def in_collectives(seen: Sequence[Seen]) -> list[Seen]:
     Args:
         seen: Of the steps.
     """
-    exchanges = [one for one in seen if _meets_others(one.stack, but=(*PICKLES, BARRIER))]
-    calls = {_calls_them(one.stack) for one in exchanges}
-    barriers = [
-        one
-        for one in seen
-        if _meets_others(one.stack, but=PICKLES) and not _meets_others(one.stack, but=(*PICKLES, BARRIER))
-    ]
-    return [*exchanges, *(one for one in barriers if _calls_them(one.stack) in calls)]
+    met = [one for one in seen if _meets_others(one.stack)]
+    calls = {_calls_them(one.stack) for one in met if not _is_at_barrier(one.stack)}
+    return [one for one in met if _calls_them(one.stack) in calls]
 
 
 def collectives(found: Sequence[Seen]) -> list[Seen]:
@@ -168,14 +163,18 @@ def _own_before(stack: Sequence[Frame]) -> int:
     return max(i for i, frame in enumerate(stack[:at]) if frame.function.own)
 
 
-def _meets_others(stack: Sequence[Frame], *, but: Collection[str]) -> bool:
+def _meets_others(stack: Sequence[Frame]) -> bool:
     at = next((i for i, frame in enumerate(stack) if frame.function.role.is_of_ranks), None)
     if at is None or not any(frame.function.own for frame in stack[:at]):
         return False
     of_training = any(frame.function.role.is_model or frame.function.role.is_of_optimizer for frame in stack[:at])
     # A module of the user's that calls one itself is the program as well; torch's own, to share a batch's mean, is not.
     of_training = of_training and not stack[at - 1].function.own
-    return not of_training and not any(frame.function.name in but for frame in stack[at:])
+    return not of_training and not any(frame.function.name in PICKLES for frame in stack[at:])
+
+
+def _is_at_barrier(stack: Sequence[Frame]) -> bool:
+    return any(frame.function.role.is_of_ranks and frame.function.name == BARRIER for frame in stack)
 
 
 def after_gradients(seen: Sequence[Seen], *, optimizer: bool = False) -> list[Seen]:

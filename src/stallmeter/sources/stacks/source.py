@@ -288,13 +288,14 @@ class LoopLooks:
     def _try_lock(self, first_steps: bool, time_s: float) -> Sequence[LockTrial]:
         """Go on with finding out whether the training waits for the lock that other threads of the program hold."""
         self._is_crowded = (self._crowd.cpus() or 0.0) >= CROWDED_CPUS
-        ran_ns = thread_ran_ns(self._ledger.thread)
+        wanted = self._is_crowded and not first_steps
+        ran_ns = thread_ran_ns(self._ledger.thread) if wanted else None
         acc = self._ledger.peek()
         body_ns = sum(acc[slot] for slot in WORK if slot < len(acc))
         # What it runs elsewhere counts as well: rather too little than too much is left that it stood still.
         stood_ns = None if ran_ns is None else body_ns - ran_ns
         now = Passed(self._clock.index, body_ns + acc[DATA_WAIT], stood_ns)
-        return self._lock_trial.turn(now, wanted=self._is_crowded and not first_steps, time_s=time_s)
+        return self._lock_trial.turn(now, wanted=wanted, time_s=time_s)
 
     def close(self) -> None:
         """Look no more."""
