@@ -1,17 +1,19 @@
 """Train every case with the callback and print what it says beside the article's numbers.
 
-python -m benchmarks.gpu [--cpu-smoke] [--steps N] [--workers N] [--batch N] [--json FILE] [CASE ...]
+python -m benchmarks.gpu [--cpu-smoke] [--seconds S] [--workers N] [--batch N] [--keep DIR] [--json FILE] [CASE ...]
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import sys
 import tempfile
 import warnings
 from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 import lightning.pytorch as L
@@ -20,6 +22,7 @@ import torch
 from stallmeter.lightning.unified import StallMonitor
 
 from .cases import CASES, GPU, SMOKE, Case, Segmentation, Shape, loader_of
+from .pace import suited, usable_workers
 
 
 @dataclass(frozen=True)
@@ -33,16 +36,27 @@ class Row:
     exposed_wait_pct: float | None
     h2d_pct: float | None
     primary: str
+    others: str
     right: bool | None
     """None in a smoke test, which has no device to judge."""
 
 
-def run(case: Case, shape: Shape, *, accelerator: str) -> Row:
-    with tempfile.TemporaryDirectory() as folder:
+def run(case: Case, shape: Shape, *, accelerator: str, seconds: float | None, keep: str | None) -> Row:
+    """Train one case and judge it.
+
+    Args:
+        case: What is planted.
+        shape: How large everything is.
+        accelerator: Of the Trainer.
+        seconds: Longest training; None for as many steps as the shape says.
+        keep: Folder of the recordings; None to keep none.
+    """
+    with tempfile.TemporaryDirectory() if keep is None else contextlib.nullcontext(keep) as folder:
         ours = StallMonitor(directory=folder, trackers=None, console=False)
         extra = [case.callback(shape)] if case.callback else []
         trainer = L.Trainer(
             max_epochs=1,
+            max_time=None if seconds is None else timedelta(seconds=seconds),
             accelerator=accelerator,
             devices=1,
             callbacks=[*extra, ours],
@@ -68,6 +82,7 @@ def run(case: Case, shape: Shape, *, accelerator: str) -> Row:
             exposed_wait_pct=window.spent.data_wait_share_pct if window.device.exposed_wait_share is not None else None,
             h2d_pct=window.device.h2d_share_pct,
             primary=said,
+            others=", ".join(d.rule for d in monitor.verdict.diagnoses if d is not primary),
             right=None if accelerator == "cpu" else said in case.expected,
         )
 
@@ -90,9 +105,10 @@ def table(rows: list[Row]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cpu-smoke", action="store_true", help="tiny sizes on the CPU: runs the code, proves nothing")
-    parser.add_argument("--steps", type=int)
-    parser.add_argument("--workers", type=int)
+    parser.add_argument("--seconds", type=float, help="longest training of a case; 300 steps by default")
+    parser.add_argument("--workers", type=int, help="all CPUs but two by default")
     parser.add_argument("--batch", type=int)
+    parser.add_argument("--keep", help="folder for the recordings; none are kept by default")
     parser.add_argument("--json")
     parser.add_argument("cases", nargs="*", help="names of cases; all by default")
     arguments = parser.parse_args()
@@ -105,16 +121,19 @@ def main() -> int:
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     shape = SMOKE if arguments.cpu_smoke else GPU
-    changes = {"steps": arguments.steps, "workers": arguments.workers, "batch": arguments.batch}
+    accelerator = "cpu" if arguments.cpu_smoke else "cuda"
+    changes = {"workers": arguments.workers, "batch": arguments.batch}
+    if not arguments.cpu_smoke and arguments.workers is None:
+        changes["workers"] = usable_workers()
     shape = replace(shape, **{name: value for name, value in changes.items() if value is not None})
+    shape = suited(shape, accelerator) if shape.workers else shape
     device = "CPU, a smoke test of the code" if arguments.cpu_smoke else torch.cuda.get_device_name(0)
     print(f"device: {device}; torch {torch.__version__}, lightning {L.__version__}; {shape}\n")
-    accelerator = "cpu" if arguments.cpu_smoke else "cuda"
     chosen = [case for case in CASES if not arguments.cases or case.name in arguments.cases]
     rows = []
     for case in chosen:
-        rows.append(run(case, shape, accelerator=accelerator))
-        print(f"{case.name}: {rows[-1].primary}", file=sys.stderr)
+        rows.append(run(case, shape, accelerator=accelerator, seconds=arguments.seconds, keep=arguments.keep))
+        print(f"{case.name}: {rows[-1].primary} ({rows[-1].others})", file=sys.stderr)
     print(table(rows))
     if arguments.json:
         Path(arguments.json).write_text(json.dumps([asdict(row) for row in rows], indent=2))

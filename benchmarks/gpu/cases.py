@@ -36,7 +36,7 @@ class Shape:
 
 
 GPU = Shape(side=256, width=128, batch=64, workers=8, steps=300, fetch_s=0.012, images=64, passes=40)
-"""About 85 GFLOP a record: some 100 records/s on the article's V100 in single precision. Not run on one yet."""
+"""About 85 GFLOP a record: some 100 records/s on the article's V100 in single precision. `suited` fits it to others."""
 
 SMOKE = Shape(side=16, width=4, batch=8, workers=0, steps=24, fetch_s=0.0002, images=2, passes=1)
 """Small enough for any CPU: runs the code, proves nothing."""
