@@ -14,7 +14,7 @@ from stallmeter.rules.evaluation import evaluate
 from stallmeter.window import Window
 
 from .waiting import waiting
-from .windows import fires, gpus, hosts, ledger, loader, missing, run, silent, step, window
+from .windows import device_steps, fires, gpus, hosts, ledger, loader, missing, run, silent, step, window
 
 
 def test_fires():
@@ -151,3 +151,10 @@ def test_where_cpus_are_idle_that_torch_may_use_this_comes_first():
 )
 def test_where_no_cpu_is_left_for_more_threads_none_are_asked_for(made: Window):
     assert all("set_num_threads" not in advice.text for advice in fires(ComputeBound(), made).advice)
+
+
+def test_a_device_that_follows_the_host_may_idle():
+    """Whether it does, its utilization would tell: without that nothing is said of who sets the pace."""
+    assert silent(ComputeBound(), run(*device_steps()))
+    assert fires(ComputeBound(), run(*device_steps(exposed=0.1)))
+    assert fires(ComputeBound(), run(*device_steps(), *gpus(20, lambda i: {"utilization_pct": 97.0})))

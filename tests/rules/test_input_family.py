@@ -293,6 +293,21 @@ def test_no_workers_gives_a_number_with_a_gain() -> None:
     assert (verdict.primary.advice[0].predicted_gain_pct or 0) > 50
 
 
+def test_workers_are_no_advice_to_a_dataset_that_uses_the_gpu() -> None:
+    """Forked ones could not: their first item would end the training."""
+    made = waiting(**CASES["no-workers"])
+    assert made.loader.info is not None
+    made.append(replace(made.loader.info, makes_on_device=True))
+    verdict = evaluate(ALL_RULES, made)
+    assert verdict.num_workers is None
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "no-workers"
+    assert "on the GPU" in verdict.primary.summary
+    assert "whole batch" in verdict.primary.advice[0].text
+    assert (verdict.primary.advice[0].predicted_gain_pct or 0) > 50
+    assert not any("num_workers=" in advice.text for found in verdict.diagnoses for advice in found.advice)
+
+
 @pytest.mark.parametrize("truth", CASES)
 def test_the_number_of_workers_never_contradicts_the_cause(truth: str) -> None:
     advice = evaluate(ALL_RULES, waiting(**CASES[truth])).num_workers

@@ -14,7 +14,7 @@ from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.slow_function import SlowFunction
 from stallmeter.window import Window
 
-from .windows import START_S, fires, hosts, ledger, loader, silent, step, window
+from .windows import START_S, device_steps, fires, gpus, hosts, ledger, loader, silent, step, window
 
 SAVES = "matplotlib.figure.Figure.savefig"
 
@@ -451,3 +451,38 @@ def test_what_the_model_computes_in_python_holds_it_up():
 )
 def test_what_the_model_computes_with_tensors_is_the_model(share: float, interpreting: float, seen: int):
     assert silent(SlowFunction(), modelled(share, interpreting, seen))
+
+
+class TestBesideADevice:
+    """What the host does costs something only while the device has nothing to do."""
+
+    def on_a_gpu(self, utilization_pct: float | None, *looks: CodeLook) -> Window:
+        made = each(*looks)
+        for record in (
+            *device_steps(exposed=0.0),
+            *(() if utilization_pct is None else gpus(20, lambda i: {"utilization_pct": utilization_pct})),
+        ):
+            made.append(record)
+        return made
+
+    def test_most_of_the_steps_beside_an_idle_device(self):
+        """80 s of 100 in a metric, and 75 idle (a copy takes 1): 54 to 74 s are both."""
+        found = fires(SlowFunction(), self.on_a_gpu(25.0, look(0.8, call="numpy.add.at", after=0.8)))
+        assert found.severity is Severity.CRITICAL
+        assert found.time_lost_s == pytest.approx(64.0)
+        assert "took about 64.0 s, 64 % of the training time" in found.summary
+
+    def test_its_gain_ends_where_the_device_is_busy(self):
+        """A quarter of the time the device computes: four times as fast is the most, give or take two runs' noise."""
+        found = fires(SlowFunction(), self.on_a_gpu(25.0, look(0.98, call="numpy.add.at", after=0.98)))
+        assert found.advice[0].predicted_gain_pct is not None
+        assert found.advice[0].predicted_gain_pct <= 300.0
+
+    def test_a_busy_device(self):
+        """The host waits for it, whatever it seems to do."""
+        assert silent(SlowFunction(), self.on_a_gpu(95.0, look(0.8, call="numpy.add.at", after=0.8)))
+
+    def test_abstains_where_it_cannot_be_told(self):
+        """Half of the time in the function, half of it idle; or a utilization that nobody knows."""
+        assert silent(SlowFunction(), self.on_a_gpu(50.0, look(0.5, call="numpy.add.at", after=0.5)))
+        assert silent(SlowFunction(), self.on_a_gpu(None, look(0.8, call="numpy.add.at", after=0.8)))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stallmeter.records import CodeLook, CodeSpot, CompilerSample
+from stallmeter.records import CodeLook, CodeSpot, CompilerSample, WorkerBatch
 from stallmeter.records.diagnosis import Severity
 from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.slow_start import SlowStart
@@ -56,6 +56,35 @@ def test_the_wait_for_the_first_batch_of_the_only_epoch_is_a_start():
     assert found.time_lost_s == 39.0
     assert found.advice[0].text.startswith("Save what the dataset reads or builds before its first item.")
     assert fires(SlowStart(), waited(10.0, start_s=30.0)).title == "The run takes long to start"
+
+
+def test_a_first_batch_that_takes_what_all_take_is_no_start():
+    """Its time is that of making batches, which the rules about loaders judge."""
+    late = waited(40.0)
+    for i in range(20):
+        late.append(worker_batch(i, 39.5))
+    assert silent(SlowStart(), late)
+    half = waited(40.0)
+    for i in range(20):
+        half.append(worker_batch(i, 10.0))
+    assert fires(SlowStart(), half).time_lost_s == pytest.approx(29.0)
+
+
+def worker_batch(index: int, wall_s: float) -> WorkerBatch:
+    return WorkerBatch(worker=0, time_s=START_S + 40.0 + index, wall_s=wall_s, cpu_s=wall_s)
+
+
+def test_a_librarys_function_is_no_place_to_save_anything():
+    """What collates the first batch, as any other."""
+    late = waited(40.0)
+    spot = CodeSpot(file="torch/utils/data/_utils/collate.py", line=1, function="collate", own=False, wall_s=3.0)
+    late.append(
+        CodeLook(
+            time_s=START_S, place="workers", bucket="worker_startup", rule="worker-startup", method="samples", seen=50,
+            wall_s=4.0, spots=(spot,),
+        )
+    )  # fmt: skip
+    assert "collate" not in fires(SlowStart(), late).advice[0].text
 
 
 def test_of_several_epochs_it_is_the_workers_start():

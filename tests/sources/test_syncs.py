@@ -147,11 +147,11 @@ def test_a_healthy_run_is_never_probed():
 
 
 def test_what_asks_for_the_probe():
-    """A GPU that idles inside the steps of a run whose host sets the pace; no busy one, none with work queued."""
+    """A GPU that idles inside the steps, also one with work queued at their ends; no busy one."""
     suspects = HostSync().suspects
     assert suspects(launching())
+    assert suspects(launching(caught_up=0.2))
     assert not suspects(launching(busy_pct=95.0))
-    assert not suspects(launching(caught_up=0.2))
     assert not suspects(Window())
 
 

@@ -21,7 +21,8 @@ class Parts:
 
     def __init__(self) -> None:
         self.ledger, self.device = LedgerSignals(), DeviceSignals()
-        self.gpu = GpuSignals(Facts(), StepSignals(LoaderSignals(), self.ledger))
+        steps = StepSignals(LoaderSignals(), self.ledger)
+        self.gpu = GpuSignals(Facts(), steps)
         self.spent = SpentSignals(self.ledger, self.device, self.gpu)
 
 
@@ -78,3 +79,43 @@ def test_idle_in_steps():
     for found in device_steps(50, h2d_s=0.01):
         made.device.append(found)
     assert made.spent.idle_in_steps_s == pytest.approx(15.0)
+
+
+class TestLostInSteps:
+    """Seconds of the host's that cost anything, beside a device."""
+
+    def made(self, utilization_pct: float) -> SpentSignals:
+        made = Parts()
+        made.ledger.append(ledger(start=0.0, data_wait=0.0, forward=60.0, backward=40.0, optimizer=0.0, loop=0.0))
+        for sample in gpus(10, lambda i: {"utilization_pct": utilization_pct}):
+            made.gpu.append(sample)
+        for found in device_steps(50, h2d_s=0.0):
+            made.device.append(found)
+        return made.spent
+
+    def test_without_a_device_all_of_them(self):
+        """Whatever a GPU that nobody uses does."""
+        assert Parts().spent.lost_in_steps_s(30.0) == 30.0
+
+    def test_two_parts_of_one_time(self):
+        """Of 100 s the host spends 90 there and the device idles for 80: 70 to 80 are both."""
+        assert self.made(20.0).lost_in_steps_s(90.0) == pytest.approx(75.0)
+        assert self.made(0.0).lost_in_steps_s(90.0) == pytest.approx(90.0)
+
+    def test_bounds_that_are_far_apart_tell_nothing(self):
+        """Half of the time there, and half of it idle: that may be all the same time, or none of it."""
+        assert self.made(50.0).lost_in_steps_s(50.0) is None
+        assert self.made(20.0).lost_in_steps_s(40.0) == pytest.approx(30.0)
+        assert self.made(20.0).lost_in_steps_s(39.0) is None
+
+    def test_a_busy_device_loses_nothing(self):
+        """What the host does costs nothing then, as far as anything can be said."""
+        assert self.made(100.0).lost_in_steps_s(90.0) is None
+
+    def test_idle_time_that_is_not_known(self):
+        """Without utilization."""
+        made = Parts()
+        made.ledger.append(ledger(start=0.0, data_wait=0.0, forward=60.0, backward=40.0, optimizer=0.0, loop=0.0))
+        for found in device_steps(50):
+            made.device.append(found)
+        assert made.spent.lost_in_steps_s(90.0) is None

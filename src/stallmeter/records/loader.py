@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +98,23 @@ class LoaderInfo:
     """Mean time in which the loop's own thread chooses the items of a batch: its sampler; None where not measured."""
     torch_threads: int | None = None
     """Threads that torch's operations may have in the training process; None where not known."""
+    makes_on_device: bool = False
+    """Whether the loop's own thread makes its batches with the help of a CUDA device: forked workers could not."""
     init_file: str = ""
     """Where the user's ``worker_init_fn`` is defined, as the file is shown; empty without one."""
     init_line: int = 0
     init_function: str = ""
     """Its qualified name."""
+
+    def after(self, last: LoaderInfo) -> LoaderInfo:
+        """Return this with what was found out of the loader before, as far as it may still be so."""
+        alike = self.num_workers == last.num_workers
+        return replace(
+            self,
+            batches_per_step=last.batches_per_step if alike and not self.batches_per_step else self.batches_per_step,
+            indices_s=last.indices_s if self.indices_s is None else self.indices_s,
+            makes_on_device=self.makes_on_device or (last.makes_on_device and not self.num_workers),
+        )
 
     @property
     def lives_on(self) -> bool:

@@ -8,7 +8,9 @@ code, as a share of training time without validation, in percent, from the wall-
 less than `loss_pct`, but for a data wait that no change of the loader would shorten by `gain_pct`, by the num_workers
 model: the hand-over of a batch belongs to a step. Where the loop asks no loader, what its steps do before they call the
 model (`code.before_model`) takes less than `loss_pct`, by looks at the stack. `gpu.utilization_pct`: mean utilization
-of this rank's busiest GPU, in percent, if any. `gpu.count`: whether there are GPUs that can be measured.
+of this rank's busiest GPU, in percent, if any. Where that is not known, a device that follows the host closely
+(`device.caught_up_share`, `device.queued_share`) may idle in the steps, and nothing is said. `gpu.count`: whether there
+are GPUs that can be measured.
 
 **Advice.** On a GPU with Tensor Cores mixed precision, on any GPU a larger batch while memory allows and the results
 stay as good; without one, ask for one. Compile the model (`torch.compile`) when steps are many and shapes fixed.
@@ -53,7 +55,9 @@ class ComputeBound:
     needs: ClassVar[tuple[str, ...]] = ("spent.step_share_pct", "spent.largest_loss_pct", "steps.step_time_s")
     optional: ClassVar[tuple[str, ...]] = (
         "code.before_model",
+        "device.caught_up_share",
         "device.pace_s",
+        "device.queued_share",
         "facts.accelerator",
         "facts.framework",
         "gpu.count",
@@ -74,6 +78,8 @@ class ComputeBound:
     idle_cpus: float = threshold(0.7, "CPUs", "More than a loop's other threads take now and then; our choice")
     quick_s: float = threshold(0.003, "s", "A batch made in less costs no more than its hand-over would")
     good_gpu_pct: float = threshold(70.0, "%", "neptune.ai: utilization above 70 % is generally considered good")
+    caught_up: float = threshold(0.5, "1", "As for launch-bound; our choice")
+    queued: float = threshold(0.1, "1", "As for launch-bound; our choice")
     full_gpu_pct: float = threshold(90.0, "%", "Chaim Rand: below 90 % of the most expensive resource is waste")
 
     def check(self, window: Window) -> Diagnosis | None:
@@ -89,6 +95,8 @@ class ComputeBound:
         if loss >= self.loss_pct and not self._is_left(window, loss):
             return None
         if window.loader.asks_none and not self._is_looked_at(window):
+            return None
+        if gpu is None and self._follows_the_host(window):
             return None
         seen = ""
         if gpu is not None:
@@ -121,6 +129,11 @@ class ComputeBound:
                 *_cheaper_steps(window),
             ),
         )
+
+    def _follows_the_host(self, window: Window) -> bool:
+        """Whether a device is done as soon as the host is: then it may idle in the steps, for all that is known."""
+        caught_up, queued = window.device.caught_up_share, window.device.queued_share
+        return caught_up is not None and queued is not None and caught_up >= self.caught_up and queued <= self.queued
 
     def _is_looked_at(self, window: Window) -> bool:
         """Whether looks at the steps of a loop without a loader found little that goes into its batches."""

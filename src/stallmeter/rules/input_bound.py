@@ -32,7 +32,7 @@ over costs at least, and this is silent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ..records import CodeSpot
@@ -64,6 +64,7 @@ class InputBound:
         "loader.num_workers",
         "loader.info",
         "loader.which",
+        "spent.idle_in_steps_s",
         "ledger.epochs",
         "steps.drift",
         "steps.first_waits",
@@ -175,16 +176,18 @@ class InputBound:
     def _by_looks(self, window: Window, found: BeforeModel | None) -> Diagnosis | None:
         """Judge what the steps do before they call their model."""
         record = window.ledger.record
-        if found is None or found.spot is None or record is None or window.device.pace_s is not None:
+        lost_s = None if found is None else window.spent.lost_in_steps_s(found.seconds)
+        spot = None if found is None else found.spot
+        if found is None or spot is None or record is None or lost_s is None:
             return None
-        share = window.ledger.training_share_pct(found.seconds)
-        each_s = found.seconds / max(1, record.steps)
+        found = replace(found, seconds=lost_s, spot_s=found.spot_s * lost_s / max(found.seconds, lost_s))
+        share = window.ledger.training_share_pct(lost_s)
+        each_s = lost_s / max(1, record.steps)
         if share is None or share < self.warn_pct or each_s < self.quick_s or found.samples < self.min_samples:
             return None
         if part_that_grew(window, found.seconds) >= self.grown:
             return None
         gain = gain_by_looks(window, found.seconds, found.samples)
-        spot = found.spot
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,

@@ -4,10 +4,13 @@
 between steps, and a faster GPU would change nothing: the Python thread sets the pace. Usually the batch is small, or
 the model consists of many small operations.
 
-**Evidence.** `device.caught_up_share`: the share, 0 to 1, of the time between two steps' work in which the device had
-nothing left to do, from CUDA events. Near 1 the device always catches up with the host. `gpu.utilization_pct`: mean
-utilization of this rank's busiest GPU, in percent. `spent.idle_in_steps_s`: seconds in which the GPU idled and neither
-data wait nor callbacks, loggers, checkpoints, validation or copies explain it.
+**Evidence.** `spent.idle_in_steps_s`: seconds in which the GPU idled inside the steps' own work, as a share of
+`ledger.training_s`, without what of it falls into functions beside the model (`code.beside_model`, where a device is
+timed at all: `device.pace_s`). From CUDA events: `device.caught_up_share`, the share, 0 to 1, of the time between two
+steps' work in which the device had nothing left to do, and `device.queued_share`, the share of a step's device time
+that was still to be done when the host was through with the step. The device follows the host closely where it catches
+up and little is left; one that needs long to catch up, while the host waits for data, has its own pace.
+`gpu.utilization_pct`: mean utilization of this rank's busiest GPU, in percent.
 
 **Advice.** A larger batch, if memory allows and the learning rate is adapted. `torch.compile` fuses small operations;
 with `mode="reduce-overhead"` it replays the step as a CUDA graph where shapes are fixed. Fused or foreach optimizers.
@@ -21,6 +24,7 @@ batch size 2, more than half of the time spent launching kernels; content with n
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -38,39 +42,48 @@ class LaunchBound:
     title: ClassVar[str] = "The device waits for the host to launch its kernels"
     needs: ClassVar[tuple[str, ...]] = (
         "device.caught_up_share",
+        "device.queued_share",
         "gpu.utilization_pct",
         "spent.idle_in_steps_s",
         "ledger.training_s",
     )
+    optional: ClassVar[tuple[str, ...]] = ("code.beside_model", "device.pace_s")
     family: ClassVar[str] = "compute"
 
     caught_up: float = threshold(
-        0.8, "1", "our choice: the device is done at nearly every step's end; not calibrated yet"
+        0.5, "1", "our choice: 0 to 0.2 where the device set the pace (H200), and no wait for data"
     )
+    queued: float = threshold(0.1, "1", "our choice: 0.02 in small batches, 0.7 where the device set the pace (H200)")
     good_gpu_pct: float = threshold(90.0, "%", "Chaim Rand: below 90 % of the most expensive resource is waste")
     idle_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
 
     def check(self, window: Window) -> Diagnosis | None:
         """Look at who sets the pace and at the device's idle time inside the steps."""
-        caught_up, busy, lost = window.device.caught_up_share, window.gpu.utilization_pct, window.spent.idle_in_steps_s
-        idle = None if lost is None else window.ledger.training_share_pct(lost)
-        if caught_up is None or busy is None or lost is None or idle is None:
+        caught_up, queued = window.device.caught_up_share, window.device.queued_share
+        busy, lost = window.gpu.utilization_pct, window.spent.idle_in_steps_s
+        if caught_up is None or queued is None or busy is None or lost is None:
             return None
-        if caught_up < self.caught_up or busy >= self.good_gpu_pct or idle < self.idle_pct:
+        beside = math.fsum(one.seconds for one in window.code.beside_model or ())
+        lost -= min(lost, window.spent.lost_in_steps_s(beside) or 0.0)
+        idle = window.ledger.training_share_pct(lost)
+        if idle is None or idle < self.idle_pct or busy >= self.good_gpu_pct:
+            return None
+        if caught_up < self.caught_up or queued > self.queued:
             return None
         # With twice the samples in a step there are half as many steps in which the device can idle.
-        gain = gain_without(window, 0.5 * lost, least=0.5, most=1.5)
+        gain = gain_without(window, 0.5 * lost, least=0.5, most=2.0)
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING,
             title=self.title,
-            summary=f"The GPU idled {idle:.0f} % of the training time inside the steps' own work, and was done with "
-            f"everything at {100 * caught_up:.0f} % of their ends.",
+            summary=f"The GPU idled {idle:.0f} % of the training time while the host was at work on the steps, and was "
+            f"busy {busy:.0f} % of it.",
             time_lost_s=lost,
             share_pct=window.ledger.share_pct(lost) or 0.0,
             confidence=0.7,
             evidence=(
                 Evidence("time beside the work with nothing queued", caught_up, "1", self.caught_up, "our choice"),
+                Evidence("work left when the host was through with a step", queued, "1", self.queued, "our choice"),
                 Evidence("utilization of the busiest GPU, mean", busy, "%", self.good_gpu_pct, "Chaim Rand: 90 %"),
                 Evidence("idle inside the steps, share of training time", idle, "%", self.idle_pct, "MLPerf Storage"),
             ),

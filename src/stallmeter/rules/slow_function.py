@@ -43,8 +43,11 @@ its class's name ends so (Loss, Criterion, Metric), and for a part of the model 
 before the model in operators of its own or in torch where the same function has the gradients computed, one after the
 gradients that sleeps, which may stand for a device, or what stands in the loop itself. Where no optimizer of torch was
 heard of, a function may be one. compute-bound names the place of all of them. Programs without modules are not judged,
-nor are the steps of those on a GPU, where the host waits for the device in whatever asks for a result, and where hooks
-of gradients run on a thread of torch's.
+nor are the steps of several GPUs, or of one rank of several on GPUs, where the host waits for the device in whatever
+asks for a result. On a single GPU only that part of a function's time counts in which it had nothing to do
+(`spent.idle_in_steps_s`, where `device.pace_s` tells of one): what two parts of one time have in common, in the middle
+between the least and the most, and nothing where these are far apart. Hooks of gradients run on a thread of torch's
+there, and are not seen.
 
 **References.** XProf calls other host work in a step moderate from 3 % and high from 15 %
 (`op_stats_to_input_pipeline_analysis.cc`).
@@ -52,8 +55,8 @@ of gradients run on a thread of torch's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeVar
 
 from ..records import SENDS_OBJECTS, CodeSpot
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
@@ -68,6 +71,8 @@ LOGS = (".log", ".log_dict", ".log_metrics")
 
 STEP = ".step"
 """End of the name of what a program calls for its optimizer."""
+
+OfTheModel = TypeVar("OfTheModel", AutogradFunctions, WithinModel)
 
 REST = ("forward", "backward", "compute", "loop", "h2d")
 """Buckets of all else that a step does itself."""
@@ -92,6 +97,7 @@ class SlowFunction:
         "host.loop.threads_wait_pct",
         "ledger.record",
         "loader.asks_none",
+        "spent.idle_in_steps_s",
         "steps.drift",
     )
 
@@ -179,9 +185,11 @@ class SlowFunction:
         return max(judged, key=lambda one: (one.severity is not Severity.INFO, one.time_lost_s), default=None)
 
     def _beside(self, window: Window, found: BesideModel, *, loss: bool) -> Diagnosis | None:
-        if window.device.pace_s is not None:
+        whole_s = found.seconds + (_gradients_s(found) if loss else 0.0)
+        taken_s = window.spent.lost_in_steps_s(whole_s)
+        if taken_s is None or whole_s <= 0:
             return None
-        taken_s = found.seconds + (_gradients_s(found) if loss else 0.0)
+        found = found.times(taken_s / whole_s)
         # Seconds of the garbage collector are gc-pauses' to tell, and what grows is step-time-drift's.
         lost_s = max(0.0, taken_s - (window.host.garbage.step_s or 0.0))
         share = window.ledger.training_share_pct(lost_s)
@@ -301,9 +309,8 @@ class SlowFunction:
 
     def _of_functions(self, window: Window) -> Diagnosis | None:
         """Tell of autograd functions of the program's own that take a large part of the steps."""
-        found = window.code.autograd_functions
-        share = self._share_that_counts(window, found, self.warn_pct)
-        if found is None or share is None:
+        found, share = self._that_counts(window, window.code.autograd_functions, self.warn_pct)
+        if found is None:
             return None
         spot = found.spot
         gain = self._gain_of_less_work(window, found.seconds)
@@ -335,9 +342,9 @@ class SlowFunction:
 
     def _within_model(self, window: Window) -> Diagnosis | None:
         """Tell of a function that the model calls and that computes in Python: no gradient flows through it."""
-        found = next((one for one in window.code.within_model or () if self._is_python(one)), None)
-        share = self._share_that_counts(window, found, self.sure_pct)
-        if found is None or share is None:
+        computes = next((one for one in window.code.within_model or () if self._is_python(one)), None)
+        found, share = self._that_counts(window, computes, self.sure_pct)
+        if found is None:
             return None
         spot = found.spot
         gain = gain_by_looks(window, found.seconds, found.samples)
@@ -368,15 +375,16 @@ class SlowFunction:
             ),
         )
 
-    def _share_that_counts(
-        self, window: Window, found: AutogradFunctions | WithinModel | None, least_pct: float
-    ) -> float | None:
-        """Return the share of the training time, percent, that the model's functions take; None where it is little."""
-        if found is None or window.device.pace_s is not None:
-            return None
-        share = window.ledger.training_share_pct(found.seconds)
-        seen = found.samples >= self.min_samples and found.seconds >= self.min_lost_s
-        return share if seen and share is not None and share >= least_pct else None
+    def _that_counts(
+        self, window: Window, found: OfTheModel | None, least_pct: float
+    ) -> tuple[OfTheModel | None, float]:
+        """Return a function of the model's with its lost seconds and their share, percent; None where it is little."""
+        lost_s = None if found is None else window.spent.lost_in_steps_s(found.seconds)
+        share = None if lost_s is None else window.ledger.training_share_pct(lost_s)
+        if found is None or lost_s is None or share is None or share < least_pct:
+            return None, 0.0
+        seen = found.samples >= self.min_samples and lost_s >= self.min_lost_s
+        return (replace(found, seconds=lost_s), share) if seen else (None, 0.0)
 
     def _gain_of_less_work(self, window: Window, lost_s: float) -> Gain:
         """Predict as if a third of the work still had to be done, give or take another third."""

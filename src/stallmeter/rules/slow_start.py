@@ -10,7 +10,8 @@ expensive machine for nothing.
 **Evidence.** `ledger.start_s`: wall time from the moment stallmeter was attached to the first request for a batch, in
 seconds; imports before that are not seen. `ledger.warmup_s`: seconds that the first steps took beyond steady ones in
 their own work (`steps.warm_up`). Of a single epoch (`ledger.epochs`) also what its first wait takes beyond others, the
-making of its iterator included; of several that is `worker-startup`'s. All together as a share of the whole run in
+making of its iterator included, and beyond what any batch takes (`workers.service_s`); of several that is
+`worker-startup`'s. All together as a share of the whole run in
 percent. `code.first_batch`: what a worker's first batch was spent in. As lost counts only what
 exceeds a usual start (`usual_s`). `device.compiler`: seconds that torch.compile took until the steps were steady.
 
@@ -53,6 +54,7 @@ class SlowStart:
         "ledger.epochs",
         "steps.warm_up",
         "code.first_batch",
+        "workers.service_s",
     )
 
     warn_pct: float = threshold(25.0, "%", "our choice: a quarter of the run is over before it learns anything")
@@ -107,7 +109,8 @@ class SlowStart:
 
     def _summary(self, window: Window, total_s: float, warmup_s: float, share: float) -> str:
         if warmup_s < 0.1 * total_s:
-            return f"The first step began after {total_s - warmup_s:.1f} s, {share:.0f} % of the run."
+            begun = "The first step began after" if not first_batch_s(window) else "What comes before the steps took"
+            return f"{begun} {total_s - warmup_s:.1f} s, {share:.0f} % of the run."
         found, compiled_s = window.steps.warm_up, _compiled_s(window)
         steps = 0 if found is None else found.steps
         where = f"{warmup_s:.1f} s of it in the first " + (f"{steps} steps" if steps > 1 else "step")
@@ -116,8 +119,14 @@ class SlowStart:
 
 
 def first_batch_s(window: Window) -> float:
-    """Return the seconds that the first wait of the only epoch took beyond others; 0 in a run of several."""
-    return (window.spent.bucket_s("worker_startup") or 0.0) if (window.ledger.epochs or 0) <= 1 else 0.0
+    """Return the seconds that the first wait of the only epoch took beyond others; 0 in a run of several.
+
+    A batch takes its time, the first one as well: what any takes is no start.
+    """
+    if (window.ledger.epochs or 0) > 1:
+        return 0.0
+    made = window.workers.service_s
+    return max(0.0, (window.spent.bucket_s("worker_startup") or 0.0) - (0.0 if made is None else made.median))
 
 
 def _title(*, in_steps: bool, in_wait: bool) -> str | None:
@@ -178,7 +187,7 @@ def _before_the_first_step(window: Window, gain: Gain, usual_s: float) -> tuple[
 def _in_first_wait(window: Window, gain: Gain) -> tuple[Advice, ...]:
     look = window.code.first_batch
     spot = look.spots[0] if look is not None and look.spots else None
-    where = "" if spot is None else f": {spot.function} ({spot.file}:{spot.line})"
+    where = "" if spot is None or not spot.own else f": {spot.function} ({spot.file}:{spot.line})"
     return (
         Advice.of(
             f"Save what the dataset reads or builds before its first item{where}.",

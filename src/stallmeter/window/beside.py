@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 from ..records import CodeLook, CodeSpot
@@ -49,6 +49,11 @@ class BesideModel:
     """Of the backward pass in all steps."""
     interpreting_s: float = 0.0
     """Of `seconds`, as far as looks found it between two instructions of Python's."""
+
+    def times(self, factor: float) -> BesideModel:
+        """Return the same with so many times the seconds."""
+        names = [one.name for one in fields(self) if one.name == "seconds" or one.name.endswith("_s")]
+        return replace(self, **{name: factor * getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +156,7 @@ def parts_of_steps(usual: CodeLook | None, long: CodeLook | None, steps: StepSig
     if usual is None or record is None or body is None:
         return ()
     beyond_s = _beyond_s(steps, record.steps, body.median)
-    return _seen((usual, max(0.0, _work_s(ledger) - beyond_s[0])), (long, beyond_s[1]))
+    return _seen((usual, max(0.0, work_s(ledger) - beyond_s[0])), (long, beyond_s[1]))
 
 
 def before_model(parts: Parts) -> BeforeModel | None:
@@ -183,7 +188,7 @@ def evaluation(
     if ledger.record is None:
         return None
     excess_s = 0.0 if found_long is None else found_long.excess_s
-    parts = _seen((usual, max(0.0, _work_s(ledger) - excess_s)), (long, excess_s))
+    parts = _seen((usual, max(0.0, work_s(ledger) - excess_s)), (long, excess_s))
     found = _largest(parts, lambda look: look.evaluated)
     if found is None:
         return None
@@ -197,15 +202,15 @@ def within_model(parts: Parts, ledger: LedgerSignals) -> tuple[WithinModel, ...]
         parts: Looks into the steps.
         ledger: Of the run.
     """
-    seconds, work_s = _seconds(parts, lambda look: look.in_modules), _work_s(ledger)
+    seconds, own_s = _seconds(parts, lambda look: look.in_modules), work_s(ledger)
     found = []
-    for key in sorted(seconds, key=lambda key: (-seconds[key], key)) if work_s > 0 else ():
+    for key in sorted(seconds, key=lambda key: (-seconds[key], key)) if own_s > 0 else ():
         seen = [(look, part_s, spot) for look, part_s in parts for spot in look.in_modules if spot.key == key]
         found.append(
             WithinModel(
                 spot=max((spot for _, _, spot in seen), key=lambda spot: spot.wall_s),
                 seconds=seconds[key],
-                share_of_steps_pct=min(100.0, 100.0 * seconds[key] / work_s),
+                share_of_steps_pct=min(100.0, 100.0 * seconds[key] / own_s),
                 samples=round(math.fsum(spot.wall_s / look.wall_s * look.seen for look, _, spot in seen)),
                 interpreting_s=math.fsum(spot.interpreting_s / look.wall_s * part_s for look, part_s, spot in seen),
             )
@@ -253,8 +258,8 @@ def beside_model(parts: Parts, ledger: LedgerSignals) -> tuple[BesideModel, ...]
             interpreting[key] += spot.interpreting_s / look.wall_s * part_s
             seen[key].append((share * part_s, spot))
             samples[key] += share * look.seen
-    work_s = _work_s(ledger)
-    if not seconds or work_s <= 0:
+    own_s = work_s(ledger)
+    if not seconds or own_s <= 0:
         return None
     largest_first = sorted(seconds, key=lambda key: (seconds[key], key), reverse=True)
     spots = {key: max(seen[key], key=lambda one: one[0])[1] for key in largest_first}
@@ -269,7 +274,7 @@ def beside_model(parts: Parts, ledger: LedgerSignals) -> tuple[BesideModel, ...]
         BesideModel(
             spot=spots[keys[0]],
             seconds=total(seconds, keys),
-            share_of_steps_pct=min(100.0, 100.0 * total(seconds, keys) / work_s),
+            share_of_steps_pct=min(100.0, 100.0 * total(seconds, keys) / own_s),
             samples=round(total(samples, keys)),
             before_s=total(before, keys),
             apart_s=total(apart, keys),
@@ -323,7 +328,8 @@ def _seconds(parts: Parts, spots: Callable[[CodeLook], Sequence[CodeSpot]]) -> d
     return seconds
 
 
-def _work_s(ledger: LedgerSignals) -> float:
+def work_s(ledger: LedgerSignals) -> float:
+    """Return the seconds of the steps' own work, of the first ones left out."""
     record = ledger.record
     return 0.0 if record is None else math.fsum(record.buckets.get(name, 0.0) for name in WORK)
 

@@ -71,6 +71,11 @@ class DeviceSignals:
         return self.memo("caught up", lambda: exposed_wait.caught_up_share(self.steps.items))
 
     @property
+    def queued_share(self) -> float | None:
+        """Share (0 to 1) of a step's device time that was still to be done when the host was through with the step."""
+        return self.memo("queued", lambda: exposed_wait.queued_share(self.steps.items))
+
+    @property
     def pace_s(self) -> float | None:
         """Mean device time of a step if data were free."""
         return self.memo("pace", lambda: exposed_wait.pace_s(self.steps.items))

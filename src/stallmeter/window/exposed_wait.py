@@ -41,15 +41,38 @@ def share_of(steps: Sequence[DeviceStep], part: Callable[[DeviceStep], float | N
 def caught_up_share(steps: Sequence[DeviceStep]) -> float | None:
     """Return for which share (0 to 1) of the host time between two steps' work the device had nothing left to do.
 
-    Near 1: the device always catches up with the host, which therefore sets the pace, by launching kernels one by one
-    or because it waits for results. Near 0: work is queued, the device sets the pace. None with too few timed steps, or
-    where the host goes from one step's work to the next too quickly to tell.
+    Near 0: work is queued, the device sets the pace. Near 1 it always catches up with the host. That may take it the
+    time of a whole step where the host then waits for data for longer: see `queued_share`. None with too few timed
+    steps, or where the host goes from one step's work to the next too quickly to tell.
     """
     known = timed(steps)
-    host = sum(s.host_wait_s + (s.host_idle_s if s.idle_s is not None else 0.0) for s in known)
+    host = sum(_aside_s(s) for s in known)
     if len(known) < MIN_TIMED_STEPS or host < MIN_ASIDE_S * len(known):
         return None
-    return min(1.0, sum((s.exposed_wait_s or 0.0) + (s.idle_s or 0.0) for s in known) / host)
+    return min(1.0, sum(_idle_s(s) for s in known) / host)
+
+
+def queued_share(steps: Sequence[DeviceStep]) -> float | None:
+    """Return which share (0 to 1) of a step's device time was still to be done when the host was through with the step.
+
+    Near 0 where the device also caught up (`caught_up_share`): it followed the host closely, which therefore set the
+    pace, by launching kernels one by one or because it waited for results. None where `caught_up_share` is.
+    """
+    known = timed(steps)
+    work = sum(max(0.0, (s.total_s or 0.0) - _idle_s(s)) for s in known)
+    if caught_up_share(steps) is None or work <= 0:
+        return None
+    return min(1.0, sum(max(0.0, _aside_s(s) - _idle_s(s)) for s in known) / work)
+
+
+def _aside_s(step: DeviceStep) -> float:
+    """Host time in which nothing is queued."""
+    return step.host_wait_s + (step.host_idle_s if step.idle_s is not None else 0.0)
+
+
+def _idle_s(step: DeviceStep) -> float:
+    """What the device idled of it."""
+    return (step.exposed_wait_s or 0.0) + (step.idle_s or 0.0)
 
 
 def pace_s(steps: Sequence[DeviceStep]) -> float | None:

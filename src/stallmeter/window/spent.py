@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..records import EvaluationBatches, OptimizerInfo, UnusedGradients
+from .beside import work_s
 from .device import DeviceSignals
 from .gpu import GpuSignals
 from .ledger import LedgerSignals
@@ -142,6 +143,25 @@ class SpentSignals:
             return None
         copies = (self._device.h2d_share_pct or 0.0) / 100.0 * training
         return max(0.0, training * (1.0 - busy / 100.0) - explained - copies)
+
+    def lost_in_steps_s(self, seconds: float) -> float | None:
+        """Return how many seconds are lost of those that the host spends in something within the steps' own work.
+
+        Without a device all of them. Beside a device only those in which it has nothing to do, about: two parts of one
+        time have in common at least what both together are longer than it, and at most the shorter one. The middle of
+        the two is returned; None where the least is under half of the most, or the idle time of the device is unknown.
+
+        Args:
+            seconds: Of the steps' own work.
+        """
+        if self._device.pace_s is None:
+            return seconds
+        idle_s, whole_s = self.idle_in_steps_s, work_s(self._ledger)
+        if idle_s is None or whole_s <= 0:
+            return None
+        idle_s = min(idle_s, whole_s)
+        least, most = max(0.0, seconds + idle_s - whole_s), min(seconds, idle_s)
+        return (least + most) / 2.0 if most > 0 and least >= most / 2.0 else None
 
     def _sum(self, *buckets: str) -> float | None:
         if self._ledger.record is None:

@@ -299,6 +299,8 @@ def forecast(window: Window) -> Outlook | None:
     current, loader = window.loader.num_workers, window.loader.info
     if current is None or current * ((loader and loader.prefetch_factor) or 1) > MAX_IN_FLIGHT:
         return None
+    if loader is not None and loader.makes_on_device and not current:  # forked workers could not use the device
+        return None
     return window.remember("forecast", lambda: _forecast(window, current))
 
 

@@ -4,10 +4,11 @@ The time that is no longer spent is known from the ledger. It is not all won whe
 a loop that is held up less asks for its batches sooner, and workers that just kept up with it do not any more. What is
 left of a training of ``T`` seconds and ``n`` steps when ``x`` seconds are saved is therefore ::
 
-    max(T - x,  start of the workers + n * loader(t - x / n),  n * d)
+    max(T - x,  start of the workers + n * loader(t - x / n),  start of the workers + n * d)
 
 with the step that the loader allows when the loop itself needs ``t - x / n`` (`predict_step_time_s`), and ``d``, the
-time that the device computes in a step, which no host time can hide.
+time that the device computes in a step, which no host time can hide: between its events, and by its utilization, which
+knows of the gaps between two kernels as well.
 """
 
 from __future__ import annotations
@@ -154,10 +155,10 @@ def gain_without(
         least *= UNSEEN_LOADER
 
     def left_s(saved: float, slower: float, cpu_saved: float) -> float:
-        left = max(training_s - saved, device_s)
+        start_s = max(0.0, started_s - saved) if starts_workers else started_s
+        left = max(training_s - saved, start_s + device_s if device_s else 0.0)
         if loader is not None:
             step_s = loader.step_s(saved / steps if in_steps else 0.0, cpu_saved)
-            start_s = max(0.0, started_s - saved) if starts_workers else started_s
             left = max(left, start_s + steps * slower * step_s)
         return min(left, training_s)
 
@@ -241,7 +242,14 @@ def _device_work_s(window: Window) -> float | None:
     """Mean time of a step in which the device has work, seconds; None when that was not measured."""
     total_s = mean_s(window.device.steps.items, lambda s: s.total_s)
     idle_s = mean_s(window.device.steps.items, lambda s: (s.exposed_wait_s or 0.0) + (s.idle_s or 0.0))
-    return None if total_s is None or idle_s is None else max(0.0, total_s - idle_s)
+    if total_s is None or idle_s is None:
+        return None
+    between_s, busy = max(0.0, total_s - idle_s), window.gpu.utilization_pct
+    training_s, ledger = window.ledger.training_s, window.ledger.record
+    if busy is None or not training_s or ledger is None:
+        return between_s
+    copies_s = mean_s(window.device.steps.items, lambda s: s.h2d_s) or 0.0  # they do not count as utilization
+    return min(between_s, busy / 100.0 * training_s / max(1, ledger.steps) + copies_s)
 
 
 def _gain(before_s: float, left_s: float, longest_s: float, shortest_s: float) -> Gain:

@@ -410,6 +410,9 @@ class LoaderProbe:
                 remember(loader, splits=False)
             self._tell(replace(info, shards_itself=splits_itself(loader), time_s=time.time()))
         self._learn_indices()
+        alone = self._infos.get(min(self._infos, default=0)) if self.in_loop and self._loop.device.used else None
+        if alone is not None:
+            self._tell(replace(alone, makes_on_device=True, time_s=time.time()))
         counted = {number: (taken, self._prefetch.fetches) for number, taken in list(self._prefetch.taken.items())}
         if self.in_loop and len(self._infos) > 1:
             counted = {min(self._infos): (self._loop.made, self._loop.made - self._loop.beside)}
@@ -438,10 +441,7 @@ class LoaderProbe:
 
     def _tell(self, info: LoaderInfo) -> LoaderInfo:
         last = self._infos.get(info.loader)
-        if last is not None and info.batches_per_step is None and info.num_workers == last.num_workers:
-            info = replace(info, batches_per_step=last.batches_per_step)
-        if last is not None and info.indices_s is None:
-            info = replace(info, indices_s=last.indices_s)
+        info = info if last is None else info.after(last)
         if info.batches_per_step is None and self.fetches_per_step > 1:
             info = replace(info, batches_per_step=float(self.fetches_per_step))
         if last is None or replace(info, time_s=last.time_s) != last:

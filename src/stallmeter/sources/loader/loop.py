@@ -8,6 +8,7 @@ from threading import get_ident
 from time import monotonic_ns, process_time_ns, thread_time_ns
 
 from ...machine.procfs import open_run_queue, read_run_queue, run_queue_ns
+from .device_use import DeviceUse
 from .ring import UNKNOWN, Fetch, Usual
 from .worker import RECENT
 
@@ -32,6 +33,7 @@ class LoopTimer:
         "_thread",
         "_wall",
         "beside",
+        "device",
         "lost",
         "made",
     )
@@ -45,6 +47,7 @@ class LoopTimer:
         self._cpu = self._process_cpu = self._wall = 0
         self.made = self.beside = 0
         """Batches that were timed, and those of them that come beside the ones that make the steps."""
+        self.device = DeviceUse()
         self.lost = 0
         """Batches dropped because nobody drained in time."""
 
@@ -53,6 +56,8 @@ class LoopTimer:
         if get_ident() != self._thread or getpid() != self._pid:
             # The descriptor names the thread that opened it: after a fork that is a thread of the parent.
             self._open()
+        if self.device.used is None:
+            self.device.before()
         # The wall clock is read outside the others, so that no part is ever longer than the whole.
         self._wall = monotonic_ns()
         if self._fd is not None:
@@ -83,6 +88,8 @@ class LoopTimer:
         raw.append(made)
         self._recent.append(made)
         self._wall = 0
+        if self.device.used is None:
+            self.device.after()
 
     def recent(self) -> list[Usual]:
         """Return the newest batches that nobody looked into. For the thread that makes them."""
