@@ -32,6 +32,7 @@ PLANTED = {
 """Recording to primary cause, and the function that is its place where one is named."""
 
 WON = {
+    "harbour-detect": 3.44,
     "street-segment": 1.60,
     "audio-keywords": 3.51,
     "dqn-navigation": 5.04,

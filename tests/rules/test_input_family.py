@@ -204,6 +204,20 @@ def test_workers_that_do_nothing_for_the_speed_are_no_loss() -> None:
     assert f"{advice.saves_processes} processes less" in found.advice[0].fix.expect
 
 
+def test_workers_may_be_needed_once_steps_are_shorter() -> None:
+    """A callback takes most of each step: without it a single worker would hold the loop up."""
+    idle = waiting(workers=8, wait_s=0.0005, work_s=0.05, batch_s=0.02, ready=16, head_ready=True)
+    assert idle.ledger.record is not None
+    held_up = replace(idle.ledger.record, buckets={**idle.ledger.record.buckets, "callbacks": 60.0})
+    idle.append(replace(held_up, callbacks={"Plot": 60.0}, wall_s=held_up.wall_s + 60.0))
+    verdict = evaluate(ALL_RULES, idle)
+    assert verdict.primary is not None
+    assert verdict.primary.rule == "slow-callback"
+    assert "too-many-workers" not in {d.rule for d in verdict.diagnoses}
+    assert verdict.num_workers is not None
+    assert verdict.num_workers.recommended == 8
+
+
 def test_workers_that_are_not_needed_do_not_hide_that_the_run_is_healthy() -> None:
     idle = waiting(workers=8, wait_s=0.0005, work_s=0.05, batch_s=0.02, ready=16, head_ready=True)
     verdict = evaluate(ALL_RULES, idle)

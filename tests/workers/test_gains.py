@@ -20,7 +20,7 @@ from stallmeter.workers.gains import (
 )
 
 from ..rules.waiting import waiting
-from ..rules.windows import START_S, device_steps, ledger, loader, run, step, window
+from ..rules.windows import START_S, device_steps, gpus, ledger, loader, run, step, window
 
 
 def within(gain: Gain, pct: float) -> bool:
@@ -192,3 +192,41 @@ def test_batches_that_nobody_uses_are_counted_of_one_loader() -> None:
 
     assert skipped_s(both(3.0)) == 0.0
     assert skipped_s(both(1.0)) == pytest.approx(10 * (200 - 4) * (298 * 0.02 + 2 * 1.5) / 300 / 2, rel=0.1)
+
+
+class TestADevice:
+    """What it computes is no host's time to save."""
+
+    def made(self, utilization_pct: float | None, sm_active_pct: float | None = None, **spent: Any) -> Window:
+        known = {} if utilization_pct is None else {"utilization_pct": utilization_pct, "sm_active_pct": sm_active_pct}
+        return run(*device_steps(exposed=0.0), *(gpus(20, lambda i: known) if known else ()), **spent)
+
+    def test_its_events_bound_the_gain(self) -> None:
+        """A step of 100 ms on the device, nothing of it idle by its events."""
+        assert (gain_without(self.made(None), 50.0).pct or 0.0) < 5.0
+
+    def test_its_utilization_knows_of_gaps_between_kernels(self) -> None:
+        """It is busy for 30 % of that: half of the time can go, with copies that utilization does not tell of."""
+        assert gain_without(self.made(30.0), 50.0).pct == pytest.approx(100.0 * 50.0 / 49.0, rel=0.05)
+        assert (gain_without(self.made(60.0), 90.0).pct or 0.0) < 100.0 * (1 / 0.6 - 1.0)
+
+    def test_fewer_and_larger_kernels_may_fill_it(self) -> None:
+        """A tenth of its multiprocessors has work: most of the time in which it is busy may go as well."""
+        plain = gain_without(self.made(30.0, 3.0), 65.0, most=1.05)
+        filled = gain_without(self.made(30.0, 3.0), 65.0, most=1.05, larger_kernels=True)
+        assert plain.interval_pct is not None
+        assert filled.interval_pct is not None
+        assert filled.pct == plain.pct
+        assert filled.interval_pct[0] == plain.interval_pct[0]
+        assert filled.interval_pct[1] > 1.3 * plain.interval_pct[1]
+        full = gain_without(self.made(30.0, 30.0), 65.0, most=1.05, larger_kernels=True)
+        assert full.interval_pct == pytest.approx(plain.interval_pct)
+
+    def test_the_start_of_workers_is_not_hidden_behind_it(self) -> None:
+        """A callback of 60 s beside 40 s of device and 20 s of start: 60 of the 120 s stay."""
+        made = self.made(None, worker_startup=20.0, callbacks={"Plot": 60.0})
+        training_s = made.ledger.training_s or 0.0
+        device_s = 0.1 * (made.ledger.record.steps if made.ledger.record else 0)
+        pct = gain_without(made, 200.0).pct
+        assert pct is not None
+        assert 1.0 + pct / 100.0 <= training_s / min(training_s, device_s + 20.0) + 0.01

@@ -33,8 +33,15 @@ OUTSIDE = "the time outside the steps"
 OUTSIDE_PCT = 10.0
 """Share of the run from which on that is said where nothing else is; a loss is reported from as much on."""
 
+SAVES_WORKERS = "too-many-workers"
+"""The rule that says, for information, that fewer workers would do the same."""
+
 IN_STEPS = ("slow-function",)
 """Rules that tell of a part of the steps, also where they only inform."""
+
+ROOM_PCT = 30.0
+"""Predicted rise of throughput by the first diagnosis up to which fewer workers that do the same now may be enough
+then: they are recommended where ones that take 30 % longer would be, as `too-many-workers` says."""
 
 WORTH_PCT = 5.0
 """Predicted rise of throughput from which on another number of workers is recommended though nothing warns: twice the
@@ -85,7 +92,7 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
     own = {name for name, rule in by_id.items() if getattr(rule, "own_severity", False)}
     alone = not window.facts.has_other_ranks  # what costs a rank little may cost a job of many much
     ordered = [as_long_as_it_matters(as_it_matters(d)) if alone and d.rule not in own else d for d in ordered]
-    ordered = _without_praise(ordered)
+    ordered = _without_savings(_without_praise(ordered), by_id)
     cures = {_cure(by_id, d) for d in ordered}
     ruled_out = {_rules_out(by_id, d) for d in ordered}
     runner_up = _sure_or_not(ordered, rivals, window)
@@ -119,6 +126,20 @@ def _without_praise(ordered: list[Diagnosis]) -> list[Diagnosis]:
     """Leave out that the steps set the pace, where a warning says what does, or a function in the steps is named."""
     costs = any((d.severity is not Severity.INFO or d.rule in IN_STEPS) and d.share_pct >= OUTSIDE_PCT for d in ordered)
     return [d for d in ordered if d.rule != HEALTHY] if costs else ordered
+
+
+def _without_savings(ordered: list[Diagnosis], rules: Mapping[str, Rule]) -> list[Diagnosis]:
+    """Leave out that fewer workers would do the same, where steps get so much shorter first that these may not do.
+
+    Where the cause lies in the batches, these get cheaper, and fewer workers are enough all the more.
+    """
+    if ordered and getattr(rules.get(ordered[0].rule), "family", None) == "input":
+        return ordered
+    first = ordered[0].advice[0] if ordered and ordered[0].advice else None
+    _, most = (first and first.gain_interval_pct) or (0.0, 0.0)
+    if max(most, (first and first.predicted_gain_pct) or 0.0) <= ROOM_PCT:
+        return ordered
+    return [d for d in ordered if d is ordered[0] or d.rule != SAVES_WORKERS or d.severity is not Severity.INFO]
 
 
 def _urgency(diagnosis: Diagnosis) -> tuple[bool, float, str]:

@@ -71,7 +71,7 @@ class LaunchBound:
         if caught_up < self.caught_up or queued > self.queued:
             return None
         # With twice the samples in a step there are half as many steps in which the device can idle.
-        gain = gain_without(window, 0.5 * lost, least=0.5, most=2.0)
+        gain = gain_without(window, 0.5 * lost, least=0.5, most=2.0, larger_kernels=True)
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING,

@@ -389,7 +389,8 @@ class SlowFunction:
     def _gain_of_less_work(self, window: Window, lost_s: float) -> Gain:
         """Predict as if a third of the work still had to be done, give or take another third."""
         saved_s = (1.0 + self.saves) / 2.0 * lost_s
-        return gain_without(window, saved_s, least=2.0 * self.saves / (1.0 + self.saves), most=2.0 / (1.0 + self.saves))
+        least, most = 2.0 * self.saves / (1.0 + self.saves), 2.0 / (1.0 + self.saves)
+        return gain_without(window, saved_s, least=least, most=most, larger_kernels=True)
 
     def _outweighs(self, one: BesideModel) -> bool:
         """Whether it stands between the model and its gradients, as a loss does, and takes longer than the model."""
