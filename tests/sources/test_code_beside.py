@@ -539,3 +539,20 @@ def test_a_library_without_a_model_is_told_though_the_loop_calls_it_itself():
 def test_such_a_library_is_told_behind_the_gradients_by_the_line_that_calls_it():
     late = Seen((Frame(MAIN, 9), Frame(AUC, 1)), 0.1)
     assert after_gradients([*MODEL, late, _seen(MAIN, HOOK)]) == [late]
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_what_comes_before_an_optimizer_that_calls_the_whole_step_is_before_the_model(enabled: bool):
+    """With a closure; torch's LBFGS switches gradients on for it, within a step that has them off."""
+    closure = Function("main.<locals>.closure", "train.py", True, first_line=20)
+    step = _torch("LBFGS.step", "optim/lbfgs.py")
+    switched = _torch("context_decorator.<locals>.decorate_context", "utils/_contextlib.py")
+    around = ((switched, 1),) if enabled else ()
+    below = ((MAIN, 24), (HOOK, 1), *around, (step, 1), *around)
+    model = _at(*below, (closure, 21), (CALL, 1), (NET, 6))
+    gradients = _at(*below, (closure, 22), (BACK, 1), (ENGINE, 1))
+    drawn = _at((MAIN, 15), (UPDATE, 5))
+    seen = [model, gradients, drawn, _at((MAIN, 30), (UPDATE, 5))]
+    assert before_call(seen) == [drawn]
+    assert before_model(seen) == [drawn]
+    assert after_gradients(seen) == [seen[-1]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from stallmeter.sources.optimizers import hear_steps, is_compiling
+from stallmeter.sources.optimizers import has_closure, hear_steps, is_compiling
 
 
 def test_every_step_is_told_until_the_hooks_are_taken_back() -> None:
@@ -25,3 +25,27 @@ def test_every_step_is_told_until_the_hooks_are_taken_back() -> None:
 
 def test_nothing_is_traced_here() -> None:
     assert is_compiling()() is False
+
+
+def test_a_step_that_is_given_a_closure_is_known() -> None:
+    """By its place or by its name; a step without one has no argument, or None."""
+    told: list[bool] = []
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    handles = hear_steps(lambda _, given, named: told.append(has_closure(given, named)), lambda *_: None)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = parameter.sum()
+        loss.backward()
+        return loss
+
+    try:
+        optimizer.step(closure)
+        optimizer.step(closure=closure)
+        optimizer.step()
+        optimizer.step(None)
+    finally:
+        for handle in handles:
+            handle.remove()
+    assert told == [True, True, False, False]

@@ -336,6 +336,33 @@ def test_what_comes_before_the_loop_is_known_is_booked(forks: Forks, tmp_path: P
     assert steps[0].time_s - steps[0].total_s == pytest.approx(ledger.time_s - ledger.wall_s, abs=1e-3)
 
 
+CLOSURE = """
+def update(batch):
+    def closure():
+        optimizer.zero_grad()
+        loss = model(batch).sum()
+        loss.backward()
+        time.sleep(0.01)
+        return loss
+    optimizer.step(closure)
+"""
+
+
+@pytest.mark.parametrize("source", ["range(30)", "[batch for epoch in range(4) for batch in train]"])
+def test_what_a_closure_computes_is_not_the_optimizers_time(forks: Forks, tmp_path: Path, source: str) -> None:
+    """Model and gradients are called by the optimizer then: its own part of that is not known."""
+    text = f"for batch in {source}:\n    update(make_batch())\n"
+    program = tmp_path / "train.py"
+    program.write_text(NO_PICTURES + AUTO + AT_ONCE + HEAD + BATCHES + CLOSURE + text + TAIL)
+    found = finish(forks.start(program, cwd=tmp_path), tmp_path)
+    assert found.status == 0, found.stderr
+    steps = found.steps
+    assert len(steps) >= 20
+    assert [step.optimizer_step for step in steps[:3]] == [1, 2, 3]
+    assert sum(step.optimizer_s or 0.0 for step in steps) == 0.0
+    assert sum(step.compute_s or 0.0 for step in steps) > 0.01 * (len(steps) - 2)
+
+
 def test_an_evaluation_without_a_loader_is_validation(forks: Forks, tmp_path: Path) -> None:
     """Each so-many-th step evaluates, in a function of its own that knows no loader."""
     text = """

@@ -12,7 +12,7 @@ from ignite.engine import Events
 
 from ..engine import adapter
 from ..engine.run import Run
-from ..sources.optimizers import hear_steps, is_compiling
+from ..sources.optimizers import has_closure, hear_steps, is_compiling
 from ..timing.clock import DataSpan, ValidationWait
 from ..timing.ledger import DATA_WAIT, WORKER_STARTUP, Ledger
 from ..timing.updating import UpdateSpan
@@ -127,9 +127,9 @@ class Training(adapter.Training):
         clock.tracker_step = state.iteration + 1
         clock.worked = True
 
-    def _before_update(self, *_: Any) -> None:
+    def _before_update(self, _: object, given: Any, named: Any) -> None:
         if not self._compiling() and self._is_here():
-            self._optimizer.begin()
+            self._optimizer.begin(timed=not has_closure(given, named))
 
     def _after_update(self, optimizer: object, *_: Any) -> None:
         if self._compiling() or not self._is_here() or not self._optimizer.end():

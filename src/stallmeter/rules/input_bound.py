@@ -183,14 +183,17 @@ class InputBound:
         found = replace(found, seconds=lost_s, spot_s=found.spot_s * lost_s / max(found.seconds, lost_s))
         share = window.ledger.training_share_pct(lost_s)
         each_s = lost_s / max(1, record.steps)
-        if share is None or share < self.warn_pct or each_s < self.quick_s or found.samples < self.min_samples:
+        if share is None or share < self.warn_pct or found.samples < self.min_samples:
+            return None
+        quick = each_s < self.quick_s
+        if quick and found.spot_s < NEARLY * found.seconds:  # to hand a batch over would take as long
             return None
         if part_that_grew(window, found.seconds) >= self.grown:
             return None
         gain = gain_by_looks(window, found.seconds, found.samples)
         return Diagnosis(
             rule=self.id,
-            severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,
+            severity=_severity(share, self.critical_pct, quick=quick),
             title=self.title,
             summary=f"The loop asks no loader: before it calls its model it makes or awaits its batch, about "
             f"{share:.0f} % of the training time ({each_s * 1e3:.1f} ms in a mean step).",
@@ -210,13 +213,19 @@ class InputBound:
                 Evidence("samples of the training thread's stack in it", float(found.samples), "samples"),
             ),
             advice=(
-                *_cheaper_or_beside(window, found, spot, gain),
+                *_cheaper_or_beside(window, found, spot, gain)[: 1 if quick else None],
                 Advice.of(
                     "Let the wait be timed: for batch in stallmeter.watch(what makes the batches).",
                     expect="Each wait measured, and the threads or processes that make the batches.",
                 ),
             ),
         )
+
+
+def _severity(share: float, critical_pct: float, *, quick: bool) -> Severity:
+    if quick:  # it is little each time, and often as cheap as it can be
+        return Severity.INFO
+    return Severity.CRITICAL if share >= critical_pct else Severity.WARNING
 
 
 def _cheaper_or_beside(window: Window, found: BeforeModel, spot: CodeSpot, gain: Gain) -> tuple[Advice, ...]:

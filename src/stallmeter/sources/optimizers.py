@@ -27,6 +27,16 @@ def hear_steps(before: Callable[..., None], after: Callable[..., None]) -> list[
     return [optimizers.register_optimizer_step_pre_hook(before), optimizers.register_optimizer_step_post_hook(after)]
 
 
+def has_closure(given: Any, named: Any) -> bool:
+    """Whether an optimizer's step is given a function that computes the loss and its gradients.
+
+    Args:
+        given: Arguments of the step as torch tells them, with the optimizer or without.
+        named: Its keyword arguments.
+    """
+    return named.get("closure") is not None or any(map(callable, given))
+
+
 def is_compiling() -> Callable[[], bool]:
     """Return what says whether torch is tracing what calls it."""
     return getattr(getattr(sys.modules.get("torch"), "compiler", None), "is_compiling", None) or bool

@@ -13,7 +13,7 @@ class UpdateSpan:
         clock: Of the loop.
     """
 
-    __slots__ = ("_began", "_begun_in", "_clock", "_ledger", "_span", "_within")
+    __slots__ = ("_began", "_begun_in", "_clock", "_is_open", "_ledger", "_span", "_within")
 
     def __init__(self, clock: StepClock) -> None:
         self._clock = clock
@@ -21,21 +21,31 @@ class UpdateSpan:
         self._span = WorkSpan(clock.ledger, OPTIMIZER)
         self._begun_in = -1
         self._within = 0
+        self._is_open = False
+        """Whether a step goes on that is not timed."""
         self._began: int | None = None
         """`Ledger.last` since this began, where the step's mark may be short; see `StepClock.left_at`."""
 
-    def begin(self) -> bool:
+    def begin(self, *, timed: bool = True) -> bool:
         """An optimizer is about to step. Returns False where it does so for another one, at it already.
 
         One of an earlier step has raised, and the program went on: its time ends now.
+
+        Args:
+            timed: Whether all that it does is its own. What a closure computes is not: then nothing is booked, because
+                the closure's part of the time is not known.
         """
         clock, ledger = self._clock, self._ledger
-        if OPTIMIZER in ledger.stack:
+        if self._is_open or OPTIMIZER in ledger.stack:
             if self._begun_in == clock.index:
                 self._within += 1
                 return False
-            ledger.exit(OPTIMIZER)
+            if not self._is_open:
+                ledger.exit(OPTIMIZER)
         self._begun_in, self._within = clock.index, 0
+        self._is_open = not timed
+        if self._is_open:
+            return True
         alone = ledger.last is clock.left_at
         self._span.__enter__()
         self._began = ledger.last if alone else None
@@ -46,6 +56,9 @@ class UpdateSpan:
         if self._within:
             self._within -= 1
             return False
+        if self._is_open:
+            self._is_open = False
+            return True
         ledger = self._ledger
         alone = ledger.last is self._began
         self._span.__exit__()

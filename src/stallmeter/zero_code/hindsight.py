@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from ..timing.clock import StepClock
@@ -120,7 +120,7 @@ def book_updates(
             with Span(clock.ledger, own_slot):
                 moment.be(update.began)
             alone.before()
-            with Span(clock.ledger, OPTIMIZER):
+            with Span(clock.ledger, OPTIMIZER) if update.timed else nullcontext():
                 moment.be(update.ended)
             by = update.by()
             if by is not None:

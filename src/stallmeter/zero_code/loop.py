@@ -224,13 +224,14 @@ class Loop:
 
     # -- an optimizer steps --------------------------------------------------------------------------------------------
 
-    def before_update(self, optimizer: object, called_ns: int, made_ns: int | None) -> None:
+    def before_update(self, optimizer: object, called_ns: int, made_ns: int | None, *, timed: bool = True) -> None:
         """An optimizer is about to step.
 
         Args:
             optimizer: Which.
             called_ns: When it was asked to.
             made_ns: When the newest optimizer was made.
+            timed: As for `UpdateSpan.begin`.
         """
         if not self._heard_of_updates:
             self._heard_of_updates = True
@@ -244,10 +245,10 @@ class Loop:
             self._guard("zero-code", self._if_nobody_decides, partial(self._adopt_updates, called_ns))
         if self.monitor is None:
             self.updating = True
-            self._past.begin(optimizer, called_ns, now(), made_ns)
+            self._past.begin(optimizer, called_ns, now(), made_ns, timed=timed)
             return
         turns, span = self._turns, self._optimizer_span
-        if span is not None and turns is not None and turns.has() and span.begin():
+        if span is not None and turns is not None and turns.has() and span.begin(timed=timed):
             self.updating = True
             self._alone.before()
 

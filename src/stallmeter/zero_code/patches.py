@@ -222,11 +222,11 @@ def _hear() -> None:
     """Hear of every step of an optimizer from now on."""
     if _hooks or OPTIMIZER not in sys.modules:
         return
-    from ..sources.optimizers import hear_steps, is_compiling
+    from ..sources.optimizers import has_closure, hear_steps, is_compiling
 
     compiling = is_compiling()
 
-    def before(optimizer: Any, *_: Any) -> None:
+    def before(optimizer: Any, given: Any, named: Any) -> None:
         if compiling():
             return
         called_ns = time.perf_counter_ns() if _loop is None or _loop.monitor is None else 0
@@ -234,7 +234,7 @@ def _hear() -> None:
         if _backward is not None:
             _unwrap_backward()
         if loop is not None:
-            loop.before_update(optimizer, called_ns, _made_ns)
+            loop.before_update(optimizer, called_ns, _made_ns, timed=not has_closure(given, named))
 
     def after(optimizer: Any, *_: Any) -> None:
         if _loop is not None and _loop.updating:  # which it is not where `before` was traced

@@ -41,6 +41,8 @@ class Update:
     began: int
     ended: int = 0
     """0 while it goes on."""
+    timed: bool = True
+    """Whether all of it is the optimizer's own; see `UpdateSpan.begin`."""
 
 
 class PastUpdates:
@@ -51,7 +53,7 @@ class PastUpdates:
         self._began_ns: int | None = None
         self._is_full = False
 
-    def begin(self, by: object, called_ns: int, now_ns: int, made_ns: int | None) -> None:
+    def begin(self, by: object, called_ns: int, now_ns: int, made_ns: int | None, *, timed: bool = True) -> None:
         """An update is about to be made.
 
         Args:
@@ -59,6 +61,7 @@ class PastUpdates:
             called_ns: When it was asked for.
             now_ns: When it begins.
             made_ns: When the newest optimizer was made; None where that was not seen. There the training began.
+            timed: As for `UpdateSpan.begin`.
         """
         found = self._found
         if found and found[0].by() is None:  # another training, which is over
@@ -70,7 +73,7 @@ class PastUpdates:
         if not found:
             self._began_ns = made_ns
         if len(found) < MOST_PAST:
-            found.append(Update(weakref.ref(by), get_ident(), called_ns, now_ns))
+            found.append(Update(weakref.ref(by), get_ident(), called_ns, now_ns, timed=timed))
         else:
             self._is_full = True
 

@@ -383,10 +383,11 @@ def _above(is_there: Callable[[Function], bool], stack: Sequence[Frame]) -> Sequ
 def _path_to(is_there: Callable[[Function], bool], stack: Sequence[Frame]) -> Sequence[Frame]:
     """Return the frames of a stack above the first of a function; none where it is not on it.
 
-    Those above a call that switches gradients on or off are left out.
+    Those above a call that switches gradients on or off are left out, but where an optimizer does so for its closure.
     """
     path = _above(is_there, stack)
-    switched = [i for i, frame in enumerate(path) if frame.function.file.startswith(SWITCHES)]
+    updates = next((i for i, frame in enumerate(path) if frame.function.role.is_of_optimizer), len(path))
+    switched = [i for i, frame in enumerate(path[:updates]) if frame.function.file.startswith(SWITCHES)]
     return path[switched[-1] :] if switched else path
 
 
