@@ -14,6 +14,7 @@ from ..records import BatchContent, EvaluationBatches, LoaderInfo
 from ..timing.batches import BatchSizes, given_size
 from ..timing.clock import StepClock
 from ..timing.padding import padding_of
+from ..timing.subnormal import subnormal_share
 from ..workers import batch_shape
 from ..workers.apply import WorkerTuner
 from .guard import Guard
@@ -143,8 +144,12 @@ class LoaderWatch:
         shape = self._guard("batch content", batch_shape, batch)
         if shape is not None and (shape.tensors or shape.pickled_bytes):
             length, used = self._guard("padding", padding_of, batch) or (None, None)
-            content = BatchContent(time_s=time.time(), **asdict(shape), positions=length, used_positions=used)
-            self._tell(content)
+            small = self._guard("subnormal numbers", subnormal_share, batch)
+            self._tell(
+                BatchContent(
+                    time_s=time.time(), **asdict(shape), positions=length, used_positions=used, subnormal=small
+                )
+            )
 
     def evaluated(self, loader: object, batches: int) -> None:
         """An evaluation is over, which took so many batches of a loader; never raises."""

@@ -51,6 +51,7 @@ BUCKET_OF = {
     "slow-logging": "logging",
     "slow-start": WARMUP,
     "step-outliers": LONG_STEPS,
+    "subnormal-numbers": STEPS,
     "validation-heavy": "validation",
 }
 """Rules whose seconds are those of one bucket of the loop's thread, or of its steps."""

@@ -246,6 +246,8 @@ class BatchContent:
     """Length to which its sequences are padded; None without an attention mask that can be read."""
     used_positions: int | None = None
     """Those of them in which any sequence has a token."""
+    subnormal: float | None = None
+    """Share (0 to 1) of its floating-point numbers that are subnormal, by a sample; None without any on a CPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,6 +45,7 @@ from .slow_sampler import SlowSampler
 from .slow_start import SlowStart
 from .step_outliers import StepOutliers
 from .step_time_drift import StepTimeDrift
+from .subnormal_numbers import SubnormalNumbers
 from .too_few_workers import TooFewWorkers
 from .too_many_threads import TooManyThreads
 from .too_many_workers import TooManyWorkers
@@ -84,6 +85,7 @@ ALL_RULES: tuple[Rule, ...] = (
     SlowOptimizer(),
     UnusedGradients(),
     PaddedBatches(),
+    SubnormalNumbers(),
     StepOutliers(),
     StepTimeDrift(),
     SlowStart(),

@@ -29,6 +29,9 @@ SIZES = 64
 MIN_PADDED = 5
 """A batch or two may be as long as the longest, or far from it."""
 
+MIN_LOOKED_AT = 3
+"""What a single batch holds may be an exception."""
+
 MIN_SIZES = 2
 """Of fewer in a quarter of the run nothing is said."""
 
@@ -45,6 +48,8 @@ class Content(BatchContent):
     padding: float | None = None
     """Share (0 to 1) of the positions of all batches in which no sequence of its batch has a token; None where they are
     not known of `MIN_PADDED` batches."""
+    subnormal_share: float | None = None
+    """Share (0 to 1) of the floating-point numbers of all batches that were looked at that are subnormal."""
 
 
 class LoaderSignals:
@@ -62,6 +67,7 @@ class LoaderSignals:
         """Numbers of workers that were tried, each as it stands now."""
         self._content: BatchContent | None = None
         self._sizes: Reservoir[int] = Reservoir(SIZES)
+        self._subnormal: list[float] = []
         self._padded = (0, 0, 0)
         """Batches with sequences, their positions, and those that are used."""
 
@@ -75,6 +81,8 @@ class LoaderSignals:
                 self.producers.append(record)
             case BatchContent():
                 self._content = self._content or record
+                if record.subnormal is not None and len(self._subnormal) < SIZES:
+                    self._subnormal.append(record.subnormal)
                 self._sizes.add(record.bytes + record.pickled_bytes)
                 if record.positions is not None and record.used_positions is not None:
                     number, positions, used = self._padded
@@ -92,6 +100,7 @@ class LoaderSignals:
             self._pace.add_info(info)
         self._content, self.trials = other._content, other.trials
         self._sizes, self._padded = deepcopy(other._sizes), other._padded
+        self._subnormal = [*other._subnormal]
 
     def set_workers(self, num_workers: int) -> None:
         """Know the number of workers before the loader's own record tells it, or after it told too early."""
@@ -122,7 +131,8 @@ class LoaderSignals:
             return None
         number, positions, used = self._padded
         padding = 1.0 - used / positions if number >= MIN_PADDED else None
-        return Content(**asdict(first), growth=self._growth(), padding=padding)
+        subnormal = statistics.fmean(self._subnormal) if len(self._subnormal) >= MIN_LOOKED_AT else None
+        return Content(**asdict(first), growth=self._growth(), padding=padding, subnormal_share=subnormal)
 
     def _growth(self) -> float | None:
         sizes = self._sizes.items

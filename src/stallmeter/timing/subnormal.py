@@ -1,0 +1,67 @@
+"""Numbers so near zero that a CPU computes with them many times slower: subnormal ones, below 1.2e-38 in 32 bits.
+
+The tail of a recursive filter decays to them, as do products of many small factors; padding with zeros does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Any
+
+SAMPLE = 4096
+"""Numbers of a tensor that are looked at, spread over it."""
+
+MOST_TENSORS = 8
+"""Tensors of a batch that are looked at, the first ones."""
+
+LEAST_NORMAL = {"float32": ("uint32", 0x7FFFFFFF, 0x00800000), "float64": ("uint64", (1 << 63) - 1, 1 << 52)}
+"""Of each type, the one whose bits are read, those of the magnitude, and the least normal number (IEEE 754)."""
+
+_ODD = (AttributeError, RuntimeError, TypeError, ValueError)
+"""What a tensor raises that NumPy cannot read: a sparse one, one with a gradient, or no tensor at all."""
+
+
+def subnormal_share(batch: object) -> float | None:
+    """Return which share (0 to 1) of a batch's floating-point numbers is subnormal, by a sample; None without any.
+
+    It is 0 where the calling thread has them flushed to zero (``torch.set_flush_denormal(True)``): they cost nothing.
+
+    Args:
+        batch: Whatever a loader yields: a tensor, or lists, tuples and mappings of such. On an accelerator nothing is
+            read, which would wait for the device; there they cost nothing either.
+    """
+    counts = [found for tensor in islice(_tensors(batch, 3), MOST_TENSORS) if (found := _count(tensor)) is not None]
+    looked_at = sum(number for number, _ in counts)
+    return sum(subnormal for _, subnormal in counts) / looked_at if looked_at else None
+
+
+def _tensors(batch: object, depth: int) -> Iterable[Any]:
+    if isinstance(batch, Mapping):
+        batch = tuple(batch.values())
+    if isinstance(batch, (list, tuple)):
+        for member in batch[:SAMPLE] if depth else ():
+            yield from _tensors(member, depth - 1)
+    elif hasattr(batch, "dtype"):
+        yield batch
+
+
+def _count(tensor: Any) -> tuple[int, int] | None:
+    """Return how many numbers of a tensor were looked at, and how many of these are subnormal."""
+    if getattr(getattr(tensor, "device", None), "type", "cpu") != "cpu":
+        return None
+    # By NumPy: an operation of torch's would be seen by a profiler or a dispatch mode of the program's.
+    try:
+        numbers = tensor.numpy() if hasattr(tensor, "numpy") else tensor
+        bits_as, magnitude, least = LEAST_NORMAL[numbers.dtype.name]
+        if not numbers.flags.c_contiguous or not numbers.size:
+            return None
+        # An odd distance: numbers that recur with a power of two are not met each time.
+        sample = numbers.reshape(-1)[:: max(1, numbers.size // SAMPLE) | 1]
+        small = numbers.dtype.type(1e-40 if bits_as == "uint32" else 1e-310)
+        if small * numbers.dtype.type(1.0) == 0.0:
+            return len(sample), 0
+        bits = sample.view(bits_as) & magnitude
+        return len(sample), int(((bits > 0) & (bits < least)).sum())
+    except (KeyError, *_ODD):
+        return None
