@@ -625,3 +625,12 @@ def test_no_color_is_heeded(report, monkeypatch):
     file = Terminal()
     text.print_text(report, file)
     assert re.findall(r"\x1b\[[\d;]*3[0-9]m", file.getvalue()) == []
+
+
+def test_the_console_says_what_to_do_about_a_warning_that_claims_no_time():
+    """Numbers next to zero, or a GPU that idles: what it costs is not known, what to do is."""
+    advice = (Advice.of("Use it.", expect="Less of it."), Advice.of("Leave it."))
+    warning = dataclasses.replace(COMPUTE_BOUND, severity=Severity.WARNING, advice=advice)
+    first, *rest = wording.console_lines(Verdict(primary=warning))
+    assert first == markdown.headline(Verdict(primary=warning))
+    assert [line.split()[0] for line in rest] == ["do", "expect"]

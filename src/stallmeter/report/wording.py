@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..records import OWN_NAME, WorkerTrial
-from ..records.diagnosis import SURE, Abstention, Advice, Diagnosis, Verdict
+from ..records.diagnosis import SURE, Abstention, Advice, Diagnosis, Severity, Verdict
 from ..records.redaction import redact
 from ..rules.evaluation import OUTSIDE
 from ..rules.job.words import OTHERS, of_ranks
@@ -333,13 +333,16 @@ def headline(verdict: Verdict | None, trials: Sequence[WorkerTrial] = ()) -> str
 
 
 def console_lines(verdict: Verdict | None, trials: Sequence[WorkerTrial] = ()) -> list[str]:
-    """Return what a run prints at its end: the loss in one line, then what to do in up to three short ones."""
+    """Return what a run prints at its end: the loss in one line, then what to do in up to three short ones.
+
+    Of what only informs and costs no time nothing has to be done.
+    """
     primary = None if verdict is None else verdict.primary
-    if primary is None or not primary.advice or not primary.time_lost_s > 0:
+    if primary is None or not primary.advice or (primary.severity is Severity.INFO and not primary.time_lost_s > 0):
         return [headline(verdict, trials)]
     other = alternative(verdict)
     return [
-        _loss(primary),
+        _loss(primary) if primary.time_lost_s > 0 else headline(verdict),
         *([f"{'else':<6} {other}"] if other else []),
         *(f"{line.label:<6} {line}" for line in itertools.takewhile(_is_first, fix_lines(primary))),
         *(f"{trial(tried)}." for tried in trials[-1:]),
