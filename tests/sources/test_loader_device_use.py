@@ -74,6 +74,20 @@ def test_nothing_is_asked_where_cuda_is_not_in_use() -> None:
     assert allocator.asked == 0
 
 
+def test_a_device_that_has_failed_is_the_trainings_to_tell() -> None:
+    allocator = Allocator()
+    allocator.memory_stats_as_nested_dict = fail  # type: ignore[method-assign,assignment]
+    use = DeviceUse(allocator.modules)
+    for _ in range(LOOKED_AT):
+        use.before()
+        use.after()
+    assert use.used is False
+
+
+def fail(index: int) -> dict[str, Any]:
+    raise RuntimeError(f"CUDA error on device {index}: an illegal memory access was encountered")
+
+
 def test_the_first_batch_may_be_the_first_use_of_cuda() -> None:
     allocator = Allocator()
     allocator.initialized = False

@@ -32,7 +32,7 @@ def test_a_step_that_is_given_a_closure_is_known() -> None:
     told: list[bool] = []
     parameter = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([parameter], lr=0.1)
-    handles = hear_steps(lambda _, given, named: told.append(has_closure(given, named)), lambda *_: None)
+    handles = hear_steps(lambda *step: told.append(has_closure(*step)), lambda *_: None)
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
@@ -49,3 +49,13 @@ def test_a_step_that_is_given_a_closure_is_known() -> None:
         for handle in handles:
             handle.remove()
     assert told == [True, True, False, False]
+
+
+def test_an_optimizer_that_can_be_called_is_no_closure() -> None:
+    class Callable(torch.optim.SGD):
+        def __call__(self) -> None:
+            self.step()
+
+    optimizer = Callable([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    assert not has_closure(optimizer, (optimizer,), {})
+    assert has_closure(optimizer, (optimizer, lambda: 0.0), {})

@@ -127,9 +127,9 @@ class Training(adapter.Training):
         clock.tracker_step = state.iteration + 1
         clock.worked = True
 
-    def _before_update(self, _: object, given: Any, named: Any) -> None:
+    def _before_update(self, optimizer: object, given: Any, named: Any) -> None:
         if not self._compiling() and self._is_here():
-            self._optimizer.begin(timed=not has_closure(given, named))
+            self._optimizer.begin(timed=not has_closure(optimizer, given, named))
 
     def _after_update(self, optimizer: object, *_: Any) -> None:
         if self._compiling() or not self._is_here() or not self._optimizer.end():

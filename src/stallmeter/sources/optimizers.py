@@ -27,14 +27,15 @@ def hear_steps(before: Callable[..., None], after: Callable[..., None]) -> list[
     return [optimizers.register_optimizer_step_pre_hook(before), optimizers.register_optimizer_step_post_hook(after)]
 
 
-def has_closure(given: Any, named: Any) -> bool:
+def has_closure(optimizer: object, given: Any, named: Any) -> bool:
     """Whether an optimizer's step is given a function that computes the loss and its gradients.
 
     Args:
-        given: Arguments of the step as torch tells them, with the optimizer or without.
+        optimizer: Which.
+        given: Arguments of its step as torch tells them, itself among them.
         named: Its keyword arguments.
     """
-    return named.get("closure") is not None or any(map(callable, given))
+    return named.get("closure") is not None or any(one is not optimizer and callable(one) for one in given)
 
 
 def is_compiling() -> Callable[[], bool]:

@@ -234,7 +234,7 @@ def _hear() -> None:
         if _backward is not None:
             _unwrap_backward()
         if loop is not None:
-            loop.before_update(optimizer, called_ns, _made_ns, timed=not has_closure(given, named))
+            loop.before_update(optimizer, called_ns, _made_ns, timed=not has_closure(optimizer, given, named))
 
     def after(optimizer: Any, *_: Any) -> None:
         if _loop is not None and _loop.updating:  # which it is not where `before` was traced

@@ -40,9 +40,12 @@ class DeviceUse:
             self.used = self._using >= LEAST
 
     def _allocations(self) -> int:
-        """Return how often memory of a device was asked for so far: 20 us for each device."""
+        """Return how often memory of a device was asked for so far: 20 us for each device. Never raises."""
         cuda = getattr(self._modules.get("torch"), "cuda", None)
-        if cuda is None or not cuda.is_initialized():
+        try:
+            if cuda is None or not cuda.is_initialized():
+                return 0
+            stats = [cuda.memory_stats_as_nested_dict(index) for index in range(cuda.device_count())]
+        except (AttributeError, RuntimeError):  # no CUDA in this torch, or a device that has failed
             return 0
-        stats = (cuda.memory_stats_as_nested_dict(index) for index in range(cuda.device_count()))
         return sum(int(one.get("allocation", {}).get("all", {}).get("allocated", 0)) for one in stats if one)
