@@ -43,11 +43,11 @@ its class's name ends so (Loss, Criterion, Metric), and for a part of the model 
 before the model in operators of its own or in torch where the same function has the gradients computed, one after the
 gradients that sleeps, which may stand for a device, or what stands in the loop itself. Where no optimizer of torch was
 heard of, a function may be one. compute-bound names the place of all of them. Programs without modules are not judged,
-nor are the steps of several GPUs, or of one rank of several on GPUs, where the host waits for the device in whatever
-asks for a result. On a single GPU only that part of a function's time counts in which it had nothing to do
-(`spent.idle_in_steps_s`, where `device.pace_s` tells of one): what two parts of one time have in common, in the middle
-between the least and the most, and nothing where these are far apart. Hooks of gradients run on a thread of torch's
-there, and are not seen.
+for what they call their model is not known. Beside a GPU the host waits for the device in whatever asks for a result:
+only that part of a function's time counts in which the GPU had nothing to do (`spent.idle_in_steps_s`, where
+`device.pace_s` tells of one; of several that of the one used most). It is what two parts of one time have in common, in
+the middle between the least and the most, and nothing where these are far apart. Hooks of gradients run on a thread of
+torch's there, and are not seen.
 
 **References.** XProf calls other host work in a step moderate from 3 % and high from 15 %
 (`op_stats_to_input_pipeline_analysis.cc`).
