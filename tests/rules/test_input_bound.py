@@ -309,3 +309,8 @@ def test_a_loader_without_workers_beside_one_that_has_some_is_named() -> None:
 
     alone = window(replace(loader(0), probed=False, why_not="another kind"), *waits, spent)
     assert any("watch()" in each.text for each in fires(InputBound(), alone).advice)
+
+
+def test_looks_that_stand_for_no_time_are_nothing() -> None:
+    """Lines of usual steps tell the parts of a long one, and take no time of it."""
+    assert silent(InputBound(), without_loader(before(0.0)))

@@ -178,9 +178,9 @@ class InputBound:
         record = window.ledger.record
         lost_s = None if found is None else window.spent.lost_in_steps_s(found.seconds)
         spot = None if found is None else found.spot
-        if found is None or spot is None or record is None or lost_s is None:
+        if found is None or spot is None or record is None or lost_s is None or found.seconds <= 0:
             return None
-        found = replace(found, seconds=lost_s, spot_s=found.spot_s * lost_s / max(found.seconds, lost_s))
+        found = replace(found, seconds=lost_s, spot_s=found.spot_s * lost_s / found.seconds)
         share = window.ledger.training_share_pct(lost_s)
         each_s = lost_s / max(1, record.steps)
         if share is None or share < self.warn_pct or found.samples < self.min_samples:
