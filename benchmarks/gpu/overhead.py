@@ -1,7 +1,8 @@
 """Added time per step on a GPU: a plain loop through `watch()` and bare, in turn, within one process.
 
-Two loops: one whose step is a chain of small kernels, so that the host sets the pace and everything that we do stands
-in the step; and one whose kernels are long, so that the host runs ahead and only what disturbs the device would show.
+Two kinds of loops: one whose step is a chain of small kernels, so that the host sets the pace and everything that we do
+stands in the step; and one whose kernels are long, so that the host runs ahead and only what disturbs the device would
+show.
 A block ends with the device's last kernel. Figures are of one difference of blocks in each round, in brackets the
 interval that holds the true median with 95 % confidence.
 

@@ -17,6 +17,8 @@ PREPARED = 4.0
 """The overloaded preprocessing takes so many times as long as the GPU's step, with all workers at work."""
 AFTER_STEP = 1.3
 """The post-processing takes so many steps' time."""
+REPEATS = 8
+"""Of what is timed."""
 
 
 def suited(shape: Shape, device: str) -> Shape:
@@ -46,17 +48,19 @@ def _step_s(shape: Shape, device: str) -> float:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     frames = torch.rand(shape.batch, 3, shape.side, shape.side, device=device)
     masks = torch.zeros(shape.batch, shape.side, shape.side, dtype=torch.long, device=device)
-    for counted in (False, True):  # the first steps choose algorithms and raise the clocks
+
+    def steps_s() -> float:
         begun = time.perf_counter()
-        for _ in range(8):
+        for _ in range(REPEATS):
             model.training_step((frames, masks), 0).backward()
             optimizer.step()
             optimizer.zero_grad()
         if device == "cuda":
             torch.cuda.synchronize()
-        if counted:
-            return (time.perf_counter() - begun) / 8
-    raise AssertionError
+        return time.perf_counter() - begun
+
+    steps_s()  # the first ones choose algorithms and raise the clocks
+    return steps_s() / REPEATS
 
 
 def _pass_s(shape: Shape) -> float:
@@ -65,11 +69,11 @@ def _pass_s(shape: Shape) -> float:
     torch.set_num_threads(1)
     try:
         heavy = replace(HEALTHY, heavy=True, drop=0)
-        records = Records(heavy, replace(shape, passes=8), 1)
+        records = Records(heavy, replace(shape, passes=REPEATS), 1)
         records[0]
         begun = time.perf_counter()
         records[0]
-        return (time.perf_counter() - begun) / 8
+        return (time.perf_counter() - begun) / REPEATS
     finally:
         torch.set_num_threads(threads)
 
@@ -77,5 +81,5 @@ def _pass_s(shape: Shape) -> float:
 def _image_s(shape: Shape) -> float:
     side = 4 * shape.side
     begun = time.perf_counter()
-    kept = [torch.randint(0, 256, (side, side, 3), dtype=torch.uint8) for _ in range(8)]
+    kept = [torch.randint(0, 256, (side, side, 3), dtype=torch.uint8) for _ in range(REPEATS)]
     return (time.perf_counter() - begun) / len(kept)

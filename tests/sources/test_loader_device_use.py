@@ -9,7 +9,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from stallmeter.records import LoaderInfo
-from stallmeter.sources.loader import LoaderProbe
+from stallmeter.sources.loader import LoaderProbe, loop
 from stallmeter.sources.loader.device_use import LEAST, LOOKED_AT, DeviceUse
 
 
@@ -101,14 +101,14 @@ def test_the_first_batch_may_be_the_first_use_of_cuda() -> None:
 
 
 @pytest.mark.parametrize("takes", [0, 2])
-def test_a_real_loader_is_told_of(takes: int) -> None:
+def test_a_real_loader_is_told_of(takes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, with the settings that it had; no more than the first batches are looked at."""
     allocator = Allocator()
+    monkeypatch.setattr(loop, "DeviceUse", lambda: DeviceUse(allocator.modules))
     loader = DataLoader(OnDevice(allocator, takes), batch_size=2)  # type: ignore[arg-type]
     probe = LoaderProbe()
     try:
         probe.attach(loader)
-        probe._loop.device = DeviceUse(allocator.modules)
         iterator = iter(loader)
         for _ in range(12):
             probe.loop_before()

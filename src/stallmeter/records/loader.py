@@ -108,10 +108,10 @@ class LoaderInfo:
 
     def after(self, last: LoaderInfo) -> LoaderInfo:
         """Return this with what was found out of the loader before, as far as it may still be so."""
-        alike = self.num_workers == last.num_workers
+        keeps_ratio = self.batches_per_step is None and self.num_workers == last.num_workers
         return replace(
             self,
-            batches_per_step=last.batches_per_step if alike and not self.batches_per_step else self.batches_per_step,
+            batches_per_step=last.batches_per_step if keeps_ratio else self.batches_per_step,
             indices_s=last.indices_s if self.indices_s is None else self.indices_s,
             makes_on_device=self.makes_on_device or (last.makes_on_device and not self.num_workers),
         )

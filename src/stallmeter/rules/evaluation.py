@@ -133,11 +133,10 @@ def _without_savings(ordered: list[Diagnosis], rules: Mapping[str, Rule]) -> lis
 
     Where the cause lies in the batches, these get cheaper, and fewer workers are enough all the more.
     """
-    if ordered and getattr(rules.get(ordered[0].rule), "family", None) == "input":
+    if not ordered or not ordered[0].advice or getattr(rules.get(ordered[0].rule), "family", None) == "input":
         return ordered
-    first = ordered[0].advice[0] if ordered and ordered[0].advice else None
-    _, most = (first and first.gain_interval_pct) or (0.0, 0.0)
-    if max(most, (first and first.predicted_gain_pct) or 0.0) <= ROOM_PCT:
+    first = ordered[0].advice[0]
+    if max(0.0, first.predicted_gain_pct or 0.0, *(first.gain_interval_pct or ())) <= ROOM_PCT:
         return ordered
     return [d for d in ordered if d is ordered[0] or d.rule != SAVES_WORKERS or d.severity is not Severity.INFO]
 

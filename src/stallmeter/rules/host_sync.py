@@ -66,7 +66,8 @@ class HostSync:
         is_cause = waits_s >= self.explains * lost
         # What launching the work takes stays, and is not known apart from the waiting: 0.85 to 1 was saved by programs
         # that wait hundreds of times in a step (three, on an H200).
-        gain = gain_without(window, 0.85 * lost, least=0.5, most=1.2)
+        claimed = lost if is_cause else 0.0
+        gain = gain_without(window, 0.85 * claimed, least=0.5, most=1.2)
         places = sorted(found.calls, key=lambda place: (-found.calls[place], place))
         places = [place.strip() or "a place that is not known" for place in places]
         return Diagnosis(
@@ -75,8 +76,8 @@ class HostSync:
             title=self.title,
             summary=f"Each step waited for the device {'once' if round(rate) == 1 else f'{rate:.0f} times'}, most "
             f"often at {places[0]}, and the GPU idled {idle:.0f} % of the training time inside the steps.",
-            time_lost_s=lost if is_cause else 0.0,
-            share_pct=(window.ledger.share_pct(lost) or 0.0) if is_cause else 0.0,
+            time_lost_s=claimed,
+            share_pct=window.ledger.share_pct(claimed) or 0.0,
             confidence=0.7,
             culprit=places[0],
             evidence=(
@@ -89,8 +90,8 @@ class HostSync:
                     f"Read no value off the device in each step at {places[0]}.",
                     expect="A GPU that idles less inside the steps.",
                     limit="A value that decides what the step does has to be read.",
-                    gain_pct=gain.pct if is_cause else None,
-                    interval_pct=gain.interval_pct if is_cause else None,
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
                 ),
                 *(Advice.of(f"Look at {place} as well.") for place in places[1:3]),
                 Advice.of("Keep values as tensors (loss.detach()) and read them once in a hundred steps."),

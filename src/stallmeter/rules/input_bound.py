@@ -176,9 +176,10 @@ class InputBound:
     def _by_looks(self, window: Window, found: BeforeModel | None) -> Diagnosis | None:
         """Judge what the steps do before they call their model."""
         record = window.ledger.record
-        lost_s = None if found is None else window.spent.lost_in_steps_s(found.seconds)
-        spot = None if found is None else found.spot
-        if found is None or spot is None or record is None or lost_s is None or found.seconds <= 0:
+        if found is None or found.spot is None or record is None or found.seconds <= 0:
+            return None
+        spot, lost_s = found.spot, window.spent.lost_in_steps_s(found.seconds)
+        if lost_s is None:
             return None
         found = replace(found, seconds=lost_s, spot_s=found.spot_s * lost_s / found.seconds)
         share = window.ledger.training_share_pct(lost_s)

@@ -83,7 +83,7 @@ class SlowStart:
             rule=self.id,
             severity=Severity.WARNING if total_s >= self.warn_s else Severity.INFO,
             title=_title(in_steps=in_steps, in_wait=in_wait) or self.title,
-            summary=self._summary(window, total_s, warmup_s, share),
+            summary=self._summary(window, total_s, warmup_s, share, waits=first_s > 0),
             time_lost_s=lost_s,
             share_pct=window.ledger.share_pct(lost_s) or 0.0,
             confidence=0.8,
@@ -107,9 +107,9 @@ class SlowStart:
             else _before_the_first_step(window, gain, self.usual_s),
         )
 
-    def _summary(self, window: Window, total_s: float, warmup_s: float, share: float) -> str:
+    def _summary(self, window: Window, total_s: float, warmup_s: float, share: float, *, waits: bool) -> str:
         if warmup_s < 0.1 * total_s:
-            begun = "The first step began after" if not first_batch_s(window) else "What comes before the steps took"
+            begun = "What comes before the steps took" if waits else "The first step began after"
             return f"{begun} {total_s - warmup_s:.1f} s, {share:.0f} % of the run."
         found, compiled_s = window.steps.warm_up, _compiled_s(window)
         steps = 0 if found is None else found.steps

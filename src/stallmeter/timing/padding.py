@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from .numbers import ODD, numbers_of
+
 MASK = "attention_mask"
 """What tokenizers and collators call the tensor that tells tokens (not 0) from padding (0): transformers' name."""
 
 MOST_POSITIONS = 300_000
 """A mask of more numbers is not looked at: that would take a third of a millisecond."""
-
-_ODD = (RuntimeError, TypeError, ValueError)
-"""What a mask raises that NumPy cannot read: a sparse one, one of bfloat16, one with a gradient."""
 
 
 class Padding(NamedTuple):
@@ -43,11 +42,8 @@ def _of_mask(mask: Any) -> Padding | None:
     shape: Any = getattr(mask, "shape", ())
     if len(shape) != 2 or not 0 < shape[0] * shape[1] <= MOST_POSITIONS:
         return None
-    if getattr(getattr(mask, "device", None), "type", "cpu") != "cpu":
-        return None
-    # By NumPy: an operation of torch's would be seen by a profiler or a dispatch mode of the program's.
     try:
-        numbers = mask.numpy() if hasattr(mask, "numpy") else mask
-        return Padding(int(shape[1]), int((numbers != 0).any(axis=0).sum()))
-    except _ODD:
+        numbers = numbers_of(mask)
+        return None if numbers is None else Padding(int(shape[1]), int((numbers != 0).any(axis=0).sum()))
+    except ODD:
         return None

@@ -9,17 +9,19 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
+from .numbers import ODD, numbers_of
+
 SAMPLE = 4096
 """Numbers of a tensor that are looked at, spread over it."""
 
 MOST_TENSORS = 8
 """Tensors of a batch that are looked at, the first ones."""
 
+MOST_MEMBERS = 4096
+"""Members of a list that may be tensors, the first ones."""
+
 LEAST_NORMAL = {"float32": ("uint32", 0x7FFFFFFF, 0x00800000), "float64": ("uint64", (1 << 63) - 1, 1 << 52)}
 """Of each type, the one whose bits are read, those of the magnitude, and the least normal number (IEEE 754)."""
-
-_ODD = (AttributeError, RuntimeError, TypeError, ValueError)
-"""What a tensor raises that NumPy cannot read: a sparse one, one with a gradient, or no tensor at all."""
 
 
 def subnormal_share(batch: object) -> float | None:
@@ -40,7 +42,7 @@ def _tensors(batch: object, depth: int) -> Iterable[Any]:
     if isinstance(batch, Mapping):
         batch = tuple(batch.values())
     if isinstance(batch, (list, tuple)):
-        for member in batch[:SAMPLE] if depth else ():
+        for member in batch[:MOST_MEMBERS] if depth else ():
             yield from _tensors(member, depth - 1)
     elif hasattr(batch, "dtype"):
         yield batch
@@ -48,14 +50,12 @@ def _tensors(batch: object, depth: int) -> Iterable[Any]:
 
 def _count(tensor: Any) -> tuple[int, int] | None:
     """Return how many numbers of a tensor were looked at, and how many of these are subnormal."""
-    if getattr(getattr(tensor, "device", None), "type", "cpu") != "cpu":
-        return None
-    # By NumPy: an operation of torch's would be seen by a profiler or a dispatch mode of the program's.
     try:
-        numbers = tensor.numpy() if hasattr(tensor, "numpy") else tensor
-        bits_as, magnitude, least = LEAST_NORMAL[numbers.dtype.name]
-        if not numbers.flags.c_contiguous or not numbers.size:
+        numbers = numbers_of(tensor)
+        kind = None if numbers is None else LEAST_NORMAL.get(numbers.dtype.name)
+        if kind is None or not numbers.flags.c_contiguous or not numbers.size:
             return None
+        bits_as, magnitude, least = kind
         # An odd distance: numbers that recur with a power of two are not met each time.
         sample = numbers.reshape(-1)[:: max(1, numbers.size // SAMPLE) | 1]
         small = numbers.dtype.type(1e-40 if bits_as == "uint32" else 1e-310)
@@ -63,5 +63,5 @@ def _count(tensor: Any) -> tuple[int, int] | None:
             return len(sample), 0
         bits = sample.view(bits_as) & magnitude
         return len(sample), int(((bits > 0) & (bits < least)).sum())
-    except (KeyError, *_ODD):
+    except ODD:
         return None

@@ -13,7 +13,7 @@ class UpdateSpan:
         clock: Of the loop.
     """
 
-    __slots__ = ("_began", "_begun_in", "_clock", "_is_open", "_ledger", "_span", "_within")
+    __slots__ = ("_began", "_begun_in", "_clock", "_ledger", "_span", "_untimed", "_within")
 
     def __init__(self, clock: StepClock) -> None:
         self._clock = clock
@@ -21,7 +21,7 @@ class UpdateSpan:
         self._span = WorkSpan(clock.ledger, OPTIMIZER)
         self._begun_in = -1
         self._within = 0
-        self._is_open = False
+        self._untimed = False
         """Whether a step goes on that is not timed."""
         self._began: int | None = None
         """`Ledger.last` since this began, where the step's mark may be short; see `StepClock.left_at`."""
@@ -36,15 +36,15 @@ class UpdateSpan:
                 the closure's part of the time is not known.
         """
         clock, ledger = self._clock, self._ledger
-        if self._is_open or OPTIMIZER in ledger.stack:
+        if self._untimed or OPTIMIZER in ledger.stack:
             if self._begun_in == clock.index:
                 self._within += 1
                 return False
-            if not self._is_open:
+            if not self._untimed:
                 ledger.exit(OPTIMIZER)
         self._begun_in, self._within = clock.index, 0
-        self._is_open = not timed
-        if self._is_open:
+        self._untimed = not timed
+        if self._untimed:
             return True
         alone = ledger.last is clock.left_at
         self._span.__enter__()
@@ -56,8 +56,8 @@ class UpdateSpan:
         if self._within:
             self._within -= 1
             return False
-        if self._is_open:
-            self._is_open = False
+        if self._untimed:
+            self._untimed = False
             return True
         ledger = self._ledger
         alone = ledger.last is self._began
