@@ -10,7 +10,7 @@ from stallmeter.records import BatchContent
 from stallmeter.records.diagnosis import Severity
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.evaluation import evaluate
-from stallmeter.rules.padded_batches import PaddedBatches
+from stallmeter.rules.padded_batches import SAVES_SORTED, PaddedBatches
 from stallmeter.window import Window
 
 from .windows import START_S, fires, loader, missing, run, silent, window
@@ -61,6 +61,65 @@ def test_nothing_to_be_said(used: int, positions: int | None, batches: int) -> N
 def test_in_a_framework_with_words_of_its_own() -> None:
     found = fires(PaddedBatches(), padded(facts={"framework": "transformers 5.0"}))
     assert "DataCollatorWithPadding(tokenizer)" in found.advice[0].text
+
+
+def uneven(filled: float | None = 0.4, used: int | None = 100, batches: int = 20, **more: Any) -> Window:
+    """A run with batches of which so much is filled up to the longest sequence."""
+    looked_at = [
+        BatchContent(
+            time_s=START_S + i,
+            tensors=3,
+            bytes=4096,
+            positions=100,
+            used_positions=used,
+            filled=filled,
+            filled_by="ids" if used is None else "mask",
+        )
+        for i in range(batches)
+    ]
+    return run(loader(), *looked_at, **more)
+
+
+@pytest.mark.parametrize("used", [100, 95, None])
+def test_sequences_of_very_different_lengths(used: int | None) -> None:
+    """The longest need their length; 60 % of the positions hold nothing all the same."""
+    found = fires(PaddedBatches(), uneven(used=used))
+    assert found.severity is Severity.WARNING
+    assert found.title == "Batches hold sequences of very different lengths"
+    assert found.summary == "60 % of the positions hold nothing, though the longest sequence needs them."
+    assert found.time_lost_s == pytest.approx(SAVES_SORTED[1] * 0.6 * 80.0)
+    assert found.advice[0].text.startswith("Collate sequences of similar length into a batch, by a sampler.")
+    gain, interval = found.advice[0].predicted_gain_pct, found.advice[0].gain_interval_pct
+    assert gain is not None
+    assert interval is not None
+    assert interval[0] < gain < interval[1]
+
+
+def test_it_is_the_cause_where_it_is_much_as_well() -> None:
+    primary = evaluate(ALL_RULES, uneven()).primary
+    assert primary is not None
+    assert primary.rule == "padded-batches"
+
+
+@pytest.mark.parametrize(
+    ("filled", "severity"), [(0.69, Severity.INFO), (0.5, Severity.WARNING), (0.05, Severity.WARNING)]
+)
+def test_the_more_different_the_more_urgent(filled: float, severity: Severity) -> None:
+    assert fires(PaddedBatches(), uneven(filled)).severity is severity
+
+
+def test_what_no_sequence_uses_comes_first() -> None:
+    assert fires(PaddedBatches(), uneven(used=60)).title == PaddedBatches.title
+
+
+@pytest.mark.parametrize(("filled", "batches"), [(0.71, 20), (1.0, 20), (0.3, 4), (None, 20)])
+def test_lengths_that_differ_little(filled: float | None, batches: int) -> None:
+    assert silent(PaddedBatches(), uneven(filled, batches=batches))
+
+
+def test_different_lengths_in_a_framework_with_words_of_its_own() -> None:
+    found = fires(PaddedBatches(), uneven(facts={"framework": "transformers 5.0"}))
+    assert "group_by_length" in found.advice[0].text
 
 
 def test_abstains() -> None:

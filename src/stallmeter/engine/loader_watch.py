@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..records import BatchContent, EvaluationBatches, LoaderInfo
 from ..timing.batches import BatchSizes, given_size
 from ..timing.clock import StepClock
+from ..timing.filling import filling_of
 from ..timing.padding import padding_of
 from ..timing.subnormal import subnormal_share
 from ..workers import batch_shape
@@ -144,10 +145,16 @@ class LoaderWatch:
         shape = self._guard("batch content", batch_shape, batch)
         if shape is not None and (shape.tensors or shape.pickled_bytes):
             length, used = self._guard("padding", padding_of, batch) or (None, None)
-            small = self._guard("subnormal numbers", subnormal_share, batch)
+            filling = self._guard("filled positions", filling_of, batch)
             self._tell(
                 BatchContent(
-                    time_s=time.time(), **asdict(shape), positions=length, used_positions=used, subnormal=small
+                    time_s=time.time(),
+                    **asdict(shape),
+                    positions=length if length is not None or filling is None else filling.positions,
+                    used_positions=used,
+                    filled=None if filling is None else filling.share,
+                    filled_by="" if filling is None else filling.by,
+                    subnormal=self._guard("subnormal numbers", subnormal_share, batch),
                 )
             )
 

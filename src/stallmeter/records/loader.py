@@ -243,9 +243,15 @@ class BatchContent:
     pickled_bytes: int = 0
     """Of NumPy's arrays, texts and the like: workers send them through a pipe, where tensors lie in shared memory."""
     positions: int | None = None
-    """Length to which its sequences are padded; None without an attention mask that can be read."""
+    """Length to which its sequences are padded; None without an attention mask that can be read, and without runs of
+    one value that tell of padding."""
     used_positions: int | None = None
-    """Those of them in which any sequence has a token."""
+    """Those of them in which any sequence has a token; None without an attention mask."""
+    filled: float | None = None
+    """Share (0 to 1) of the positions up to the longest sequence, in all rows, that hold something; None where nothing
+    tells of padding."""
+    filled_by: str = ""
+    """What tells of it: ``mask``, or runs of one value at an end of each row, of ``ids`` or of a ``signal``."""
     subnormal: float | None = None
     """Share (0 to 1) of its floating-point numbers that are subnormal, by a sample; None without any on a CPU."""
 

@@ -27,6 +27,7 @@ class Setting(Enum):
     PREPARE_BESIDE = auto()
     FUSE = auto()
     PAD_TO_LONGEST = auto()
+    GROUP_BY_LENGTH = auto()
 
 
 _LIGHTNING = {
@@ -60,6 +61,7 @@ _NAMES = {
         Setting.USE_GPU: "TrainingArguments(use_cpu=False)",
         Setting.FUSE: 'TrainingArguments(optim="adamw_torch_fused")',
         Setting.PAD_TO_LONGEST: "DataCollatorWithPadding(tokenizer)",
+        Setting.GROUP_BY_LENGTH: "group_by_length of TrainingArguments",
     },
     "keras": {
         Setting.VALIDATE_LESS_OFTEN: "fit(validation_freq=…)",

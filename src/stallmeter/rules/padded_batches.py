@@ -1,20 +1,27 @@
-"""Sequences are padded to a length that no sequence of their batch has.
+"""Sequences are padded to a length that no sequence, or only a few, of their batch have.
 
 **What it means.** Sequences in a batch are made equally long by padding. Padded to a fixed length, such as the longest
-that the model can take, every layer computes with positions in which no sequence of the batch has anything.
+that the model can take, every layer computes with positions in which no sequence of the batch has anything. Padded to
+the longest of a batch whose sequences are of very different lengths, it computes with positions that one of them needs.
 
 **Evidence.** `loader.content`: of some batches spread over the run, the length of their attention mask and the
-positions that any sequence uses, as the share of those that none does. `spent.bucket_s`: seconds in which the steps
-compute, without the optimizer.
+positions that any sequence uses, as the share of those that none does. The share of the positions up to the longest
+sequence that hold something, of all sequences: by the mask, or without one by the runs of one id, or of exact zeros,
+that rows of ids, of a signal or of features end in, or begin with. Runs count only where they tell of sequences: they
+are of many lengths, their value is seldom met within the rows, one row has none, and most batches agree; batches of
+signals must differ in length as well. `spent.bucket_s`: seconds in which the steps compute, without the optimizer.
 
 **Advice.** Pad each batch to its own longest sequence: `padding="longest"` of a tokenizer in the collate function, or
-`DataCollatorWithPadding`. Batches of sequences that are alike in length have less padding still.
+`DataCollatorWithPadding`. Where the longest sequence needs its length, collate sequences that are alike in length: a
+sampler that sorts by length, or `group_by_length` of transformers.
 
 **When it is wrong.** Where a model is compiled for one shape, each new length compiles it anew: then a few lengths are
 better than one. A small model needs as long for short sequences as for long ones, as far as its operations are too
-small to fill the processor. Masks on an accelerator are not read.
+small to fill the processor. Packed sequences (`pack_padded_sequence`) lose nothing by padding, and a model that takes
+one length only cannot have less of it: neither is seen. Masks and numbers on an accelerator are not read.
 
-**References.** Hugging Face, "Padding and truncation", and "Dynamic padding" in its course.
+**References.** Hugging Face, "Padding and truncation", and "Dynamic padding" in its course. PyTorch's documentation
+of `pad_sequence` and `pack_padded_sequence`.
 """
 
 from __future__ import annotations
@@ -35,10 +42,14 @@ SAVES = (0.5, 1.0, 1.3)
 """Of the share of the positions, the share of the time that goes with them: least, as a rule and most. Most layers take
 as long as there are positions, attention their square, and what has no positions the same; our choice."""
 
+SAVES_SORTED = (1.0 / 3.0, 2.0 / 3.0, 1.0)
+"""The same of positions that the longest sequence needs: batches of similar lengths are never quite even, and the more
+random they stay, the less so; our choice."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaddedBatches:
-    """Fires when much of what the model computes with is padding that no sequence of the batch needs."""
+    """Fires when much of what the model computes with is padding that no sequence, or only the longest, needs."""
 
     id: ClassVar[str] = "padded-batches"
     title: ClassVar[str] = "Batches are padded beyond their longest sequence"
@@ -48,23 +59,35 @@ class PaddedBatches:
     info_pct: float = threshold(10.0, "%", "our choice: shorter batches are then worth 5 % at least")
     warn_pct: float = threshold(25.0, "%", "our choice: a quarter of the positions hold nothing")
     critical_pct: float = threshold(60.0, "%", "our choice: more than half of the computing is for nothing")
+    uneven_pct: float = threshold(30.0, "%", "our choice: a batch of similar lengths is never quite even, either")
     most: float = threshold(0.9, "1", "Of the time in which steps compute; our choice: more is not believed")
 
     def check(self, window: Window) -> Diagnosis | None:
-        """Compare the share of positions that no sequence uses with the thresholds."""
+        """Compare the share of positions that no sequence uses, else of those that few use, with the thresholds."""
         content, training_s = window.loader.content, window.ledger.training_s
-        padding = None if content is None else content.padding
         computed_s = window.spent.bucket_s(*COMPUTES) or 0.0
-        if padding is None or not training_s or not computed_s or 100.0 * padding < self.info_pct:
+        if content is None or not training_s or not computed_s:
             return None
+        if content.padding is not None and 100.0 * content.padding >= self.info_pct:
+            return self._beyond_the_longest(window, content.padding, computed_s)
+        if content.filled_share is not None and 100.0 * (1.0 - content.filled_share) > self.uneven_pct:
+            return self._below_the_longest(window, 1.0 - content.filled_share, computed_s)
+        return None
+
+    def _severity(self, window: Window, lost_s: float) -> Severity:
+        share = window.ledger.training_share_pct(lost_s) or 0.0
+        if share < self.warn_pct:
+            return Severity.INFO
+        return Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING
+
+    def _beyond_the_longest(self, window: Window, padding: float, computed_s: float) -> Diagnosis:
+        """Tell of padding that the longest sequence of a batch does not need."""
         least, usual, most = (min(self.most, part * padding) for part in SAVES)
         lost_s = usual * computed_s
         gain = gain_without(window, lost_s, least=least / usual, most=most / usual)
-        share = 100.0 * lost_s / training_s
-        usual_severity = Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING
         return Diagnosis(
             rule=self.id,
-            severity=usual_severity if share >= self.warn_pct else Severity.INFO,
+            severity=self._severity(window, lost_s),
             title=self.title,
             summary=f"{100.0 * padding:.0f} % of the positions hold no token of any sequence in their batch.",
             time_lost_s=lost_s,
@@ -90,5 +113,43 @@ class PaddedBatches:
                     interval_pct=gain.interval_pct,
                 ),
                 Advice.of("Collate sequences of similar length into a batch.", limit="Batches are less random then."),
+            ),
+        )
+
+    def _below_the_longest(self, window: Window, padding: float, computed_s: float) -> Diagnosis:
+        """Tell of padding that the longest sequence of a batch needs, and most others would not."""
+        least, usual, most = (min(self.most, part * padding) for part in SAVES_SORTED)
+        lost_s = usual * computed_s
+        gain = gain_without(window, lost_s, least=least / usual, most=most / usual)
+        name = "positions without anything, up to the longest sequence"
+        return Diagnosis(
+            rule=self.id,
+            severity=self._severity(window, lost_s),
+            title="Batches hold sequences of very different lengths",
+            summary=f"{100.0 * padding:.0f} % of the positions hold nothing, though the longest sequence needs them.",
+            time_lost_s=lost_s,
+            share_pct=window.ledger.share_pct(lost_s) or 0.0,
+            confidence=0.6,
+            evidence=(
+                Evidence(name, 100.0 * padding, "%", self.uneven_pct, "our choice"),
+                Evidence("steps compute, the optimizer left out", computed_s, "s"),
+            ),
+            advice=(
+                Advice.of(
+                    said(
+                        "Collate sequences of similar length into a batch",
+                        window.facts,
+                        Setting.GROUP_BY_LENGTH,
+                        ", by a sampler",
+                    ),
+                    expect="Steps compute with fewer positions that hold nothing.",
+                    limit="Packed sequences (pack_padded_sequence) lose nothing by padding; batches are less random.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
+                ),
+                Advice.of(
+                    "Pad each batch to its own longest sequence then.",
+                    limit="A model that takes one length only cannot.",
+                ),
             ),
         )

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+MOST_MEMBERS = 4096
+"""Members of a list that may be tensors, the first ones."""
 
 ODD = (AttributeError, RuntimeError, TypeError, ValueError)
 """What a tensor raises that NumPy cannot read: a sparse one, one of bfloat16, one with a gradient, or none at all."""
@@ -20,3 +24,19 @@ def numbers_of(tensor: Any) -> Any:
     if getattr(getattr(tensor, "device", None), "type", "cpu") != "cpu":
         return None
     return tensor.numpy() if hasattr(tensor, "numpy") else tensor
+
+
+def tensors_in(batch: object, depth: int = 3) -> Iterable[Any]:
+    """Yield the tensors and arrays of a batch.
+
+    Args:
+        batch: Whatever a loader yields: a tensor, or lists, tuples and mappings of such.
+        depth: Of lists in lists.
+    """
+    if isinstance(batch, Mapping):
+        batch = tuple(batch.values())
+    if isinstance(batch, (list, tuple)):
+        for member in batch[:MOST_MEMBERS] if depth else ():
+            yield from tensors_in(member, depth - 1)
+    elif hasattr(batch, "dtype"):
+        yield batch

@@ -30,20 +30,25 @@ def padding_of(batch: object) -> Padding | None:
         batch: Whatever a loader yields: a mapping with a mask of two dimensions, rows by positions, or a list or tuple
             that holds one. On an accelerator the mask is not read, which would wait for the device.
     """
+    mask = mask_of(batch)
+    tokens = None if mask is None else tokens_in(mask)
+    return None if tokens is None else Padding(int(tokens.shape[1]), int(tokens.any(axis=0).sum()))
+
+
+def mask_of(batch: object) -> Any:
+    """Return the mask of a batch: of a mapping, or of the first in a list or tuple that has one; None without."""
     members = batch if isinstance(batch, (list, tuple)) else (batch,)
-    for member in members:
-        mask: Any = member.get(MASK, None) if isinstance(member, Mapping) else None
-        if mask is not None:
-            return _of_mask(mask)
-    return None
+    masks = (member.get(MASK, None) for member in members if isinstance(member, Mapping))
+    return next((mask for mask in masks if mask is not None), None)
 
 
-def _of_mask(mask: Any) -> Padding | None:
+def tokens_in(mask: Any) -> Any:
+    """Return, as truth values of rows by positions, where a mask has tokens; None where it cannot be read."""
     shape: Any = getattr(mask, "shape", ())
     if len(shape) != 2 or not 0 < shape[0] * shape[1] <= MOST_POSITIONS:
         return None
     try:
         numbers = numbers_of(mask)
-        return None if numbers is None else Padding(int(shape[1]), int((numbers != 0).any(axis=0).sum()))
+        return None if numbers is None else numbers != 0
     except ODD:
         return None

@@ -5,20 +5,16 @@ The tail of a recursive filter decays to them, as do products of many small fact
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
-from .numbers import ODD, numbers_of
+from .numbers import ODD, numbers_of, tensors_in
 
 SAMPLE = 4096
 """Numbers of a tensor that are looked at, spread over it."""
 
 MOST_TENSORS = 8
 """Tensors of a batch that are looked at, the first ones."""
-
-MOST_MEMBERS = 4096
-"""Members of a list that may be tensors, the first ones."""
 
 LEAST_NORMAL = {"float32": ("uint32", 0x7FFFFFFF, 0x00800000), "float64": ("uint64", (1 << 63) - 1, 1 << 52)}
 """Of each type, the one whose bits are read, those of the magnitude, and the least normal number (IEEE 754)."""
@@ -33,19 +29,9 @@ def subnormal_share(batch: object) -> float | None:
         batch: Whatever a loader yields: a tensor, or lists, tuples and mappings of such. On an accelerator nothing is
             read, which would wait for the device; there they cost nothing either.
     """
-    counts = [found for tensor in islice(_tensors(batch, 3), MOST_TENSORS) if (found := _count(tensor)) is not None]
+    counts = [found for tensor in islice(tensors_in(batch), MOST_TENSORS) if (found := _count(tensor)) is not None]
     looked_at = sum(number for number, _ in counts)
     return sum(subnormal for _, subnormal in counts) / looked_at if looked_at else None
-
-
-def _tensors(batch: object, depth: int) -> Iterable[Any]:
-    if isinstance(batch, Mapping):
-        batch = tuple(batch.values())
-    if isinstance(batch, (list, tuple)):
-        for member in batch[:MOST_MEMBERS] if depth else ():
-            yield from _tensors(member, depth - 1)
-    elif hasattr(batch, "dtype"):
-        yield batch
 
 
 def _count(tensor: Any) -> tuple[int, int] | None:

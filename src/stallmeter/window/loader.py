@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 
 from ..records import NO_LOADER, BatchContent, LibraryWait, LoaderInfo, ProducerLooks, WorkerTrial
 from ..records.stats import Reservoir
+from .filled import Filled
 from .memo import Memo
 from .pace import Pace
 from .producers import ProducerSignals
@@ -48,6 +49,9 @@ class Content(BatchContent):
     padding: float | None = None
     """Share (0 to 1) of the positions of all batches in which no sequence of its batch has a token; None where they are
     not known of `MIN_PADDED` batches."""
+    filled_share: float | None = None
+    """Share (0 to 1) of the positions up to the longest sequence of each batch that hold something; None where that is
+    not known of most batches."""
     subnormal_share: float | None = None
     """Share (0 to 1) of the floating-point numbers of all batches that were looked at that are subnormal."""
 
@@ -70,6 +74,7 @@ class LoaderSignals:
         self._subnormal: list[float] = []
         self._padded = (0, 0, 0)
         """Batches with sequences, their positions, and those that are used."""
+        self._filled = Filled()
 
     def append(self, record: LoaderInfo | BatchContent | WorkerTrial | ProducerLooks | LibraryWait) -> None:
         """Take what is newly known of the loader."""
@@ -84,6 +89,7 @@ class LoaderSignals:
                 if record.subnormal is not None and len(self._subnormal) < SIZES:
                     self._subnormal.append(record.subnormal)
                 self._sizes.add(record.bytes + record.pickled_bytes)
+                self._filled.add(record)
                 if record.positions is not None and record.used_positions is not None:
                     number, positions, used = self._padded
                     self._padded = number + 1, positions + record.positions, used + record.used_positions
@@ -100,7 +106,7 @@ class LoaderSignals:
             self._pace.add_info(info)
         self._content, self.trials = other._content, other.trials
         self._sizes, self._padded = deepcopy(other._sizes), other._padded
-        self._subnormal = [*other._subnormal]
+        self._subnormal, self._filled = [*other._subnormal], deepcopy(other._filled)
 
     def set_workers(self, num_workers: int) -> None:
         """Know the number of workers before the loader's own record tells it, or after it told too early."""
@@ -132,7 +138,13 @@ class LoaderSignals:
         number, positions, used = self._padded
         padding = 1.0 - used / positions if number >= MIN_PADDED else None
         subnormal = statistics.fmean(self._subnormal) if len(self._subnormal) >= MIN_LOOKED_AT else None
-        return Content(**asdict(first), growth=self._growth(), padding=padding, subnormal_share=subnormal)
+        return Content(
+            **asdict(first),
+            growth=self._growth(),
+            padding=padding,
+            filled_share=self._filled.share,
+            subnormal_share=subnormal,
+        )
 
     def _growth(self) -> float | None:
         sizes = self._sizes.items
