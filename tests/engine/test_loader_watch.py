@@ -31,9 +31,8 @@ def test_padding_by_a_mask(step_clock: StepClock) -> None:
 
 
 def test_padding_by_what_rows_end_in(step_clock: StepClock) -> None:
-    """Which positions no sequence uses is not known then."""
     found = noted(step_clock, [IDS, np.arange(4)])
-    assert (found.positions, found.used_positions, found.filled, found.filled_by) == (20, None, 0.5, "ids")
+    assert (found.positions, found.used_positions, found.filled, found.filled_by) == (20, 20, 0.5, "ids")
 
 
 def test_no_padding(step_clock: StepClock) -> None:

@@ -41,34 +41,35 @@ def mask(width: int = 50) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("batch", "positions", "by"),
+    ("batch", "positions", "used", "by"),
     [
-        (ids(), 40, "ids"),
-        (ids(left=True), 40, "ids"),
-        (ids(pad=1, least=2), 40, "ids"),
-        (ids(pad=-100), 40, "ids"),
-        (ids().T, 40, "ids"),
-        ((ids(), np.arange(8)), 40, "ids"),
-        ({"input_ids": ids(), "token_type_ids": np.zeros((8, 40), np.int64)}, 40, "ids"),
-        (signals(), 40, "signal"),
-        ([signals(), np.arange(8)], 40, "signal"),
-        (signals(LENGTHS, 13), 40, "signal"),
-        (signals(LENGTHS, 13).transpose(0, 2, 1), 40, "signal"),
-        (signals(LENGTHS, 13).transpose(1, 0, 2), 40, "signal"),
-        ({"attention_mask": mask()}, 50, "mask"),
-        ([{"attention_mask": mask()}, signals()], 50, "mask"),
+        (ids(), 40, 40, "ids"),
+        (ids(left=True), 40, 40, "ids"),
+        (ids(pad=1, least=2), 40, 40, "ids"),
+        (ids(pad=-100), 40, 40, "ids"),
+        (ids().T, 40, 40, "ids"),
+        (np.pad(ids(), ((0, 0), (0, 88))), 128, 40, "ids"),
+        ((ids(), np.arange(8)), 40, 40, "ids"),
+        ({"input_ids": ids(), "token_type_ids": np.zeros((8, 40), np.int64)}, 40, 40, "ids"),
+        (signals(), 40, None, "signal"),
+        ([signals(), np.arange(8)], 40, None, "signal"),
+        (signals(LENGTHS, 13), 40, None, "signal"),
+        (signals(LENGTHS, 13).transpose(0, 2, 1), 40, None, "signal"),
+        (signals(LENGTHS, 13).transpose(1, 0, 2), 40, None, "signal"),
+        ({"attention_mask": mask()}, 50, 40, "mask"),
+        ([{"attention_mask": mask()}, signals()], 50, 40, "mask"),
     ],
 )
-def test_the_share_that_is_filled(batch: object, positions: int, by: str) -> None:
+def test_the_share_that_is_filled(batch: object, positions: int, used: int | None, by: str) -> None:
     found = filling_of(batch)
     assert found is not None
-    assert found == (positions, pytest.approx(SHARE), by)
+    assert found == (positions, used, pytest.approx(SHARE), by)
 
 
 def test_tensors() -> None:
     torch = pytest.importorskip("torch")
     found = filling_of((torch.from_numpy(ids()), torch.zeros(8)))
-    assert found == (40, pytest.approx(SHARE), "ids")
+    assert found == (40, 40, pytest.approx(SHARE), "ids")
     made = torch.from_numpy(signals())
     for unread in (made.bfloat16(), made.to_sparse(), made.clone().requires_grad_()):
         assert filling_of(unread) is None
@@ -79,15 +80,15 @@ def test_a_large_batch_is_sampled() -> None:
     for batch in (signals(long), signals(long, 8)):
         assert batch.size > MOST_NUMBERS
         found = filling_of(batch)
-        assert found == (20_000, pytest.approx(SHARE, rel=0.01), "signal")
+        assert found == (20_000, None, pytest.approx(SHARE, rel=0.01), "signal")
     many = ids(LENGTHS * MOST_ROWS)[::3]  # where every eighth is looked at, each length is met
-    assert filling_of(many) == (40, pytest.approx(SHARE, rel=0.02), "ids")
+    assert filling_of(many) == (40, 40, pytest.approx(SHARE, rel=0.02), "ids")
 
 
 def test_a_mask_counts_alone() -> None:
     """All sequences are as long, by the mask; what their ids end in tells nothing."""
     whole = np.ones((8, 40), np.int64)
-    assert filling_of({"input_ids": ids(), "attention_mask": whole}) == Filling(40, 1.0, "mask")
+    assert filling_of({"input_ids": ids(), "attention_mask": whole}) == Filling(40, 40, 1.0, "mask")
     assert filling_of({"input_ids": ids(), "attention_mask": whole[:, :0]}) is None
     assert filling_of({"input_ids": ids()[:1], "attention_mask": whole[:1]}) is None
 
@@ -121,10 +122,6 @@ def sparse(rows: int = 64, width: int = 100) -> Any:
     return made * (randoms(1).random((rows, width)) < 0.1)
 
 
-def padded_to(width: int) -> Any:
-    return np.pad(ids(), ((0, 0), (0, width - 40)))
-
-
 @pytest.mark.parametrize(
     "batch",
     [
@@ -150,7 +147,7 @@ def padded_to(width: int) -> Any:
         pytest.param(randoms().integers(1, 5000, (64, 40)), id="texts of one length"),
         pytest.param(ids((40, 40, 40, 12, 40, 40, 40, 40)), id="hardly any padding"),
         pytest.param(ids((40, 20, 20, 20, 20, 20, 20, 20)), id="two lengths"),
-        pytest.param(padded_to(60), id="no row is full"),
+        pytest.param(np.pad(signals(), ((0, 0), (0, 20))), id="no row of a signal is full"),
         pytest.param(ids(LENGTHS[: LEAST_ROWS - 1]), id="few rows"),
         pytest.param(ids((7, 2, 3, 4, 1, 5)), id="few positions"),
         pytest.param((ids(), np.ones((8, 3, 32, 32))), id="captions of pictures"),

@@ -151,7 +151,7 @@ class LoaderWatch:
                     time_s=time.time(),
                     **asdict(shape),
                     positions=length if length is not None or filling is None else filling.positions,
-                    used_positions=used,
+                    used_positions=used if used is not None or filling is None else filling.used,
                     filled=None if filling is None else filling.share,
                     filled_by="" if filling is None else filling.by,
                     subnormal=self._guard("subnormal numbers", subnormal_share, batch),

@@ -246,7 +246,7 @@ class BatchContent:
     """Length to which its sequences are padded; None without an attention mask that can be read, and without runs of
     one value that tell of padding."""
     used_positions: int | None = None
-    """Those of them in which any sequence has a token; None without an attention mask."""
+    """Those of them in which any sequence has a token; None where neither a mask nor runs of one id tell."""
     filled: float | None = None
     """Share (0 to 1) of the positions up to the longest sequence, in all rows, that hold something; None where nothing
     tells of padding."""

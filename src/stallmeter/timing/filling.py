@@ -3,7 +3,7 @@
 An attention mask says so. Without one it is guessed from what rows of unequal length end in, or begin with: ids in runs
 of one same value, signals and features in exact zeros. Pictures, sparse columns and masks have such runs, too. What
 tells sequences from them: the value stands at one end of the rows and seldom within them, the other ends hold something
-else, the runs are of many lengths, and one row has none. Whoever is not sure of that says nothing.
+else, the runs are of many lengths, and of a signal one row has none. Whoever is not sure of that says nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ MOST_WITHIN = 0.02
 """Part of the filled positions that may have the value: an end mark that is the padding, too, comes once in a row."""
 
 NEARLY_FULL = 0.95
-"""Part of the positions that the longest row fills: a batch is padded to its longest, or cut off there."""
+"""Part of the positions that the longest row of a signal fills: a batch is padded to its longest, or cut off there. Ids
+are often padded to what the model can take, and their padding is the more certain one."""
 
 LEAST_LENGTHS = 3
 """Different lengths of rows."""
@@ -65,6 +66,8 @@ class Filling(NamedTuple):
 
     positions: int
     """Of a row, to which all are padded."""
+    used: int | None
+    """Of these, up to the end of the longest sequence; None of a signal, where a shorter one would be a guess."""
     share: float
     """Part (0 to 1) of the positions up to the longest sequence that hold something, of all rows."""
     by: str
@@ -98,7 +101,7 @@ def _of_mask(mask: Any) -> Filling | None:
     used = 0 if tokens is None else int(tokens.any(axis=0).sum())
     if not used or len(tokens) < 2:
         return None
-    return Filling(int(tokens.shape[1]), float(tokens.sum()) / (len(tokens) * used), "mask")
+    return Filling(int(tokens.shape[1]), used, float(tokens.sum()) / (len(tokens) * used), "mask")
 
 
 def _size(tensor: Any) -> int:
@@ -139,8 +142,13 @@ def _of_rows(whole: Any, *, ids: bool) -> Filling | None:
         value = _most_common(turned[:, 0, 0]) if ids else 0.0
         ending = _are(turned[:, 0], value).mean()
         if ending >= LEAST_ENDING and _are(turned[:, -1], value).mean() <= MOST_OTHER_ENDS:
-            share = _share(turned[:, ::every], value)
-            return None if share is None else Filling(positions, share, "ids" if ids else "signal")
+            found = _longest_and_share(turned[:, ::every], value)
+            if found is None:
+                return None
+            used = min(positions, found[0] * every)
+            if ids:
+                return Filling(positions, used, found[1], "ids")
+            return Filling(positions, None, found[1], "signal") if used >= NEARLY_FULL * positions else None
     return None
 
 
@@ -153,15 +161,15 @@ def _are(numbers: Any, value: Any) -> Any:
     return (numbers == value).all(axis=-1)
 
 
-def _share(turned: Any, value: Any) -> float | None:
-    """Return how full rows are that begin with what they are padded with; None where that is something else."""
+def _longest_and_share(turned: Any, value: Any) -> tuple[int, float] | None:
+    """Return how long and how full rows are that begin with what they are padded with; None where it is no padding."""
     padding = _are(turned, value)
     positions = padding.shape[1]
     # In a row of nothing else the first that differs is looked for in vain, which reads as 0.
     lengths = positions - (~padding).argmax(axis=1)
     lengths[padding.all(axis=1)] = 0
     longest, filled = int(lengths.max()), int(lengths.sum())
-    if longest < NEARLY_FULL * positions or len(set(lengths.tolist())) < LEAST_LENGTHS:
+    if len(set(lengths.tolist())) < LEAST_LENGTHS:
         return None
     runs = len(lengths) * positions - filled
     if int(padding.sum()) - runs > MOST_WITHIN * filled:
@@ -170,4 +178,4 @@ def _share(turned: Any, value: Any) -> float | None:
     some = within[:: -(-within.size // LOOKED_AT)]
     if len(set(some.tolist())) < LEAST_VALUES or (some == 0).mean() > MOST_ZEROS:
         return None
-    return filled / (len(lengths) * longest)
+    return longest, filled / (len(lengths) * longest)
