@@ -7,18 +7,20 @@ import gc
 import sys
 import weakref
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
 from torch import nn
 
-from stallmeter.records import UnusedGradients
-from stallmeter.sources.gradients import BETWEEN, FIRST_STEP, LAST, TRIES, GradientSource, models_of
+from stallmeter.records import DenseEmbeddings, UnusedGradients
+from stallmeter.sources.gradients import BETWEEN, FIRST_STEP, LAST, TABLE_LOOKS, TRIES, GradientSource, models_of
 from stallmeter.timing.clock import StepClock
 from stallmeter.timing.ledger import Ledger
 
 from ..conftest import FakeTime
+
+T = TypeVar("T")
 
 ENOUGH = FIRST_STEP + 2 * BETWEEN + 2
 
@@ -43,6 +45,7 @@ class Bench:
         self.clock = StepClock(Ledger(now=FakeTime()))
         self.clock.open = True
         self.calls: list[Callable[[StepClock], bool]] = []
+        self.kept: list[Any] = []
         self.source = GradientSource(lambda _, call: self.calls.append(call), modules)
 
     @property
@@ -59,7 +62,16 @@ class Bench:
         return found if found is not None and found.tensors else None
 
     def told(self) -> UnusedGradients | None:
-        found = self.source.sample(0.0)
+        return self._one(UnusedGradients)
+
+    def dense(self) -> DenseEmbeddings | None:
+        """What was said of embedding tables since the last time."""
+        return self._one(DenseEmbeddings)
+
+    def _one(self, kind: type[T]) -> T | None:
+        self.kept += self.source.sample(0.0)
+        found = [record for record in self.kept if isinstance(record, kind)]
+        self.kept = [record for record in self.kept if not isinstance(record, kind)]
         assert len(found) < 2
         return found[0] if found else None
 
@@ -444,3 +456,58 @@ def test_copies_are_models_of_their_own(bench: Bench) -> None:
 
     train(bench, model, optimizer, after=follow)
     assert bench.said() is None
+
+
+class Recommender(nn.Module):
+    """A table of many rows beneath a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = nn.Embedding(20_000, 4)
+        self.head = nn.Linear(4, 1)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.items(ids))
+        return out
+
+
+def recommend(bench: Bench, model: nn.Module, steps: int, *, clear: Callable[[int], bool]) -> None:
+    """Train, and clear the gradients at the end of steps."""
+    optimizer = sgd(model)
+    for index in range(steps):
+        optimizer.zero_grad()
+        model(torch.randint(20_000, (32,))).square().mean().backward()
+        optimizer.step()
+        if clear(index):
+            optimizer.zero_grad()
+        bench.boundary()
+
+
+def test_a_table_whose_gradient_is_dense(bench: Bench) -> None:
+    recommend(bench, Recommender(), FIRST_STEP + 1, clear=lambda _: False)
+    found = bench.dense()
+    assert found is not None
+    assert (found.part, found.kind, found.tables, found.numbers) == ("model.items", "Embedding", 1, 80_000)
+    assert found.used_share < 0.05
+    recommend(bench, Recommender(), ENOUGH, clear=lambda _: False)
+    assert bench.dense() is None
+    assert bench.is_done
+
+
+def test_a_gradient_that_is_there_later(bench: Bench) -> None:
+    recommend(bench, Recommender(), ENOUGH + 2 * BETWEEN, clear=lambda index: index < FIRST_STEP + 2 * BETWEEN)
+    assert bench.dense() is not None
+
+
+def test_gradients_that_are_always_cleared(bench: Bench) -> None:
+    recommend(bench, Recommender(), FIRST_STEP + (TABLE_LOOKS + 1) * BETWEEN, clear=lambda _: True)
+    assert bench.dense() is None
+    assert bench.is_done
+
+
+def test_a_model_without_tables_has_none(bench: Bench) -> None:
+    model = Net()
+    train(bench, model, sgd(model))
+    found = bench.dense()
+    assert found is not None
+    assert found.tables == 0

@@ -44,6 +44,7 @@ _KINDS: dict[str, type[Any]] = {
     "compiler": records.CompilerSample,
     "modes": records.DebugModes,
     "unused_gradients": records.UnusedGradients,
+    "dense_embeddings": records.DenseEmbeddings,
     "look": records.CodeLook,
     "lock": records.LockTrial,
     "arrivals": records.Arrivals,

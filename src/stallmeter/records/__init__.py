@@ -22,7 +22,7 @@ from .loader import (
     WorkerWaits,
 )
 from .modes import DebugModes
-from .optimizer import OptimizerInfo, UnusedGradients
+from .optimizer import DenseEmbeddings, OptimizerInfo, UnusedGradients
 from .steps import (
     BUCKETS,
     HINDSIGHT,
@@ -53,6 +53,7 @@ __all__ = [
     "DdpTimes",
     "DebugModes",
     "DeepProfile",
+    "DenseEmbeddings",
     "DeviceStep",
     "EvaluationBatches",
     "Event",
@@ -103,6 +104,7 @@ Sample = (
     | CompilerSample
     | DebugModes
     | UnusedGradients
+    | DenseEmbeddings
     | CodeLook
     | LockTrial
     | Arrivals

@@ -41,3 +41,29 @@ class UnusedGradients:
         """Part (0 to 1) of the numbers with gradients that is in vain."""
         both = self.numbers + self.updated_numbers
         return self.numbers / both if both else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseEmbeddings:
+    """Embedding tables that get gradients as large as they are, of which few rows are used. The newest record holds."""
+
+    time_s: float
+    part: str = ""
+    """The largest of them, as the program names it; empty where there is none."""
+    kind: str = ""
+    """Class name of that table."""
+    tables: int = 0
+    """How many they are; 0 where there are none."""
+    rows: int = 0
+    """Rows of all of them."""
+    numbers: int = 0
+    """Numbers of all of them."""
+    used_share: float = 0.0
+    """Share (0 to 1) of their numbers in rows that a step uses, by a sample of the rows."""
+    trained_numbers: int = 0
+    """Numbers of all parameters with gradients."""
+
+    @property
+    def share(self) -> float:
+        """Part (0 to 1) of the numbers with gradients that these tables hold."""
+        return min(1.0, self.numbers / self.trained_numbers) if self.trained_numbers else 0.0

@@ -10,6 +10,7 @@ from .compute_bound import ComputeBound
 from .cpu_saturated import CpuSaturated
 from .cpu_throttled import CpuThrottled
 from .debug_mode import DebugMode
+from .dense_embeddings import DenseEmbeddings
 from .fetch_stall import FetchStall
 from .gc_pauses import GcPauses
 from .gpu_memory_growth import GpuMemoryGrowth
@@ -82,6 +83,7 @@ ALL_RULES: tuple[Rule, ...] = (
     DebugMode(),
     TooManyThreads(),
     SlowFunction(),
+    DenseEmbeddings(),
     SlowOptimizer(),
     UnusedGradients(),
     PaddedBatches(),

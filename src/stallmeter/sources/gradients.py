@@ -18,8 +18,9 @@ from operator import attrgetter
 from types import FrameType, FunctionType, GetSetDescriptorType, ModuleType
 from typing import Any
 
-from ..records import UnusedGradients
+from ..records import DenseEmbeddings, UnusedGradients
 from ..timing.clock import Register, StepClock
+from ..timing.tables import dense_embeddings, name_inside
 
 FIRST_STEP = 5
 """Steps before it may be warm-up, in which nobody updates anything."""
@@ -57,8 +58,8 @@ OF_A_COPY = 3
 LONGEST = 100
 """Characters of a part's name."""
 
-WRAPPERS = frozenset({"module", "_orig_mod", "_forward_module"})
-"""Attributes in which DDP, torch.compile and Fabric hold the program's own model."""
+TABLE_LOOKS = 4
+"""So often embedding tables are looked at where their gradients are gone each time."""
 
 
 _writes = attrgetter("_version")
@@ -100,7 +101,7 @@ class _Seen:
 
 
 class GradientSource:
-    """The source of `UnusedGradients`.
+    """The source of `UnusedGradients`, and of `DenseEmbeddings`, which the same looks find.
 
     Args:
         register: How to be called between two steps.
@@ -117,16 +118,19 @@ class GradientSource:
         """What is known by name, and their parameters by identity: while a look goes on, and not in between."""
         self._parameters: dict[int, Any] = {}
         self._found: UnusedGradients | None = None  # set by the training thread, taken by the sampler's
+        self._dense: DenseEmbeddings | None = None  # as well
+        self._table_looks = TABLE_LOOKS
         register(self.name, self.between_steps)
 
-    def sample(self, time_s: float) -> Sequence[UnusedGradients]:  # noqa: ARG002 - a Source's signature
+    def sample(self, time_s: float) -> Sequence[UnusedGradients | DenseEmbeddings]:  # noqa: ARG002 - a Source's signature
         """Return what was found since the last call.
 
         Args:
             time_s: Unix time of this poll.
         """
         found, self._found = self._found, None
-        return () if found is None else (found,)
+        dense, self._dense = self._dense, None
+        return tuple(one for one in (found, dense) if one is not None)
 
     def close(self) -> None:
         """Nothing is held but weak references."""
@@ -138,10 +142,23 @@ class GradientSource:
         try:
             self._find_models(sys._getframe(1))
             steps = next(self._looks, None)
+            self._look_at_tables()
         finally:
             self._models, self._parameters = [], {}
+        if steps is None and self._table_looks:
+            steps = BETWEEN
         self._due = clock.index + (steps or 0)
         return steps is not None
+
+    def _look_at_tables(self) -> None:
+        """Look once at the gradients of embedding tables, unless that is settled: they may be cleared just now."""
+        nn = getattr(self._modules.get("torch"), "nn", None)
+        if nn is None or not self._table_looks:
+            return
+        self._table_looks -= 1
+        found = dense_embeddings(self._models, self._parameters, nn) if self._parameters else None
+        if found is not None:
+            self._dense, self._table_looks = found, 0
 
     def _find_models(self, frame: FrameType) -> None:
         nn = getattr(self._modules.get("torch"), "nn", None)
@@ -308,8 +325,7 @@ def _parts(name: str, module: Any, kind: Any, suspects: Collection[int], updated
         yield _Part(name, type(module).__name__, sum(p.numel() for p in theirs))
         return
     for child, part in kind.named_children(module):
-        inside = name if child in WRAPPERS else f"{name}[{child}]" if child.isdigit() else f"{name}.{child}"
-        yield from _parts(inside, part, kind, suspects, updated)
+        yield from _parts(name_inside(name, child), part, kind, suspects, updated)
 
 
 def _parameters_of(module: Any, kind: Any) -> Iterator[Any]:

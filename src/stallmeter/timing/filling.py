@@ -144,11 +144,12 @@ def _of_rows(whole: Any, *, ids: bool) -> Filling | None:
         if ending >= LEAST_ENDING and _are(turned[:, -1], value).mean() <= MOST_OTHER_ENDS:
             found = _longest_and_share(turned[:, ::every], value)
             if found is None:
-                return None
+                continue
             used = min(positions, found[0] * every)
             if ids:
                 return Filling(positions, used, found[1], "ids")
-            return Filling(positions, None, found[1], "signal") if used >= NEARLY_FULL * positions else None
+            if used >= NEARLY_FULL * positions:
+                return Filling(positions, None, found[1], "signal")
     return None
 
 

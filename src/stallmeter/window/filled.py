@@ -29,7 +29,7 @@ class Filled:
         """Take what one batch holds."""
         self._looked_at += 1
         length = content.used_positions or content.positions
-        if content.filled is None or not length:
+        if content.filled is None or not length or length < 0:
             return
         self._found += 1
         self._positions += length

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..records import EvaluationBatches, OptimizerInfo, UnusedGradients
+from ..records import DenseEmbeddings, EvaluationBatches, OptimizerInfo, UnusedGradients
 from .beside import work_s
 from .device import DeviceSignals
 from .gpu import GpuSignals
@@ -49,14 +49,17 @@ class SpentSignals:
         self._evaluated: Evaluated | None = None
         self._optimizer: OptimizerInfo | None = None
         self._unused: UnusedGradients | None = None
+        self._dense: DenseEmbeddings | None = None
 
-    def append(self, record: EvaluationBatches | OptimizerInfo | UnusedGradients) -> None:
+    def append(self, record: EvaluationBatches | OptimizerInfo | UnusedGradients | DenseEmbeddings) -> None:
         """Take what evaluations that are over asked for, or what updates the weights and what does not."""
         match record:
             case OptimizerInfo():
                 self._optimizer = record
             case UnusedGradients():
                 self._unused = record
+            case DenseEmbeddings():
+                self._dense = record
             case EvaluationBatches():
                 so_far = self._evaluated or Evaluated(0, 0)
                 items = so_far.items + record.batches * record.batch_size
@@ -64,7 +67,7 @@ class SpentSignals:
 
     def follow(self, other: SpentSignals) -> None:
         """Begin with what is told once of a run."""
-        self._optimizer, self._unused = other._optimizer, other._unused
+        self._optimizer, self._unused, self._dense = other._optimizer, other._unused, other._dense
 
     @property
     def _buckets(self) -> Mapping[str, float]:
@@ -105,6 +108,11 @@ class SpentSignals:
     def unused_gradients(self) -> UnusedGradients | None:
         """Gradients of which no weight is changed, none of them as well; None where nobody could look."""
         return self._unused
+
+    @property
+    def dense_embeddings(self) -> DenseEmbeddings | None:
+        """Embedding tables with dense gradients of few rows, none of them as well; None where nobody could look."""
+        return self._dense
 
     @property
     def data_wait_share_pct(self) -> float | None:

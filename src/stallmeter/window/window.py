@@ -13,6 +13,7 @@ from ..records import (
     CompilerSample,
     DebugModes,
     DeepProfile,
+    DenseEmbeddings,
     DeviceStep,
     EvaluationBatches,
     Event,
@@ -82,6 +83,7 @@ PART = {
     EvaluationBatches: "spent",
     OptimizerInfo: "spent",
     UnusedGradients: "spent",
+    DenseEmbeddings: "spent",
     Event: "events",
 }
 """Which part of a window takes which kind of record. Kinds that no signal needs are not listed."""

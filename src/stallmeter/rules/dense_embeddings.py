@@ -1,0 +1,142 @@
+"""An embedding table's gradient is as large as the table, and few of its rows are used.
+
+**What it means.** A recommender or a large vocabulary has a table of many rows, of which a batch uses few. With
+`sparse=False`, the default, each step makes a gradient of the whole table, fills it with zeros, and has the optimizer
+write all rows.
+
+**Evidence.** `spent.dense_embeddings`: tables of 10,000 rows and more that have a dense gradient between two steps, the
+share of their rows in which it is not zero, by a sample of some hundred rows, and their numbers beside those of all
+parameters with gradients. They are found in the models that running functions know by name. `spent.bucket_s`: seconds
+of the optimizer's steps in the wall-clock ledger; `spent.step_work_s`: of the whole steps. `spent.optimizer`: which
+optimizer it is.
+
+**Advice.** `sparse=True` for the table, with an optimizer of its own that takes sparse gradients: `SparseAdam`, or SGD
+without momentum. What is saved is the tables' share of the optimizer's time, and the filling of their gradients: that
+is not timed apart, and the interval for SGD is wide.
+
+**When it is wrong.** Other optimizers than these, momentum, weight decay and some ways to clip gradients take no sparse
+ones; `SparseAdam` leaves the moments of rows that are not used as they are, so that results differ. Gradients that are
+cleared at the end of each step, and those on an accelerator, are not seen. Where the step is one piece, the optimizer
+not timed apart, nothing is said: a loop that is only watched. Where gradients are accumulated, a batch
+uses fewer rows than a step of the optimizer.
+
+**References.** PyTorch's documentation of `torch.nn.Embedding` (`sparse`) and of `torch.optim.SparseAdam`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..records import DenseEmbeddings as Found
+from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
+from ..window import Window
+from ..workers.gains import gain_without
+from .rule import threshold
+
+OWN = (0.85, 0.93, 1.0)
+"""Least, usual and most that is saved of the optimizer's time for the tables: a sparse one takes some of it. Our
+measurement, benchmarks/faults/embeddings, as are the next two."""
+
+OF_THE_REST = (0.0, 0.3, 0.95)
+"""The same of the rest of a step, where gradients are filled: none to 96 % of it was measured."""
+
+FILLING_OF_SGD = (0.0, 1.0, 3.0)
+FILLING = (0.0, 0.15, 0.6)
+"""Bounds of that, as multiples of the optimizer's time for the tables: for SGD, which does little with a number, and
+for others. 1.0 to 2.9 were measured for SGD, none to 1.2 with momentum, which is not seen, and 0.15 at most for Adam.
+Others than Adam do less with a number, and most allows for it; our choice."""
+
+MOST_OF_A_STEP = 0.98
+"""Part of the steps' work that is left out at the most: more is not believed; steps of 57 times the speed were seen."""
+
+LEAST_PCT = 10.0
+"""Share of the steps' time, percent, from which on the optimizer is told of, and so is what would be saved."""
+
+
+def saves(kind: str, optimizer: float, held: float) -> tuple[float, float, float]:
+    """Return which parts (0 to 1) of the steps' time are saved: at least, as a rule and at most.
+
+    Args:
+        kind: The optimizer's class name; empty where it is not known.
+        optimizer: Part of the steps' time that the optimizer takes.
+        held: Part of the trained numbers that the tables hold.
+    """
+    own, rest = optimizer * held, max(0.0, 1.0 - optimizer)
+    fillings = FILLING_OF_SGD if kind == "SGD" else FILLING
+    least, usual, most = (
+        min(MOST_OF_A_STEP, part * own + min(of_rest * rest, filling * own))
+        for part, of_rest, filling in zip(OWN, OF_THE_REST, fillings, strict=True)
+    )
+    return least, usual, most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseEmbeddings:
+    """Fires when the optimizer takes long for the rows of embedding tables that a step does not use."""
+
+    id: ClassVar[str] = "dense-embeddings"
+    title: ClassVar[str] = "Each step writes all rows of an embedding table, and uses few"
+    needs: ClassVar[tuple[str, ...]] = ("ledger.training_s", "spent.dense_embeddings", "spent.step_work_s")
+    optional: ClassVar[tuple[str, ...]] = ("device.pace_s", "ledger.wall_s", "spent.optimizer")
+
+    optimizer_pct: float = threshold(LEAST_PCT, "%", "Of the steps' time; our choice, as for a fused optimizer")
+    held_pct: float = threshold(50.0, "%", "Of the trained numbers; our choice: most of what the optimizer writes")
+    used_pct: float = threshold(5.0, "%", "Of the tables' rows; our choice: sparse gradients of more save less")
+    warn_pct: float = threshold(LEAST_PCT, "%", "our choice: worth an optimizer of its own for the table")
+    critical_pct: float = threshold(50.0, "%", "our choice: as long as all else")
+
+    def check(self, window: Window) -> Diagnosis | None:
+        """Compare what the optimizer takes for these tables with the thresholds."""
+        found, spent = window.spent.dense_embeddings, window.spent
+        optimizer_s, whole_s = spent.bucket_s("optimizer"), spent.step_work_s
+        if found is None or not found.tables or not optimizer_s or not whole_s or window.device.pace_s is not None:
+            return None
+        share, held = optimizer_s / whole_s, found.share
+        if 100.0 * share < self.optimizer_pct or 100.0 * held < self.held_pct:
+            return None
+        kind = "" if spent.optimizer is None else spent.optimizer.kind
+        least, usual, most = saves(kind, share, held)
+        saved_s = usual * whole_s
+        pct = window.ledger.training_share_pct(saved_s)
+        if pct is None or pct < self.warn_pct or 100.0 * found.used_share > self.used_pct:
+            return None
+        gain = gain_without(window, saved_s, least=least / usual, most=most / usual)
+        used = "under 1" if found.used_share < 0.01 else f"{100.0 * found.used_share:.0f}"
+        more = f" and {found.tables - 1} more" if found.tables > 1 else ""
+        cure = "torch.optim.SparseAdam" if kind.startswith(("Adam", "NAdam", "RAdam")) else "plain torch.optim.SGD"
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.CRITICAL if pct >= self.critical_pct else Severity.WARNING,
+            title=self.title,
+            summary=f"A step uses {used} % of the {found.rows:,} rows of {found.part} ({found.kind}){more}; "
+            "their gradient is dense, and the optimizer writes all of them.",
+            time_lost_s=saved_s,
+            share_pct=window.ledger.share_pct(saved_s) or 0.0,
+            confidence=0.7,
+            culprit=found.part or None,
+            evidence=self._evidence(found, share),
+            advice=(
+                Advice.of(
+                    f"Set sparse=True in {found.part}, and give it a {cure} of its own.",
+                    expect="A step writes the rows that its batch uses, and no others.",
+                    limit="Results differ: rows that are not used keep their moments, and weights do not decay.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
+                ),
+                Advice.of(
+                    "Merge rare ids into fewer rows.",
+                    expect="A smaller table, gradient and optimizer state.",
+                    limit="Where these rows need no weights of their own.",
+                ),
+            ),
+        )
+
+    def _evidence(self, found: Found, optimizer: float) -> tuple[Evidence, ...]:
+        used, held = 100.0 * found.used_share, 100.0 * found.share
+        return (
+            Evidence("rows that a step uses, by a sample", used, "%", self.used_pct, "our choice"),
+            Evidence("numbers of these tables, share of all trained", held, "%", self.held_pct, "our choice"),
+            Evidence("optimizer, share of the steps' time", 100.0 * optimizer, "%", self.optimizer_pct, "our choice"),
+            Evidence("memory of these gradients, at 4 bytes each", 4.0 * found.numbers, "bytes"),
+        )
