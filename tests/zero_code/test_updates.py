@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import textwrap
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from stallmeter.engine.options import Options
+from stallmeter.engine.run import Run
 from stallmeter.records import NO_LOADER, LoaderInfo, WorkerBatch
 from stallmeter.timing.clock import StepClock
+from stallmeter.zero_code import updates
+from stallmeter.zero_code.loop import Loop
 from stallmeter.zero_code.updates import (
     ENOUGH_UPDATES,
     LEAST_S,
@@ -214,6 +219,35 @@ def test_that_no_loader_is_asked_is_said(done: Runs) -> None:
         infos = [record for record in done[name, True].records if isinstance(record, LoaderInfo)]
         assert infos[-1].kind == NO_LOADER, name
         assert infos[-1].torch_threads, name
+
+
+def test_a_thread_that_asks_a_loader_while_updates_become_steps_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its loader is none of the training's, and what was said of it before stands."""
+    monkeypatch.setattr(updates, "LEAST_S", 0.0)
+    loop = Loop(Options(directory=str(tmp_path), trackers=None))
+    start, prepared, batches = loop._start, [], []
+
+    def start_beside_another_thread(run: Run, since_ns: int | None = None) -> None:
+        monkeypatch.setattr(run.loaders, "probe_workers", prepared.append)
+        monkeypatch.setattr(run.loaders, "probe_beside", prepared.append)
+        asking = threading.Thread(target=lambda: batches.extend(loop.begin(loader, lambda: iter([1, 2]))))
+        asking.start()
+        asking.join()
+        start(run, since_ns)
+
+    monkeypatch.setattr(loop, "_start", start_beside_another_thread)
+    loader, optimizer = object(), Optimizer()
+    try:
+        for _ in range(2 * ENOUGH_UPDATES):
+            loop.before_update(optimizer, time.perf_counter_ns(), None)
+            loop.after_update(optimizer)
+        assert loop.monitor is not None
+        assert batches == [1, 2]
+        assert prepared == []
+    finally:
+        loop.close()
 
 
 def test_workers_that_start_for_one_batch_are_waited_for_inside_the_steps(done: Runs) -> None:

@@ -105,8 +105,8 @@ class Loop:
         self._probed = Probed()
         self._renewed = Renewed()
         self._tries = 0
-        # Whoever holds it makes, starts or drops the run. Nobody waits for it: of two threads that train, the other one
-        # asks again at its next update, and what would be dropped is used.
+        # Whoever holds it makes, starts or drops the run, or tells it of a loader before it starts. Nobody waits for it:
+        # of two threads that train, the other one asks again at its next update, and what would be dropped is used.
         self._deciding = threading.Lock()
         self._alone = Updates()
         """Makes the steps where no loader does."""
@@ -176,7 +176,7 @@ class Loop:
     def _expect(self, loader: Any, grad: bool) -> Stage:
         if self.monitor is None:
             if grad:
-                self._prepare(loader)
+                self._if_nobody_decides(partial(self._prepare, loader))
             return Stage.UNKNOWN
         leader = self._leader()
         return self._known.expected(loader, grad=grad, in_its_midst=leader is not None and leader.loader is loader)
@@ -188,9 +188,11 @@ class Loop:
 
     def _prepare(self, loader: Any) -> None:
         """Put a run together before anything is known: workers are probed from their start or not at all."""
+        if self.monitor is not None:  # another thread has begun to train meanwhile
+            return
         if self.run is None and self._tries < MOST_TRIES:
             self._tries += 1
-            self._if_nobody_decides(self._assemble)
+            self._assemble()
         if self.run is not None:
             self._probed.prepare(self.run, loader)
 
