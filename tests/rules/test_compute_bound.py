@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from stallmeter.records import BatchContent
@@ -123,34 +121,6 @@ def test_what_validates_is_said_to_be_left_out():
     assert "% of the training time went into" in fires(ComputeBound(), run(loader())).summary
     found = fires(ComputeBound(), run(loader(), validation=8.0))
     assert "% of the training time, validation left out, went into the steps" in found.summary
-
-
-def idling(threads: int | None, **host: float) -> Window:
-    """A run that computes with so many threads, on a machine without a GPU."""
-    given = {"usable_cpus": 8.0, "host_cpus": 8, "job_cpus": 1.1, "others_cpus": 0.0, **host}
-    return run(
-        replace(loader(), torch_threads=threads), *hosts(30, lambda _: given), facts={"accelerator": "CPUAccelerator"}
-    )
-
-
-def test_where_cpus_are_idle_that_torch_may_use_this_comes_first():
-    """torchrun sets OMP_NUM_THREADS=1, and so do some clusters."""
-    first = fires(ComputeBound(), idling(1)).advice[0]
-    assert first.fix.do == "Set torch.set_num_threads(8): torch has 1 thread."
-    assert fires(ComputeBound(), idling(4)).advice[0].fix.do.endswith("torch has 4 threads.")
-    one, four = (fires(ComputeBound(), idling(threads)).advice[0] for threads in (1, 4))
-    assert one.gain_interval_pct is not None
-    assert one.gain_interval_pct[0] <= 0.0 < (four.predicted_gain_pct or 0.0) < (one.predicted_gain_pct or 0.0)
-    assert one.gain_interval_pct[1] > 300.0  # of 95 s seven eighths
-
-
-@pytest.mark.parametrize(
-    "made",
-    [idling(None), idling(8), idling(1, job_cpus=7.6), idling(1, others_cpus=6.5), idling(1, usable_cpus=1.5)],
-    ids=["not known", "all of them", "the job keeps them busy", "others do", "there is one"],
-)
-def test_where_no_cpu_is_left_for_more_threads_none_are_asked_for(made: Window):
-    assert all("set_num_threads" not in advice.text for advice in fires(ComputeBound(), made).advice)
 
 
 def test_a_device_that_follows_the_host_may_idle():

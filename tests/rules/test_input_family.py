@@ -18,6 +18,7 @@ from stallmeter.rules.idle_workers import IdleWorkers
 from stallmeter.rules.input_bound import InputBound
 from stallmeter.rules.no_workers import NoWorkers
 from stallmeter.rules.noisy_neighbour import NoisyNeighbour
+from stallmeter.rules.pinned_workers import PinnedWorkers
 from stallmeter.rules.prep_stall import ONE_THREAD, PrepStall
 from stallmeter.rules.rule import Rule
 from stallmeter.rules.slow_batches import SlowBatches
@@ -34,6 +35,15 @@ CASES: dict[str, dict[str, Any]] = {
     "no-workers": {"workers": 0, "wait_s": 0.1, "ready": None, "head_ready": None},
     "too-few-workers": {"workers": 1, "wait_s": 0.05, "cpus": 8.0},
     "prep-stall": {"workers": 2, "wait_s": 0.05, "cpus": 2.0, "batch_s": 0.2},
+    "pinned-workers": {
+        "workers": 2,
+        "wait_s": 0.05,
+        "batch_s": 0.05,
+        "work_s": 0.03,
+        "cpus": 4.0,
+        "queue_share": 0.5,
+        "pinned": (1, 4),
+    },
     "idle-workers": {
         "workers": 4,
         "active": 2,
@@ -89,6 +99,7 @@ RULES: dict[str, Rule] = {
     for rule in (
         NoWorkers(),
         TooFewWorkers(),
+        PinnedWorkers(),
         PrepStall(),
         IdleWorkers(),
         FetchStall(),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from stallmeter.records import HostSample, LoaderInfo, StepRecord, WorkerBatch
+from stallmeter.records import HostSample, LoaderInfo, StepRecord, WorkerBatch, WorkerMemory
 from stallmeter.window import Window
 
 from .windows import START_S, ledger, step, window
@@ -30,6 +30,7 @@ def waiting(
     probed: bool = True,
     loader: dict[str, Any] | None = None,
     busy_share: float = 1.0,
+    pinned: tuple[int, int] | None = None,
 ) -> Window:
     """Build the window.
 
@@ -49,6 +50,7 @@ def waiting(
         probed: Whether the workers were probed.
         loader: Changes to the loader's record.
         busy_share: Share of their time in which the workers make batches.
+        pinned: CPUs that the workers may run on, and those of the process.
     """
     info = LoaderInfo(
         time_s=START_S, kind="DataLoader", num_workers=workers, batch_size=32, start_method="fork", probed=probed
@@ -74,7 +76,7 @@ def waiting(
             )
         )
     mean = sum(waits) / len(waits)
-    own = min(cpus, max(1, workers) * cpu_share * busy_share * 0.9)
+    own = min(cpus if pinned is None else pinned[0], max(1, workers) * cpu_share * busy_share * 0.9)
     records += [
         HostSample(
             time_s=START_S + 2 + i,
@@ -86,6 +88,10 @@ def waiting(
         )
         for i in range(10)
     ]
+    if pinned is not None:
+        records.append(
+            WorkerMemory(time_s=START_S + 5, workers=workers, rss_bytes=1, cpus=pinned[0], process_cpus=pinned[1])
+        )
     total = 1000 * (mean + work_s)
     spent = {"start": 1.0, "data_wait": 1000 * mean, "forward": 1000 * work_s, "backward": 0.0, "optimizer": 0.0}
     records.append(ledger(wall_s=total + 1.0, loop=0.0, **spent))

@@ -207,6 +207,7 @@ def test_memory_of_the_workers(probe: LoaderProbe) -> None:
     assert first.rss_bytes > 2 * 10**6
     assert first.uss_bytes is not None
     assert 0 < first.uss_bytes < first.rss_bytes
+    assert first.cpus == first.process_cpus == len(os.sched_getaffinity(0))
     assert memory(1003) is None
     second = memory(1007)
     assert second is not None

@@ -32,3 +32,12 @@ def test_the_budget():
     found = Facts(budget={"host_cpus": 8, "affinity_cpus": 4}).budget
     assert found is not None
     assert found.affinity_cpus == 4
+
+
+def test_the_threads():
+    """None where a recording does not tell of them."""
+    assert Facts().threads is None
+    assert Facts(threads=4).threads is None
+    found = Facts(threads={"cores": 4, "variables": {"OMP_NUM_THREADS": "1"}}).threads
+    assert found is not None
+    assert (found.cores, found.sets(1)) == (4, "OMP_NUM_THREADS")

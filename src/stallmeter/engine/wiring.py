@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from ..delivery.choice import choose_trackers
 from ..errors import TrackerUnavailableError
-from ..machine.budget import read_budget
+from ..machine.budget import cpu_affinity, read_budget
+from ..machine.thread_settings import read_thread_settings
 from ..ranks.launcher import rank_from_environment
 from ..ranks.ray import ray_worker
 from ..ranks.run_folder import Channels, RunFolder
@@ -247,6 +248,7 @@ def _usual_facts(options: Options, context: RunContext) -> dict[str, Callable[[]
         "framework": lambda: context.framework,
         "world_size": lambda: context.world_size,
         "budget": lambda: asdict(read_budget(ranks_on_node=context.ranks_on_node)),
+        "threads": lambda: asdict(read_thread_settings(cpu_affinity())),
     }
     if options.hardware:
         facts["numerics"] = _numeric_facts

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import binding
 from .procfs import read_text
 
 _HOST_ROOT = Path("/")
@@ -200,7 +201,12 @@ def read_budget(
 
 
 def cpu_affinity() -> frozenset[int] | None:
-    """Return the ids of the CPUs that the main thread may run on; None where the system has no affinity."""
+    """Return the ids of the CPUs that the main thread may run on; None where the system has no affinity.
+
+    Where an OpenMP runtime ties threads to CPUs those of all threads: the main one then has a single CPU, as others do.
+    """
+    if binding.binds(os.environ) is not None:
+        return binding.process_cpus()
     if not hasattr(os, "sched_getaffinity"):
         return None
     try:

@@ -151,6 +151,10 @@ class WorkerMemory:
     """Sum of resident sizes; shared pages count once per worker."""
     uss_bytes: int | None = None
     """Sum of memory unique to each worker: what one more worker costs. Sampled rarely."""
+    cpus: int | None = None
+    """CPUs that they may run on, all together; None where the system does not say, and in older recordings."""
+    process_cpus: int | None = None
+    """CPUs that the training process may run on: those of any of its threads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

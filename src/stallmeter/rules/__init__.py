@@ -33,6 +33,7 @@ from .no_workers import NoWorkers
 from .noisy_neighbour import NoisyNeighbour
 from .open_files_growth import OpenFilesGrowth
 from .padded_batches import PaddedBatches
+from .pinned_workers import PinnedWorkers
 from .prep_stall import PrepStall
 from .recompiles import Recompiles
 from .rule import Rule
@@ -47,6 +48,7 @@ from .slow_start import SlowStart
 from .step_outliers import StepOutliers
 from .step_time_drift import StepTimeDrift
 from .subnormal_numbers import SubnormalNumbers
+from .too_few_threads import TooFewThreads
 from .too_few_workers import TooFewWorkers
 from .too_many_threads import TooManyThreads
 from .too_many_workers import TooManyWorkers
@@ -59,6 +61,7 @@ from .worker_startup import WorkerStartup
 ALL_RULES: tuple[Rule, ...] = (
     NoStepEnds(),
     CpuThrottled(),
+    PinnedWorkers(),
     NoisyNeighbour(),
     SlowSampler(),
     SlowBatches(),
@@ -82,6 +85,7 @@ ALL_RULES: tuple[Rule, ...] = (
     Recompiles(),
     DebugMode(),
     TooManyThreads(),
+    TooFewThreads(),
     SlowFunction(),
     DenseEmbeddings(),
     SlowOptimizer(),

@@ -14,9 +14,8 @@ are GPUs that can be measured.
 
 **Advice.** On a GPU with Tensor Cores mixed precision, on any GPU a larger batch while memory allows and the results
 stay as good; without one, ask for one. Compile the model (`torch.compile`) when steps are many and shapes fixed.
-Without a GPU, a fused optimizer (`spent.optimizer`), and as many threads as there are idle CPUs (`loader.info`,
-`host.cpus_per_rank`, `host.job_cpus`). Where the framework's own code is a large part of a step, only larger steps
-help.
+Without a GPU, a fused optimizer (`spent.optimizer`). Where the framework's own code is a large part of a step, only
+larger steps help. Cores that torch's threads leave idle are told of by too-few-threads.
 
 **When it is wrong.** Times are the host's: a step that waits for the device looks like one that works. On a GPU,
 utilization above 70 % is generally called good, and below 90 % of an expensive card is still money lost.
@@ -33,16 +32,9 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.forecast import forecast
-from ..workers.gains import gain_without
 from .frameworks import Setting, has_gpu, said
 from .fusing import fusing
 from .rule import threshold
-
-COMPUTES = ("forward", "backward", "optimizer", "compute")
-"""Buckets that torch's threads work in."""
-
-SHARED = 0.6
-"""Part of what more threads could save that they do save: operations may be too small to be shared; our choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +54,8 @@ class ComputeBound:
         "facts.framework",
         "gpu.count",
         "gpu.utilization_pct",
-        "host.cpus_per_rank",
-        "host.job_cpus",
-        "host.others_cpus",
         "loader.asks_none",
         "loader.num_workers",
-        "loader.info",
         "spent.data_wait_share_pct",
         "spent.optimizer",
     )
@@ -75,7 +63,6 @@ class ComputeBound:
     step_pct: float = threshold(70.0, "%", "our choice; TraceML asks for 90 %, without the framework's own code")
     loss_pct: float = threshold(10.0, "%", "MLPerf Storage: accelerator utilisation below 90 % fails")
     gain_pct: float = threshold(5.0, "%", "Twice the noise of a step time here; our measurement, benchmarks/workers")
-    idle_cpus: float = threshold(0.7, "CPUs", "More than a loop's other threads take now and then; our choice")
     quick_s: float = threshold(0.003, "s", "A batch made in less costs no more than its hand-over would")
     good_gpu_pct: float = threshold(70.0, "%", "neptune.ai: utilization above 70 % is generally considered good")
     caught_up: float = threshold(0.5, "1", "As for launch-bound; our choice")
@@ -124,7 +111,6 @@ class ComputeBound:
             ),
             advice=(
                 *self._fewer_threads(window),
-                *self._more_threads(window),
                 *_fused(window),
                 *_cheaper_steps(window),
             ),
@@ -159,28 +145,6 @@ class ComputeBound:
         """What to do where workers and the loop's threads share the CPUs: their crowd makes each operation longer."""
         predicted = forecast(window) if window.loader.num_workers else None
         return () if predicted is None else predicted.fewer_threads
-
-    def _more_threads(self, window: Window) -> tuple[Advice, ...]:
-        """What to do where torch has fewer threads than there are CPUs, and these are idle."""
-        info, cpus = window.loader.info, window.host.cpus_per_rank
-        threads = None if info is None else info.torch_threads
-        job, others = window.host.job_cpus, window.host.others_cpus
-        if threads is None or not cpus or job is None or has_gpu(window) or threads >= int(cpus):
-            return ()
-        if cpus - job - (others or 0.0) < self.idle_cpus:
-            return ()
-        one = "" if threads == 1 else "s"
-        computed_s = window.spent.bucket_s(*COMPUTES) or 0.0
-        saved_s = SHARED * (1.0 - threads / int(cpus)) * computed_s
-        gain = gain_without(window, saved_s, least=0.0, most=1.0 / SHARED)
-        advice = Advice.of(
-            f"Set torch.set_num_threads({int(cpus)}): torch has {threads} thread{one}.",
-            expect=f"Large operations are computed by {int(cpus)} CPUs at once.",
-            limit="Small operations gain nothing; workers need CPUs, too.",
-            gain_pct=gain.pct,
-            interval_pct=gain.interval_pct,
-        )
-        return (advice,)
 
 
 def _fused(window: Window) -> tuple[Advice, ...]:

@@ -32,8 +32,8 @@ MOST_FEATURES = 2
 """Rows, and numbers of a position, that are looked at, spread over all."""
 
 MOST_NUMBERS = 60_000
-"""Numbers that are looked at in all; where there are more, at positions in equal distances. That takes one or
-two milliseconds where there is padding, and some 30 us where there is none."""
+"""Numbers that are looked at in all; where there are more, at positions in equal distances. That takes one to
+three milliseconds where there is padding, and up to a quarter of one where there is none."""
 
 LEAST_ENDING = 0.3
 """Part of the rows that must be padded at all: with fewer there is not much padding."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..machine.budget import Budget
+from ..machine.thread_settings import ThreadSettings
 
 
 class Facts(dict[str, Any]):
@@ -15,6 +16,12 @@ class Facts(dict[str, Any]):
         """What the job may use; None in recordings that do not say."""
         known = self.get("budget")
         return Budget(**known) if isinstance(known, dict) else None
+
+    @property
+    def threads(self) -> ThreadSettings | None:
+        """What is known of the threads that compute, as the run began; None in recordings that do not say."""
+        known = self.get("threads")
+        return ThreadSettings(**known) if isinstance(known, dict) else None
 
     @property
     def framework(self) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ..records import WorkerWaits
+from ..records import WorkerMemory, WorkerWaits
 from ..records.stats import mean
 from .memo import Memo
 from .pace import MIN_BATCHES, Pace
@@ -34,9 +34,14 @@ class WaitSignals:
         self._pace, self._memo = pace, memo
         self._polls = self._locked_polls = self._looks = self._seen = self._queued = self._contended = 0
         self._kinds = dict.fromkeys(KINDS, 0)
+        self._cpus: int | None = None
+        self._process_cpus: int | None = None
 
-    def append(self, record: WorkerWaits) -> None:
-        """Take a few looks at the workers."""
+    def append(self, record: WorkerWaits | WorkerMemory) -> None:
+        """Take a few looks at the workers, or on which CPUs they may run."""
+        if isinstance(record, WorkerMemory):
+            self._cpus, self._process_cpus = record.cpus, record.process_cpus
+            return
         self._polls += 1
         self._locked_polls += record.contended > 0
         self._looks += record.looks
@@ -45,6 +50,16 @@ class WaitSignals:
         self._contended += record.contended
         for kind in KINDS:
             self._kinds[kind] += getattr(record, kind)
+
+    @property
+    def cpus(self) -> int | None:
+        """CPUs that the workers may run on, all together; None where the system does not say."""
+        return self._cpus
+
+    @property
+    def process_cpus(self) -> int | None:
+        """CPUs that the training process may run on, as known when its workers were last looked at."""
+        return self._process_cpus
 
     @property
     def threads(self) -> float | None:

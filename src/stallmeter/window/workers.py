@@ -48,6 +48,7 @@ class WorkerSignals:
                 self._pace.add_batch(record)
             case WorkerMemory():
                 self.memory.add(record)
+                self.waits.append(record)
             case WorkerWaits():
                 self.waits.append(record)
             case Fork():

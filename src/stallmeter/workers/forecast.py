@@ -25,6 +25,7 @@ from . import (
     savings,
 )
 from .measured import costs_of, loop_waits, with_quiet_work
+from .pinned import pinned, unless_pinned, with_all_cpus_s, within
 from .plan import BOTH, between_s, one_thread, soonest_step_s
 from .sharing import ask, at_once, doubt, is_doubtful, learn_from_waits
 from .whatif import SHORT, WhatIf, what_if
@@ -85,6 +86,8 @@ class Outlook:
     """What one thread of the loop does beside the present workers; None where nothing is predicted of it."""
     steps_share: float = 1.0
     """Share (0 to 1) of the training time that its steps take; the rest are checkpoints, validation and starts."""
+    with_cpus_s: float | None = None
+    """Step time if workers could run on all CPUs of the process; None where they can, or that is not known."""
     asked: tuple[LoaderCosts, Limits] | None = None
     """What the model was asked with."""
 
@@ -325,6 +328,8 @@ def _forecast(window: Window, current: int) -> Outlook | None:
         )
         if costs is None:
             return None
+        bound = pinned(window.workers.memory.items)
+        limits = replace(limits, available_cpus=within(limits.available_cpus, bound, window.host.job_cpus))
         costs, limits = learn_from_waits(window, costs, limits)
         if limits.available_cpus is None:
             return None
@@ -337,6 +342,7 @@ def _forecast(window: Window, current: int) -> Outlook | None:
         if most is not None:
             more = advice.recommended
             advice = _unless_tried(advise(costs, replace(limits, max_workers=most), previous=previous), window)
+        advice = unless_pinned(advice, bound)
         if window.loader.which is not None:
             advice = replace(advice, reason=f"{window.loader.which} sets the pace: {advice.reason}")
         return Outlook(
@@ -351,6 +357,7 @@ def _forecast(window: Window, current: int) -> Outlook | None:
             is_doubtful=doubtful,
             which=window.loader.which,
             steps_share=_steps_share(window, costs),
+            with_cpus_s=with_all_cpus_s(costs, limits, bound, window.host.cpus_per_rank, loop_waits(window, costs)),
             asked=(costs, limits),
             unsharded_s=predict_step_time_s(costs, replace(limits, shards=None), current)
             if window.workers.idle

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from ..engine.environment import is_asked, keep
+from ..machine import binding
 
 ITERATED = {
     "torch.utils.data.dataloader": ("DataLoader",),
@@ -68,6 +69,7 @@ def begin_if_asked() -> None:
     """Begin where the environment asks for it."""
     if is_asked():
         keep()
+        binding.keep()
         begin()
 
 

@@ -1,4 +1,4 @@
-"""What the workers of the loaders hold in memory, asked for now and then."""
+"""What the workers of the loaders hold in memory, and on which CPUs they may run, asked for now and then."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class MemoryLooks:
         if time_s < self._rss_due_s or not workers:
             return None
         # Not in workers: psutil takes 26 ms to import.
+        from ...machine.binding import process_cpus, shared_cpus
         from ...machine.processes import find_readable, rss_bytes, unique_bytes
 
         found = [find_readable(worker.pid, worker.since_s) for worker in workers]
@@ -41,4 +42,12 @@ class MemoryLooks:
             self._uss_due_s = time_s + USS_EVERY_S
             parts = [unique_bytes(process) for process in alive]
             unique = None if None in parts else sum(part or 0 for part in parts)
-        return WorkerMemory(time_s=time_s, workers=len(alive), rss_bytes=sum(alive.values()), uss_bytes=unique)
+        own = process_cpus()
+        return WorkerMemory(
+            time_s=time_s,
+            workers=len(alive),
+            rss_bytes=sum(alive.values()),
+            uss_bytes=unique,
+            cpus=shared_cpus([process.pid for process in alive]),
+            process_cpus=None if own is None else len(own),
+        )
