@@ -105,8 +105,8 @@ class Loop:
         self._probed = Probed()
         self._renewed = Renewed()
         self._tries = 0
-        # Whoever holds it makes, starts or drops the run, or tells it of a loader before it starts. Nobody waits for it:
-        # of two threads that train, the other one asks again at its next update, and what would be dropped is used.
+        # Whoever holds it makes, starts or drops the run, or tells it of a loader before it starts. Nobody waits for
+        # it: of two threads that train, the other one asks again at its next update, and what would be dropped is used.
         self._deciding = threading.Lock()
         self._alone = Updates()
         """Makes the steps where no loader does."""
