@@ -343,3 +343,15 @@ def test_what_long_steps_do_is_told_by_the_lines_that_usual_ones_were_met_in(rig
     (long,) = [look for look in rig.sample(0.0) if look.bucket == LONG_STEPS]
     assert long.wall_s == pytest.approx(0.2)
     assert [(spot.function, spot.wall_s) for spot in long.after] == [("slow", pytest.approx(0.2))]
+
+
+def test_what_is_computed_again_in_a_backward_pass_is_told_of_steps_alone(rig):
+    made = compile("def recompute_fn(): pass", "/x/site-packages/torch/utils/checkpoint.py", "exec")
+    again = next(one for one in made.co_consts if isinstance(one, CodeType))
+    for _ in range(20):
+        rig._sampler.looks.append(Look(COMPUTE, STEADY, 10_000_000, ((_see.__code__, 0), (again, 0))))
+    _see(rig, COMPUTE, times=60)
+    _see(rig, CHECKPOINT, times=20)
+    found = {look.bucket: look.recomputed_s for look in rig.sample(time.time())}
+    assert found["steps"] == pytest.approx(0.2)
+    assert found["checkpoint"] is None

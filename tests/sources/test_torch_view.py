@@ -109,6 +109,29 @@ def test_how_an_optimizer_is_set_up(
     assert not older.may_fuse
 
 
+@pytest.mark.parametrize(
+    ("kinds", "half", "share"),
+    [
+        (("float32", "float32"), "", 0.0),
+        (("bfloat16", "bfloat16"), "bfloat16", 1.0),
+        (("float16", "float32"), "float16", 0.8),
+        (("float64", "bfloat16"), "bfloat16", 0.2),
+    ],
+)
+def test_numbers_of_16_bits_that_are_trained_on_a_cpu(kinds: tuple[str, str], half: str, share: float):
+    torch = pytest.importorskip("torch")
+    made = [
+        torch.nn.Parameter(torch.zeros(n, dtype=getattr(torch, kind))) for n, kind in zip((8, 2), kinds, strict=True)
+    ]
+    elsewhere = torch.nn.Parameter(torch.zeros(90, dtype=torch.float16, device="meta"))
+    info = optimizer_info(torch.optim.SGD([*made, elsewhere], lr=0.1))
+    assert info is not None
+    assert (info.half, info.half_share) == (half, pytest.approx(share))
+    nowhere = optimizer_info(torch.optim.SGD([elsewhere], lr=0.1))
+    assert nowhere is not None
+    assert (nowhere.half, nowhere.half_share) == ("", 0.0)
+
+
 def test_an_optimizer_that_cannot_be_fused_here():
     torch = pytest.importorskip("torch")
 

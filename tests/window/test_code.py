@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from stallmeter.recording.format import decode, encode
-from stallmeter.records import CodeItem, CodeLook, CodeSpot, CodeStack
+from stallmeter.records import CodeItem, CodeLook, CodeSpot, CodeStack, LedgerRecord, StepRecord
 from stallmeter.window import Window
+from stallmeter.window.torch_calls import Recomputed
 
 
 def _look(place: str, bucket: str = "", part: str = "", wall_s: float = 1.0, time_s: float = 0.0) -> CodeLook:
@@ -48,6 +49,23 @@ def test_of_a_batch_it_is_known_what_of_it_may_be_computed_by_several_threads():
         window = Window()
         window.append(unknown)
         assert window.code.batch_operations is None
+
+
+def test_what_is_computed_again_is_told_of_the_steps_and_none_of_it_as_well():
+    known = {"epoch": 0, "optimizer_step": None, "samples": 1, "data_wait_s": 0.0, "total_s": 0.1, "compute_s": 0.1}
+    steps = [StepRecord(index=i, tracker_step=i, time_s=float(i), **known) for i in range(100)]
+    ledger = LedgerRecord(time_s=10.0, wall_s=10.0, steps=100, epochs=1, buckets={"compute": 10.0})
+    look = replace(_look("loop", "steps", wall_s=2.0), seen=200, recomputed_s=0.5)
+    window = Window()
+    for record in (*steps, ledger):
+        window.append(record)
+    assert window.code.torch.recomputed is None
+    window.append(replace(look, recomputed_s=None))
+    assert window.code.torch.recomputed is None
+    window.append(look)
+    assert window.code.torch.recomputed == Recomputed(seconds=pytest.approx(2.5), samples=50)
+    window.append(replace(look, recomputed_s=0.0))
+    assert window.code.torch.recomputed == Recomputed(seconds=0.0, samples=0)
 
 
 def test_a_look_is_read_back_from_a_recording_as_it_was():

@@ -41,3 +41,10 @@ def test_the_threads():
     found = Facts(threads={"cores": 4, "variables": {"OMP_NUM_THREADS": "1"}}).threads
     assert found is not None
     assert (found.cores, found.sets(1)) == (4, "OMP_NUM_THREADS")
+
+
+def test_instructions_for_16_bits():
+    """None in recordings that do not tell, and where the system does not."""
+    assert Facts().computes_16_bits is None
+    assert Facts(computes_16_bits={}).computes_16_bits is None
+    assert Facts(computes_16_bits={"bfloat16": False}).computes_16_bits == {"bfloat16": False}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ..delivery.choice import choose_trackers
 from ..errors import TrackerUnavailableError
 from ..machine.budget import cpu_affinity, read_budget
+from ..machine.cpu_features import computes_16_bits
 from ..machine.thread_settings import read_thread_settings
 from ..ranks.launcher import rank_from_environment
 from ..ranks.ray import ray_worker
@@ -252,6 +253,7 @@ def _usual_facts(options: Options, context: RunContext) -> dict[str, Callable[[]
     }
     if options.hardware:
         facts["numerics"] = _numeric_facts
+        facts["computes_16_bits"] = computes_16_bits
     return facts
 
 
@@ -274,7 +276,7 @@ def _usual_sources(
         makers["source host"] = lambda: _host_sources(options, clock, window, probe)
         makers["source nvml"] = lambda: [_nvml_source()]
         makers["source compiler"] = lambda: [_compiler_source()]
-        makers["source debugging modes"] = lambda: [_mode_source()]
+        makers["source debugging modes"] = lambda: _mode_sources(between_steps)
         makers["device timing"] = lambda: _device_sources(options, clock, window, between_steps)
         makers["source garbage collector"] = lambda: [_garbage_source(clock)]
     elif probe is not None:
@@ -379,10 +381,11 @@ def _compiler_source() -> Source:
     return CompilerSource()
 
 
-def _mode_source() -> Source:
+def _mode_sources(between_steps: BetweenSteps) -> Sequence[Source]:
+    from ..sources.autocast import AutocastSource
     from ..sources.modes import ModeSource
 
-    return ModeSource()
+    return ModeSource(), AutocastSource(between_steps.add)
 
 
 def _device_sources(

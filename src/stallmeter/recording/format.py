@@ -43,6 +43,7 @@ _KINDS: dict[str, type[Any]] = {
     "profile": records.DeepProfile,
     "compiler": records.CompilerSample,
     "modes": records.DebugModes,
+    "autocast": records.CpuAutocast,
     "unused_gradients": records.UnusedGradients,
     "dense_embeddings": records.DenseEmbeddings,
     "look": records.CodeLook,

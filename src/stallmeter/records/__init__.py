@@ -21,7 +21,7 @@ from .loader import (
     WorkerTrial,
     WorkerWaits,
 )
-from .modes import DebugModes
+from .modes import CpuAutocast, DebugModes
 from .optimizer import DenseEmbeddings, OptimizerInfo, UnusedGradients
 from .steps import (
     BUCKETS,
@@ -50,6 +50,7 @@ __all__ = [
     "CodeSpot",
     "CodeStack",
     "CompilerSample",
+    "CpuAutocast",
     "DdpTimes",
     "DebugModes",
     "DeepProfile",
@@ -102,6 +103,7 @@ Sample = (
     | SyncCalls
     | DeepProfile
     | CompilerSample
+    | CpuAutocast
     | DebugModes
     | UnusedGradients
     | DenseEmbeddings

@@ -262,6 +262,9 @@ class CodeLook:
     """Of the program's other threads, the part of the looks (0 to 1) that found some of them in line for one lock."""
     tracing_s: float = 0.0
     """Of steps, of ``wall_s`` in which torch notes the stack of calls of an operation, to tell of anomalies."""
+    recomputed_s: float | None = None
+    """Of steps, of ``wall_s`` in which the backward pass computes again what a checkpoint of torch's did not keep; None
+    in recordings from before that was looked for."""
     stacks: tuple[CodeStack, ...] = ()
     """The largest first; bounded."""
 

@@ -14,3 +14,12 @@ class DebugModes:
     """``torch.autograd.set_detect_anomaly``."""
     profiler_s: float = 0.0
     """A profiler of torch's, within its active steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuAutocast:
+    """Whether modules were called with ``torch.autocast("cpu")`` in the steps that were looked at. The newest holds."""
+
+    time_s: float
+    kind: str
+    """``bfloat16`` or ``float16``; empty where it was off."""

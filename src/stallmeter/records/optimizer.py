@@ -18,6 +18,10 @@ class OptimizerInfo:
     """Whether one call updates many of them."""
     may_fuse: bool = False
     """Whether it could be told ``fused=True``: one of torch's own, on a CPU, by a torch that can."""
+    half: str = ""
+    """Type of 16 bits of most of its numbers on a CPU that have one: ``bfloat16`` or ``float16``."""
+    half_share: float | None = None
+    """Part (0 to 1) of its numbers that have that type, on a CPU; None in recordings from before that was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

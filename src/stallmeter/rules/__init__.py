@@ -16,6 +16,7 @@ from .gc_pauses import GcPauses
 from .gpu_memory_growth import GpuMemoryGrowth
 from .gpu_memory_near_limit import GpuMemoryNearLimit
 from .gpu_throttled import GpuThrottled
+from .half_precision_on_cpu import HalfPrecisionOnCpu
 from .host_memory_growth import HostMemoryGrowth
 from .host_memory_near_limit import HostMemoryNearLimit
 from .host_sync import HostSync
@@ -36,6 +37,7 @@ from .padded_batches import PaddedBatches
 from .pinned_workers import PinnedWorkers
 from .prep_stall import PrepStall
 from .recompiles import Recompiles
+from .recomputed_activations import RecomputedActivations
 from .rule import Rule
 from .shm_near_limit import ShmNearLimit
 from .slow_batches import SlowBatches
@@ -90,6 +92,8 @@ ALL_RULES: tuple[Rule, ...] = (
     DenseEmbeddings(),
     SlowOptimizer(),
     UnusedGradients(),
+    RecomputedActivations(),
+    HalfPrecisionOnCpu(),
     PaddedBatches(),
     SubnormalNumbers(),
     StepOutliers(),

@@ -28,6 +28,8 @@ class Setting(Enum):
     FUSE = auto()
     PAD_TO_LONGEST = auto()
     GROUP_BY_LENGTH = auto()
+    KEEP_ACTIVATIONS = auto()
+    FLOAT32 = auto()
 
 
 _LIGHTNING = {
@@ -41,6 +43,7 @@ _LIGHTNING = {
     Setting.BFLOAT16: 'Trainer(precision="bf16-mixed")',
     Setting.FLOAT16: 'Trainer(precision="16-mixed")',
     Setting.USE_GPU: 'Trainer(accelerator="auto")',
+    Setting.FLOAT32: 'Trainer(precision="32-true")',
 }
 
 _PLAIN = {
@@ -62,6 +65,8 @@ _NAMES = {
         Setting.FUSE: 'TrainingArguments(optim="adamw_torch_fused")',
         Setting.PAD_TO_LONGEST: "DataCollatorWithPadding(tokenizer)",
         Setting.GROUP_BY_LENGTH: "group_by_length of TrainingArguments",
+        Setting.KEEP_ACTIVATIONS: "TrainingArguments(gradient_checkpointing=False)",
+        Setting.FLOAT32: "TrainingArguments(bf16=False, fp16=False)",
     },
     "keras": {
         Setting.VALIDATE_LESS_OFTEN: "fit(validation_freq=…)",
@@ -72,6 +77,7 @@ _NAMES = {
         Setting.BFLOAT16: 'keras.mixed_precision.set_global_policy("mixed_bfloat16")',
         Setting.PREPARE_BESIDE: "PyDataset(workers=…), or a DataLoader with num_workers",
         Setting.FLOAT16: 'keras.mixed_precision.set_global_policy("mixed_float16")',
+        Setting.FLOAT32: 'keras.mixed_precision.set_global_policy("float32")',
     },
     "ignite": {
         **_PLAIN,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..records import AllocatorSample, OptimizerInfo
@@ -15,6 +15,9 @@ MAX_COMPILED = 10_000
 
 FUSED = frozenset(("Adagrad", "Adam", "AdamW", "SGD"))
 """Optimizers of torch that can update many tensors in one call on a CPU, from `FUSES` on."""
+
+HALF = ("bfloat16", "float16")
+"""Types of 16 bits that weights may have."""
 
 FUSES = (2, 4)
 """Version of torch: https://github.com/pytorch/pytorch/releases/tag/v2.4.0, fused optimizers on the CPU."""
@@ -125,6 +128,7 @@ def optimizer_info(optimizer: Any) -> OptimizerInfo | None:
         return None
     parameters = [parameter for group in groups for parameter in group["params"]]
     of_torch = kind.__module__.startswith("torch.optim.") and kind.__name__ in FUSED and "fused" in defaults
+    half, half_share = _half(parameters)
     suits = all(p.device.type == "cpu" and p.is_floating_point() for p in parameters)
     return OptimizerInfo(
         time_s=time.time(),
@@ -132,7 +136,19 @@ def optimizer_info(optimizer: Any) -> OptimizerInfo | None:
         tensors=len(parameters),
         fused=any(group.get("fused") for group in groups),
         may_fuse=of_torch and suits and not defaults.get("differentiable") and _version() >= FUSES,
+        half=half,
+        half_share=half_share,
     )
+
+
+def _half(parameters: Iterable[Any]) -> tuple[str, float]:
+    """Return the type of 16 bits that most numbers on a CPU have of those with one, and which part of all has it."""
+    numbers: Counter[str] = Counter()
+    for parameter in parameters:
+        if parameter.device.type == "cpu" and type(parameter).__name__ != "UninitializedParameter":
+            numbers[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
+    half = max(HALF, key=lambda kind: numbers[kind])
+    return (half, numbers[half] / numbers.total()) if numbers[half] else ("", 0.0)
 
 
 def _version() -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..machine.budget import Budget
@@ -28,6 +29,12 @@ class Facts(dict[str, Any]):
         """Package that drives the loop, without its version; ``loop`` for one of the program's own."""
         named = self.get("framework")
         return named.partition(" ")[0] if isinstance(named, str) else None
+
+    @property
+    def computes_16_bits(self) -> Mapping[str, bool] | None:
+        """Whether the CPU has instructions for ``bfloat16`` and ``float16``; None where neither is known."""
+        known = self.get("computes_16_bits")
+        return known if isinstance(known, dict) and known else None
 
     @property
     def has_other_ranks(self) -> bool:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..records import DenseEmbeddings, EvaluationBatches, OptimizerInfo, UnusedGradients
+from ..records import CpuAutocast, DenseEmbeddings, EvaluationBatches, OptimizerInfo, UnusedGradients
 from .beside import work_s
 from .device import DeviceSignals
 from .gpu import GpuSignals
@@ -50,10 +50,15 @@ class SpentSignals:
         self._optimizer: OptimizerInfo | None = None
         self._unused: UnusedGradients | None = None
         self._dense: DenseEmbeddings | None = None
+        self._autocast: CpuAutocast | None = None
 
-    def append(self, record: EvaluationBatches | OptimizerInfo | UnusedGradients | DenseEmbeddings) -> None:
-        """Take what evaluations that are over asked for, or what updates the weights and what does not."""
+    def append(
+        self, record: EvaluationBatches | OptimizerInfo | UnusedGradients | DenseEmbeddings | CpuAutocast
+    ) -> None:
+        """Take what evaluations that are over asked for, or what updates the weights, what does not, and how."""
         match record:
+            case CpuAutocast():
+                self._autocast = record
             case OptimizerInfo():
                 self._optimizer = record
             case UnusedGradients():
@@ -68,6 +73,7 @@ class SpentSignals:
     def follow(self, other: SpentSignals) -> None:
         """Begin with what is told once of a run."""
         self._optimizer, self._unused, self._dense = other._optimizer, other._unused, other._dense
+        self._autocast = other._autocast
 
     @property
     def _buckets(self) -> Mapping[str, float]:
@@ -113,6 +119,11 @@ class SpentSignals:
     def dense_embeddings(self) -> DenseEmbeddings | None:
         """Embedding tables with dense gradients of few rows, none of them as well; None where nobody could look."""
         return self._dense
+
+    @property
+    def cpu_autocast(self) -> CpuAutocast | None:
+        """What ``torch.autocast("cpu")`` was set to where steps called modules; None where nobody could look."""
+        return self._autocast
 
     @property
     def data_wait_share_pct(self) -> float | None:

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from ..records import CodeStack
 from .beside import Parts
 
 WAITS_IN_TORCH = ("torch/cuda/", "torch/distributed/", "torch/multiprocessing/", "torch/utils/")
 """Of torch's folders, what waits for others or asks for batches, and what runs the program's own functions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputed:
+    """What backward passes compute again because a checkpoint did not keep it."""
+
+    seconds: float
+    """In all steps."""
+    samples: int
+    """Looks that met it, about."""
 
 
 class TorchCallSignals:
@@ -27,6 +38,19 @@ class TorchCallSignals:
         """Seconds of the steps in which torch notes stacks of calls, to tell of anomalies; None where nobody looked."""
         parts = self._parts()
         return math.fsum(look.tracing_s / look.wall_s * part_s for look, part_s in parts) if parts else None
+
+    @property
+    def recomputed(self) -> Recomputed | None:
+        """Activations that are computed again, none of them as well; None where nobody looked. Torch on CPUs."""
+        found = [
+            (look.recomputed_s / look.wall_s, look.seen, part_s)
+            for look, part_s in self._parts()
+            if look.recomputed_s is not None
+        ]
+        if not found:
+            return None
+        seconds = math.fsum(share * part_s for share, _, part_s in found)
+        return Recomputed(seconds, round(math.fsum(share * seen for share, seen, _ in found)))
 
     @property
     def computing_s(self) -> float | None:

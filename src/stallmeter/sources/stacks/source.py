@@ -63,6 +63,7 @@ from ..code.fold import Seen, fold
 from ..code.handlers import Handlers
 from ..code.hooks import in_functions, in_hooks_of_gradients
 from ..code.reading import Reading
+from ..code.recomputed import recomputed
 from ..code.tracing import tracing_s
 from ..code.whose import Whose
 from ..code.within import in_modules
@@ -468,6 +469,7 @@ class LoopLooks:
             functions=fold(in_functions(in_steps)).spots,
             in_modules=in_modules(own_work),
             tracing_s=tracing_s(in_steps),
+            recomputed_s=sum(one.wall_s for one in recomputed(in_steps)) if in_steps else None,
             collectives_s=sum(one.wall_s for one in meetings),
             meets=fold(collectives(meetings)).spots,
             beside=beside_model,
