@@ -35,7 +35,7 @@ class Bench:
         self.clock.open = True
         self.calls: list[Callable[[StepClock], bool]] = []
         known = {"torch": torch, "torch.nn.modules.module": torch_modules, **modules}
-        self.source = AutocastSource(lambda _, call: self.calls.append(call), known)
+        self.source = AutocastSource(lambda _, call: self.calls.append(call), known, lambda: {"bfloat16": False})
 
     def step(self, index: int, work: Callable[[], object]) -> str | None:
         """Do a step's work; returns what is told of it."""
@@ -133,3 +133,12 @@ def test_up_to_torch_2_3() -> None:
     is_on, kind = _asks(torch_2_2)
     assert is_on()
     assert kind() is torch.float16
+
+
+@pytest.mark.parametrize("computes", [None, {}, {"bfloat16": True, "float16": True}])
+def test_nobody_asks_where_it_would_tell_nothing(computes: dict[str, bool] | None) -> None:
+    calls: list[object] = []
+    source = AutocastSource(lambda _, call: calls.append(call), {}, lambda: computes)
+    assert calls == []
+    assert source.sample(0.0) == ()
+    source.close()

@@ -2,7 +2,8 @@
 
 That is known to the training thread alone, and within the block alone. So the thread asks in a few steps: a hook of
 torch's for all modules is registered before such a step, and asks at each of its first calls, for the block may be the
-model's own. Nothing is patched, and between these steps nothing is there.
+model's own. Nothing is patched, and between these steps nothing is there. Nobody asks where the CPU has instructions
+for all of these types.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..machine.cpu_features import computes_16_bits
 from ..records import CpuAutocast
 from ..timing.clock import Register, StepClock
 
@@ -29,16 +31,24 @@ class AutocastSource:
     Args:
         register: How to be called between two steps.
         modules: Where torch is looked for; it is never imported.
+        computes: What the CPU has instructions for: with all of them, or where that is not known, nothing is asked.
     """
 
     name = "autocast on a CPU"
 
-    def __init__(self, register: Register, modules: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        register: Register,
+        modules: Mapping[str, Any] | None = None,
+        computes: Callable[[], Mapping[str, bool] | None] = computes_16_bits,
+    ) -> None:
         self._modules = sys.modules if modules is None else modules
         self._due = list(DUE)
         self._hook: _Hook | None = None
         self._found: CpuAutocast | None = None  # set by the training thread, taken by the sampler's
-        register(self.name, self.between_steps)
+        known = computes()
+        if known and not all(known.values()):
+            register(self.name, self.between_steps)
 
     def sample(self, time_s: float) -> Sequence[CpuAutocast]:  # noqa: ARG002 - a Source's signature
         """Return what was found since the last call.
