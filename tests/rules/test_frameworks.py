@@ -56,7 +56,8 @@ def test_a_setting_that_is_not_there() -> None:
 
 def test_lightning_has_a_name_for_each() -> None:
     # Of a DataLoader, an optimizer, a collate function, a model: as in any loop.
-    general = {Setting.PREPARE_BESIDE, Setting.FUSE, Setting.PAD_TO_LONGEST, Setting.KEEP_ACTIVATIONS}
+    general = {Setting.PREPARE_BESIDE, Setting.FUSE, Setting.PAD_TO_LONGEST, Setting.GROUP_BY_LENGTH}
+    general |= {Setting.KEEP_ACTIVATIONS}
     for package in LIGHTNING:
         facts = Facts(framework=f"{package} 2.6.6")
         assert all(name_of(facts, one) for one in Setting if one not in general)
