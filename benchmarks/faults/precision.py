@@ -1,10 +1,10 @@
-"""How long steps with numbers of 16 bits take on this CPU, against steps with 32: weights, or ``torch.autocast``.
+"""How long steps with numbers of 16 or 64 bits take on this CPU, against steps with 32: weights, or ``torch.autocast``.
 
 Each case is a small network on one thread, in a process of its own; steps of both kinds take turns. Whether the CPU has
 instructions for the type stands in the heading. oneDNN can be kept from using them, which shows its own emulation: not
 that of torch's other operations, nor an older CPU.
 
-    python -m benchmarks.faults.precision [--bits 16|autocast] [--kind bfloat16|float16] [--networks N ...]
+    python -m benchmarks.faults.precision [--bits 16|autocast|64] [--kind bfloat16|float16] [--networks N ...]
     ONEDNN_MAX_CPU_ISA=AVX512_CORE python -m benchmarks.faults.precision
 """
 
@@ -21,7 +21,7 @@ from stallmeter.machine.cpu_features import computes_16_bits
 from .cases import in_turn, measured
 
 NETWORKS = ("mlp", "conv", "transformer")
-BITS = ("16", "autocast")
+BITS = ("16", "autocast", "64")
 LIMIT = "ONEDNN_MAX_CPU_ISA"
 
 
@@ -40,13 +40,13 @@ def main() -> None:
     has = (computes_16_bits() or {}).get(options.kind)
     limit = f"; oneDNN may use {os.environ[LIMIT]} at the most" if LIMIT in os.environ else ""
     print(f"instructions for {options.kind}: { {True: 'yes', False: 'no', None: 'not known'}[has] }{limit}")
-    print("network      16 bits by    32 bits    16 bits  times as long")
+    print("network      bits          32 bits      other  times as long")
     for bits in options.bits:
         for name in options.networks:
             said = measured(__spec__.name, name, bits, options.kind, seconds=options.seconds)
             print(
-                f"{name:12s} {bits:10s} {said['full_ms']:8.2f} ms {said['half_ms']:7.2f} ms"
-                f" {said['half_ms'] / said['full_ms']:9.2f}",
+                f"{name:12s} {bits:10s} {said['full_ms']:8.2f} ms {said['other_ms']:7.2f} ms"
+                f" {said['other_ms'] / said['full_ms']:9.2f}",
                 flush=True,
             )
 
@@ -57,25 +57,25 @@ def _measure(name: str, bits: str, kind: str, seconds: float) -> dict[str, float
     torch.set_num_threads(1)
     half = getattr(torch, kind)
     full = _training(name, None)
-    other = _training(name, half if bits == "16" else None)
+    other = _training(name, {"16": half, "64": torch.float64}.get(bits))
 
-    def steps(halved: bool, number: int) -> tuple[float, float]:
+    def steps(changed: bool, number: int) -> tuple[float, float]:
         """Return the seconds of a step, and nothing of a part of it."""
-        model, batch, optimizer = other if halved else full
+        model, batch, optimizer = other if changed else full
         began_s = time.perf_counter()
         for _ in range(number):
             optimizer.zero_grad()
-            with torch.autocast("cpu", half, enabled=halved and bits == "autocast"):
+            with torch.autocast("cpu", half, enabled=changed and bits == "autocast"):
                 loss = model(batch).square().mean()
             loss.backward()
             optimizer.step()
         return (time.perf_counter() - began_s) / number, 0.0
 
-    (full_s, _), (half_s, _) = in_turn(steps, seconds)
-    return {"full_ms": 1e3 * full_s, "half_ms": 1e3 * half_s}
+    (full_s, _), (other_s, _) = in_turn(steps, seconds)
+    return {"full_ms": 1e3 * full_s, "other_ms": 1e3 * other_s}
 
 
-def _training(name: str, half: Any) -> tuple[Any, Any, Any]:
+def _training(name: str, kind: Any) -> tuple[Any, Any, Any]:
     """Return a network, a batch for it and its optimizer."""
     import torch
     from torch import nn
@@ -91,8 +91,8 @@ def _training(name: str, half: Any) -> tuple[Any, Any, Any]:
         hidden = [part for _ in range(3) for part in (nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1))]
         pool = [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
         model, batch = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), *hidden, *pool), torch.randn(8, 3, 32, 32)
-    if half is not None:
-        model, batch = model.to(half), batch.to(half)
+    if kind is not None:
+        model, batch = model.to(kind), batch.to(kind)
     return model, batch, torch.optim.SGD(model.parameters(), lr=1e-4)
 
 

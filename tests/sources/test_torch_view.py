@@ -132,6 +132,27 @@ def test_numbers_of_16_bits_that_are_trained_on_a_cpu(kinds: tuple[str, str], ha
     assert (nowhere.half, nowhere.half_share) == ("", 0.0)
 
 
+@pytest.mark.parametrize(
+    ("kinds", "share"),
+    [
+        (("float32", "float16"), 0.0),
+        (("float64", "float64"), 1.0),
+        (("float32", "float64"), 0.2),
+        (("complex128",), 1.0),
+    ],
+)
+def test_numbers_of_64_bits(kinds: tuple[str, ...], share: float):
+    """On any device: only the type is asked for."""
+    torch = pytest.importorskip("torch")
+    made = [
+        torch.nn.Parameter(torch.zeros(n, dtype=getattr(torch, kind), device="meta"))
+        for n, kind in zip((8, 2), kinds, strict=False)
+    ]
+    info = optimizer_info(torch.optim.SGD([*made, torch.nn.UninitializedParameter()], lr=0.1))
+    assert info is not None
+    assert info.double_share == pytest.approx(share)
+
+
 def test_an_optimizer_that_cannot_be_fused_here():
     torch = pytest.importorskip("torch")
 

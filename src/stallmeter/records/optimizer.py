@@ -22,6 +22,8 @@ class OptimizerInfo:
     """Type of 16 bits of most of its numbers on a CPU that have one: ``bfloat16`` or ``float16``."""
     half_share: float | None = None
     """Part (0 to 1) of its numbers that have that type, on a CPU; None in recordings from before that was read."""
+    double_share: float | None = None
+    """Part (0 to 1) of its numbers that have 64 bits, on any device; None in recordings from before that was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

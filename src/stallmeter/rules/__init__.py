@@ -11,6 +11,7 @@ from .cpu_saturated import CpuSaturated
 from .cpu_throttled import CpuThrottled
 from .debug_mode import DebugMode
 from .dense_embeddings import DenseEmbeddings
+from .double_precision import DoublePrecision
 from .fetch_stall import FetchStall
 from .gc_pauses import GcPauses
 from .gpu_memory_growth import GpuMemoryGrowth
@@ -94,6 +95,7 @@ ALL_RULES: tuple[Rule, ...] = (
     UnusedGradients(),
     RecomputedActivations(),
     HalfPrecisionOnCpu(),
+    DoublePrecision(),
     PaddedBatches(),
     SubnormalNumbers(),
     StepOutliers(),

@@ -30,6 +30,7 @@ class Setting(Enum):
     GROUP_BY_LENGTH = auto()
     KEEP_ACTIVATIONS = auto()
     FLOAT32 = auto()
+    NOT_FLOAT64 = auto()
 
 
 _LIGHTNING = {
@@ -44,6 +45,7 @@ _LIGHTNING = {
     Setting.FLOAT16: 'Trainer(precision="16-mixed")',
     Setting.USE_GPU: 'Trainer(accelerator="auto")',
     Setting.FLOAT32: 'Trainer(precision="32-true")',
+    Setting.NOT_FLOAT64: 'Trainer(precision="32-true")',
 }
 
 _PLAIN = {
@@ -78,6 +80,7 @@ _NAMES = {
         Setting.PREPARE_BESIDE: "PyDataset(workers=…), or a DataLoader with num_workers",
         Setting.FLOAT16: 'keras.mixed_precision.set_global_policy("mixed_float16")',
         Setting.FLOAT32: 'keras.mixed_precision.set_global_policy("float32")',
+        Setting.NOT_FLOAT64: 'keras.config.set_floatx("float32")',
     },
     "ignite": {
         **_PLAIN,

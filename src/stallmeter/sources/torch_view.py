@@ -19,6 +19,9 @@ FUSED = frozenset(("Adagrad", "Adam", "AdamW", "SGD"))
 HALF = ("bfloat16", "float16")
 """Types of 16 bits that weights may have."""
 
+DOUBLE = ("torch.float64", "torch.complex128")
+"""Types of 64 bits, and of two such numbers."""
+
 FUSES = (2, 4)
 """Version of torch: https://github.com/pytorch/pytorch/releases/tag/v2.4.0, fused optimizers on the CPU."""
 
@@ -129,6 +132,7 @@ def optimizer_info(optimizer: Any) -> OptimizerInfo | None:
     parameters = [parameter for group in groups for parameter in group["params"]]
     of_torch = kind.__module__.startswith("torch.optim.") and kind.__name__ in FUSED and "fused" in defaults
     half, half_share = _half(parameters)
+    double_share = _double_share(parameters)
     suits = all(p.device.type == "cpu" and p.is_floating_point() for p in parameters)
     return OptimizerInfo(
         time_s=time.time(),
@@ -138,7 +142,17 @@ def optimizer_info(optimizer: Any) -> OptimizerInfo | None:
         may_fuse=of_torch and suits and not defaults.get("differentiable") and _version() >= FUSES,
         half=half,
         half_share=half_share,
+        double_share=double_share,
     )
+
+
+def _double_share(parameters: Iterable[Any]) -> float:
+    """Return which part of the numbers has 64 bits, complex ones of twice as many included."""
+    numbers: Counter[bool] = Counter()
+    for parameter in parameters:
+        if type(parameter).__name__ != "UninitializedParameter":
+            numbers[str(parameter.dtype) in DOUBLE] += parameter.numel()
+    return numbers[True] / numbers.total() if numbers[True] else 0.0
 
 
 def _half(parameters: Iterable[Any]) -> tuple[str, float]:
