@@ -133,7 +133,7 @@ def test_beside_a_device_the_host_times_launches() -> None:
 def test_abstains() -> None:
     assert missing(DenseEmbeddings(), window()) == (
         "ledger.training_s",
-        "spent.dense_embeddings",
+        "spent.tensors.dense_embeddings",
         "spent.step_work_s",
     )
-    assert missing(DenseEmbeddings(), run(loader(), optimizer=40.0)) == ("spent.dense_embeddings",)
+    assert missing(DenseEmbeddings(), run(loader(), optimizer=40.0)) == ("spent.tensors.dense_embeddings",)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stallmeter.records import BatchContent
+from stallmeter.records import BatchContent, SubnormalTensors
 from stallmeter.records.diagnosis import Severity
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.evaluation import evaluate
@@ -49,8 +49,40 @@ def test_nothing_to_be_said(share: float | None, batches: int) -> None:
     assert silent(SubnormalNumbers(), filtered(share, batches))
 
 
+def tensors(gradients: float | None, states: float | None = None) -> SubnormalTensors:
+    return SubnormalTensors(time_s=START_S, gradients=gradients, states=states)
+
+
+@pytest.mark.parametrize(
+    ("found", "severity", "what"),
+    [
+        (tensors(0.04), Severity.WARNING, "gradients"),
+        (tensors(0.01), Severity.WARNING, "gradients"),
+        (tensors(0.009), Severity.INFO, "gradients"),
+        (tensors(0.01, 0.4), Severity.WARNING, "optimizer's states"),
+        (tensors(None, 0.19), Severity.INFO, "optimizer's states"),
+    ],
+)
+def test_inside_the_model(found: SubnormalTensors, severity: Severity, what: str) -> None:
+    """With a loader or without one."""
+    for made in (filtered(None, 20, found), filtered(0.0001, 20, found), run(found)):
+        said = fires(SubnormalNumbers(), made)
+        assert said.severity is severity
+        assert f" of the {what}' numbers " in said.summary
+
+
+def test_what_is_worst_is_said() -> None:
+    assert " of the batches' numbers " in fires(SubnormalNumbers(), filtered(0.3, 20, tensors(0.03, 0.1))).summary
+
+
+@pytest.mark.parametrize("found", [tensors(0.0, 0.019), tensors(0.0009), tensors(None, None)])
+def test_hardly_any_inside_the_model(found: SubnormalTensors) -> None:
+    assert silent(SubnormalNumbers(), run(found))
+
+
 def test_on_a_gpu_they_cost_nothing() -> None:
     assert silent(SubnormalNumbers(), filtered(0.3, 20, *device_steps()))
+    assert silent(SubnormalNumbers(), run(tensors(0.3), *device_steps()))
 
 
 def test_abstains() -> None:

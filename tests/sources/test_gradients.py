@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from stallmeter.records import DenseEmbeddings, UnusedGradients
+from stallmeter.records import DenseEmbeddings, SubnormalTensors, UnusedGradients
 from stallmeter.sources.gradients import BETWEEN, FIRST_STEP, LAST, TABLE_LOOKS, TRIES, GradientSource, models_of
 from stallmeter.timing.clock import StepClock
 from stallmeter.timing.ledger import Ledger
@@ -41,12 +41,12 @@ class Net(nn.Module):
 class Bench:
     """Calls what was registered after each step, as the run does."""
 
-    def __init__(self, modules: Any = None) -> None:
+    def __init__(self, modules: Any = None, number_looks: tuple[int, ...] = ()) -> None:
         self.clock = StepClock(Ledger(now=FakeTime()))
         self.clock.open = True
         self.calls: list[Callable[[StepClock], bool]] = []
         self.kept: list[Any] = []
-        self.source = GradientSource(lambda _, call: self.calls.append(call), modules)
+        self.source = GradientSource(lambda _, call: self.calls.append(call), modules, number_looks)
 
     @property
     def is_done(self) -> bool:
@@ -67,6 +67,10 @@ class Bench:
     def dense(self) -> DenseEmbeddings | None:
         """What was said of embedding tables since the last time."""
         return self._one(DenseEmbeddings)
+
+    def subnormal(self) -> SubnormalTensors | None:
+        """What was said of numbers next to zero since the last time."""
+        return self._one(SubnormalTensors)
 
     def _one(self, kind: type[T]) -> T | None:
         self.kept += self.source.sample(0.0)
@@ -511,3 +515,41 @@ def test_a_model_without_tables_has_none(bench: Bench) -> None:
     found = bench.dense()
     assert found is not None
     assert found.tables == 0
+
+
+def descend(bench: Bench, model: nn.Module, optimizer: Any, scale: float, steps: int) -> None:
+    """Train with a loss that is so much smaller."""
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (scale * model(torch.randn(4, 6)).mean()).backward()
+        optimizer.step()
+        bench.boundary()
+
+
+@pytest.mark.parametrize(
+    ("scale", "gradients", "states"), [(1.0, 0.0, 0.0), (1e-39, 1.0, 0.5), (1e-20, 0.0, 0.5)], ids=str
+)
+def test_numbers_next_to_zero(scale: float, gradients: float, states: float) -> None:
+    """Adam keeps a mean of the gradients, and one of their squares: of the smallest these are zero."""
+    bench = Bench(number_looks=(FIRST_STEP,))
+    model = nn.Linear(6, 2)
+    descend(bench, model, torch.optim.Adam(model.parameters()), scale, FIRST_STEP + 1)
+    found = bench.subnormal()
+    assert found is not None
+    assert found.gradients == pytest.approx(gradients, abs=0.1)
+    assert found.states == pytest.approx(states, abs=0.1)
+
+
+def test_they_are_looked_for_a_few_times(bench: Bench) -> None:
+    bench = Bench(number_looks=(FIRST_STEP, ENOUGH + BETWEEN))
+    model = nn.Linear(6, 2)
+    optimizer = sgd(model)
+    descend(bench, model, optimizer, 1.0, FIRST_STEP + 1)
+    first = bench.subnormal()
+    assert first is not None
+    assert (first.gradients, first.states) == (0.0, None)
+    descend(bench, model, optimizer, 1.0, ENOUGH + TABLE_LOOKS * BETWEEN)
+    assert bench.subnormal() is not None
+    descend(bench, model, optimizer, 1.0, LAST)
+    assert bench.subnormal() is None
+    assert bench.is_done

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from stallmeter.timing.subnormal import MOST_TENSORS, SAMPLE, subnormal_share
+from stallmeter.timing.subnormal import MOST_TENSORS, SAMPLE, subnormal_in, subnormal_share
 
 NORMAL = torch.randn(4, 1000)
 TINY = torch.rand(4, 1000) * 1e-39 + 1e-40
@@ -66,3 +66,12 @@ def test_where_they_are_flushed_they_cost_nothing() -> None:
     finally:
         torch.set_flush_denormal(False)
     assert subnormal_share(TINY) == 1.0
+
+
+def test_the_larger_tensor_counts_for_more() -> None:
+    assert subnormal_in([torch.ones(30), torch.full((10,), 1e-40)]) == pytest.approx(0.25)
+    assert subnormal_in([torch.ones(30), torch.zeros(10, dtype=torch.int64)]) == 0.0
+    small = [torch.full((2,), 1e-40) for _ in range(3)]
+    assert subnormal_in([*small, *(torch.ones(4) for _ in range(MOST_TENSORS))]) == 0.0
+    assert subnormal_in([]) is None
+    assert subnormal_in([torch.ones(4).requires_grad_()]) is None

@@ -22,7 +22,7 @@ from .loader import (
     WorkerWaits,
 )
 from .modes import CpuAutocast, DebugModes
-from .optimizer import DenseEmbeddings, OptimizerInfo, UnusedGradients
+from .optimizer import DenseEmbeddings, OptimizerInfo, SubnormalTensors, UnusedGradients
 from .steps import (
     BUCKETS,
     HINDSIGHT,
@@ -74,6 +74,7 @@ __all__ = [
     "Record",
     "Sample",
     "StepRecord",
+    "SubnormalTensors",
     "SyncCalls",
     "Told",
     "UnusedGradients",
@@ -107,6 +108,7 @@ Sample = (
     | DebugModes
     | UnusedGradients
     | DenseEmbeddings
+    | SubnormalTensors
     | CodeLook
     | LockTrial
     | Arrivals

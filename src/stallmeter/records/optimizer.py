@@ -50,6 +50,17 @@ class UnusedGradients:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SubnormalTensors:
+    """Shares (0 to 1) of the numbers of a model's largest tensors on a CPU that are subnormal, by a sample."""
+
+    time_s: float
+    gradients: float | None = None
+    """Of the gradients; None where there were none to be read."""
+    states: float | None = None
+    """Of what optimizers keep of earlier steps, such as running means; None where none was found."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DenseEmbeddings:
     """Embedding tables that get gradients as large as they are, of which few rows are used. The newest record holds."""
 

@@ -232,7 +232,12 @@ _ABOUT = {
     "torch was not asked": ("device.modes.",),
     "not known of the loader and its workers": ("loader.", "queue.", "workers."),
     "not known of the machine": ("host.",),
-    "not known of model and optimizer": ("spent.optimizer", "spent.unused_gradients", "spent.dense_embeddings"),
+    "not known of model and optimizer": (
+        "spent.optimizer",
+        "spent.unused_gradients",
+        "spent.tensors.dense_embeddings",
+        "spent.tensors.subnormal",
+    ),
     "too few steps": ("ledger.", "spent.", "steps."),
 }
 """Why rules cannot judge, by how the signals begin that they miss; one that misses several is named with the first."""

@@ -4,11 +4,11 @@
 `sparse=False`, the default, each step makes a gradient of the whole table, fills it with zeros, and has the optimizer
 write all rows.
 
-**Evidence.** `spent.dense_embeddings`: tables of 10,000 rows and more that have a dense gradient between two steps, the
-share of their rows in which it is not zero, by a sample of some hundred rows, and their numbers beside those of all
-parameters with gradients. They are found in the models that running functions know by name. `spent.bucket_s`: seconds
-of the optimizer's steps in the wall-clock ledger; `spent.step_work_s`: of the whole steps. `spent.optimizer`: which
-optimizer it is.
+**Evidence.** `spent.tensors.dense_embeddings`: tables of 10,000 rows and more that have a dense gradient between two
+steps, the share of their rows in which it is not zero, by a sample of some hundred rows, and their numbers beside those
+of all parameters with gradients. They are found in the models that running functions know by name. `spent.bucket_s`:
+seconds of the optimizer's steps in the wall-clock ledger; `spent.step_work_s`: of the whole steps. `spent.optimizer`:
+which optimizer it is.
 
 **Advice.** `sparse=True` for the table, with an optimizer of its own that takes sparse gradients: `SparseAdam`, or SGD
 without momentum. What is saved is the tables' share of the optimizer's time, and the filling of their gradients: that
@@ -77,7 +77,7 @@ class DenseEmbeddings:
 
     id: ClassVar[str] = "dense-embeddings"
     title: ClassVar[str] = "Each step writes all rows of an embedding table, and uses few"
-    needs: ClassVar[tuple[str, ...]] = ("ledger.training_s", "spent.dense_embeddings", "spent.step_work_s")
+    needs: ClassVar[tuple[str, ...]] = ("ledger.training_s", "spent.tensors.dense_embeddings", "spent.step_work_s")
     optional: ClassVar[tuple[str, ...]] = ("device.pace_s", "ledger.wall_s", "spent.optimizer")
 
     optimizer_pct: float = threshold(LEAST_PCT, "%", "Of the steps' time; our choice, as for a fused optimizer")
@@ -88,7 +88,7 @@ class DenseEmbeddings:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare what the optimizer takes for these tables with the thresholds."""
-        found, spent = window.spent.dense_embeddings, window.spent
+        found, spent = window.spent.tensors.dense_embeddings, window.spent
         optimizer_s, whole_s = spent.bucket_s("optimizer"), spent.step_work_s
         if found is None or not found.tables or not optimizer_s or not whole_s or window.device.pace_s is not None:
             return None

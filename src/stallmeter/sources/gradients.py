@@ -18,8 +18,9 @@ from operator import attrgetter
 from types import FrameType, FunctionType, GetSetDescriptorType, ModuleType
 from typing import Any
 
-from ..records import DenseEmbeddings, UnusedGradients
+from ..records import DenseEmbeddings, SubnormalTensors, UnusedGradients
 from ..timing.clock import Register, StepClock
+from ..timing.subnormal import subnormal_in
 from ..timing.tables import dense_embeddings, name_inside
 
 FIRST_STEP = 5
@@ -57,6 +58,10 @@ OF_A_COPY = 3
 
 LONGEST = 100
 """Characters of a part's name."""
+
+NUMBER_LOOKS = (30, 300, 1_000, 3_000, 10_000, 30_000)
+"""Steps after which that is done. A running mean of Adam's that gets nothing more, as of a row
+that is not used, is subnormal after some 830 steps, and stays so."""
 
 TABLE_LOOKS = 4
 """So often embedding tables are looked at where their gradients are gone each time."""
@@ -101,16 +106,22 @@ class _Seen:
 
 
 class GradientSource:
-    """The source of `UnusedGradients`, and of `DenseEmbeddings`, which the same looks find.
+    """The source of `UnusedGradients`, and of `DenseEmbeddings` and `SubnormalTensors`, which the same looks find.
 
     Args:
         register: How to be called between two steps.
         modules: Where torch is looked for; it is never imported.
+        number_looks: Steps after which numbers next to zero are looked for.
     """
 
     name = "unused gradients"
 
-    def __init__(self, register: Register, modules: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        register: Register,
+        modules: Mapping[str, Any] | None = None,
+        number_looks: Sequence[int] = NUMBER_LOOKS,
+    ) -> None:
         self._modules = sys.modules if modules is None else modules
         self._looks = self._look()
         self._due = FIRST_STEP
@@ -120,9 +131,11 @@ class GradientSource:
         self._found: UnusedGradients | None = None  # set by the training thread, taken by the sampler's
         self._dense: DenseEmbeddings | None = None  # as well
         self._table_looks = TABLE_LOOKS
+        self._subnormal: SubnormalTensors | None = None  # as well
+        self._number_looks = [*number_looks]
         register(self.name, self.between_steps)
 
-    def sample(self, time_s: float) -> Sequence[UnusedGradients | DenseEmbeddings]:  # noqa: ARG002 - a Source's signature
+    def sample(self, time_s: float) -> Sequence[UnusedGradients | DenseEmbeddings | SubnormalTensors]:  # noqa: ARG002
         """Return what was found since the last call.
 
         Args:
@@ -130,7 +143,8 @@ class GradientSource:
         """
         found, self._found = self._found, None
         dense, self._dense = self._dense, None
-        return tuple(one for one in (found, dense) if one is not None)
+        subnormal, self._subnormal = self._subnormal, None
+        return tuple(one for one in (found, dense, subnormal) if one is not None)
 
     def close(self) -> None:
         """Nothing is held but weak references."""
@@ -139,14 +153,18 @@ class GradientSource:
         """Look, when it is time; for the training thread. Returns whether it wants to be called again."""
         if not clock.open or clock.index < self._due:
             return True
+        frame = sys._getframe(1)
         try:
-            self._find_models(sys._getframe(1))
+            self._find_models(frame)
             steps = next(self._looks, None)
             self._look_at_tables()
+            self._look_at_numbers(frame, clock.index)
         finally:
             self._models, self._parameters = [], {}
         if steps is None and self._table_looks:
             steps = BETWEEN
+        if steps is None and self._number_looks:
+            steps = self._number_looks[0] - clock.index
         self._due = clock.index + (steps or 0)
         return steps is not None
 
@@ -159,6 +177,26 @@ class GradientSource:
         found = dense_embeddings(self._models, self._parameters, nn) if self._parameters else None
         if found is not None:
             self._dense, self._table_looks = found, 0
+
+    def _look_at_numbers(self, frame: FrameType, index: int) -> None:
+        """Look for numbers next to zero among the gradients, and in what optimizers keep, when it is time."""
+        torch, due = self._modules.get("torch"), self._number_looks
+        if not due or index < due[0]:
+            return
+        while due and due[0] <= index:
+            due.pop(0)
+        kind = getattr(getattr(torch, "optim", None), "Optimizer", None)
+        if kind is None or not self._parameters:
+            return
+        parameters = self._parameters.values()
+        kept = [_attributes(optimizer).get("state") for _, optimizer in models_of(frame, kind)]
+        found = SubnormalTensors(
+            time_s=time.time(),
+            gradients=subnormal_in(p.grad for p in parameters if p.grad is not None),
+            states=subnormal_in(_states(kept, parameters)),
+        )
+        if (found.gradients, found.states) != (None, None):
+            self._subnormal = found
 
     def _find_models(self, frame: FrameType) -> None:
         nn = getattr(self._modules.get("torch"), "nn", None)
@@ -326,6 +364,17 @@ def _parts(name: str, module: Any, kind: Any, suspects: Collection[int], updated
         return
     for child, part in kind.named_children(module):
         yield from _parts(name_inside(name, child), part, kind, suspects, updated)
+
+
+def _states(kept: Iterable[Any], parameters: Iterable[Any]) -> Iterator[Any]:
+    """Yield what optimizers keep for each number of some parameters: tensors of as many."""
+    held = [of for of in kept if isinstance(of, dict)]
+    for parameter in parameters:
+        for of in held:
+            state = of.get(parameter)
+            for tensor in state.values() if isinstance(state, dict) else ():
+                if type(tensor) is type(parameter.data) and tensor.shape == parameter.shape:
+                    yield tensor
 
 
 def _parameters_of(module: Any, kind: Any) -> Iterator[Any]:

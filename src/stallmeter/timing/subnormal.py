@@ -5,6 +5,7 @@ The tail of a recursive filter decays to them, as do products of many small fact
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
@@ -32,6 +33,18 @@ def subnormal_share(batch: object) -> float | None:
     counts = [found for tensor in islice(tensors_in(batch), MOST_TENSORS) if (found := _count(tensor)) is not None]
     looked_at = sum(number for number, _ in counts)
     return sum(subnormal for _, subnormal in counts) / looked_at if looked_at else None
+
+
+def subnormal_in(tensors: Iterable[Any]) -> float | None:
+    """Return which share (0 to 1) of the numbers of some tensors is subnormal, by a sample of each; None without any.
+
+    Args:
+        tensors: None that requires gradients, of which NumPy reads nothing. The largest are looked at.
+    """
+    largest = sorted(tensors, key=lambda tensor: -int(tensor.numel()))[:MOST_TENSORS]
+    found = [(int(tensor.numel()), count) for tensor in largest if (count := _count(tensor)) is not None]
+    numbers = sum(number for number, _ in found)
+    return sum(number * small / looked_at for number, (looked_at, small) in found) / numbers if numbers else None
 
 
 def _count(tensor: Any) -> tuple[int, int] | None:

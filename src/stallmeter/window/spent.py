@@ -6,13 +6,21 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..records import CpuAutocast, DenseEmbeddings, EvaluationBatches, OptimizerInfo, UnusedGradients
+from ..records import (
+    CpuAutocast,
+    DenseEmbeddings,
+    EvaluationBatches,
+    OptimizerInfo,
+    SubnormalTensors,
+    UnusedGradients,
+)
 from .beside import work_s
 from .device import DeviceSignals
 from .gpu import GpuSignals
 from .ledger import LedgerSignals
 from .memo import Memo
 from .steps import BODY
+from .tensors import TensorSignals
 
 LOSSES = ("data_wait", "callbacks", "logging", "checkpoint")
 """Buckets that hold the steps up all through a run."""
@@ -49,11 +57,12 @@ class SpentSignals:
         self._evaluated: Evaluated | None = None
         self._optimizer: OptimizerInfo | None = None
         self._unused: UnusedGradients | None = None
-        self._dense: DenseEmbeddings | None = None
+        self.tensors = TensorSignals()
         self._autocast: CpuAutocast | None = None
 
     def append(
-        self, record: EvaluationBatches | OptimizerInfo | UnusedGradients | DenseEmbeddings | CpuAutocast
+        self,
+        record: EvaluationBatches | OptimizerInfo | UnusedGradients | DenseEmbeddings | SubnormalTensors | CpuAutocast,
     ) -> None:
         """Take what evaluations that are over asked for, or what updates the weights, what does not, and how."""
         match record:
@@ -63,8 +72,8 @@ class SpentSignals:
                 self._optimizer = record
             case UnusedGradients():
                 self._unused = record
-            case DenseEmbeddings():
-                self._dense = record
+            case DenseEmbeddings() | SubnormalTensors():
+                self.tensors.append(record)
             case EvaluationBatches():
                 so_far = self._evaluated or Evaluated(0, 0)
                 items = so_far.items + record.batches * record.batch_size
@@ -72,8 +81,8 @@ class SpentSignals:
 
     def follow(self, other: SpentSignals) -> None:
         """Begin with what is told once of a run."""
-        self._optimizer, self._unused, self._dense = other._optimizer, other._unused, other._dense
-        self._autocast = other._autocast
+        self._optimizer, self._unused, self._autocast = other._optimizer, other._unused, other._autocast
+        self.tensors.follow(other.tensors)
 
     @property
     def _buckets(self) -> Mapping[str, float]:
@@ -114,11 +123,6 @@ class SpentSignals:
     def unused_gradients(self) -> UnusedGradients | None:
         """Gradients of which no weight is changed, none of them as well; None where nobody could look."""
         return self._unused
-
-    @property
-    def dense_embeddings(self) -> DenseEmbeddings | None:
-        """Embedding tables with dense gradients of few rows, none of them as well; None where nobody could look."""
-        return self._dense
 
     @property
     def cpu_autocast(self) -> CpuAutocast | None:

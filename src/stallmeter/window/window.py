@@ -31,6 +31,7 @@ from ..records import (
     ProducerLooks,
     Record,
     StepRecord,
+    SubnormalTensors,
     SyncCalls,
     UnusedGradients,
     WorkerBatch,
@@ -86,6 +87,7 @@ PART = {
     OptimizerInfo: "spent",
     UnusedGradients: "spent",
     DenseEmbeddings: "spent",
+    SubnormalTensors: "spent",
     Event: "events",
 }
 """Which part of a window takes which kind of record. Kinds that no signal needs are not listed."""
