@@ -25,10 +25,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="*", default=list(NETWORKS), choices=NETWORKS)
     parser.add_argument("--seconds", type=float, default=2.0, help="of all rounds of one setting")
-    parser.add_argument("--case", nargs=1, help=argparse.SUPPRESS)
+    parser.add_argument("--case", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.case:
-        print(json.dumps(_measure(*options.case, options.seconds)))
+        print(json.dumps(_measure(options.case, options.seconds)))
         return
     print("network           tensors  one thread       two  each tensor  faster  promised")
     inside, told = 0, 0

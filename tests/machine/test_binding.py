@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ def test_which_variable_binds(environ: dict[str, str], name: str | None) -> None
     assert binding.binds(environ) == name
 
 
-def _asked(known: dict[int, set[int] | None]) -> dict[str, object]:
+def _asked(known: dict[int, set[int] | None]) -> dict[str, Any]:
     def affinity(thread: int) -> frozenset[int] | None:
         found = known.get(thread)
         return None if found is None else frozenset(found)
@@ -38,9 +39,9 @@ def _asked(known: dict[int, set[int] | None]) -> dict[str, object]:
 def test_the_process_has_the_cpus_of_all_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(binding, "_at_start", frozenset({0, 1, 2, 3}))
     known = {os.getpid(): {0}, 71: {1}, 72: None}
-    assert binding.process_cpus({}, **_asked(known)) == {0, 1}  # type: ignore[arg-type]
-    assert binding.process_cpus({"OMP_PROC_BIND": "true"}, **_asked(known)) == {0, 1, 2, 3}  # type: ignore[arg-type]
-    assert binding.process_cpus({}, **_asked({})) is None  # type: ignore[arg-type]
+    assert binding.process_cpus({}, **_asked(known)) == frozenset({0, 1})
+    assert binding.process_cpus({"OMP_PROC_BIND": "true"}, **_asked(known)) == frozenset({0, 1, 2, 3})
+    assert binding.process_cpus({}, **_asked({})) is None
 
 
 def test_a_bound_main_thread_does_not_make_the_budget_one_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,9 +51,9 @@ def test_a_bound_main_thread_does_not_make_the_budget_one_cpu(monkeypatch: pytes
     monkeypatch.delenv("OMP_PLACES", raising=False)
     monkeypatch.delenv("GOMP_CPU_AFFINITY", raising=False)
     monkeypatch.setenv("OMP_PROC_BIND", "false")
-    assert budget.cpu_affinity() == {0}
+    assert budget.cpu_affinity() == frozenset({0})
     monkeypatch.setenv("OMP_PROC_BIND", "close")
-    assert budget.cpu_affinity() == {0, 1}
+    assert budget.cpu_affinity() == frozenset({0, 1})
     assert binding.shared_cpus([os.getpid(), 71]) == 2
     assert binding.shared_cpus([]) is None
 
