@@ -31,6 +31,12 @@ def test_fires():
     assert found.time_lost_s == pytest.approx(0.4 * 99.0 - 2.0 - 0.99)
 
 
+def test_a_place_without_a_name():
+    """The advice stays short."""
+    found = fires(HostSync(), syncing({"": MANY}))
+    assert found.advice[0].fix.do == "Read no value off the device in each step at an unknown place."
+
+
 def test_threshold():
     """Once a step is enough; less is not, nor a device that idles little."""
     assert fires(HostSync(), syncing({"a.py:1 in f": 2}))

@@ -69,7 +69,7 @@ class HostSync:
         claimed = lost if is_cause else 0.0
         gain = gain_without(window, 0.85 * claimed, least=0.5, most=1.2)
         places = sorted(found.calls, key=lambda place: (-found.calls[place], place))
-        places = [place.strip() or "a place that is not known" for place in places]
+        places = [place.strip() or "an unknown place" for place in places]
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING if is_cause else Severity.INFO,
