@@ -488,12 +488,13 @@ def recommend(bench: Bench, model: nn.Module, steps: int, *, clear: Callable[[in
 
 
 def test_a_table_whose_gradient_is_dense(bench: Bench) -> None:
-    recommend(bench, Recommender(), FIRST_STEP + 1, clear=lambda _: False)
+    model = Recommender()
+    recommend(bench, model, FIRST_STEP + 1, clear=lambda _: False)
     found = bench.dense()
     assert found is not None
     assert (found.part, found.kind, found.tables, found.numbers) == ("model.items", "Embedding", 1, 80_000)
     assert found.used_share < 0.05
-    recommend(bench, Recommender(), ENOUGH, clear=lambda _: False)
+    recommend(bench, model, ENOUGH, clear=lambda _: False)  # of another model nothing would be known
     assert bench.dense() is None
     assert bench.is_done
 
