@@ -144,14 +144,15 @@ class LoaderWatch:
         self.content_due_ns = ledger.last + max(CONTENT_NS, (ledger.last - ledger.origin) // CONTENT_LOOKS)
         shape = self._guard("batch content", batch_shape, batch)
         if shape is not None and (shape.tensors or shape.pickled_bytes):
-            length, used = self._guard("padding", padding_of, batch) or (None, None)
             filling = self._guard("filled positions", filling_of, batch)
+            # A mask of one row tells how much of it is used, and nothing of how full a batch is.
+            known = filling or self._guard("padding", padding_of, batch)
             self._tell(
                 BatchContent(
                     time_s=time.time(),
                     **asdict(shape),
-                    positions=length if length is not None or filling is None else filling.positions,
-                    used_positions=used if used is not None or filling is None else filling.used,
+                    positions=None if known is None else known.positions,
+                    used_positions=None if known is None else known.used,
                     filled=None if filling is None else filling.share,
                     filled_by="" if filling is None else filling.by,
                     subnormal=self._guard("subnormal numbers", subnormal_share, batch),

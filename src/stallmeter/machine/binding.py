@@ -23,7 +23,7 @@ _at_start: frozenset[int] = frozenset()
 def keep() -> None:
     """Keep which CPUs the process may use now, at the start of the program."""
     global _at_start
-    _at_start = _affinity(os.getpid()) or frozenset()
+    _at_start = affinity_of(os.getpid()) or frozenset()
 
 
 def binds(environ: Mapping[str, str]) -> str | None:
@@ -57,7 +57,7 @@ def process_cpus(
         affinity: Asks for the CPUs of a thread; of the system by default.
         threads: Returns their numbers; of the system by default.
     """
-    affinity, threads = affinity or _affinity, threads or _threads
+    affinity, threads = affinity or affinity_of, threads or _threads
     known = [cpus for thread in {os.getpid(), *threads()} if (cpus := affinity(thread)) is not None]
     if not known:
         return None
@@ -71,12 +71,13 @@ def shared_cpus(pids: Collection[int]) -> int | None:
     Args:
         pids: Of the processes.
     """
-    known = [_affinity(pid) for pid in pids]
+    known = [affinity_of(pid) for pid in pids]
     found = [cpus for cpus in known if cpus is not None]
     return len(frozenset().union(*found)) if found and len(found) == len(known) else None
 
 
-def _affinity(thread: int) -> frozenset[int] | None:
+def affinity_of(thread: int) -> frozenset[int] | None:
+    """Return the CPUs that a thread may run on, by its number; None where the system does not say."""
     if not hasattr(os, "sched_getaffinity"):
         return None
     try:

@@ -207,13 +207,7 @@ def cpu_affinity() -> frozenset[int] | None:
     """
     if binding.binds(os.environ) is not None:
         return binding.process_cpus()
-    if not hasattr(os, "sched_getaffinity"):
-        return None
-    try:
-        # By pid: 0 would mean the calling thread, and OpenMP may have pinned one without the other.
-        return frozenset(os.sched_getaffinity(os.getpid()))
-    except OSError:
-        return None
+    return binding.affinity_of(os.getpid())
 
 
 def read_shm(root: Path = _HOST_ROOT) -> tuple[int, int] | None:

@@ -99,7 +99,16 @@ def name_of(facts: Facts, setting: Setting) -> str | None:
 
 def has_gpu(window: Window) -> bool:
     """Whether the job may see a GPU, or trains on something else than a CPU, as far as anybody tells."""
-    return window.gpu.count is not None or window.facts.accelerator not in (None, "CPUAccelerator")
+    return window.gpu.count is not None or _has_accelerator(window)
+
+
+def computes_on_device(window: Window) -> bool:
+    """Whether the steps compute on something else than a CPU, as far as anybody tells: a GPU may be there and idle."""
+    return window.device.pace_s is not None or _has_accelerator(window)
+
+
+def _has_accelerator(window: Window) -> bool:
+    return window.facts.accelerator not in (None, "CPUAccelerator")
 
 
 def said(do: str, facts: Facts, setting: Setting, otherwise: str = "") -> str:

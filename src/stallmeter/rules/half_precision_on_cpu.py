@@ -28,7 +28,7 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.gains import gain_without
-from .frameworks import Setting, said
+from .frameworks import Setting, computes_on_device, said
 from .rule import threshold
 
 LEAST, USUAL, MOST = 1.1, 1.6, 6.0
@@ -61,7 +61,7 @@ class HalfPrecisionOnCpu:
         known, work_s, training_s = window.facts.computes_16_bits, window.spent.step_work_s, window.ledger.training_s
         if known is None or not work_s or not training_s:
             return None
-        if window.device.pace_s is not None or window.facts.accelerator not in (None, "CPUAccelerator"):
+        if computes_on_device(window):
             return None
         kind, share = self._in_use(window)
         pct = 100.0 * work_s / training_s

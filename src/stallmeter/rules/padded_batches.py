@@ -8,8 +8,8 @@ the longest of a batch whose sequences are of very different lengths, it compute
 positions that any sequence uses, as the share of those that none does. The share of the positions up to the longest
 sequence that hold something, of all sequences: by the mask, or without one by the runs of one id, or of exact zeros,
 that rows of ids, of a signal or of features end in, or begin with. Runs count only where they tell of sequences: they
-are of many lengths, their value is seldom met within the rows, one row has none, and most batches agree; batches of
-signals must differ in length as well. `spent.bucket_s`: seconds in which the steps compute, without the optimizer.
+are of many lengths, their value is seldom met within the rows, and most batches agree; of a signal one row has none,
+and its batches differ in length as well. `spent.bucket_s`: seconds in which the steps compute, without the optimizer.
 
 **Advice.** Pad each batch to its own longest sequence: `padding="longest"` of a tokenizer in the collate function, or
 `DataCollatorWithPadding`. Where the longest sequence needs its length, collate sequences that are alike in length: a
@@ -31,7 +31,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
-from ..workers.gains import gain_without
+from ..workers.gains import Gain, gain_without
 from .frameworks import Setting, said
 from .rule import threshold
 
@@ -80,11 +80,17 @@ class PaddedBatches:
             return Severity.INFO
         return Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING
 
+    def _saved(
+        self, window: Window, computed_s: float, padding: float, saves: tuple[float, float, float]
+    ) -> tuple[float, Gain]:
+        """Return the seconds that go with a share of the positions, and what the run gains without them."""
+        least, usual, most = (min(self.most, part * padding) for part in saves)
+        lost_s = usual * computed_s
+        return lost_s, gain_without(window, lost_s, least=least / usual, most=most / usual)
+
     def _beyond_the_longest(self, window: Window, padding: float, computed_s: float) -> Diagnosis:
         """Tell of padding that the longest sequence of a batch does not need."""
-        least, usual, most = (min(self.most, part * padding) for part in SAVES)
-        lost_s = usual * computed_s
-        gain = gain_without(window, lost_s, least=least / usual, most=most / usual)
+        lost_s, gain = self._saved(window, computed_s, padding, SAVES)
         return Diagnosis(
             rule=self.id,
             severity=self._severity(window, lost_s),
@@ -118,9 +124,7 @@ class PaddedBatches:
 
     def _below_the_longest(self, window: Window, padding: float, computed_s: float) -> Diagnosis:
         """Tell of padding that the longest sequence of a batch needs, and most others would not."""
-        least, usual, most = (min(self.most, part * padding) for part in SAVES_SORTED)
-        lost_s = usual * computed_s
-        gain = gain_without(window, lost_s, least=least / usual, most=most / usual)
+        lost_s, gain = self._saved(window, computed_s, padding, SAVES_SORTED)
         name = "positions without anything, up to the longest sequence"
         return Diagnosis(
             rule=self.id,

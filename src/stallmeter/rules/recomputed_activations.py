@@ -30,7 +30,7 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.gains import gain_without
-from .frameworks import Setting, said
+from .frameworks import Setting, computes_on_device, said
 from .rule import threshold
 
 SAVES = (0.75, 1.0, 1.6)
@@ -65,7 +65,7 @@ class RecomputedActivations:
         peak_pct = window.host.memory.peak_pct
         if found is None or not work_s or peak_pct is None or not window.ledger.training_s:
             return None
-        if window.device.pace_s is not None or window.facts.accelerator not in (None, "CPUAccelerator"):
+        if computes_on_device(window):
             return None
         seconds = min(found.seconds, work_s)
         pct = 100.0 * seconds / work_s

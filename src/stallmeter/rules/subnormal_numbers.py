@@ -31,6 +31,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
+from .frameworks import computes_on_device
 from .rule import threshold
 
 BATCHES, GRADIENTS, STATES = "batches", "gradients", "optimizer's states"
@@ -63,7 +64,7 @@ class SubnormalNumbers:
         share, what, warn_pct = max(self._shares(window), default=(0.0, "", 1.0), key=lambda one: one[0] / one[2])
         if 100.0 * share < self.info_pct * (warn_pct / self.warn_pct):
             return None
-        if window.device.pace_s is not None or window.facts.accelerator not in (None, "CPUAccelerator"):
+        if computes_on_device(window):
             return None
         return Diagnosis(
             rule=self.id,

@@ -96,17 +96,18 @@ class TooFewThreads:
         least, usual, most = (part * idle * computed_s for part in SHARED)
         gain = gain_without(window, usual, least=least / usual, most=most / usual)
         one = "" if threads == 1 else "s"
+        culprit, because = _cause(window, threads)
         lost_s = usual if warns else 0.0
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING if warns else Severity.INFO,
             title=self.title,
             summary=f"Torch computes {100.0 * computed_s / training_s:.0f} % of the training time with {threads} "
-            f"thread{one}{_because(window, threads)}, and {free} cores are free.",
+            f"thread{one}{because}, and {free} cores are free.",
             time_lost_s=lost_s,
             share_pct=window.ledger.share_pct(lost_s) or 0.0,
             confidence=0.6,
-            culprit=_culprit(window, threads),
+            culprit=culprit,
             evidence=(
                 Evidence("threads of torch's operations", threads, "threads", free, "free cores"),
                 Evidence("CPUs that this process may use", window.host.cpus_per_rank or 0.0, "CPUs"),
@@ -175,20 +176,14 @@ def _setting(window: Window, threads: int, free: int) -> str:
     return f"torch.set_num_threads({free})" if variable is None else f"{variable}={free}"
 
 
-def _because(window: Window, threads: int) -> str:
-    """Say what set the number, as part of a sentence; empty where that is not known."""
+def _cause(window: Window, threads: int) -> tuple[str | None, str]:
+    """Return what set the number, and that as part of a sentence; None and nothing where it is not known."""
     if window.facts.threads is None:
-        return ""
+        return None, ""
     variable = _variable(window, threads)
-    return f" ({'the program sets it' if variable is None else f'{variable}={threads}'})"
-
-
-def _culprit(window: Window, threads: int) -> str | None:
-    """Return what set the number; None where that is not known."""
-    if window.facts.threads is None:
-        return None
-    variable = _variable(window, threads)
-    return f"torch.set_num_threads({threads})" if variable is None else f"{variable}={threads}"
+    if variable is None:
+        return f"torch.set_num_threads({threads})", " (the program sets it)"
+    return f"{variable}={threads}", f" ({variable}={threads})"
 
 
 def _variable(window: Window, threads: int) -> str | None:

@@ -33,6 +33,7 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.gains import Gain, gain_without
+from .frameworks import computes_on_device
 from .rule import threshold
 
 LEAST, MOST = 0.25, 4.0
@@ -89,8 +90,7 @@ class TooManyThreads:
         threads = None if info is None else info.torch_threads
         if threads is None or not cpus or not training_s or threads <= math.ceil(cpus):
             return None
-        on_device = window.device.pace_s is not None or window.facts.accelerator not in (None, "CPUAccelerator")
-        if on_device or (window.gpu.utilization_pct or 0.0) >= self.gpu_pct:
+        if computes_on_device(window) or (window.gpu.utilization_pct or 0.0) >= self.gpu_pct:
             return None
         lost = _lost(window, training_s)
         if lost is None:

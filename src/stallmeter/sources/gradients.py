@@ -21,7 +21,7 @@ from typing import Any
 from ..records import DenseEmbeddings, SubnormalTensors, UnusedGradients
 from ..timing.clock import Register, StepClock
 from ..timing.subnormal import subnormal_in
-from ..timing.tables import dense_embeddings, name_inside
+from ..timing.tables import LONGEST, dense_embeddings, name_inside
 
 FIRST_STEP = 5
 """Steps before it may be warm-up, in which nobody updates anything."""
@@ -56,12 +56,9 @@ ASKS_FOR_NAMES = frozenset({"locals", "vars", "dir", "eval", "exec"})
 OF_A_COPY = 3
 """References to a copy of a frame's variables that nobody else holds, while they are counted."""
 
-LONGEST = 100
-"""Characters of a part's name."""
-
 NUMBER_LOOKS = (30, 300, 1_000, 3_000, 10_000, 30_000)
-"""Steps after which that is done. A running mean of Adam's that gets nothing more, as of a row
-that is not used, is subnormal after some 830 steps, and stays so."""
+"""Steps after which numbers next to zero are looked for. A running mean of Adam's that gets nothing more, as of a row
+that is not used, is one after some 830 steps, and stays so."""
 
 TABLE_LOOKS = 4
 """So often embedding tables are looked at where their gradients are gone each time."""

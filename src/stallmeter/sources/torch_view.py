@@ -19,7 +19,7 @@ FUSED = frozenset(("Adagrad", "Adam", "AdamW", "SGD"))
 HALF = ("bfloat16", "float16")
 """Types of 16 bits that weights may have."""
 
-DOUBLE = ("torch.float64", "torch.complex128")
+DOUBLE = ("float64", "complex128")
 """Types of 64 bits, and of two such numbers."""
 
 FUSES = (2, 4)
@@ -131,8 +131,8 @@ def optimizer_info(optimizer: Any) -> OptimizerInfo | None:
         return None
     parameters = [parameter for group in groups for parameter in group["params"]]
     of_torch = kind.__module__.startswith("torch.optim.") and kind.__name__ in FUSED and "fused" in defaults
-    half, half_share = _half(parameters)
-    double_share = _double_share(parameters)
+    numbers = _numbers(parameters)
+    half, half_share = _half(Counter({kind: number for (device, kind), number in numbers.items() if device == "cpu"}))
     suits = all(p.device.type == "cpu" and p.is_floating_point() for p in parameters)
     return OptimizerInfo(
         time_s=time.time(),
@@ -142,27 +142,28 @@ def optimizer_info(optimizer: Any) -> OptimizerInfo | None:
         may_fuse=of_torch and suits and not defaults.get("differentiable") and _version() >= FUSES,
         half=half,
         half_share=half_share,
-        double_share=double_share,
+        double_share=_share(numbers, *((device, kind) for device, kind in numbers if kind in DOUBLE)),
     )
 
 
-def _double_share(parameters: Iterable[Any]) -> float:
-    """Return which part of the numbers has 64 bits, complex ones of twice as many included."""
-    numbers: Counter[bool] = Counter()
+def _numbers(parameters: Iterable[Any]) -> Counter[tuple[str, str]]:
+    """Count numbers by the kind of their device and by their type, as far as parameters have any yet."""
+    found: Counter[tuple[str, str]] = Counter()
     for parameter in parameters:
         if type(parameter).__name__ != "UninitializedParameter":
-            numbers[str(parameter.dtype) in DOUBLE] += parameter.numel()
-    return numbers[True] / numbers.total() if numbers[True] else 0.0
+            found[parameter.device.type, str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
+    return found
 
 
-def _half(parameters: Iterable[Any]) -> tuple[str, float]:
-    """Return the type of 16 bits that most numbers on a CPU have of those with one, and which part of all has it."""
-    numbers: Counter[str] = Counter()
-    for parameter in parameters:
-        if parameter.device.type == "cpu" and type(parameter).__name__ != "UninitializedParameter":
-            numbers[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
+def _half(numbers: Counter[str]) -> tuple[str, float]:
+    """Return the type of 16 bits that most numbers have of those with one, and which part of all has it."""
     half = max(HALF, key=lambda kind: numbers[kind])
-    return (half, numbers[half] / numbers.total()) if numbers[half] else ("", 0.0)
+    return (half, _share(numbers, half)) if numbers[half] else ("", 0.0)
+
+
+def _share(numbers: Counter[Any], *kinds: Any) -> float:
+    some = sum(numbers[kind] for kind in kinds)
+    return some / numbers.total() if some else 0.0
 
 
 def _version() -> tuple[int, ...]:

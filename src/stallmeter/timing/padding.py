@@ -17,7 +17,7 @@ MOST_POSITIONS = 300_000
 class Padding(NamedTuple):
     """Positions of the sequences in a batch."""
 
-    length: int
+    positions: int
     """All of them."""
     used: int
     """Those in which at least one sequence has a token."""

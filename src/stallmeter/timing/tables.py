@@ -33,7 +33,7 @@ OTHERS = 16
 """Gradients of other parameters that are looked at, and numbers of each: are all of them zero, they were cleared."""
 
 LONGEST = 100
-"""Characters of a table's name."""
+"""Characters of a part's name."""
 
 WRAPPERS = frozenset({"module", "_orig_mod", "_forward_module"})
 """Attributes in which DDP, torch.compile and Fabric hold the program's own model."""
