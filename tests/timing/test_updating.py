@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stallmeter.timing.clock import StepClock
-from stallmeter.timing.ledger import OPTIMIZER
+from stallmeter.timing.ledger import OPTIMIZER, Span
 from stallmeter.timing.updating import UpdateSpan
 
 from ..conftest import FakeTime
@@ -77,3 +77,20 @@ def test_a_closure_that_raised_ends_with_the_next_step(step_clock: StepClock, fa
     assert ledger.stack == base
     ledger.peek()
     assert ledger.acc[OPTIMIZER] == 5
+
+
+def test_the_programs_own_span_around_its_optimizer_is_left_alone(step_clock: StepClock, fake_time: FakeTime) -> None:
+    ledger = step_clock.ledger
+    span, own, base = UpdateSpan(step_clock), Span(ledger, OPTIMIZER), list(ledger.stack)
+    for step in range(2):
+        step_clock.index = step
+        with own:
+            for _ in range(2):  # as two networks that are trained in turn
+                assert span.begin()
+                fake_time.ns += 5
+                assert span.end()
+                assert ledger.stack == [*base, OPTIMIZER]
+            fake_time.ns += 1
+        assert ledger.stack == base
+    ledger.peek()
+    assert ledger.acc[OPTIMIZER] == 22

@@ -18,6 +18,7 @@ from ..timing.loop import Watched
 from ..timing.turns import Turns
 from ..window import Window
 from . import wiring
+from .optimizer_watch import OptimizerWatch
 from .options import Options, refuse_positional, takes_options
 from .run import Run, is_signalled
 
@@ -50,10 +51,14 @@ class Monitor:
         TypeError: There is no such option.
     """
 
+    _optimizers: OptimizerWatch | None = None
+    """None where an adapter hears of the optimizers itself."""
+
     @takes_options
     def __init__(self, *nothing: NoReturn, **options: Unpack[OptionArguments]) -> None:
         refuse_positional(self, nothing)
         self._show(wiring.plain_run(Options.of(options)))
+        self._optimizers = OptimizerWatch(self.run, self._turns)
         self.run.start()
 
     @classmethod
@@ -92,11 +97,16 @@ class Monitor:
             loader,
             self._turns,
             stage=stage,
-            prepare=loaders.prepare,
+            prepare=self._prepare,
             started=loaders.iterator_made,
             beside=loaders.beside,
             size=loaders.size,
         )
+
+    def _prepare(self, loader: object) -> None:
+        if self._optimizers is not None:
+            self.run.guard("the optimizer", self._optimizers.listen)
+        self.run.loaders.prepare(loader)
 
     def span(self, bucket: str, name: str | None = None) -> AbstractContextManager[str]:
         """Return a reusable ``with`` block whose time is booked under a bucket.
@@ -144,6 +154,7 @@ class Monitor:
         Page and pictures are made by a child process beside the program; `finish` waits for them, and so does the
         program's end, no longer than ``close_budget_s``. Under Ray Train, which kills its workers, this waits.
         """
+        self._let_go()
         self.run.close(reason)
         self.run.see_out()
 
@@ -154,7 +165,12 @@ class Monitor:
             reason: ``exception: `` and its name.
             signalled: Whether a signal is ending the process. Reports and trackers are then left to `stallmeter sync`.
         """
+        self._let_go()
         self.run.abort(reason, signalled=signalled)
+
+    def _let_go(self) -> None:
+        if self._optimizers is not None:
+            self.run.guard("the optimizer", self._optimizers.close)
 
     def finish(self, timeout_s: float = 60.0) -> bool:
         """Wait after `close` for the page, the pictures and the trackers.

@@ -13,7 +13,7 @@ class UpdateSpan:
         clock: Of the loop.
     """
 
-    __slots__ = ("_began", "_begun_in", "_clock", "_ledger", "_span", "_untimed", "_within")
+    __slots__ = ("_began", "_begun_in", "_clock", "_ledger", "_open", "_span", "_untimed", "_within")
 
     def __init__(self, clock: StepClock) -> None:
         self._clock = clock
@@ -23,6 +23,8 @@ class UpdateSpan:
         self._within = 0
         self._untimed = False
         """Whether a step goes on that is not timed."""
+        self._open = False
+        """Whether one is timed: the program may have opened a span of its own around its optimizer."""
         self._began: int | None = None
         """`Ledger.last` since this began, where the step's mark may be short; see `StepClock.left_at`."""
 
@@ -36,18 +38,20 @@ class UpdateSpan:
                 the closure's part of the time is not known.
         """
         clock, ledger = self._clock, self._ledger
-        if self._untimed or OPTIMIZER in ledger.stack:
+        if self._untimed or (self._open and OPTIMIZER in ledger.stack):
             if self._begun_in == clock.index:
                 self._within += 1
                 return False
-            if not self._untimed:
+            if self._open:
                 ledger.exit(OPTIMIZER)
+                self._open = False
         self._begun_in, self._within = clock.index, 0
-        self._untimed = not timed
+        self._untimed = not timed or OPTIMIZER in ledger.stack
         if self._untimed:
             return True
         alone = ledger.last is clock.left_at
         self._span.__enter__()
+        self._open = True
         self._began = ledger.last if alone else None
         return True
 
@@ -62,6 +66,7 @@ class UpdateSpan:
         ledger = self._ledger
         alone = ledger.last is self._began
         self._span.__exit__()
+        self._open = False
         if alone:
             self._clock.left_at = ledger.last
         return True
