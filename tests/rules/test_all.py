@@ -138,6 +138,7 @@ class TestForm:
             "window",
             "workers.forecast",
             "workers.gains",
+            "workers.spare",
             "workers.measured",
             "workers.pipeline",
             "workers.snapshots",

@@ -25,6 +25,7 @@ from stallmeter.rules.slow_batches import SlowBatches
 from stallmeter.rules.slow_sampler import SlowSampler
 from stallmeter.rules.too_few_workers import TooFewWorkers
 from stallmeter.rules.too_many_workers import TooManyWorkers
+from stallmeter.rules.views_sent_whole import ViewsSentWhole
 from stallmeter.rules.weight import won_s
 from stallmeter.window import Window
 
@@ -44,6 +45,7 @@ CASES: dict[str, dict[str, Any]] = {
         "queue_share": 0.5,
         "pinned": (1, 4),
     },
+    "views-sent-whole": {"workers": 1, "wait_s": 0.05, "batch_s": 0.03, "spare_bytes": 50_000_000},
     "idle-workers": {
         "workers": 4,
         "active": 2,
@@ -100,6 +102,7 @@ RULES: dict[str, Rule] = {
         NoWorkers(),
         TooFewWorkers(),
         PinnedWorkers(),
+        ViewsSentWhole(),
         PrepStall(),
         IdleWorkers(),
         FetchStall(),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from stallmeter.records import HostSample, LoaderInfo, StepRecord, WorkerBatch, WorkerMemory
+from stallmeter.records import BatchContent, HostSample, LoaderInfo, StepRecord, WorkerBatch, WorkerMemory
 from stallmeter.window import Window
 
 from .windows import START_S, ledger, step, window
@@ -31,6 +31,7 @@ def waiting(
     loader: dict[str, Any] | None = None,
     busy_share: float = 1.0,
     pinned: tuple[int, int] | None = None,
+    spare_bytes: int | None = None,
 ) -> Window:
     """Build the window.
 
@@ -51,6 +52,7 @@ def waiting(
         loader: Changes to the loader's record.
         busy_share: Share of their time in which the workers make batches.
         pinned: CPUs that the workers may run on, and those of the process.
+        spare_bytes: That are sent with each batch of a megabyte.
     """
     info = LoaderInfo(
         time_s=START_S, kind="DataLoader", num_workers=workers, batch_size=32, start_method="fork", probed=probed
@@ -73,8 +75,11 @@ def waiting(
                 process_cpu_s=None if threads is None else threads * made * cpu_share,
                 run_queue_s=queue,
                 idle_s=(made + queue) * (1 / busy_share - 1) if workers and i >= workers else None,
+                spare_bytes=spare_bytes,
             )
         )
+    if spare_bytes is not None:
+        records.append(BatchContent(time_s=START_S, tensors=8, bytes=1_000_000))
     mean = sum(waits) / len(waits)
     own = min(cpus if pinned is None else pinned[0], max(1, workers) * cpu_share * busy_share * 0.9)
     records += [

@@ -174,7 +174,7 @@ def test_a_worker_looks_into_no_first_batch_and_no_others_order(as_pid: Callable
             timer.start()
             looking.append(timer.look is not None)
             if timer.look is None:
-                timer.stop()
+                timer.stop(None)
             else:
                 timer.pass_over()
     assert looking == [False, True, True, False, False, False]

@@ -352,3 +352,11 @@ def _compute(for_s: float) -> None:
     until_s = time.thread_time() + for_s
     while time.thread_time() < until_s:
         pass
+
+
+@pytest.mark.parametrize(("clone", "spare"), [(False, 2 * 3 * (40 * 40 - 10 * 10)), (True, 0)])
+def test_some_batches_tell_what_is_sent_with_them(probe: LoaderProbe, clone: bool, spare: int) -> None:
+    records = run(probe, data.Crops(160, clone=clone), collate_fn=list)
+    looked_at = [index for index, record in enumerate(records, start=1) if record.spare_bytes is not None]
+    assert looked_at == [2, 4, 8, 16, 32, 64]
+    assert {records[index - 1].spare_bytes for index in looked_at} == {spare}

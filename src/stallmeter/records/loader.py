@@ -35,6 +35,9 @@ class WorkerBatch:
     """Workers that were making a batch while this one was made, itself included: mean over its time."""
     init_s: float | None = None
     """Of a worker's first batch: what the user's ``worker_init_fn`` took before it; no part of ``wall_s``."""
+    spare_bytes: int | None = None
+    """Bytes that a worker hands over with the batch's tensors beyond what these hold: of a view all that it is a view
+    of. None where nobody looked, as at most batches."""
 
     @property
     def computed_s(self) -> float:

@@ -59,12 +59,14 @@ from .transfer_bound import TransferBound
 from .unpinned_memory import UnpinnedMemory
 from .unused_gradients import UnusedGradients
 from .validation_heavy import ValidationHeavy
+from .views_sent_whole import ViewsSentWhole
 from .worker_startup import WorkerStartup
 
 ALL_RULES: tuple[Rule, ...] = (
     NoStepEnds(),
     CpuThrottled(),
     PinnedWorkers(),
+    ViewsSentWhole(),
     NoisyNeighbour(),
     SlowSampler(),
     SlowBatches(),

@@ -94,7 +94,7 @@ def evaluate(rules: Sequence[Rule], window: Window, guard: GuardedCall = unguard
     ordered = [as_long_as_it_matters(as_it_matters(d)) if alone and d.rule not in own else d for d in ordered]
     ordered = _without_savings(_without_praise(ordered), by_id)
     cures = {_cure(by_id, d) for d in ordered}
-    ruled_out = {_rules_out(by_id, d) for d in ordered}
+    ruled_out = {kind for d in ordered for kind in _rules_out(by_id, d)}
     runner_up = _sure_or_not(ordered, rivals, window)
     # Last: what a place in the code would gain is no part of what is weighed above.
     ordered = [_of_the_run(with_gain(found, window), whole, window) for found in ordered]
@@ -156,8 +156,8 @@ def _in_accord_with_the_first(
     contrary: list[Diagnosis] = []
     for diagnosis in ordered:
         cures = {_cure(rules, d) for d in kept} - {""}
-        ruled_out = {_rules_out(rules, d) for d in kept} - {""}
-        against = _cure(rules, diagnosis) in ruled_out or _rules_out(rules, diagnosis) in cures
+        ruled_out = {kind for d in kept for kind in _rules_out(rules, d)}
+        against = _cure(rules, diagnosis) in ruled_out or not cures.isdisjoint(_rules_out(rules, diagnosis))
         # What only informs asks for nothing, and has its number from the same model.
         (contrary if against and diagnosis.severity is not Severity.INFO else kept).append(diagnosis)
     return kept, contrary
@@ -167,8 +167,9 @@ def _cure(rules: Mapping[str, Rule], diagnosis: Diagnosis) -> str:
     return getattr(rules.get(diagnosis.rule), "cure", "")
 
 
-def _rules_out(rules: Mapping[str, Rule], diagnosis: Diagnosis) -> str:
-    return getattr(rules.get(diagnosis.rule), "rules_out", "")
+def _rules_out(rules: Mapping[str, Rule], diagnosis: Diagnosis) -> tuple[str, ...]:
+    kinds = getattr(rules.get(diagnosis.rule), "rules_out", ()) or ()
+    return (kinds,) if isinstance(kinds, str) else tuple(kinds)
 
 
 def _sure_or_not(ordered: list[Diagnosis], rivals: Sequence[Diagnosis], window: Window) -> Diagnosis | None:

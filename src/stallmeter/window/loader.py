@@ -54,6 +54,9 @@ class Content(BatchContent):
     not known of most batches."""
     subnormal_share: float | None = None
     """Share (0 to 1) of the floating-point numbers of all batches that were looked at that are subnormal."""
+    spare_bytes: float | None = None
+    """Bytes that workers hand over with a batch's tensors beyond what these hold: mean of the batches that were looked
+    at."""
 
 
 class LoaderSignals:
@@ -144,7 +147,12 @@ class LoaderSignals:
             padding=padding,
             filled_share=self._filled.share,
             subnormal_share=subnormal,
+            spare_bytes=self.memo("spare", self._spare_bytes),
         )
+
+    def _spare_bytes(self) -> float | None:
+        known = [b.spare_bytes for b in self._pace.leading.batches.items if b.spare_bytes is not None]
+        return statistics.fmean(known) if len(known) >= MIN_LOOKED_AT else None
 
     def _growth(self) -> float | None:
         sizes = self._sizes.items

@@ -485,6 +485,7 @@ class LoaderProbe:
             items=None if fetch.items == UNKNOWN else fetch.items,
             idle_s=_seconds(fetch.idle_ns),
             init_s=_seconds(fetch.init_ns),
+            spare_bytes=None if fetch.spare_bytes == UNKNOWN else fetch.spare_bytes,
             loader=loader,
             ahead=None if beside is None else beside.ahead,
             in_flight=None if beside is None else beside.in_flight,

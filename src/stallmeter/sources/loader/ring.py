@@ -46,6 +46,8 @@ class Fetch(NamedTuple):
     """Between the worker's batch before and this one: waiting for something to do."""
     init_ns: int = UNKNOWN
     """Of a worker's first batch: what the user's ``worker_init_fn`` took before it."""
+    spare_bytes: int = UNKNOWN
+    """That are sent with the batch and not held by it; of some batches."""
 
 
 @dataclass(frozen=True, slots=True)

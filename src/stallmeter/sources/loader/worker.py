@@ -19,6 +19,7 @@ from ...timing.tracebacks import let_out
 from .dataloader import CANNOT_SET
 from .identity import watch_identity
 from .ring import UNKNOWN, Order, Ring, RingWriter, Usual
+from .spare import spare_bytes
 
 _CANNOT_TIME = (AttributeError, KeyError, IndexError, OSError, RuntimeError, TypeError, ValueError)
 """What torch's internals, procfs and shared memory can raise where they are not as expected."""
@@ -31,6 +32,12 @@ Init = Callable[[int], Any]
 
 RECENT = 16
 """Batches that tell what one takes when nobody looks into it."""
+
+LOOK_EVERY = 32
+"""Of so many batches of a worker one is looked at: how much is sent with it."""
+
+FIRST_LOOKS = (2, 4, 8, 16)
+"""And these: there may be no more. The first batch is none of them, whose time is the start's."""
 
 
 class WorkerInit:
@@ -136,6 +143,7 @@ class FetchTimer:
         "_init",
         "_lane",
         "_loader",
+        "_made",
         "_order",
         "_process_cpu",
         "_queued",
@@ -166,7 +174,7 @@ class FetchTimer:
         self._lane = lane
         self._fd = open_run_queue()
         self._queued = b""
-        self._read = self._process_cpu = self._cpu = self._wall = self._ended = 0
+        self._read = self._process_cpu = self._cpu = self._wall = self._ended = self._made = 0
 
     def start(self) -> None:
         """A fetch begins."""
@@ -226,13 +234,15 @@ class FetchTimer:
             with suppress(*_CANNOT_TIME, ImportError):
                 look.end()
 
-    def stop(self) -> None:
+    def stop(self, batch: object) -> None:
         """The fetch returned a batch."""
         cpu = thread_time_ns() - self._cpu
         process_cpu = process_time_ns() - self._process_cpu
         after = b"" if self._fd is None else read_run_queue(self._fd)
         end = monotonic_ns()
         queued = run_queue_ns(self._queued, after)
+        self._made += 1
+        looks = self._made % LOOK_EVERY == 0 or self._made in FIRST_LOOKS
         self._lane.write(
             end,
             end - self._wall,
@@ -244,12 +254,13 @@ class FetchTimer:
             self.items,
             self._wall - self._ended if self._ended else UNKNOWN,
             self._init,
+            _spare_bytes(batch) if looks else UNKNOWN,
         )
         self._ended, self._init = end, UNKNOWN
         self.recent.append(Usual(end - self._wall, cpu, queued))
-        if self._start_look is not None:
+        if looks or self._start_look is not None:
             self._end_start_look()
-            self._ended = monotonic_ns()  # handing over what it saw is no pause of the worker's
+            self._ended = monotonic_ns()  # looking, and handing over what was seen, is no pause of the worker's
 
 
 class TimedCollate:
@@ -275,6 +286,14 @@ class TimedCollate:
             raise
         self._timer.collate_ns = monotonic_ns() - start
         return batch
+
+
+def _spare_bytes(batch: object) -> int:
+    try:
+        found = spare_bytes(batch)
+    except _CANNOT_TIME:  # a tensor of a kind of its own
+        return UNKNOWN
+    return UNKNOWN if found is None else found
 
 
 def start_answers(answers: str) -> str:
@@ -320,7 +339,7 @@ def _timed(fetch: Callable[[Any, Any], Any], timer: FetchTimer) -> Callable[[Any
             let_out(exc)
             raise
         if timer.look is None:
-            timer.stop()
+            timer.stop(batch)
         else:
             timer.pass_over()
         return batch
