@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stallmeter.machine import cpu_features
-from stallmeter.machine.cpu_features import computes_16_bits
+from stallmeter.machine.cpu_features import computes_16_bits, wide_vectors
 
 X86 = "processor\t: 0\nmodel name\t: A CPU\nflags\t\t: fpu avx2 f16c avx512f {}\nbugs\t\t:\n"
 ARM = "processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd {}\n"
@@ -39,6 +39,13 @@ def test_a_cpu_that_only_converts_is_not_known() -> None:
 @pytest.mark.parametrize("text", ["", "processor\t: 0\nisa\t: rv64imafdc\n", "flags\t:\n"])
 def test_what_does_not_tell(text: str) -> None:
     assert computes_16_bits(text) is None
+    assert wide_vectors(text) is None
+
+
+def test_vectors_of_512_bits() -> None:
+    assert wide_vectors(X86.format("")) is True
+    assert wide_vectors("flags\t\t: fpu avx2 f16c\n") is False
+    assert wide_vectors(ARM.format("bf16")) is None
 
 
 def test_the_first_cpu_of_the_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,20 @@ def test_weights() -> None:
     assert interval[0] < gain < interval[1]
 
 
+def test_what_it_costs_is_as_the_cpus_vectors_are() -> None:
+    """Our measurement: two to three times with vectors of 512 bits, 6 to 25 times with 256."""
+    wide, narrow, unknown = (
+        fires(HalfPrecisionOnCpu(), emulated(wide_vectors=known)).advice[0].gain_interval_pct
+        for known in (True, False, None)
+    )
+    assert wide is not None
+    assert narrow is not None
+    assert unknown is not None
+    assert wide[0] < 130 < wide[1] < narrow[1]
+    assert wide[0] < narrow[0] < 500
+    assert unknown == pytest.approx((wide[0], narrow[1]), rel=0.1)
+
+
 def test_autocast() -> None:
     found = fires(HalfPrecisionOnCpu(), emulated(weights("", 0.0), autocast("float16")))
     assert found.culprit == "float16"

@@ -48,3 +48,6 @@ def test_instructions_for_16_bits():
     assert Facts().computes_16_bits is None
     assert Facts(computes_16_bits={}).computes_16_bits is None
     assert Facts(computes_16_bits={"bfloat16": False}).computes_16_bits == {"bfloat16": False}
+    assert Facts().wide_vectors is None
+    assert Facts(wide_vectors="no").wide_vectors is None
+    assert Facts(wide_vectors=False).wide_vectors is False

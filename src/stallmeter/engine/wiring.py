@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..delivery.choice import choose_trackers
 from ..errors import TrackerUnavailableError
 from ..machine.budget import cpu_affinity, read_budget
-from ..machine.cpu_features import computes_16_bits
+from ..machine.cpu_features import computes_16_bits, wide_vectors
 from ..machine.thread_settings import read_thread_settings
 from ..ranks.launcher import rank_from_environment
 from ..ranks.ray import ray_worker
@@ -253,7 +253,7 @@ def _usual_facts(options: Options, context: RunContext) -> dict[str, Callable[[]
     }
     if options.hardware:
         facts["numerics"] = _numeric_facts
-        facts["computes_16_bits"] = computes_16_bits
+        facts |= {"computes_16_bits": computes_16_bits, "wide_vectors": wide_vectors}
     return facts
 
 

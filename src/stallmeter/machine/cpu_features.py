@@ -43,6 +43,19 @@ def computes_16_bits(text: str | None = None) -> Mapping[str, bool] | None:
     return known or None
 
 
+def wide_vectors(text: str | None = None) -> bool | None:
+    """Return whether an x86 CPU computes with vectors of 512 bits (``avx512f``): libraries imitate 16 bits with them.
+
+    Args:
+        text: As of `computes_16_bits`.
+
+    Returns:
+        None of other CPUs, and where that cannot be known.
+    """
+    name, flags = _flags(_lines() if text is None else text.splitlines())
+    return "avx512f" in flags if name == "flags" and flags else None
+
+
 def _flags(lines: Iterable[str]) -> tuple[str, frozenset[str]]:
     for line in lines:
         name, _, value = line.partition(":")

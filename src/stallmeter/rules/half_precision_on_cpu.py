@@ -7,8 +7,9 @@ setting that came with a program for GPUs is easily left on.
 **Evidence.** `spent.optimizer`: which part of the numbers that are trained has 16 bits and lies on the CPU, read from
 the optimizer when it is first met. `spent.cpu_autocast`: whether `torch.autocast("cpu")` was on where modules
 were called, asked by the training thread in up to three steps. `facts.computes_16_bits`: what Linux tells of the CPU's
-instructions (`avx512_bf16`, `amx_bf16`, `avx512_fp16`, `amx_fp16`; on Arm `bf16`, `asimdhp`). `spent.step_work_s`:
-seconds of the steps' own work.
+instructions (`avx512_bf16`, `amx_bf16`, `avx512_fp16`, `amx_fp16`; on Arm `bf16`, `asimdhp`). `facts.wide_vectors`:
+whether it has vectors of 512 bits, with which a library imitates 16 bits less slowly. `spent.step_work_s`: seconds of
+the steps' own work.
 
 **Advice.** Train with 32 bits: `model.float()`, no autocast. On a CPU with the instructions both may stay.
 
@@ -31,10 +32,10 @@ from ..workers.gains import gain_without
 from .frameworks import Setting, computes_on_device, said
 from .rule import threshold
 
-LEAST, USUAL, MOST = 1.1, 1.6, 6.0
-"""How many times as fast steps are with 32 bits; our choice. Two small networks took 2.3 and 3.3 times as long where
-oneDNN was kept from using the instructions (benchmarks/faults/precision), and 13 of 15 small cases 1.2 to 15 times on a
-CPU without them."""
+TIMES = {True: (1.2, 2.5, 6.0), False: (2.5, 9.0, 25.0), None: (1.2, 4.0, 25.0)}
+"""How many times as fast steps are with 32 bits, at least, as a rule and at most: on a CPU with vectors of 512 bits, on
+one without, and where that is not known. Our measurement, benchmarks/faults/precision: 2.3 and 3.3 times where oneDNN
+was kept to such vectors, 6 to 25 times on a CPU of 256 bits; the bounds are our choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,7 @@ class HalfPrecisionOnCpu:
         "device.pace_s",
         "facts.accelerator",
         "facts.framework",
+        "facts.wide_vectors",
         "ledger.wall_s",
         "spent.cpu_autocast",
         "spent.optimizer",
@@ -67,9 +69,8 @@ class HalfPrecisionOnCpu:
         pct = 100.0 * work_s / training_s
         if known.get(kind, True) or pct < self.step_pct:
             return None
-        saved_s = (1.0 - 1.0 / USUAL) * work_s
-        least, most = ((1.0 - 1.0 / times) * work_s / saved_s for times in (LEAST, MOST))
-        gain = gain_without(window, saved_s, least=least, most=most)
+        least_s, saved_s, most_s = ((1.0 - 1.0 / times) * work_s for times in TIMES[window.facts.wide_vectors])
+        gain = gain_without(window, saved_s, least=least_s / saved_s, most=most_s / saved_s)
         by = "torch.autocast" if share is None else f"{100.0 * share:.0f} % of the weights"
         return Diagnosis(
             rule=self.id,

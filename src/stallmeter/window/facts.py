@@ -37,6 +37,12 @@ class Facts(dict[str, Any]):
         return known if isinstance(known, dict) and known else None
 
     @property
+    def wide_vectors(self) -> bool | None:
+        """Whether the CPU, an x86, has vectors of 512 bits; None of others, and where that is not known."""
+        known = self.get("wide_vectors")
+        return known if isinstance(known, bool) else None
+
+    @property
     def has_other_ranks(self) -> bool:
         """Whether the job has other ranks, here or on another host, that wait for this one."""
         ranks, budget = self.get("world_size"), self.budget
