@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import chain, cycle
+
 import numpy as np
 import pytest
 import torch
 
-from stallmeter.timing.subnormal import MOST_TENSORS, SAMPLE, subnormal_in, subnormal_share
+from stallmeter.timing import subnormal
+from stallmeter.timing.subnormal import MOST_TENSORS, SAMPLE, are_slow, subnormal_in, subnormal_share
 
 NORMAL = torch.randn(4, 1000)
 TINY = torch.rand(4, 1000) * 1e-39 + 1e-40
+
+
+@pytest.fixture(autouse=True)
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU that is slow with them, whatever the tests run on."""
+    monkeypatch.setattr(subnormal, "are_slow", lambda: True)
 
 
 @pytest.mark.parametrize(
@@ -66,6 +75,29 @@ def test_where_they_are_flushed_they_cost_nothing() -> None:
     finally:
         torch.set_flush_denormal(False)
     assert subnormal_share(TINY) == 1.0
+
+
+@pytest.mark.parametrize(("times", "slow"), [(1.0, False), (1.2, False), (2.0, True), (30.0, True)])
+def test_a_cpu_is_slow_with_them_or_not(times: float, slow: bool) -> None:
+    """Other numbers and these are computed with in turn."""
+    taken = chain.from_iterable((0, 1000 if other else round(1000 * times)) for other in cycle((True, False)))
+    assert are_slow(lambda: next(taken)) is slow
+
+
+def test_one_trial_that_was_held_up_is_no_slow_cpu() -> None:
+    taken = chain([0, 1000, 0, 50_000], chain.from_iterable((0, 1000) for _ in range(100)))
+    assert are_slow(lambda: next(taken)) is False
+
+
+def test_where_the_cpu_is_as_quick_with_them_they_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subnormal, "are_slow", lambda: False)
+    assert subnormal_share(TINY) == 0.0
+    assert subnormal_in([TINY]) == 0.0
+
+
+def test_this_cpu_is_tried_once() -> None:
+    assert are_slow() is are_slow()
+    assert are_slow.cache_info().hits
 
 
 def test_the_larger_tensor_counts_for_more() -> None:
