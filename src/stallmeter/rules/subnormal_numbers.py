@@ -8,10 +8,10 @@ of matrices as they come, forward and backward.
 **Evidence.** `loader.content`: share of the batches' floating-point numbers that are subnormal, by a sample of some
 batches spread over the run. `spent.tensors.subnormal`: the same of the largest gradients, and of what optimizers keep
 of earlier steps, looked at a few times between two steps, in the models and optimizers that running functions know by
-name. A mean that gets nothing more decays to such numbers and stays there: of rows of a table that are not used, after
-830 steps of Adam. The shares are 0 where the CPU is as quick with them as with other numbers, which is tried once, for
-half a millisecond. `facts.accelerator` and `device.pace_s`: whether the training computes on a CPU. On a GPU they cost
-nothing.
+name. A mean that gets nothing more decays to such numbers and stays there: of rows of a table that are not used,
+after 830 steps of Adam. The shares are 0 where the CPU is as quick with them as with other numbers, which is tried
+once, for half a millisecond. `facts.accelerator` and `device.pace_s`: whether the training computes on a CPU. On a
+GPU they cost nothing.
 
 **Advice.** `torch.set_flush_denormal(True)` before training: they then count as zero, which they nearly are. Where they
 come from can be changed as well: pad after the filter, or round small numbers to zero where items are made. Weights of
