@@ -17,8 +17,8 @@ GPU they cost nothing.
 come from can be changed as well: pad after the filter, or round small numbers to zero where items are made. Weights of
 a loss that fall by half again and again can end at zero, and tables can have sparse gradients.
 
-**When it is wrong.** Where a first layer makes other numbers of them: a bias, a normalisation. What they cost a model is
-not known before it is tried, so no time is claimed. Numbers that are subnormal inside the model alone, and leave no
+**When it is wrong.** Where a first layer makes other numbers of them: a bias, a normalisation. What they cost a model
+is not known before it is tried, so no time is claimed. Numbers that are subnormal inside the model alone, and leave no
 trace in the gradients of its parameters, are not seen.
 
 **References.** PyTorch, `torch.set_flush_denormal`. Intel, "Set the FTZ and DAZ Flags". Andrysco et al., "On Subnormal
