@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 from stallmeter.rules.views_sent_whole import ViewsSentWhole
-from stallmeter.workers.spare import MOST, PER_BYTE_S
+from stallmeter.workers.spare import MOST, of_the_wait_s
 
 from .cases import NOISE, in_turn, measured
 
@@ -49,7 +49,7 @@ def main() -> None:
             spare = 3 * (side**2 - CROP**2) * BATCH
             step_s, wait_s, clone_s = said["step_s"], said["wait_s"], said["clone_s"]
             faster = step_s / clone_s
-            saved = [min(each * spare, wait_s, MOST * step_s) for each in PER_BYTE_S]
+            saved = [min(s, MOST * step_s) for s in of_the_wait_s(spare, wait_s)]
             low, usual, high = (step_s / (step_s - s) for s in saved)
             is_told = 100.0 * saved[1] / step_s >= ViewsSentWhole().info_pct
             told += is_told

@@ -138,10 +138,10 @@ class TestForm:
             "window",
             "workers.forecast",
             "workers.gains",
-            "workers.spare",
             "workers.measured",
             "workers.pipeline",
             "workers.snapshots",
+            "workers.spare",
         }
         assert set(re.findall(r"^from \.(\w+) import", source, re.MULTILINE)) <= {"rule", "frameworks", "fusing"}
 

@@ -58,7 +58,7 @@ class Monitor:
     def __init__(self, *nothing: NoReturn, **options: Unpack[OptionArguments]) -> None:
         refuse_positional(self, nothing)
         self._show(wiring.plain_run(Options.of(options)))
-        self._optimizers = OptimizerWatch(self.run, self._turns)
+        self._optimizers = OptimizerWatch(self.run, self._turns.has)
         self.run.start()
 
     @classmethod

@@ -1,11 +1,11 @@
-"""What the optimizers of a watched loop take: its program tells nothing but which loader it iterates."""
+"""What the optimizers of a loop take, by torch's hooks: of a watched one, and of a framework that does not tell."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ..sources.optimizers import has_closure, hear_steps, is_compiling
-from ..timing.turns import Turns
 from ..timing.updating import UpdateSpan
 from .run import Run
 
@@ -15,16 +15,16 @@ class OptimizerWatch:
 
     Args:
         run: Of the loop.
-        turns: Say which thread the loop's is.
+        is_here: Whether the calling thread is the loop's.
     """
 
-    def __init__(self, run: Run, turns: Turns) -> None:
+    def __init__(self, run: Run, is_here: Callable[[], bool]) -> None:
         self._run = run
-        self._turns = turns
+        self._is_here = is_here
         self._clock = run.clock
         self._span = UpdateSpan(run.clock)
         self._handles: list[Any] = []
-        self._compiling = is_compiling()
+        self._compiling: Callable[[], bool] = bool
         self._first: int | None = None
         """The optimizer whose steps are counted."""
 
@@ -44,11 +44,11 @@ class OptimizerWatch:
             self._handles.pop().remove()
 
     def _before(self, optimizer: object, given: Any, named: Any) -> None:
-        if not self._compiling() and self._turns.has():
+        if not self._compiling() and self._is_here():
             self._span.begin(timed=not has_closure(optimizer, given, named))
 
     def _after(self, optimizer: object, *_: Any) -> None:
-        if self._compiling() or not self._turns.has() or not self._span.end():
+        if self._compiling() or not self._is_here() or not self._span.end():
             return
         clock = self._clock
         if self._first is None:

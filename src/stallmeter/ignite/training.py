@@ -11,11 +11,10 @@ from typing import Any
 from ignite.engine import Events
 
 from ..engine import adapter
+from ..engine.optimizer_watch import OptimizerWatch
 from ..engine.run import Run
-from ..sources.optimizers import has_closure, hear_steps, is_compiling
 from ..timing.clock import DataSpan, ValidationWait
 from ..timing.ledger import DATA_WAIT, WORKER_STARTUP, Ledger
-from ..timing.updating import UpdateSpan
 from .handlers import evaluation, in_handler, time_handlers
 from .running import watch_runs
 
@@ -36,10 +35,7 @@ class Training(adapter.Training):
         self._waiting = False
         self._size = run.loaders.size
         self._evaluation_wait = ValidationWait(self._clock)
-        self._optimizer = UpdateSpan(self._clock)
-        self._compiling = is_compiling()
-        self._first = 0
-        """The optimizer whose steps are counted."""
+        self._optimizers = OptimizerWatch(run, self._is_here)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -57,8 +53,8 @@ class Training(adapter.Training):
             for event, call in events.items():
                 stack.callback(trainer.add_event_handler(event, call).remove)
             stack.enter_context(watch_runs(self))
-            for handle in hear_steps(self._before_update, self._after_update):
-                stack.callback(handle.remove)
+            self._optimizers.listen()
+            stack.callback(self._optimizers.close)
             yield
 
     def _ledger_here(self) -> Ledger | None:
@@ -126,18 +122,6 @@ class Training(adapter.Training):
         clock.samples = self._size(state.batch)
         clock.tracker_step = state.iteration + 1
         clock.worked = True
-
-    def _before_update(self, optimizer: object, given: Any, named: Any) -> None:
-        if not self._compiling() and self._is_here():
-            self._optimizer.begin(timed=not has_closure(optimizer, given, named))
-
-    def _after_update(self, optimizer: object, *_: Any) -> None:
-        if self._compiling() or not self._is_here() or not self._optimizer.end():
-            return
-        if not self._first:
-            self._first = id(optimizer)
-            self._run.tell_optimizer(optimizer)
-        self._clock.optimizer_step = (self._clock.optimizer_step or 0) + (id(optimizer) == self._first)
 
     def _epoch_completed(self, engine: Any) -> None:
         """What follows belongs to no step."""

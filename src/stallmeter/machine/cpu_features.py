@@ -6,6 +6,7 @@ Without them a library converts each operand to 32 bits and back, or computes nu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -64,9 +65,15 @@ def _flags(lines: Iterable[str]) -> tuple[str, frozenset[str]]:
     return "", frozenset()
 
 
-def _lines() -> list[str]:
+def _lines() -> Iterable[str]:
     try:
-        with OPEN(CPUINFO, encoding="utf-8", errors="replace") as file:
-            return list(islice(file, LINES))
+        return _read(CPUINFO)
     except OSError:
-        return []
+        return ()
+
+
+@cache
+def _read(path: Path) -> Iterable[str]:
+    # Once: several ask, and some kernels measure each CPU's speed for it.
+    with OPEN(path, encoding="utf-8", errors="replace") as file:
+        return tuple(islice(file, LINES))

@@ -28,18 +28,26 @@ def spare_s(window: Window) -> tuple[float, float, float]:
         return 0.0, 0.0, 0.0
     spare = content.spare_bytes * ((info and info.batches_per_step) or 1.0)
     wait_s, crowd_s = window.spent.bucket_s("data_wait") or 0.0, record.steps * _crowd_s(window, spare)
-    waited = [min(each * record.steps * spare, wait_s) for each in PER_BYTE_S]
-    least_s, usual_s = max(waited[0], LEAST_OF_CROWD * crowd_s), max(waited[1], crowd_s)
-    both_s = max(waited[2], crowd_s + BESIDE * min(waited[1], crowd_s))
-    most_s = MOST * (window.ledger.training_s or 0.0)
-    return min(least_s, most_s), min(usual_s, most_s), min(both_s, most_s)
+    least_s, usual_s, most_s = of_the_wait_s(record.steps * spare, wait_s)
+    both_s = crowd_s + BESIDE * min(usual_s, crowd_s)
+    believed_s = MOST * (window.ledger.training_s or 0.0)
+    found = max(least_s, LEAST_OF_CROWD * crowd_s), max(usual_s, crowd_s), max(most_s, both_s)
+    return min(found[0], believed_s), min(found[1], believed_s), min(found[2], believed_s)
+
+
+def of_the_wait_s(spare: float, wait_s: float) -> tuple[float, float, float]:
+    """Return the seconds of a loop's wait that go with so many bytes: least, as a rule, and most."""
+    least_s, usual_s, most_s = (min(each * spare, wait_s) for each in PER_BYTE_S)
+    return least_s, usual_s, most_s
 
 
 def _crowd_s(window: Window, spare: float) -> float:
     """Return by how much a step is longer because workers copy so many bytes on the loop's CPUs."""
     predicted = forecast(window)
-    if predicted is None or predicted.asked is None or predicted.without.no_cpu_s is None:
+    if predicted is None or predicted.asked is None:
         return 0.0
-    costs, without = predicted.asked[0], predicted.without
-    copying = min(1.0, SHARED_MEMORY_PER_BYTE_S * spare / costs.cpu_s) if costs.cpu_s else 0.0
-    return copying * max(0.0, without.now_s - (without.no_cpu_s or 0.0))
+    costs, then_s = predicted.asked[0], predicted.without.no_cpu_s
+    if then_s is None or not costs.cpu_s:
+        return 0.0
+    copying = min(1.0, SHARED_MEMORY_PER_BYTE_S * spare / costs.cpu_s)
+    return copying * max(0.0, predicted.without.now_s - then_s)

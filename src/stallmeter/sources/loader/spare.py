@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from itertools import islice
 from typing import Any
+
+from ...timing.numbers import tensors_in
 
 DEPTH = 4
 """So deep in lists and mappings tensors are looked for."""
@@ -24,8 +26,7 @@ def spare_bytes(batch: object) -> int | None:
     Returns:
         0 where all is used, or more than once; None where there is no tensor, or too many.
     """
-    tensors: list[Any] = []
-    _find(batch, tensors, DEPTH)
+    tensors = list(islice(filter(_is_strided, tensors_in(batch, DEPTH)), MOST_TENSORS + 1))
     if not tensors or len(tensors) > MOST_TENSORS:
         return None
     held = 0
@@ -38,18 +39,8 @@ def spare_bytes(batch: object) -> int | None:
     return max(0, sum(storages.values()) - held)
 
 
-def _find(batch: object, found: list[Any], depth: int) -> None:
+def _is_strided(tensor: Any) -> bool:
     # Of a sparse tensor, or a nested one, the parts are sent: a layout tells of these.
-    if hasattr(batch, "untyped_storage"):
-        if str(getattr(batch, "layout", "")) == "torch.strided" and not getattr(batch, "is_nested", False):
-            found.append(batch)
-        return
-    if depth == 0 or len(found) > MOST_TENSORS:
-        return
-    if isinstance(batch, Mapping):
-        batch = list(batch.values())
-    if isinstance(batch, (list, tuple)):
-        for member in batch:
-            if isinstance(member, (str, bytes, int, float)):
-                return  # and so are the others
-            _find(member, found, depth - 1)
+    if not hasattr(tensor, "untyped_storage"):
+        return False
+    return str(getattr(tensor, "layout", "")) == "torch.strided" and not getattr(tensor, "is_nested", False)
