@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stallmeter.workers import BatchShape, Limits, LoaderCosts
-from stallmeter.workers.whatif import LoopWaits, WhatIf, eased, what_if, without_slow_batches
+from stallmeter.workers.whatif import LoopWaits, WhatIf, _without_indices, eased, what_if, without_slow_batches
 
 BUSY = LoaderCosts(current=2, work_s=0.010, service_s=0.060, cpu_s=0.060, handover_s=0.001, turnaround_s=0.0)
 ROOM = Limits(available_cpus=8.0)
@@ -208,6 +208,17 @@ def test_a_sampler_that_is_gone_takes_no_cpu_time_either() -> None:
     costs = LoaderCosts(current=2, work_s=0.008, service_s=0.001, cpu_s=0.001, loop_cpu_s=0.009, indices_s=0.007)
     found = what_if(costs, Limits(available_cpus=2.0))
     assert found.no_indices_s == pytest.approx(0.001 + 0.0012)
+
+
+def test_without_its_sampler_the_loop_has_less_to_do_whether_workers_rest_or_not() -> None:
+    costs = LoaderCosts(
+        current=2, work_s=0.018, service_s=0.001, cpu_s=0.001, loop_cpu_s=0.036, indices_s=0.007, quiet_work_s=0.015,
+        crowded_work_s=0.020,
+    )  # fmt: skip
+    found = _without_indices(costs)
+    assert (found.quiet_work_s, found.crowded_work_s) == pytest.approx((0.008, 0.013))
+    unknown = _without_indices(replace(costs, quiet_work_s=None, crowded_work_s=None))
+    assert (unknown.quiet_work_s, unknown.crowded_work_s) == (None, None)
 
 
 def test_nobody_is_to_blame_for_a_crowd_of_ones_own() -> None:

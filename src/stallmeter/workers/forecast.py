@@ -159,7 +159,7 @@ class Outlook:
         wanted = costs.loop_cpu_s / costs.work_s + min(1.0, costs.cpu_s / costs.service_s)
         if not self.available_cpus or wanted < SHORT * self.available_cpus:
             return None
-        return max(0.0, costs.work_s - costs.indices_s - costs.quiet_work_s)
+        return max(0.0, costs.work_s - costs.quiet_work_s)
 
     def _without_pct(self, saved_s: float) -> float:
         """Return what a step that takes so much less gains, percent; most of it stays whatever is said."""

@@ -51,7 +51,9 @@ def _refined(window: Window, costs: LoaderCosts, per_step: float) -> LoaderCosts
     beside = work_beside(window.steps.steady, made.items, complete=complete)
     if beside is None:
         return costs
-    return replace(costs, quiet_work_s=beside.quiet_s, crowded_work_s=beside.crowded_s)
+    # The sampler is asked in the wait for a batch, of which these know nothing, and is in the loop's way all the same.
+    quiet_s, crowded_s = beside.quiet_s + costs.indices_s, beside.crowded_s + costs.indices_s
+    return replace(costs, quiet_work_s=quiet_s, crowded_work_s=crowded_s)
 
 
 def _in_the_loop(window: Window, costs: LoaderCosts, per_step: float) -> LoaderCosts:

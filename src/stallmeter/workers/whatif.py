@@ -222,9 +222,15 @@ def _without_indices(costs: LoaderCosts) -> LoaderCosts:
         costs,
         work_s=max(0.0, costs.work_s - costs.indices_s),
         quick_work_s=max(0.0, costs.quick_work_s - costs.indices_s),
+        quiet_work_s=_less(costs.quiet_work_s, costs.indices_s),
+        crowded_work_s=_less(costs.crowded_work_s, costs.indices_s),
         loop_cpu_s=max(0.0, costs.loop_cpu_s - costs.indices_s),
         indices_s=0.0,
     )
+
+
+def _less(work_s: float | None, saved_s: float) -> float | None:
+    return None if work_s is None else max(0.0, work_s - saved_s)
 
 
 def eased(costs: LoaderCosts, waits_s: float) -> LoaderCosts:
