@@ -586,6 +586,18 @@ def test_single_items_that_a_wrapper_makes_batches_of_are_to_be_put_together_by_
             assert (found.advice[0].predicted_gain_pct or 0.0) > 50.0
 
 
+@pytest.mark.parametrize(("batch_s", "first"), [(0.001, "Set num_workers=0."), (0.02, "Collate each batch")])
+def test_without_workers_nothing_is_handed_over(batch_s: float, first: str) -> None:
+    """Batches of 200 tensors that the loop would make sooner than it takes one over, and such as it would not."""
+    made = waiting(**{**CASES["batch-handoff"], "batch_s": batch_s, "wait_s": 0.04})
+    made.append(BatchContent(time_s=1.0, tensors=200, bytes=4096))
+    found = fires(BatchHandoff(), made)
+    assert found.advice[0].text.startswith(first)
+    gains = [one.predicted_gain_pct for one in found.advice if one.predicted_gain_pct is not None]
+    assert len(gains) == 2
+    assert gains[0] > 0.9 * gains[1]
+
+
 def test_idle_workers_wait_for_nothing_but_the_hand_over() -> None:
     """It comes in bursts: half of the waits are short, and the mean is what it costs."""
     bursts = {**CASES["batch-handoff"], "wait_s": lambda i: 0.09 if i % 3 == 0 else 0.003}

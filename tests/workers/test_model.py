@@ -287,6 +287,16 @@ def test_a_wait_for_others_is_there_once_however_many_workers_meet() -> None:
     assert times[2] == pytest.approx((0.020 + 0.004) / 2)
 
 
+def test_without_workers_nobody_sends_a_batch() -> None:
+    """28 small tensors: a worker makes the batch in 1 ms, and takes 5 ms of CPU to send it."""
+    limits = Limits(available_cpus=2.0)
+    costs = LoaderCosts(current=4, work_s=0.006, service_s=0.001, cpu_s=0.006, loop_cpu_s=0.012, turnaround_s=0.0)
+    sends = replace(costs, sent_cpu_s=0.005)
+    assert predict_step_time_s(costs, limits, 0) == pytest.approx(0.009)
+    assert predict_step_time_s(sends, limits, 0) == pytest.approx(0.007)
+    assert predict_step_time_s(sends, limits, 4) == predict_step_time_s(costs, limits, 4)
+
+
 def test_threads_that_spin_while_the_loop_waits_need_no_cpu() -> None:
     """Two threads on two CPUs: more CPU time than the loop's own work has room for is no work."""
     costs = LoaderCosts(current=1, work_s=0.004, service_s=0.0005, cpu_s=0.001, loop_cpu_s=0.0093, turnaround_s=0.0)

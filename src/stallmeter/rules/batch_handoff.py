@@ -22,10 +22,10 @@ puts together.
 Of processes that are not torch's workers: `loader.producers.processes` have made batches and are idle while the loop
 waits and this process computes (`loader.producers.outside_share`, 0 to 1).
 
-**Advice.** Collate into few large tensors, and in the workers: a loader with `batch_size=None` hands over what its
-dataset yields, each item by itself where that yields single ones. Use
-`torch.multiprocessing.set_sharing_strategy("file_system")`. Where a batch takes less time to make than to hand over,
-use `num_workers=0`.
+**Advice.** What the num_workers model predicts to win more comes first. Collate into few large tensors, and in the
+workers: a loader with `batch_size=None` hands over what its dataset yields, each item by itself where that yields
+single ones. Where a batch takes less time to make than to hand over, use `num_workers=0`: nothing is sent then, which
+takes CPUs from the loop as well. Use `torch.multiprocessing.set_sharing_strategy("file_system")`.
 
 **When it is wrong.** On a busy machine every hand-over is slow: look at the CPU first.
 
@@ -40,10 +40,13 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
-from ..workers.forecast import forecast, parts_of_batch
+from ..workers.forecast import Outlook, forecast, parts_of_batch
 from ..workers.pipeline import INSTEAD, Pipeline, diagnosis_of, pipeline_of
 from ..workers.snapshots import rarer_snapshots
 from .rule import threshold
+
+AS_MUCH = 0.9
+"""Part of the gain of lighter batches from which on no workers come first: that costs one line; our choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +97,6 @@ class BatchHandoff:
         without = predicted.without
         if without.recovers(without.light_handover_s) < self.recovers:
             return None
-        gain = without.gain_pct(without.light_handover_s)
         lost = (window.spent.bucket_s("data_wait") or 0.0) * ready
         return Diagnosis(
             rule=self.id,
@@ -111,27 +113,30 @@ class BatchHandoff:
                 Evidence("wait for a ready batch", handover, "s", self.slow_handover_s, "our measurement"),
                 Evidence("share of the workers' time making batches", busy, "1", self.busy_share, "benchmarks/workers"),
             ),
-            advice=(
-                *rarer_snapshots(window, predicted),
-                Advice.of(
-                    "Make whole batches in the workers, before they are handed over."
-                    if parts_of_batch(window) >= self.several
-                    else "Collate each batch into a few large tensors.",
-                    expect="Less data wait: each tensor costs a handshake, and other objects are pickled.",
-                    limit="More workers do not help, the batches are ready.",
-                    gain_pct=predicted.of_run(gain),
-                    interval_pct=predicted.interval_pct(gain),
-                ),
-                Advice.of(
-                    'Call torch.multiprocessing.set_sharing_strategy("file_system").',
-                    limit="It leaves files after a crash.",
-                ),
-                Advice.of(
-                    "Set num_workers=0.",
-                    limit="Only where making a batch takes less time than handing it over.",
-                ),
-            ),
+            advice=(*rarer_snapshots(window, predicted), *self._fixes(window, predicted)),
         )
+
+    def _fixes(self, window: Window, predicted: Outlook) -> tuple[Advice, ...]:
+        """Return what makes handing over cheap and what avoids it, what wins more first, or as much in one line."""
+        gain = predicted.without.gain_pct(predicted.without.light_handover_s)
+        lighter = Advice.of(
+            "Make whole batches in the workers, before they are handed over."
+            if parts_of_batch(window) >= self.several
+            else "Collate each batch into a few large tensors.",
+            expect="Less data wait: each tensor costs a handshake, and other objects are pickled.",
+            limit="More workers do not help, the batches are ready.",
+            gain_pct=predicted.of_run(gain),
+            interval_pct=predicted.interval_pct(gain),
+        )
+        files = Advice.of(
+            'Call torch.multiprocessing.set_sharing_strategy("file_system").',
+            limit="It leaves files after a crash.",
+        )
+        if predicted.recommended or not predicted.gain_pct:
+            limit = "Only where making a batch takes less time than handing it over."
+            return lighter, files, Advice.of("Set num_workers=0.", limit=limit)
+        none = predicted.fixes()
+        return (*none, lighter, files) if predicted.gain_pct >= AS_MUCH * (gain or 0.0) else (lighter, *none, files)
 
     def _of_a_pipeline(self, window: Window, pipeline: Pipeline) -> Diagnosis | None:
         share = window.spent.data_wait_share_pct or 0.0

@@ -172,8 +172,7 @@ def costs_from(
         host: Samples from the same time: CPU time of the loop, CPU use of neighbours.
         budget: What the job may use: under a quota some neighbours are in nobody's way.
         batch: What a batch consists of, for defaults where its way from a worker was never measured.
-        device_s: Device time of a step. A loop that only launches kernels looks faster than its device while it waits
-            for data: then this binds.
+        device_s: Device time of a step. It binds where a loop that only launches kernels looks faster.
         per_step: Batches of the workers that a step takes, where a wrapper makes others of them.
         epoch: Start of workers; None where it happens once, or is not known.
 
@@ -202,10 +201,10 @@ def costs_from(
     loop_cpu_s = (main_cpus or 0.0) * step_time_s - (cpu_s if current == 0 else 0.0)
     works_s = [max(0.0, _step_s(step) - step.data_wait_s) for step in steady]
     work_s = _mean(works_s)
-    sending_s = batch.sending_s if batch else 0.0
+    sending_s, sent_s = batch.sending_s if batch else 0.0, 0.0
     if current and main_cpus is not None:
         beside_s = max(0.0, ((_average(s.job_cpus for s in during) or 0.0) - main_cpus) * step_time_s - cpu_s)
-        cpu_s += min(beside_s, 2 * sending_s)  # between two fetches a worker sends; other children may compute, too
+        sent_s = min(beside_s, 2 * sending_s)  # between two fetches a worker sends; other children may compute, too
     once_s, each_s, none_s = _start(epoch, current, service_s, _refill_s(batches, made, current, loader))
     return LoaderCosts(
         current=current,
@@ -213,12 +212,13 @@ def costs_from(
         quick_work_s=max(device_s or 0.0, min(work_s, _quick_s(works_s)) + per_step * indices_s),
         indices_s=per_step * indices_s,
         service_s=service_s,
-        cpu_s=cpu_s,
+        cpu_s=cpu_s + sent_s,
+        sent_cpu_s=sent_s,
         handover_s=handover_s,
         default_handover_s=per_step * default_s,
         shared_memory_s=0.0 if current else sending_s,
         loop_cpu_s=max(0.0, loop_cpu_s),
-        **_cpu_waits(made, during, current, budget, cpu_s=cpu_s, per_step=per_step),
+        **_cpu_waits(made, during, current, budget, cpu_s=cpu_s + sent_s, per_step=per_step),
         start_once_s=once_s,
         start_each_s=each_s,
         start_none_s=none_s,

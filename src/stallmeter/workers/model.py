@@ -72,12 +72,13 @@ class LoaderCosts:
     current: int
     """Workers while this was measured."""
     work_s: float
-    """t: a step without data wait, validation and checkpoint: what it costs when data are free, host or device,
-    whichever takes longer. Mean."""
+    """t: a step without data wait, validation and checkpoint, by host or device, whichever takes longer. Mean."""
     service_s: float
     """s: wall time in which a worker (or the loop thread) makes a batch, without waiting for a CPU. Mean."""
     cpu_s: float
-    """c: CPU time of that, decoder threads included. Mean."""
+    """c: CPU time of that, decoder threads and sending the batch included. Mean."""
+    sent_cpu_s: float = 0.0
+    """Part of ``cpu_s`` in which workers send a batch: nobody does without them."""
     quick_work_s: float = 0.0
     """What a step takes, beside ``work_s``, where nobody was in its way: from the quickest steps. 0 where not known."""
     quiet_work_s: float | None = None
@@ -494,6 +495,6 @@ def _cpu_floor_s(costs: LoaderCosts, limits: Limits, workers: int, slower: float
         return 0.0
     handed_over_s = costs.shared_memory_s if workers else 0.0
     # Threads that have nothing to do spin for a while: no more of it than the loop's own work has room for is work.
-    work_s = costs.work_s if workers else costs.alone_s
+    work_s, sent_s = (costs.work_s, 0.0) if workers else (costs.alone_s, min(costs.cpu_s, costs.sent_cpu_s))
     loop_cpu_s = min(costs.loop_cpu_s, limits.available_cpus * work_s)
-    return (slower * (costs.cpu_s + handed_over_s) + loop_cpu_s) / limits.available_cpus
+    return (slower * (costs.cpu_s - sent_s + handed_over_s) + loop_cpu_s) / limits.available_cpus
