@@ -426,11 +426,12 @@ def test_what_a_thread_takes_beside_it_may_be_won_as_well() -> None:
     assert 100 + most == pytest.approx((100 + alone_most) * (1 - 0.22) ** -(1.7 / 0.75), rel=0.01)
 
 
-def modelled(share: float, interpreting: float, seen: int = 200) -> Window:
+def modelled(share: float, interpreting: float, seen: int = 200, **changes: Any) -> Window:
     """Steps in which the model calls a function of the program's, of which so much is Python."""
     spot = CodeSpot(
         file="net.py", line=40, function="adjacency", own=True, wall_s=share, interpreting_s=interpreting * share
     )
+    spot = replace(spot, **changes)
     return each(replace(look(0.0, seen=seen), in_modules=(spot,)))
 
 
@@ -451,6 +452,21 @@ def test_what_the_model_computes_in_python_holds_it_up():
 )
 def test_what_the_model_computes_with_tensors_is_the_model(share: float, interpreting: float, seen: int):
     assert silent(SlowFunction(), modelled(share, interpreting, seen))
+
+
+@pytest.mark.parametrize("call", ["scipy.sparse.csr_matrix", "einops.rearrange", "torch.cat", ""])
+def test_what_the_model_computes_with_another_package_holds_it_up(call: str) -> None:
+    """No gradient flows through SciPy; what is not known to hold no model may be the model."""
+    made = modelled(0.4, 0.0, calls=(call,) if call else ())
+    if not call.startswith("scipy"):
+        assert silent(SlowFunction(), made)
+        return
+    found = fires(SlowFunction(), made)
+    assert found.summary.startswith("adjacency computes with scipy, not with tensors. It took about 40.0 s within the")
+    assert [one.unit for one in found.evidence] == ["%", "samples"]
+    direct = fires(SlowFunction(), modelled(0.4, 0.0, calls=(call,), trains=True, function="Net.forward"))
+    assert direct.title == f"{call} holds up the model"
+    assert direct.summary.startswith(f"{call}, called by Net.forward, computes with scipy, not with tensors.")
 
 
 class TestBesideADevice:

@@ -1,4 +1,4 @@
-"""Functions that modules of the program's call, and whether they compute in Python."""
+"""Functions that modules of the program's call, and whether they compute in Python or with another package."""
 
 from __future__ import annotations
 
@@ -52,3 +52,41 @@ def test_the_module_itself_and_modules_that_it_calls_are_left_out() -> None:
 @pytest.mark.parametrize("stack", [(MAIN, BACKWARD, CALL, FORWARD, own("hook")), (MAIN, CALL, FORWARD, BACKWARD)])
 def test_what_computes_gradients_is_none_of_the_model(stack: tuple[Frame, ...]) -> None:
     assert not in_modules([Seen(stack, 1.0)])
+
+
+def librarys(name: str, package: str) -> Frame:
+    return Frame(Function(name, f"{package}/{name}.py", False, f"{package}.{name}", package), 1)
+
+
+SCIPY, TILE = librarys("tocsr", "scipy"), librarys("tile", "numpy")
+
+
+def test_a_function_that_a_module_calls_names_the_library_beneath_it() -> None:
+    """Also where it is another function of the program's that calls it."""
+    found = in_modules(
+        [
+            Seen((MAIN, CALL, FORWARD, own("normalize", 7), SCIPY), 2.0),
+            Seen((MAIN, CALL, FORWARD, own("normalize", 8), own("degree"), SCIPY), 2.0),
+            Seen((MAIN, CALL, FORWARD, own("normalize", 9)), 1.0),
+        ]
+    )
+    (spot,) = found
+    assert (spot.function, spot.calls, spot.wall_s, spot.trains) == ("normalize", ("scipy.tocsr",), 5.0, False)
+
+
+def test_of_the_method_itself_what_it_calls_of_a_library_without_a_model() -> None:
+    """What else the method does is the model's, and so is what calls the program back."""
+    found = in_modules(
+        [
+            Seen((MAIN, CALL, FORWARD, SCIPY), 1.0),
+            Seen((MAIN, CALL, FORWARD, TILE), 2.0),
+            Seen((MAIN, CALL, FORWARD), 5.0),
+            Seen((MAIN, CALL, FORWARD, torchs("dropout", "nn/functional.py")), 20.0),
+            Seen((MAIN, CALL, FORWARD, librarys("apply_along_axis", "numpy"), own("block"), CALL, FORWARD), 7.0),
+            Seen((MAIN, CALL, FORWARD, librarys("wraps", "functools")), 9.0),
+        ]
+    )
+    (spot,) = found
+    assert (spot.function, spot.wall_s, spot.trains) == ("Net.forward", 3.0, True)
+    assert spot.calls == ("numpy.tile", "scipy.tocsr")
+    assert spot.interpreting_s == 0.0

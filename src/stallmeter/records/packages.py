@@ -11,6 +11,7 @@ TRAINS_NOTHING = frozenset(
         *("pandas", "polars", "pyarrow", "sklearn", "statistics", "torcheval", "torchmetrics"),
         *("boto3", "botocore", "http", "requests", "socket", "ssl", "subprocess", "urllib", "urllib3"),
         *("mlflow", "neptune", "tensorboard", "tensorboardX", "wandb"),
+        *("editdistance", "evaluate", "jiwer", "pycocotools", "rouge_score", "sacrebleu", "statsmodels"),
     )
 )
 """Packages that draw, count, read, write or send: a step can do without them, now and then."""
@@ -43,6 +44,8 @@ PASSES_ON = frozenset(
 PREPARE = frozenset(
     (
         *("librosa", "nltk", "numpy", "scipy", "soundfile", "spacy", "tokenizers", "transformers"),
+        *("Bio", "SimpleITK", "albumentations", "astropy", "faiss", "netCDF4", "networkx", "nibabel", "open3d"),
+        *("pydicom", "rasterio", "rdkit", "sentencepiece", "shapely", "sympy", "trimesh", "xarray", "zarr"),
         *(sys.stdlib_module_names - PASSES_ON),
     )
 )

@@ -7,26 +7,26 @@ package that it spends it in trains nothing, or the step has its gradients by th
 **Evidence.** `code.beside_model`: seconds of functions of the program in the steps' own work, each with all that it
 calls, from looks at the training thread's stack. What lies below a module's call, in the backward pass or in a
 collective is the model's, and so are the functions that call these; of what those call themselves only a library that
-holds no model and no loss counts, a metric's say. A function that is called from a later line than
-the one that has the gradients computed is neither a loss nor part of a batch, whatever it spends its time in, the model
-included; nor is a hook that torch calls with a gradient, of a tensor, a parameter or a module. One that is called from
-an earlier line than the model, and computes with a package that no gradient flows through, prepares the batch; so does
-one that is called, whatever it computes, before a function that holds both the model and its gradients. One that is
-found between two instructions of Python's again and again computes with numbers of
-Python's, through which no gradient flows: code that computes with tensors is found in its operators and calls. Between
-the model and the gradients a function that computes with such a package is no loss either: a metric, or a match. Nor is
-one that takes of what the model made only what no gradient flows through (`detach`, `item`, `argmax`), by the text of
-the line that calls it, or that is called without gradients (`no_grad`); nor a function of the program's that is called
-with nothing that was named since the model's call, weights of the labels say. Where the model is called with what it
-gives, it is the next batch, made early.
+holds no model and no loss counts, a metric's say. A function that is called from a later line than the one that has the
+gradients computed is neither a loss nor part of a batch, whatever it spends its time in, the model included; nor is a
+hook that torch calls with a gradient, of a tensor, a parameter or a module. One that is called from an earlier line
+than the model, and computes with a package that no gradient flows through, prepares the batch; so does one that is
+called, whatever it computes, before a function that holds both the model and its gradients. One that is found between
+two instructions of Python's again and again computes with numbers of Python's, through which no gradient flows: code
+that computes with tensors is found in its operators and calls. Between the model and the gradients a function that
+computes with such a package is no loss either: a metric, or a match. Nor is one that takes of what the model made only
+what no gradient flows through (`detach`, `item`, `argmax`), by the text of the line that calls it, or that is called
+without gradients (`no_grad`); nor a function of the program's that is called with nothing that was named since the
+model's call, weights of the labels say. Where the model is called with what it gives, it is the next batch, made early.
 A loss that takes longer than the whole model is written in many small operations, most often in a loop: it is told with
 the part of the backward pass that falls to it. So is a function that a module calls and that computes with numbers of
-Python's (`code.within_model`), a mask that is made anew in each step, say; and an optimizer of the program's own that
-takes longer than all else, and of `code.autograd_functions`, its forward and backward written by hand, from a fifth of
-the time on. Looks into steps of usual length, and into what long steps take beyond three medians, are weighed by the
-time that the ledger and the steps hold of each. Rare long steps are step-outliers' to tell. Of one rank of several a
-smaller share is told as information: the others may have to wait for it. So is half the share of what is surely no
-loss: a package that trains nothing, Python itself, or what no gradient flows through.
+Python's or with a package that holds no model (`code.within_model`), a mask that is made anew in each step, say; and an
+optimizer of the program's own that takes longer than all else, and of `code.autograd_functions`, its forward and
+backward written by hand, from a fifth of the time on. Looks into steps of usual length, and into what long steps take
+beyond three medians, are weighed by the time that the ledger and the steps hold of each. Rare long steps are
+step-outliers' to tell. Of one rank of several a smaller share is told as information: the others may have to wait for
+it. So is half the share of what is surely no loss: a package that trains nothing, Python itself, or what no gradient
+flows through.
 `code.beside_epochs`: the same of what the thread does where an epoch begins, below the loader or the framework that
 asks for it, and between two epochs: a sampler that reads the whole dataset, a loader that is made anew, a table that is
 read again. What comes after the last epoch does not count. The larger one of the two kinds is told.
@@ -37,17 +37,16 @@ the collate function, where workers do it beside the steps while there are CPUs 
 loss is computed with fewer and larger operations.
 
 **When it is wrong.** Between the call of the model and the gradients a function whose time is spent in operators of its
-own or in torch is not blamed while it takes less than the model: it may be the loss. One that takes more may
-be as cheap as it can be, such as one of many rounds: it informs, and does not warn. A module is taken for a loss where
-its class's name ends so (Loss, Criterion, Metric), and for a part of the model elsewhere. Nor is a function blamed
-before the model in operators of its own or in torch where the same function has the gradients computed, one after the
+own or in torch is not blamed while it takes less than the model: it may be the loss. One that takes more may be as
+cheap as it can be, such as one of many rounds: it informs, and does not warn. A module is taken for a loss where its
+class's name ends so (Loss, Criterion, Metric), and for a part of the model elsewhere. Nor is a function blamed before
+the model in operators of its own or in torch where the same function has the gradients computed, one after the
 gradients that sleeps, which may stand for a device, or what stands in the loop itself. Where no optimizer of torch was
-heard of, a function may be one. compute-bound names the place of all of them. Programs without modules are not judged,
-for what they call their model is not known. Beside a GPU the host waits for the device in whatever asks for a result:
-only that part of a function's time counts in which the GPU had nothing to do (`spent.idle_in_steps_s`, where
-`device.pace_s` tells of one; of several that of the one used most). It is what two parts of one time have in common, in
-the middle between the least and the most, and nothing where these are far apart. Hooks of gradients run on a thread of
-torch's there, and are not seen.
+heard of, a function may be one. Programs without modules are not judged: what they call their model is not known.
+Beside a GPU the host waits for the device in whatever asks for a result: only that part of a function's time counts in
+which the GPU had nothing to do (`spent.idle_in_steps_s`, where `device.pace_s` tells of one; of several that of the one
+used most). It is what two parts of one time have in common, in the middle between the least and the most, and nothing
+where these are far apart. Hooks of gradients run on a thread of torch's there, and are not seen.
 
 **References.** XProf calls other host work in a step moderate from 3 % and high from 15 %
 (`op_stats_to_input_pipeline_analysis.cc`).
@@ -341,27 +340,28 @@ class SlowFunction:
         )
 
     def _within_model(self, window: Window) -> Diagnosis | None:
-        """Tell of a function that the model calls and that computes in Python: no gradient flows through it."""
-        computes = next((one for one in window.code.within_model or () if self._is_python(one)), None)
+        """Tell of a function that the model calls and through which no gradient flows."""
+        computes = next((one for one in window.code.within_model or () if one.package or self._is_python(one)), None)
         found, share = self._that_counts(window, computes, self.sure_pct)
         if found is None:
             return None
-        spot = found.spot
+        spot, how = found.spot, f"with {found.package}" if found.package else "in Python"
+        python = () if found.package else (Evidence("of it, in Python's own instructions", found.interpreting_s, "s"),)
         gain = gain_by_looks(window, found.seconds, found.samples)
         return Diagnosis(
             rule=self.id,
             severity=_severity(share, self.warn_pct, self.critical_pct),
-            title=f"{spot.function} holds up the model",
-            summary=f"{spot.function} computes in Python, not with tensors. It took about {found.seconds:.1f} s within "
+            title=f"{_called(spot)} holds up the model",
+            summary=f"{_named(spot)} computes {how}, not with tensors. It took about {found.seconds:.1f} s within "
             f"the model, {share:.0f} % of the training time.",
             time_lost_s=found.seconds,
             share_pct=window.ledger.share_pct(found.seconds) or 0.0,
             confidence=0.8,
-            culprit=spot.function,
+            culprit=_called(spot),
             location=Location.of(spot, found.share_of_steps_pct),
             evidence=(
                 Evidence("function within the model, share of training time", share, "%", self.sure_pct, "our choice"),
-                Evidence("of it, between two instructions of Python's", found.interpreting_s, "s"),
+                *python,
                 Evidence("samples of the training thread's stack in it", float(found.samples), "samples"),
             ),
             advice=(

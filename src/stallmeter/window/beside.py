@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from ..records import CodeLook, CodeSpot
 from ..records.code import EPOCH_STARTS
+from ..records.packages import NO_MODEL
 from .ledger import LedgerSignals
 from .steps import StepSignals
 
@@ -106,7 +107,10 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class WithinModel:
-    """A function of the user's that a module of theirs calls, with all that it calls but other modules."""
+    """A function of the user's that a module of theirs calls, with all that it calls but other modules.
+
+    Or a method of such a module, with what it calls itself of libraries that hold no model (`CodeSpot.trains`).
+    """
 
     spot: CodeSpot
     seconds: float
@@ -117,6 +121,12 @@ class WithinModel:
     """Looks that met it, about."""
     interpreting_s: float
     """Of `seconds`, as far as looks found it between two instructions of Python's."""
+
+    @property
+    def package(self) -> str:
+        """Package without a model or a loss in which it spends most of its time; empty where there is none."""
+        package = self.spot.calls[0].partition(".")[0] if self.spot.calls else ""
+        return package if package in NO_MODEL else ""
 
 
 @dataclass(frozen=True, slots=True)

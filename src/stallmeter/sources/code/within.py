@@ -1,4 +1,4 @@
-"""Functions of the program that its model calls and that compute in Python itself: a mask, or a graph, made anew."""
+"""Functions that the program's model calls and through which no gradient flows: a mask, or a graph, made anew."""
 
 from __future__ import annotations
 
@@ -7,41 +7,63 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...records import CodeSpot
+from ...records.packages import NO_MODEL
 from .fold import Frame, Seen, fold
 
 
 def in_modules(seen: Sequence[Seen]) -> tuple[CodeSpot, ...]:
     """Return the functions of the user's that modules of theirs call, each with all that it calls but other modules.
 
+    Of a module's own method what it calls itself of a library that holds no model, which then has `CodeSpot.trains`.
+
     Args:
         seen: Of the steps.
     """
     found: list[Seen] = []
-    interpreting_s: dict[tuple[str, str], float] = defaultdict(float)
+    interpreting_s: dict[_Name, float] = defaultdict(float)
+    methods: set[_Name] = set()
     for one in seen:
         at = _helper_at(one.stack)
         if at is None:
             continue
         function = one.stack[at].function
-        found.append(replace(one, stack=one.stack[: at + 1]))
-        interpreting_s[function.file, function.name] += one.wall_s if one.stack[-1].interprets else 0.0
+        if function.own:
+            innermost = max(i for i, frame in enumerate(one.stack) if frame.function.own)
+            found.append(replace(one, stack=(*one.stack[: at + 1], *one.stack[innermost + 1 :])))
+            interpreting_s[function.file, function.name] += one.wall_s if one.stack[-1].interprets else 0.0
+        else:
+            found.append(one)
+            methods.add((one.stack[at - 1].function.file, one.stack[at - 1].function.name))
     return tuple(
-        replace(spot, interpreting_s=min(spot.wall_s, interpreting_s[spot.file, spot.function]))
+        replace(
+            spot,
+            interpreting_s=min(spot.wall_s, interpreting_s[spot.file, spot.function]),
+            trains=(spot.file, spot.function) in methods,
+        )
         for spot in fold(found).spots
     )
+
+
+_Name = tuple[str, str]
+"""File and name of a function."""
 
 
 def _helper_at(stack: Sequence[Frame]) -> int | None:
     """Return which frame is the first function that a module's own code calls; None without one.
 
-    What torch computes below it does not count against it: whether it is Python that it takes is asked of its lines.
+    What torch computes below it does not count against it: whether it is Python that it takes is asked of its lines. Of
+    a library only what holds no model is one.
     """
     called = [i for i, frame in enumerate(stack) if frame.function.role.is_module]
     if not called or any(frame.function.role.computes_gradients for frame in stack):
         return None
     at = called[-1] + 2  # the module's own method, and what that calls
-    if len(stack) <= at or not stack[at - 1].function.own or not stack[at].function.own:
+    if len(stack) <= at or not stack[at - 1].function.own:
         return None
-    if stack[at].function.name.startswith(f"{stack[at - 1].function.name}.<locals>."):
+    function = stack[at].function
+    if not function.own:
+        own = any(frame.function.own for frame in stack[at:])  # a library that calls the program back
+        return at if function.package in NO_MODEL and not own else None
+    if function.name.startswith(f"{stack[at - 1].function.name}.<locals>."):
         return None  # a comprehension or a lambda is a part of the method
     return at
