@@ -220,6 +220,18 @@ def test_one_function_that_is_quick_and_a_large_part_of_quick_steps_is_told() ->
     assert not any("beside the loop" in advice.text for advice in found.advice)
 
 
+def test_a_quick_function_that_is_most_of_it_is_told_with_its_own_seconds() -> None:
+    """A replay buffer that weighs all it holds, beside an environment's steps: 24 % and 12 % of steps of 4 ms."""
+    most = without_loader(before(0.24, 0.12), times=[0.004] * 2000)
+    found = fires(InputBound(), most)
+    assert found.severity is Severity.INFO
+    assert found.time_lost_s == pytest.approx(0.24 / 0.36 * fires(InputBound(quick_s=0.0), most).time_lost_s)
+    assert found.advice[0].text.startswith("Make make_0 cheaper")
+    little = without_loader(before(0.08, 0.05), times=[0.004] * 2000)
+    assert fires(InputBound(quick_s=0.0), little)
+    assert silent(InputBound(), little)
+
+
 def test_nought_looks_are_enough_where_the_user_says_so() -> None:
     assert fires(InputBound(min_samples=0.0), without_loader(before(0.5, seen=0)))
     assert fires(SlowFunction(min_samples=0.0), without_loader(look(0.5, call="numpy.histogram", after=0.5, seen=0)))

@@ -510,6 +510,27 @@ def test_a_score_through_which_no_gradient_flows_is_no_loss(
     assert between(seen, optimizer=True) == [called] * (not found)
 
 
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_model_that_plays_in_a_block_without_gradients_is_not_yet_the_one_that_is_trained(
+    tmp_path: Path, trains: bool
+) -> None:
+    """A batch of what was played is drawn between the two calls; where no other call was seen, the first one counts."""
+    file = tmp_path / "play.py"
+    file.write_text(
+        "def main():\n    with torch.no_grad():\n        a = net(obs)\n    x = replay.draw(a)\n    loss = net(x)\n"
+        "    loss.backward()\n"
+    )
+    main = replace(MAIN, first_line=1)
+
+    def at(line: int, *functions: Function) -> Seen:
+        return Seen((Frame(main, line, path=str(file)), *(Frame(function, 1) for function in functions)), 0.1)
+
+    drawn = at(4, UPDATE, NORM)
+    seen = [at(3, CALL, NET), drawn, *([at(5, CALL, NET)] if trains else []), at(6, BACK, ENGINE)]
+    assert before_call(seen) == before_model(seen) == [drawn] * trains
+    assert between(seen, optimizer=True) == [drawn] * (not trains)
+
+
 def test_what_follows_the_gradients_is_no_early_batch(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text("loss = model(x)\nloss.backward()\nscores = evaluate(net)\n")

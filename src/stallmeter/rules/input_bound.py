@@ -187,8 +187,13 @@ class InputBound:
         if share is None or share < self.warn_pct or found.samples < self.min_samples:
             return None
         quick = each_s < self.quick_s
-        if quick and found.spot_s < NEARLY * found.seconds:  # to hand a batch over would take as long
-            return None
+        if quick:  # to hand a batch over would take as long: only a function that is most of it can be told of
+            if found.spot_s <= self.first * found.seconds:
+                return None
+            found = replace(found, seconds=found.spot_s)
+            share = window.ledger.training_share_pct(found.seconds) or 0.0
+            if share < self.warn_pct:
+                return None
         if part_that_grew(window, found.seconds) >= self.grown:
             return None
         gain = gain_by_looks(window, found.seconds, found.samples)

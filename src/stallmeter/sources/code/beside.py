@@ -22,7 +22,7 @@ from ...records.packages import NO_MODEL, TORCHS_FILES
 from .fold import Frame, Seen, owner
 from .hooks import in_hooks_of_gradients
 from .roles import WRAPS
-from .taken import makes_next_batch, takes_no_gradient, takes_nothing_made
+from .taken import makes_next_batch, stands_without_gradients, takes_no_gradient, takes_nothing_made
 from .whose import Function
 
 PICKLES = frozenset({"_object_to_tensor", "_tensor_to_object"})
@@ -325,9 +325,20 @@ def before_call(seen: Sequence[Seen]) -> list[Seen] | None:
 def _calls_of_model(seen: Sequence[Seen]) -> dict[Function, Where]:
     """Return the lines from which functions of the user's call the model to train it; the first, where that is open.
 
-    A function may call it for other reasons before: to evaluate, or to play a game.
+    A function may call it for other reasons before: to evaluate, or to play a game. What stands in a block without
+    gradients is none of training's where other calls do not.
     """
-    first = {function: min(lines) for function, lines in _lines_to(_is_module, seen).items()}
+    lines = _lines_to(_is_module, seen)
+    untrained = {
+        (frame.function, frame.where)
+        for one in seen
+        for frame in one.stack
+        if frame.function in lines and stands_without_gradients(frame.path, frame.function.first_line, frame.line)
+    }
+    first = {
+        function: min([at for at in found if (function, at) not in untrained] or found)
+        for function, found in lines.items()
+    }
     return first | _calls_of_training(seen)
 
 

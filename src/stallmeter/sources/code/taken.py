@@ -107,6 +107,19 @@ def takes_no_gradient(path: str, since: int, line: int) -> bool:
     return bool(taken) and all(UNTRAINED & set(_attributes(asked, i)) for i in taken)
 
 
+@lru_cache(maxsize=256)
+def stands_without_gradients(path: str, since: int, line: int) -> bool:
+    """Whether a line stands in a block without gradients, as far as the text is at hand.
+
+    Args:
+        path: Of the file.
+        since: Where its function begins; counted from 1.
+        line: Of the function.
+    """
+    lines = _lines(path, since, line)
+    return bool(lines) and block_without_gradients(lines, since + 1, line) > 0
+
+
 def block_without_gradients(lines: Sequence[str], since: int, line: int) -> int:
     """Return the line in which a block without gradients begins that a line stands in; 0 where there is none.
 
