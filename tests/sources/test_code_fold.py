@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stallmeter.records.diagnosis import Location
 from stallmeter.sources.code.fold import SPOTS, Frame, Seen, fold
 from stallmeter.sources.code.whose import Function
 
@@ -44,6 +47,23 @@ def test_the_innermost_function_of_the_user_owns_what_is_done_for_it():
     assert first.calls == ("PIL.Image.Image.rotate",)
     assert (second.function, second.line, second.calls) == ("Photos.__getitem__", 12, ())
     assert found.unplaced == (False, False)
+
+
+def test_the_call_that_is_named_beside_the_line_is_made_there() -> None:
+    """The largest call of all is made from many lines, none of which takes as long as another one's."""
+    apply, parse = (Function(name, "pandas/s.py", False, f"pandas.{name}", "pandas") for name in ("apply", "parse"))
+    many = [_seen(0.2, (ITEM, line), (apply, 9)) for line in (40, 41, 42)]
+    (spot,) = fold([*many, _seen(0.3, (ITEM, 39), (parse, 5)), _seen(0.02, (ITEM, 39))]).spots
+    assert (spot.line, spot.calls) == (39, ("pandas.apply", "pandas.parse"))
+    assert spot.called_there == spot.call_in_line == "pandas.parse"
+    assert Location.of(spot, 90.0).call == "pandas.parse"
+    # A line that computes itself calls nothing.
+    (itself,) = fold([*many, _seen(0.3, (ITEM, 39)), _seen(0.2, (ITEM, 39), (parse, 5))]).spots
+    assert (itself.line, itself.called_there, itself.call_in_line) == (39, "", None)
+    (found,) = fold([*many, _seen(0.3, (ITEM, 0))], {ITEM: {17: 1.0}}).spots
+    assert (found.line, found.call_in_line) == (17, None)
+    # A recording of before does not know.
+    assert replace(spot, called_there=None).call_in_line == "pandas.apply"
 
 
 def test_where_the_function_itself_holds_the_time_no_call_is_named_and_its_line_is_to_be_found():

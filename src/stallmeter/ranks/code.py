@@ -46,7 +46,9 @@ def places_of(looks: Iterable[object]) -> tuple[Location, ...]:
     meets = {spot.key: spot for spot in newest.meets}
     # Who spends most of it in a collective that a library calls, to log a mean of all ranks say, calls the collective.
     largest = [
-        replace(spot, calls=met.calls) if (met := meets.get(spot.key)) and met.wall_s >= _MOST * spot.wall_s else spot
+        replace(spot, calls=met.calls, called_there=None)
+        if (met := meets.get(spot.key)) and met.wall_s >= _MOST * spot.wall_s
+        else spot
         for spot in largest
     ]
     return tuple(Location.of(spot, 100.0 * spot.wall_s / newest.wall_s) for spot in largest)

@@ -142,6 +142,9 @@ class CodeSpot:
     """CPU time of its thread; None where that was not measured."""
     calls: tuple[str, ...] = ()
     """Library calls beneath it that took the most, the largest first: ``PIL.Image.Image.resize``."""
+    called_there: str | None = None
+    """The one of them that is called in ``line`` and takes the most there, empty where that is the line itself. None
+    where that is not known."""
     trains: bool = False
     """Whether the function has the model called as well: then it is told of for what it calls itself of a library."""
     interpreting_s: float = 0.0
@@ -149,6 +152,12 @@ class CodeSpot:
     hardly anything of code that computes with tensors."""
     within: str = ""
     """Function beside the model through which it is called, itself or one around it; empty where that is not told."""
+
+    @property
+    def call_in_line(self) -> str | None:
+        """The library call to name beside the line; None where there is none."""
+        known = next(iter(self.calls), None) if self.called_there is None else self.called_there
+        return known or None
 
     @property
     def awaits(self) -> bool:

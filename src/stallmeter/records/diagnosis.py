@@ -112,7 +112,7 @@ class Location:
     @classmethod
     def of(cls, spot: CodeSpot, share_pct: float) -> Location:
         """Return the place of a function that a look saw, with its share of what was looked at, in percent."""
-        return cls(spot.file, spot.line, spot.function, share_pct, next(iter(spot.calls), None))
+        return cls(spot.file, spot.line, spot.function, share_pct, spot.call_in_line)
 
     @property
     def key(self) -> tuple[str, ...]:

@@ -212,7 +212,7 @@ class InputBound:
                 spot.line,
                 spot.function,
                 100.0 * found.spot_s / found.seconds,
-                next(iter(spot.calls), None),
+                spot.call_in_line,
             ),
             evidence=(
                 Evidence("before the model, share of training time", share, "%", self.warn_pct, "MLPerf Storage"),

@@ -156,11 +156,13 @@ def _cpu(stacks: Iterable[Seen]) -> float | None:
 def _spot(function: Function, held: Held, known: Mapping[int, float] | None) -> tuple[CodeSpot, bool]:
     line_s: dict[int, float] = defaultdict(float)
     call_s: dict[str, float] = defaultdict(float)
+    there_s: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     total_s = self_s = 0.0
     for one, at in held:
         total_s += one.wall_s
         line_s[one.stack[at].line] += one.wall_s
         call = _call(one.stack[at + 1 :])
+        there_s[one.stack[at].line][call or ""] += one.wall_s
         if call is None:
             self_s += one.wall_s
         else:
@@ -171,12 +173,14 @@ def _spot(function: Function, held: Held, known: Mapping[int, float] | None) -> 
     own_s = sum(own.values())
     for line, s in own.items():
         line_s[line] += nowhere_s * s / own_s
+        there_s[line][""] += nowhere_s * s / own_s
     if is_unplaced:  # the lines that are known hold less than those that are not
         line_s.clear()
     line = max(line_s, key=lambda at: (line_s[at], -at), default=function.first_line)
     calls = sorted((name for name, s in call_s.items() if s >= LEAST_CALL * total_s), key=lambda n: (-call_s[n], n))
     if calls and call_s[calls[0]] < self_s:
         calls = []  # it is the function itself
+    there = there_s.get(line) if line else None
     spot = CodeSpot(
         file=function.file,
         line=max(1, line),
@@ -185,6 +189,7 @@ def _spot(function: Function, held: Held, known: Mapping[int, float] | None) -> 
         wall_s=total_s,
         cpu_s=_cpu(one for one, _ in held),
         calls=tuple(calls[:CALLS]),
+        called_there=max(there, key=lambda name: (there[name], name)) if there and calls else None,
     )
     return spot, is_unplaced
 
