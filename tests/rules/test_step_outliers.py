@@ -10,7 +10,7 @@ from stallmeter.records.diagnosis import Severity
 from stallmeter.rules.step_outliers import StepOutliers
 from stallmeter.window import Window
 
-from .windows import fires, ledger, missing, silent, step, window
+from .windows import fires, hosts, ledger, missing, silent, step, window
 
 SLOW_S = 0.58
 
@@ -37,6 +37,32 @@ def test_fires():
     assert found.summary.startswith("About 20 of 1000 steps took 10.0 s more than median steps (80.0 ms) would, 9 % of")
     assert found.summary.endswith("the longest took 580 ms.")
     assert found.severity is Severity.WARNING
+
+
+def neighbours(made: Window, until_s: float, others: float = 1.0, waits_pct: float = 50.0) -> Window:
+    """Of the samples up to some time after the first one, each with so much of others."""
+    busy, quiet = (
+        {"others_cpus": others, "loop_cpu_wait_pct": waits_pct},
+        {"others_cpus": 0.0, "loop_cpu_wait_pct": 2.0},
+    )
+    for sample in hosts(120, lambda i: busy if i < until_s else quiet, first_s=1.0):
+        made.append(sample)
+    return made
+
+
+def test_what_a_job_beside_it_lengthens_is_not_told():
+    """A cron job, say, or another training's start: it holds a CPU for some seconds."""
+    alone = fires(StepOutliers(), pauses(50))
+    assert silent(StepOutliers(), neighbours(pauses(50), until_s=120))
+    part = fires(StepOutliers(), neighbours(pauses(50), until_s=20))
+    assert 0.0 < part.time_lost_s < alone.time_lost_s
+    assert part.time_lost_s == pytest.approx(round(part.time_lost_s / 0.5) * 0.5)
+
+
+@pytest.mark.parametrize(("others", "waits_pct"), [(1.0, 5.0), (0.1, 50.0)], ids=["CPUs to spare", "its own threads"])
+def test_who_holds_it_up_keeps_cpus_busy_that_it_waits_for(others: float, waits_pct: float):
+    made = neighbours(pauses(50), until_s=120, others=others, waits_pct=waits_pct)
+    assert fires(StepOutliers(), made).time_lost_s == pytest.approx(20 * 0.5)
 
 
 def test_critical():

@@ -9,6 +9,7 @@ on the same device do that.
 takes `factor` times the median or more. The excess over the median of all outliers, in seconds and as a share of
 training time in percent. It is scaled from the sample of steps to the whole run, and never more than the ledger holds.
 A single long step may not come again: it informs, and does not warn, from the critical share on.
+Long steps while other jobs hold CPUs and the training thread waits for one (`host.loop.held_up`) are those jobs' doing.
 The optimizer is left out, because with accumulated gradients it has work in some steps only. So are the first steps.
 
 **Advice.** Collect garbage at a time of your choice. Keep input shapes fixed, or pad to a few sizes. Look at what else
@@ -40,7 +41,7 @@ class StepOutliers:
     id: ClassVar[str] = "step-outliers"
     title: ClassVar[str] = "Rare steps take many times longer than the others"
     needs: ClassVar[tuple[str, ...]] = ("steps.body_s", "ledger.training_s", "ledger.wall_s", "ledger.record")
-    optional: ClassVar[tuple[str, ...]] = ("code.evaluation", "host.garbage.step_s")
+    optional: ClassVar[tuple[str, ...]] = ("code.evaluation", "host.garbage.step_s", "host.loop.held_up")
 
     warn_pct: float = threshold(5.0, "%", "our choice: as for a callback that takes this much")
     critical_pct: float = threshold(20.0, "%", "as for input wait, which XProf calls high from 20 %")
@@ -53,7 +54,8 @@ class StepOutliers:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Weigh the excess of outliers against the training time."""
-        body, found, ledger = window.steps.body_s, window.steps.outliers(self.factor), window.ledger.record
+        body, ledger = window.steps.body_s, window.ledger.record
+        found = window.steps.outliers(self.factor, window.host.loop.held_up or ())
         if body is None or found is None or ledger is None or body.count < self.min_steps:
             return None
         excess_s = max(0.0, found.excess_s - self._told_s(window))

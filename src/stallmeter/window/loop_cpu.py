@@ -7,9 +7,19 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ..records import HostSample
+from ..records.stats import Reservoir
+
+HOLDS_CPUS, WAITS_PCT = 0.25, 20.0
+"""CPUs that other jobs keep busy, and percent of its time that the training thread waits for one, in a sample in which
+they hold it up; our choice. Seen beside a job on one of two CPUs: 0.6 to 1.0, and 26 to 51 %, beside 2 % else."""
+
+LONGEST_S = 2.5
+"""Before a sample it is told for so long, where those before it were not kept."""
 
 
 class _Host(Protocol):
+    @property
+    def samples(self) -> Reservoir[HostSample]: ...
     @property
     def job_cpus(self) -> float | None: ...
     @property
@@ -59,6 +69,22 @@ class LoopCpuSignals:
         if own is None or others is None:
             return None
         return self.wait_without_pct(others, own + (self.threads_cpus or 0.0))
+
+    @property
+    def held_up(self) -> tuple[tuple[float, float], ...] | None:
+        """When other jobs held CPUs and the training thread waited for one: begin and end, Unix times, seconds.
+
+        None where neither was measured.
+        """
+        if self.wait_pct is None or self._host.others_cpus is None:
+            return None
+        found, before_s = [], -math.inf
+        for sample in self._host.samples.items:
+            others, waits_pct = sample.others_cpus or 0.0, sample.loop_cpu_wait_pct or 0.0
+            if others >= HOLDS_CPUS and waits_pct >= WAITS_PCT:
+                found.append((max(before_s, sample.time_s - LONGEST_S), sample.time_s))
+            before_s = sample.time_s
+        return tuple(found)
 
     @property
     def beside_cpus(self) -> float | None:

@@ -220,8 +220,13 @@ class StepSignals:
         wait = self.data_wait_s
         return None if wait is None or wait.count < MIN_STEADY_STEPS else wait.median
 
-    def outliers(self, factor: float) -> Outliers | None:
-        """Find steps whose body takes ``factor`` times the median or more; None when bodies were not measured."""
+    def outliers(self, factor: float, apart: Sequence[tuple[float, float]] = ()) -> Outliers | None:
+        """Find steps whose body takes ``factor`` times the median or more; None when bodies were not measured.
+
+        Args:
+            factor: Times the median.
+            apart: Times, begin and end, of which none is told: what lengthens steps then is known.
+        """
         body, ledger = self.body_s, self._ledger.record
         if body is None or body.median <= 0 or ledger is None:
             return None
@@ -229,18 +234,25 @@ class StepSignals:
         # of. To thin them to one rate would leave most of the rare ones out, which are the slow ones.
         seen = self._without_long(self._steady.items) or self.steady
         scale = max(1, ledger.steps // max(1, sum(s.every for s in seen)))
-        above = [(b, scale * s.every) for s in seen if (b := own_s(s)) >= factor * body.median]
+        slowest = [s for s in self.slowest if not _is_within(s, apart)]
+        long = [s for s in seen if own_s(s) >= factor * body.median and not _is_within(s, apart)]
+        above = [(own_s(s), scale * s.every) for s in long]
         # The ledger knows exactly how much all steps took beyond their median; a sample may overstate it.
         total = sum(ledger.buckets.get(name, 0.0) for name in BODY)
         most = max(0.0, total - ledger.steps * body.median)
         return Outliers(
             count=sum(times for _, times in above),
             excess_s=min(most, sum(times * (b - body.median) for b, times in above)),
-            longest_s=max((b for b in (*(b for b, _ in above), *map(own_s, self.slowest)) if above), default=0.0),
+            longest_s=max((b for b in (*(b for b, _ in above), *map(own_s, slowest)) if above), default=0.0),
         )
 
     def _describe(self, name: str, of: Callable[[StepRecord], float | None]) -> Stats | None:
         return self.memo(name, lambda: stats(v for s in self.steady if (v := of(s)) is not None))
+
+
+def _is_within(step: StepRecord, times: Sequence[tuple[float, float]]) -> bool:
+    """Whether a step falls into some times, with a part of it."""
+    return any(begin < step.time_s and step.time_s - step.total_s < end for begin, end in times)
 
 
 def evenly(steps: list[StepRecord]) -> list[StepRecord]:
