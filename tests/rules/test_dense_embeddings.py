@@ -53,9 +53,20 @@ def test_fires() -> None:
     assert interval[0] < gain < interval[1]
 
 
-def test_several_tables() -> None:
-    found = fires(DenseEmbeddings(), dense(replace(FOUND, tables=3, used_share=0.03)))
-    assert found.summary.startswith("A step uses 3 % of the 1,000,000 rows of model.items (Embedding) and 2 more;")
+@pytest.mark.parametrize(
+    ("tables", "also", "names"),
+    [
+        (2, ("model.users",), "model.items and model.users"),
+        (3, ("model.users", "model.shops"), "model.items, model.users and model.shops"),
+        (5, ("a", "b", "c", "d"), "model.items and 4 more"),
+        (3, (), "model.items and 2 more"),
+    ],
+    ids=["two", "three", "many", "a recording that does not name them"],
+)
+def test_several_tables(tables: int, also: tuple[str, ...], names: str) -> None:
+    found = fires(DenseEmbeddings(), dense(replace(FOUND, tables=tables, also=also, used_share=0.03)))
+    assert found.summary.startswith(f"A step uses 3 % of the 1,000,000 rows of {names} (Embedding);")
+    assert found.advice[0].text.startswith(f"Set sparse=True in {names}, with a ")
 
 
 @pytest.mark.parametrize(("kind", "cure"), [("Adam", "SparseAdam"), ("AdamW", "SparseAdam"), ("SGD", "plain")])

@@ -68,13 +68,14 @@ def test_several_tables_count_together_and_the_largest_has_the_name() -> None:
     found = looked(small, large)
     assert found is not None
     assert (found.tables, found.part, found.numbers) == (2, "model1.parts[0]", 3 * 8 * ROWS)
+    assert found.also == ("model.parts[0]",)
 
 
 def test_two_names_of_one_model() -> None:
     model = after_a_step(nn.Embedding(ROWS, 8), spread(40))
     found = looked(model, model)
     assert found is not None
-    assert (found.tables, found.part) == (1, "model.parts[0]")
+    assert (found.tables, found.part, found.also) == (1, "model.parts[0]", ())
 
 
 def test_rows_that_the_sample_misses() -> None:

@@ -69,6 +69,8 @@ class DenseEmbeddings:
     """The largest of them, as the program names it; empty where there is none."""
     kind: str = ""
     """Class name of that table."""
+    also: tuple[str, ...] = ()
+    """The others, the largest first."""
     tables: int = 0
     """How many they are; 0 where there are none."""
     rows: int = 0

@@ -109,13 +109,13 @@ class DenseEmbeddings:
             return None
         gain = gain_without(window, saved_s, least=least / usual, most=most / usual)
         used = "under 1" if found.used_share < 0.01 else f"{100.0 * found.used_share:.0f}"
-        more = f" and {found.tables - 1} more" if found.tables > 1 else ""
+        names = _names(found)
         cure = "torch.optim.SparseAdam" if kind.startswith(("Adam", "NAdam", "RAdam")) else "plain torch.optim.SGD"
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if pct >= self.critical_pct else Severity.WARNING,
             title=self.title,
-            summary=f"A step uses {used} % of the {found.rows:,} rows of {found.part} ({found.kind}){more}; "
+            summary=f"A step uses {used} % of the {found.rows:,} rows of {names} ({found.kind}); "
             "their gradient is dense, and the optimizer writes all of them.",
             time_lost_s=saved_s,
             share_pct=window.ledger.share_pct(saved_s) or 0.0,
@@ -124,7 +124,7 @@ class DenseEmbeddings:
             evidence=self._evidence(found, share),
             advice=(
                 Advice.of(
-                    f"Set sparse=True in {found.part}, and give it a {cure} of its own.",
+                    f"Set sparse=True in {names}, with a {cure} of {'its' if found.tables < 2 else 'their'} own.",
                     expect="A step writes the rows that its batch uses, and no others.",
                     limit="Results differ: rows that are not used keep their moments, and weights do not decay.",
                     gain_pct=gain.pct,
@@ -146,3 +146,17 @@ class DenseEmbeddings:
             Evidence("optimizer, share of the steps' time", 100.0 * optimizer, "%", self.optimizer_pct, "our choice"),
             Evidence("memory of these gradients, at 4 bytes each", 4.0 * found.numbers, "bytes"),
         )
+
+
+NAMED = 3
+"""Tables that are named one by one: more would not be read; our choice."""
+
+
+def _names(found: Found) -> str:
+    """Name the tables: all where they are few."""
+    if found.tables <= 1:
+        return found.part
+    if found.tables > NAMED or len(found.also) != found.tables - 1:
+        return f"{found.part} and {found.tables - 1} more"
+    *first, last = (found.part, *found.also)
+    return f"{', '.join(first)} and {last}"

@@ -87,6 +87,7 @@ def dense_embeddings(
         time_s=time.time(),
         part=first.name[:LONGEST] if first else "",
         kind=first.kind if first else "",
+        also=tuple(table.name[:LONGEST] for table, _ in few[1:]),
         tables=len(few),
         rows=sum(one.weight.shape[0] for one, _ in few),
         numbers=numbers,
