@@ -143,8 +143,7 @@ class CodeSpot:
     calls: tuple[str, ...] = ()
     """Library calls beneath it that took the most, the largest first: ``PIL.Image.Image.resize``."""
     called_there: str | None = None
-    """The one of them that is called in ``line`` and takes the most there, empty where that is the line itself. None
-    where that is not known."""
+    """The library call that takes the most in ``line``, empty where that is the line itself; None where not known."""
     trains: bool = False
     """Whether the function has the model called as well: then it is told of for what it calls itself of a library."""
     interpreting_s: float = 0.0

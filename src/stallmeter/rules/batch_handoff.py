@@ -135,7 +135,7 @@ class BatchHandoff:
         if predicted.recommended or not predicted.gain_pct:
             limit = "Only where making a batch takes less time than handing it over."
             return lighter, files, Advice.of("Set num_workers=0.", limit=limit)
-        none = predicted.fixes()
+        none = predicted.fixes()[:1]  # no workers, no threads that compete with them
         return (*none, lighter, files) if predicted.gain_pct >= AS_MUCH * (gain or 0.0) else (lighter, *none, files)
 
     def _of_a_pipeline(self, window: Window, pipeline: Pipeline) -> Diagnosis | None:
