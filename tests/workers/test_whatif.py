@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stallmeter.workers import BatchShape, Limits, LoaderCosts
-from stallmeter.workers.whatif import LoopWaits, WhatIf, _without_indices, eased, what_if, without_slow_batches
+from stallmeter.workers.whatif import (
+    LoopWaits,
+    WhatIf,
+    _without_indices,
+    eased,
+    in_turn,
+    what_if,
+    without_slow_batches,
+)
 
 BUSY = LoaderCosts(current=2, work_s=0.010, service_s=0.060, cpu_s=0.060, handover_s=0.001, turnaround_s=0.0)
 ROOM = Limits(available_cpus=8.0)
@@ -175,11 +183,23 @@ def test_of_threads_that_wait_for_each_other_all_must_have_a_cpu() -> None:
     assert spared.loop_cpu_s == pytest.approx(0.0083 * 0.0018 / 0.0065)
 
 
-def test_long_steps_are_none_of_them_quick() -> None:
-    long = replace(SEVERAL_THREADS, quick_work_s=0.0064)
+@pytest.mark.parametrize(("service_s", "part"), [(0.009, 1.0), (0.01605, 0.5), (0.025, 0.0)])
+def test_long_steps_are_none_of_them_quick(service_s: float, part: float) -> None:
+    """A single worker has the CPU of one of the threads at a time; two have those of both now and then."""
+    long = replace(SEVERAL_THREADS, quick_work_s=0.0064, service_s=service_s)
     inside_s = 0.002 * 6.5 / 7.7
     threads = (0.0083 - 0.0012) / (0.0065 - inside_s)
-    assert eased(long, 0.002).work_s == pytest.approx(0.0065 * (1 - inside_s / 0.0065) ** threads)
+    at_random_s = 0.0065 * (1 - inside_s / 0.0065) ** threads
+    in_turn_s = 0.0065 - threads * inside_s
+    assert in_turn_s < at_random_s
+    assert in_turn(long) == pytest.approx(part)
+    assert eased(long, 0.002).work_s == pytest.approx(part * in_turn_s + (1 - part) * at_random_s)
+    # Of other jobs nobody knows how many they are.
+    assert eased(long, 0.002, for_workers=False).work_s == pytest.approx(at_random_s)
+
+
+def test_without_workers_nobody_waits_for_them_in_turn() -> None:
+    assert in_turn(replace(SEVERAL_THREADS, current=0)) == in_turn(replace(SEVERAL_THREADS, step_time_s=None)) == 0.0
 
 
 def test_what_one_thread_waits_is_all_that_it_loses() -> None:

@@ -170,8 +170,8 @@ def what_if(
     # A loop that makes its batches itself does so before its work, not beside it.
     crowd_s = loop_waits.all_s if costs.current else 0.0
 
-    def quieter(waits_s: float) -> LoaderCosts:
-        return replace(eased(costs, waits_s), handover_s=quick_s)
+    def quieter(waits_s: float, *, for_workers: bool) -> LoaderCosts:
+        return replace(eased(costs, waits_s, for_workers=for_workers), handover_s=quick_s)
 
     even = without_slow_batches(costs)
     neighbours = limits.neighbour_cpus > 0 and usable_cpus is not None
@@ -187,9 +187,9 @@ def what_if(
         else step_s(replace(costs, service_s=costs.service_s - blocked), replace(limits, shared_s=0.0, adds_s=0.0)),
         no_cpu_s=None
         if blocked is None
-        else step_s(replace(quieter(crowd_s), neighbour_wait_s=0.0, service_s=blocked, cpu_s=0.0)),
+        else step_s(replace(quieter(crowd_s, for_workers=True), neighbour_wait_s=0.0, service_s=blocked, cpu_s=0.0)),
         alone_s=step_s(
-            replace(quieter(loop_waits.neighbours_s), neighbour_wait_s=0.0),
+            replace(quieter(loop_waits.neighbours_s, for_workers=False), neighbour_wait_s=0.0),
             replace(limits, available_cpus=usable_cpus, neighbour_cpus=0.0),
         )
         if neighbours
@@ -233,16 +233,29 @@ def _less(work_s: float | None, saved_s: float) -> float | None:
     return None if work_s is None else max(0.0, work_s - saved_s)
 
 
-def eased(costs: LoaderCosts, waits_s: float) -> LoaderCosts:
+def in_turn(costs: LoaderCosts) -> float:
+    """Return for which part (0 to 1) of their waits the loop's threads wait one at a time: beside a single worker.
+
+    It takes the CPU of one of them at each moment, and never of two. Two workers do so of two.
+    """
+    if not costs.current or not costs.step_time_s:
+        return 0.0
+    at_work = (costs.service_s + costs.own_wait_s) / costs.step_time_s
+    return min(1.0, max(0.0, 2.0 - at_work))
+
+
+def eased(costs: LoaderCosts, waits_s: float, *, for_workers: bool = True) -> LoaderCosts:
     """Return the costs once the loop's thread waits less for a CPU: a step is shorter, and threads of it spin less.
 
     Threads that share an operation wait for the slowest of them. Where a worker takes the CPU from one, all lose that
     time, and those that are not waiting for a CPU spin meanwhile: what the loop's own thread waits stands for each, at
-    moments of its own.
+    moments of its own, or in turn. Beside one busy worker two threads that waited a third of the time lost 0.63 to 0.67
+    of it (two programs of others): one after the other they lose 0.67, at random 0.55.
 
     Args:
         costs: As measured.
         waits_s: So much less in each step.
+        for_workers: Whether it is workers that it waits for; else other jobs, of which nobody knows how many.
     """
     # The loop's thread computes in its work, and while it receives or makes a batch; it cannot lack a CPU elsewhere.
     received_s = receiving_s(costs)
@@ -255,10 +268,14 @@ def eased(costs: LoaderCosts, waits_s: float) -> LoaderCosts:
     threads = max(1.0, (costs.loop_cpu_s - received_s) / runs_s) if believed and runs_s > 0 else 1.0
     left_s = ran_s
     if threads > 1.0:
-        # Each operation is as late as the latest of its threads: all run in a part (1 - w)^n of the time.
-        left_s = costs.blocked_s + costs.runs_s * (runs_s / costs.runs_s) ** threads
-        if costs.quick_work_s:  # short steps show it themselves: some are spared
-            left_s = min(left_s, max(costs.quick_work_s, costs.work_s - threads * inside_s))
+        # Each operation is as late as the latest of its threads. Of the time all run in a part (1 - w)^n where each
+        # waits at random, and in 1 - n w where one at a time does.
+        at_random_s = costs.blocked_s + costs.runs_s * (runs_s / costs.runs_s) ** threads
+        in_turn_s = costs.work_s - threads * inside_s
+        part = in_turn(costs) if for_workers else 0.0
+        left_s = part * min(at_random_s, in_turn_s) + (1.0 - part) * at_random_s
+        if 0.0 < costs.quick_work_s < at_random_s:  # short steps show it themselves: some are spared
+            left_s = min(at_random_s, max(costs.quick_work_s, in_turn_s))
     elif costs.loop_cpu_s - received_s <= costs.work_s:  # with several threads it is no bound for the time of one
         least_s = max(least_s, costs.loop_cpu_s - received_s)
     work_s = min(costs.work_s, max(least_s, left_s))
