@@ -434,7 +434,7 @@ def _cheaper_items(
 ) -> Advice:
     return Advice.of(
         "Make items cheaper: simpler or batched transforms, less to decode and to parse.",
-        expect=f"The {cpu_s * 1e3:.0f} ms of CPU for a batch fall, and {won}.",
+        expect=f"All {cpu_s * 1e3:.0f} ms of CPU for a batch go, and {won}.",
         limit=limit,
         gain_pct=gain_pct,
         interval_pct=interval_pct,
