@@ -15,9 +15,6 @@ from stallmeter.workers.plan import with_one_thread
 from ..rules.windows import START_S, batches, hosts, loader, step, window
 from .test_beside import CROWDED_S, QUIET_S, mixed
 
-WAIT_S = 0.001
-"""Of each of these steps for its batch."""
-
 
 def of_turns(indices_s: float) -> Window:
     """Steps of one thread beside workers and while these rest, and what it takes to choose the items of a batch."""

@@ -159,9 +159,14 @@ class CodeSpot:
         return known or None
 
     @property
+    def package(self) -> str:
+        """Package of the library call beneath it that took the most; empty where there is none."""
+        return self.calls[0].partition(".")[0] if self.calls else ""
+
+    @property
     def awaits(self) -> bool:
         """Whether it awaits what another thread or process makes, as the call beneath it that took the most tells."""
-        return bool(self.calls) and self.calls[0].partition(".")[0] in AWAITS
+        return self.package in AWAITS
 
     @property
     def starts_processes(self) -> bool:

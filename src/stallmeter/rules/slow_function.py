@@ -399,7 +399,7 @@ class SlowFunction:
     def _is_no_training(self, one: BesideModel) -> bool:
         """Whether it spends its time in a package that trains nothing, or in Python itself."""
         call = one.spot.calls[0] if one.spot.calls else ""
-        package = call.partition(".")[0]
+        package = one.spot.package
         if package in TRAINS_NOTHING or call.startswith(TORCHS_CALLS) or call.endswith(SENDS_OBJECTS):
             return True
         return (package in FRAMEWORKS and call.endswith(LOGS)) or self._is_python(one)
@@ -408,8 +408,7 @@ class SlowFunction:
         """Whether it trains nothing for what it computes with, or for where it stands: behind the gradients, say."""
         if self._is_no_training(one):
             return True
-        package = one.spot.calls[0].partition(".")[0] if one.spot.calls else ""
-        if package in PREPARE and one.between_s >= self.most * one.seconds:
+        if one.spot.package in PREPARE and one.between_s >= self.most * one.seconds:
             return True
         return self._comes_after(one)
 
@@ -426,8 +425,7 @@ class SlowFunction:
         """Whether it comes before the model, and what it makes cannot be trained through: it belongs to the batch."""
         if one.apart_s >= self.most * one.seconds:
             return True
-        package = one.spot.calls[0].partition(".")[0] if one.spot.calls else ""
-        return (package in PREPARE or self._is_python(one)) and one.before_s >= self.most * one.seconds
+        return (one.spot.package in PREPARE or self._is_python(one)) and one.before_s >= self.most * one.seconds
 
 
 def _with_its_garbage(window: Window, lost_s: float, taken_s: float, samples: int) -> Gain:

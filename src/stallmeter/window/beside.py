@@ -125,8 +125,7 @@ class WithinModel:
     @property
     def package(self) -> str:
         """Package without a model or a loss in which it spends most of its time; empty where there is none."""
-        package = self.spot.calls[0].partition(".")[0] if self.spot.calls else ""
-        return package if package in NO_MODEL else ""
+        return self.spot.package if self.spot.package in NO_MODEL else ""
 
 
 @dataclass(frozen=True, slots=True)

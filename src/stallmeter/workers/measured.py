@@ -9,7 +9,7 @@ from ..window import Window
 from .beside import KNOWN, are_a_librarys, batch_threads, in_threads_s, shared_already_s, spun_s, work_beside
 from .costs import BatchShape, EpochStart, costs_from, limits_from
 from .model import Limits, LoaderCosts
-from .whatif import MOST_WAITED, LoopWaits, eased, receiving_s
+from .whatif import MOST_WAITED, LoopWaits, eased, inside_work_s
 
 MOSTLY_SENDS = 0.5
 """Part of their CPU time in which workers send batches, from which on they are in the loop's way by that most of all;
@@ -50,10 +50,10 @@ def _refined(window: Window, costs: LoaderCosts, per_step: float) -> LoaderCosts
     if content is not None:
         sending_s = BatchShape.of(content).sending_s
         costs = replace(costs, shared_already_s=per_step * shared_already_s(made.items, sending_s))
-    # Some of the batches of a recording may be left out.
-    complete = made.stride == 1 and record is not None and len(made) >= KNOWN * record.steps * per_step
     if costs.sent_cpu_s > MOSTLY_SENDS * costs.cpu_s:
         return _beside_senders(window, costs)
+    # Some of the batches of a recording may be left out.
+    complete = made.stride == 1 and record is not None and len(made) >= KNOWN * record.steps * per_step
     beside = work_beside(window.steps.steady, made.items, complete=complete)
     if beside is None:
         return costs
@@ -68,10 +68,9 @@ def _beside_senders(window: Window, costs: LoaderCosts) -> LoaderCosts:
     Of its threads what its own ran is known. How long that one waited for the others is not: it counts as work.
     """
     waits = loop_waits(window, costs)
-    computes_s = costs.work_s + receiving_s(costs)
-    if waits is None or not computes_s:
+    if waits is None:
         return costs
-    inside_s = min(MOST_WAITED * costs.work_s, waits.own_s * costs.work_s / computes_s)
+    inside_s = min(MOST_WAITED * costs.work_s, inside_work_s(costs, waits.own_s))
     return replace(costs, quiet_work_s=costs.work_s - inside_s)
 
 

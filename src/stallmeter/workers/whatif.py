@@ -244,6 +244,15 @@ def in_turn(costs: LoaderCosts) -> float:
     return min(1.0, max(0.0, 2.0 - at_work))
 
 
+def inside_work_s(costs: LoaderCosts, waits_s: float) -> float:
+    """Return how much of the waits of the loop's thread for a CPU lies in a step's own work, seconds.
+
+    The thread computes in that, and while it receives or makes a batch; it cannot lack a CPU elsewhere.
+    """
+    computes_s = costs.work_s + (receiving_s(costs) if costs.current else costs.service_s)
+    return waits_s * costs.work_s / computes_s if computes_s else 0.0
+
+
 def eased(costs: LoaderCosts, waits_s: float, *, for_workers: bool = True) -> LoaderCosts:
     """Return the costs once the loop's thread waits less for a CPU: a step is shorter, and threads of it spin less.
 
@@ -257,10 +266,7 @@ def eased(costs: LoaderCosts, waits_s: float, *, for_workers: bool = True) -> Lo
         waits_s: So much less in each step.
         for_workers: Whether it is workers that it waits for; else other jobs, of which nobody knows how many.
     """
-    # The loop's thread computes in its work, and while it receives or makes a batch; it cannot lack a CPU elsewhere.
-    received_s = receiving_s(costs)
-    computes_s = costs.work_s + (received_s if costs.current else costs.service_s)
-    inside_s = waits_s * costs.work_s / computes_s if computes_s else 0.0
+    received_s, inside_s = receiving_s(costs), inside_work_s(costs, waits_s)
     least_s = (1.0 - MOST_WAITED) * costs.work_s
     ran_s = costs.work_s - inside_s
     believed = ran_s >= least_s > 0
