@@ -196,9 +196,9 @@ def check_form(rule: Rule, found: Diagnosis, made: Window) -> None:
 
 
 IMPERATIVES = """
-    Allow Ask Begin Cache Call Check Clear Clone Close Collate Collect Compare Compile Copy Crop Double Exchange Find
-    Give Halve Hide Hold Install Keep Leave Let Log Look Lower Make Merge Move Pack Pad Preprocess Raise Read Replace
-    Reserve Run Save Send Set Skip Slim Split Start Use Validate Write
+    Allow Ask Begin Cache Call Check Clear Clone Close Collate Collect Compare Compile Copy Crop Detach Double Exchange
+    Find Give Halve Hide Hold Install Keep Leave Let Log Look Lower Make Merge Move Pack Pad Preprocess Raise Read
+    Replace Reserve Run Save Send Set Skip Slim Split Start Use Validate Write
 """
 
 

@@ -56,3 +56,5 @@ class OptimizerWatch:
             self._run.tell_optimizer(optimizer)
         if id(optimizer) == self._first:
             clock.optimizer_step = (clock.optimizer_step or 0) + 1
+        if clock.on_update is not None:
+            clock.on_update(optimizer)

@@ -70,13 +70,12 @@ def plain_run(
     # for may not be there: the training goes on.
     asked_for = None if may_be_discarded or options.trackers == "auto" else _own_trackers(options, rank)
     worker = ray_worker()
-    on_node = None if worker is None else worker.ranks_on_node
     context = RunContext(
         recordings=recordings,
         framework=framework,
         rank=rank,
         world_size=world_size,
-        ranks_on_node=on_node,
+        ranks_on_node=None if worker is None else worker.ranks_on_node,
         is_killed=worker is not None,
         began_ns=began_ns,
     )
@@ -284,7 +283,7 @@ def _usual_sources(
     if probe is not None:
         makers["source ray data"] = lambda: [_ray_data_source(probe)]
     if options.loop_looks:
-        makers["source unused gradients"] = lambda: [_gradient_source(between_steps)]
+        makers["source unused gradients"] = lambda: _gradient_sources(between_steps)
         makers["source standing"] = lambda: [_standing_source(options, context, clock)]
     if options.workers:
         makers["source forks"] = lambda: [_fork_source()]
@@ -404,10 +403,11 @@ def _device_sources(
     return sources
 
 
-def _gradient_source(between_steps: BetweenSteps) -> Source:
-    from ..sources.gradients import GradientSource
+def _gradient_sources(between_steps: BetweenSteps) -> list[Source]:
+    from ..sources.gradients import DroppedGradientSource, GradientSource
+    from ..sources.optimizers import hear_steps
 
-    return GradientSource(between_steps.add)
+    return [GradientSource(between_steps.add), DroppedGradientSource(between_steps.add, hear_steps)]
 
 
 def _fork_source() -> Source:

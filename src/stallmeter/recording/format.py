@@ -46,6 +46,7 @@ _KINDS: dict[str, type[Any]] = {
     "autocast": records.CpuAutocast,
     "unused_gradients": records.UnusedGradients,
     "dense_embeddings": records.DenseEmbeddings,
+    "dropped_gradients": records.DroppedGradients,
     "subnormal_tensors": records.SubnormalTensors,
     "look": records.CodeLook,
     "lock": records.LockTrial,

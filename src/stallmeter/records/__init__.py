@@ -22,7 +22,7 @@ from .loader import (
     WorkerWaits,
 )
 from .modes import CpuAutocast, DebugModes
-from .optimizer import DenseEmbeddings, OptimizerInfo, SubnormalTensors, UnusedGradients
+from .optimizer import DenseEmbeddings, DroppedGradients, OptimizerInfo, SubnormalTensors, UnusedGradients
 from .steps import (
     BUCKETS,
     HINDSIGHT,
@@ -56,6 +56,7 @@ __all__ = [
     "DeepProfile",
     "DenseEmbeddings",
     "DeviceStep",
+    "DroppedGradients",
     "EvaluationBatches",
     "Event",
     "Fork",
@@ -108,6 +109,7 @@ Sample = (
     | DebugModes
     | UnusedGradients
     | DenseEmbeddings
+    | DroppedGradients
     | SubnormalTensors
     | CodeLook
     | LockTrial

@@ -50,6 +50,34 @@ class UnusedGradients:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DroppedGradients:
+    """Gradients that one optimizer's step leaves behind for another one's parameters, and that are cleared unused.
+
+    By a few steps of the loop, whose means these are. The newest record holds.
+    """
+
+    time_s: float
+    beneath: str = ""
+    """Largest part of a model that gets some of which nothing that is used depends, as the program names it."""
+    beneath_during: str = ""
+    """The part that is trained then: its optimizer makes the next step."""
+    beneath_s: float = 0.0
+    """Seconds of a step that go into such gradients, of all parts."""
+    above: str = ""
+    """Largest part that gets some on the way to gradients that are used."""
+    above_during: str = ""
+    """The part that is trained then."""
+    above_s: float = 0.0
+    """Seconds of a step that go into such gradients, and into what is passed on with them; of all parts."""
+    backward_s: float = 0.0
+    """Seconds of a step from the first gradient of each backward pass to its last."""
+    tensors: int = 0
+    """Parameters that get gradients in vain; 0 where none was seen."""
+    steps: int = 0
+    """Steps that were looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubnormalTensors:
     """Shares (0 to 1) of the numbers of a model's largest tensors on a CPU that are subnormal, by a sample."""
 

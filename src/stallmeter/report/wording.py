@@ -236,6 +236,7 @@ _ABOUT = {
         "spent.optimizer",
         "spent.unused_gradients",
         "spent.tensors.dense_embeddings",
+        "spent.tensors.dropped_gradients",
         "spent.tensors.subnormal",
     ),
     "too few steps": ("ledger.", "spent.", "steps."),

@@ -12,6 +12,7 @@ from .cpu_throttled import CpuThrottled
 from .debug_mode import DebugMode
 from .dense_embeddings import DenseEmbeddings
 from .double_precision import DoublePrecision
+from .dropped_gradients import DroppedGradients
 from .fetch_stall import FetchStall
 from .gc_pauses import GcPauses
 from .gpu_memory_growth import GpuMemoryGrowth
@@ -95,6 +96,7 @@ ALL_RULES: tuple[Rule, ...] = (
     DenseEmbeddings(),
     SlowOptimizer(),
     UnusedGradients(),
+    DroppedGradients(),
     RecomputedActivations(),
     HalfPrecisionOnCpu(),
     DoublePrecision(),

@@ -128,6 +128,7 @@ class StepClock:
         "loop",
         "marked",
         "marks",
+        "on_update",
         "open",
         "optimizer_step",
         "ready",
@@ -163,6 +164,8 @@ class StepClock:
         """Called when the batch has come; says whether it had been ready, None when that is not known."""
         self.before_beside: Callable[[], None] | None = None
         """Called, where the others are, when a loader beside the one that makes the steps is asked for a batch."""
+        self.on_update: Callable[[Any], None] | None = None
+        """Called with an optimizer of torch that has made its step, by who hears of all of them, if anybody does."""
         self.after_beside: Callable[[], None] | None = None
         """Called when that batch has come."""
         self.evaluated: Callable[[object, int], None] = lambda *_: None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ..records import (
     CpuAutocast,
     DenseEmbeddings,
+    DroppedGradients,
     EvaluationBatches,
     OptimizerInfo,
     SubnormalTensors,
@@ -20,7 +21,7 @@ from .gpu import GpuSignals
 from .ledger import LedgerSignals
 from .memo import Memo
 from .steps import BODY
-from .tensors import TensorSignals
+from .tensors import OfTensors, TensorSignals
 
 LOSSES = ("data_wait", "callbacks", "logging", "checkpoint")
 """Buckets that hold the steps up all through a run."""
@@ -60,10 +61,7 @@ class SpentSignals:
         self.tensors = TensorSignals()
         self._autocast: CpuAutocast | None = None
 
-    def append(
-        self,
-        record: EvaluationBatches | OptimizerInfo | UnusedGradients | DenseEmbeddings | SubnormalTensors | CpuAutocast,
-    ) -> None:
+    def append(self, record: EvaluationBatches | OptimizerInfo | UnusedGradients | OfTensors | CpuAutocast) -> None:
         """Take what evaluations that are over asked for, or what updates the weights, what does not, and how."""
         match record:
             case CpuAutocast():
@@ -72,7 +70,7 @@ class SpentSignals:
                 self._optimizer = record
             case UnusedGradients():
                 self._unused = record
-            case DenseEmbeddings() | SubnormalTensors():
+            case DenseEmbeddings() | DroppedGradients() | SubnormalTensors():
                 self.tensors.append(record)
             case EvaluationBatches():
                 so_far = self._evaluated or Evaluated(0, 0)

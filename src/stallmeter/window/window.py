@@ -16,6 +16,7 @@ from ..records import (
     DeepProfile,
     DenseEmbeddings,
     DeviceStep,
+    DroppedGradients,
     EvaluationBatches,
     Event,
     Fork,
@@ -87,6 +88,7 @@ PART = {
     OptimizerInfo: "spent",
     UnusedGradients: "spent",
     DenseEmbeddings: "spent",
+    DroppedGradients: "spent",
     SubnormalTensors: "spent",
     Event: "events",
 }

@@ -275,6 +275,8 @@ class Loop:
                 self.run.tell_optimizer(optimizer)
         if id(optimizer) == self._first_optimizer:
             clock.optimizer_step = (clock.optimizer_step or 0) + 1
+        if clock.on_update is not None:
+            clock.on_update(optimizer)
         self._alone.after(optimizer, self.run)
 
     def after_backward(self, *, optimizers: bool) -> None:

@@ -15,13 +15,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from operator import attrgetter
-from types import FrameType, FunctionType, GetSetDescriptorType, ModuleType
+from types import FrameType
 from typing import Any
 
-from ..records import DenseEmbeddings, SubnormalTensors, UnusedGradients
-from ..timing.clock import Register, StepClock
-from ..timing.subnormal import subnormal_in
-from ..timing.tables import LONGEST, dense_embeddings, name_inside
+from ...records import DenseEmbeddings, SubnormalTensors, UnusedGradients
+from ...timing.clock import Register, StepClock
+from ...timing.subnormal import subnormal_in
+from ...timing.tables import LONGEST, dense_embeddings
+from .dropped import DroppedGradientSource
+from .models import Part, attributes, is_plain, models_of, parameters_of, parts_of
+
+__all__ = ["DroppedGradientSource", "GradientSource", "models_of"]
 
 FIRST_STEP = 5
 """Steps before it may be warm-up, in which nobody updates anything."""
@@ -40,21 +44,6 @@ MOST_TENSORS = 5_000
 
 MOST_VALUES = 64
 """Values that are held against those of the last look, of all suspects together."""
-
-MOST_HELD = 64
-"""Members of a list, a dict or an object that are looked at: a model that is trained stands among the first."""
-
-DEEPEST = 100
-"""Frames that are looked at, the innermost."""
-
-OPTIMIZED = 0x1
-"""``inspect.CO_OPTIMIZED``: of code whose names are no dict, a function's."""
-
-ASKS_FOR_NAMES = frozenset({"locals", "vars", "dir", "eval", "exec"})
-"""Up to Python 3.12 these return the dict that a look would fill anew: who calls them is left alone."""
-
-OF_A_COPY = 3
-"""References to a copy of a frame's variables that nobody else holds, while they are counted."""
 
 NUMBER_LOOKS = (30, 300, 1_000, 3_000, 10_000, 30_000)
 """Steps after which numbers next to zero are looked for. A running mean of Adam's that gets nothing more, as of a row
@@ -186,7 +175,7 @@ class GradientSource:
         if kind is None or not self._parameters:
             return
         parameters = self._parameters.values()
-        kept = [_attributes(optimizer).get("state") for _, optimizer in models_of(frame, kind)]
+        kept = [attributes(optimizer).get("state") for _, optimizer in models_of(frame, kind)]
         found = SubnormalTensors(
             time_s=time.time(),
             gradients=subnormal_in(p.grad for p in parameters if p.grad is not None),
@@ -200,8 +189,8 @@ class GradientSource:
         if nn is None:  # not imported, or kept from being so
             return
         self._models = models_of(frame, nn.Module)
-        every = chain.from_iterable(_parameters_of(model, nn.Module) for _, model in self._models)
-        found = {id(p): p for p in islice(every, MOST_TENSORS + 1) if _is_plain(p, nn.Parameter)}
+        every = chain.from_iterable(parameters_of(model, nn.Module) for _, model in self._models)
+        found = {id(p): p for p in islice(every, MOST_TENSORS + 1) if is_plain(p, nn.Parameter)}
         self._parameters = found if len(found) <= MOST_TENSORS else {}
 
     def _look(self) -> Iterator[int]:
@@ -258,8 +247,8 @@ class GradientSource:
 
     def _told(self, suspects: frozenset[int], updated: frozenset[int]) -> UnusedGradients:
         kind = self._modules["torch"].nn.Module
-        parts = [part for name, model in self._models for part in _parts(name, model, kind, suspects, updated)]
-        part = max(parts, key=lambda found: (found.numbers, -len(found.name)), default=_Part("", "", 0))
+        parts = [part for name, model in self._models for part in parts_of(name, model, kind, suspects, updated)]
+        part = max(parts, key=lambda found: (found.numbers, -len(found.name)), default=Part("", "", 0))
         parameters = self._parameters
         return UnusedGradients(
             time_s=time.time(),
@@ -271,98 +260,6 @@ class GradientSource:
         )
 
 
-def models_of(frame: FrameType | None, kind: type) -> list[tuple[str, Any]]:
-    """Return the modules that the functions of a stack know by name: as variables, in lists, as attributes of objects.
-
-    Args:
-        frame: The innermost; of the thread that asks.
-        kind: ``torch.nn.Module``.
-    """
-    found: dict[int, tuple[str, Any]] = {}
-    spaces: set[int] = set()
-    for _ in range(DEEPEST):
-        if frame is None:
-            break
-        if not str(frame.f_globals.get("__name__")).startswith(("stallmeter.", "torch.")):
-            held = _variables(frame)
-            if id(frame.f_globals) not in spaces:
-                spaces.add(id(frame.f_globals))
-                held += list(frame.f_globals.items())
-            for name, value in held:
-                for path, model in _held(name, value, kind):
-                    found.setdefault(id(model), (path, model))
-        frame = frame.f_back
-    return list(found.values())
-
-
-def _variables(frame: FrameType) -> list[tuple[str, Any]]:
-    """Return the variables of a function that runs; of a module they are its globals."""
-    code = frame.f_code
-    if not code.co_flags & OPTIMIZED or not ASKS_FOR_NAMES.isdisjoint(code.co_names):
-        return []
-    names = frame.f_locals
-    found = list(names.items())
-    # Up to Python 3.12 the frame keeps this copy, and with it what the function lets go of later. Whoever has asked for
-    # it before us has the same dict: its references are the frame's, the one here, and the question's.
-    if isinstance(names, dict) and sys.getrefcount(names) <= OF_A_COPY:
-        names.clear()
-    return found
-
-
-def _held(name: str, value: Any, kind: type) -> Iterator[tuple[str, Any]]:
-    # By its type: asking an object for its class may run code of the program.
-    type_ = type(value)
-    if issubclass(type_, kind):
-        yield name, value
-        return
-    members: Iterable[tuple[Any, Any]]
-    if type_ in (list, tuple):
-        members = ((f"{name}[{place}]", one) for place, one in enumerate(value[:MOST_HELD]))
-    elif type_ is dict:
-        # Names, and no data of the program's.
-        members = [(f"{name}[{key!r}]", one) for key, one in _first(value) if type(key) is str and key.isidentifier()]
-    elif issubclass(type_, (type, ModuleType, FunctionType)):
-        return
-    else:
-        members = [(key if name == "self" else f"{name}.{key}", one) for key, one in _first(_attributes(value))]
-    for path, one in members:
-        if issubclass(type(one), kind):
-            yield path, one
-
-
-def _first(held: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
-    return list(islice(held.items(), MOST_HELD))
-
-
-def _attributes(value: Any) -> Mapping[Any, Any]:
-    """Return what an object holds, by Python's own descriptor: another one is code of the program's."""
-    descriptor = next((base.__dict__["__dict__"] for base in type(value).__mro__ if "__dict__" in base.__dict__), None)
-    found = descriptor.__get__(value) if isinstance(descriptor, GetSetDescriptorType) else None
-    return found if type(found) is dict else {}
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A module all of whose gradients are in vain."""
-
-    name: str
-    kind: str
-    numbers: int
-
-
-def _parts(name: str, module: Any, kind: Any, suspects: Collection[int], updated: Collection[int]) -> Iterator[_Part]:
-    """Return the largest parts of a model that have suspects, and nothing that is updated."""
-    own = list(_parameters_of(module, kind))
-    theirs = [p for p in own if id(p) in suspects]
-    if not theirs:
-        return
-    if not any(id(p) in updated for p in own):
-        yield _Part(name, type(module).__name__, sum(p.numel() for p in theirs))
-        return
-    for child, part in kind.named_children(module):
-        yield from _parts(name_inside(name, child), part, kind, suspects, updated)
-
-
 def _states(kept: Iterable[Any], parameters: Iterable[Any]) -> Iterator[Any]:
     """Yield what optimizers keep for each number of some parameters: tensors of as many."""
     held = [of for of in kept if isinstance(of, dict)]
@@ -372,18 +269,6 @@ def _states(kept: Iterable[Any], parameters: Iterable[Any]) -> Iterator[Any]:
             for tensor in state.values() if isinstance(state, dict) else ():
                 if type(tensor) is type(parameter.data) and tensor.shape == parameter.shape:
                     yield tensor
-
-
-def _parameters_of(module: Any, kind: Any) -> Iterator[Any]:
-    """Yield a module's parameters by torch's own method: another one is code of the program's, or of Keras'."""
-    return (parameter for _, parameter in kind.named_parameters(module))
-
-
-def _is_plain(parameter: Any, plain: object) -> bool:
-    """Whether it is a tensor of this process alone, with values, whose writes torch counts."""
-    if type(parameter) is not plain:
-        return False
-    return parameter.device.type != "meta" and not parameter.is_inference()
 
 
 def _value(parameter: Any) -> float | complex:
