@@ -90,6 +90,7 @@ def test_document_of_a_complete_run(tmp_path):
         "function": "Rotate.__call__",
         "share_pct": 64.0,
         "call": "PIL.Image.Image.rotate",
+        "line_share_pct": None,
     }
     assert document["probable"] is False
     assert document["runner_up"] is None

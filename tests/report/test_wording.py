@@ -20,6 +20,15 @@ def test_a_share_is_a_plain_number() -> None:
     assert wording.quantity(None, "1") == wording.ABSENT
 
 
+def test_a_line_that_takes_a_part_of_its_function_has_a_share_of_its_own() -> None:
+    """Two calls of the backward pass in one function are no single line's."""
+    both = Location("train.py", 133, "main", 72.0, "torch.autograd.backward", line_share_pct=41.0)
+    diagnosis = replace(PRIMARY, rule="compute-bound", location=both)
+    assert wording.place(diagnosis) == "72 % of it in main, 41 % in train.py:133 (torch.autograd.backward)"
+    nearly_all = replace(diagnosis, location=replace(both, line_share_pct=65.0))
+    assert wording.place(nearly_all) == "72 % of it in main, train.py:133 (torch.autograd.backward)"
+
+
 def test_the_place_of_a_function_that_is_the_cause_has_no_share_of_it() -> None:
     """Its seconds are its own: a share of the steps beside them would be read as a share of these."""
     where = Location(file="gan.py", line=84, function="update", share_pct=52.0, call="copy.deepcopy")

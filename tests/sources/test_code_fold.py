@@ -56,6 +56,8 @@ def test_the_call_that_is_named_beside_the_line_is_made_there() -> None:
     (spot,) = fold([*many, _seen(0.3, (ITEM, 39), (parse, 5)), _seen(0.02, (ITEM, 39))]).spots
     assert (spot.line, spot.calls) == (39, ("pandas.apply", "pandas.parse"))
     assert spot.called_there == spot.call_in_line == "pandas.parse"
+    assert spot.line_share == pytest.approx(0.32 / 0.92)
+    assert Location.of(spot, 50.0).line_share_pct == pytest.approx(50.0 * 0.32 / 0.92)
     assert Location.of(spot, 90.0).call == "pandas.parse"
     # A line that computes itself calls nothing.
     (itself,) = fold([*many, _seen(0.3, (ITEM, 39)), _seen(0.2, (ITEM, 39), (parse, 5))]).spots

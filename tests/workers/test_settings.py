@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stallmeter.records import LoaderInfo, WorkerTrial
@@ -111,6 +113,14 @@ def test_the_patch_holds_what_is_predicted_to_help():
     assert patch(_verdict(STARTUP, advice=_workers(2, 2)), LOADER) == "DataLoader(..., persistent_workers=True)"
     assert patch(_verdict(advice=_workers(2, 0)), LOADER) == "DataLoader(..., num_workers=0)"
     assert patch(_verdict(advice=_workers(2, 2)), LOADER) is None
+    # Without workers torch refuses what is for workers.
+    set_ = replace(LOADER, persistent_workers=True, prefetch_factor=4)
+    assert patch(_verdict(advice=_workers(2, 0)), set_) == (
+        "DataLoader(..., num_workers=0, persistent_workers=False, prefetch_factor=None)"
+    )
+    assert patch(_verdict(advice=_workers(2, 0)), replace(set_, persistent_workers=False, prefetch_factor=2)) == (
+        "DataLoader(..., num_workers=0)"
+    )
 
 
 def test_the_patch_keeps_what_was_kept_and_leaves_out_what_was_taken_back():

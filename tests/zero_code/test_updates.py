@@ -12,7 +12,7 @@ import pytest
 
 from stallmeter.engine.options import Options
 from stallmeter.engine.run import Run
-from stallmeter.records import NO_LOADER, LoaderInfo, WorkerBatch
+from stallmeter.records import NO_LOADER, DroppedGradients, LoaderInfo, WorkerBatch
 from stallmeter.timing.clock import StepClock
 from stallmeter.zero_code import updates
 from stallmeter.zero_code.loop import Loop
@@ -109,6 +109,16 @@ PROGRAMS = {
             for _ in range(10):
                 update(make_batch())
         """,
+    "trained in turn": """
+        made, judge = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+        both = [torch.optim.SGD(net.parameters(), lr=1e-3) for net in (judge, made)]
+        for _ in range(60):
+            batch = make_batch()
+            for by in both:
+                by.zero_grad()
+                judge(made(batch)).mean().backward()
+                by.step()
+        """,
     "two optimizers": """
         other = torch.optim.SGD(model.parameters(), lr=1e-3)
         for _ in range(20):
@@ -127,7 +137,8 @@ def done(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(forks, tmp_path_factory.mktemp("programs"), text)
 
 
-COMPARED = [pytest.param(name, marks=() if name in ("calls", "folds") else pytest.mark.long) for name in PROGRAMS]
+AT_EACH_RUN = ("calls", "folds", "trained in turn")
+COMPARED = [pytest.param(name, marks=() if name in AT_EACH_RUN else pytest.mark.long) for name in PROGRAMS]
 """Some are compared with themselves each time, and all where there is more time."""
 
 
@@ -154,6 +165,7 @@ def test_it_computes_the_same(done: Runs, name: str) -> None:
         ("validation", 40),
         ("then a framework", 20),
         ("two optimizers", 20),
+        ("trained in turn", 60),
     ],
 )
 def test_its_steps(done: Runs, name: str, steps: int) -> None:
@@ -165,6 +177,13 @@ def test_its_steps(done: Runs, name: str, steps: int) -> None:
     if name in ("calls", "a generator"):
         assert found.ledger.buckets["data_wait"] < 0.1 * found.ledger.buckets["compute"]
         assert found.steps[-1].total_s >= 0.002
+
+
+def test_gradients_of_another_network_are_seen(done: Runs) -> None:
+    """Steps end among torch's hooks of an optimizer's step; those of before it was known are not looked at."""
+    found = [record for record in done["trained in turn", True].records if isinstance(record, DroppedGradients)]
+    assert (found[-1].beneath, found[-1].beneath_during) == ("made", "judge")
+    assert found[-1].beneath_s > 0.0
 
 
 def test_a_thread_that_asks_a_loader_makes_no_steps(done: Runs) -> None:

@@ -144,6 +144,8 @@ class CodeSpot:
     """Library calls beneath it that took the most, the largest first: ``PIL.Image.Image.resize``."""
     called_there: str | None = None
     """The library call that takes the most in ``line``, empty where that is the line itself; None where not known."""
+    line_share: float | None = None
+    """Part (0 to 1) of ``wall_s`` that goes into ``line``; None where not known."""
     trains: bool = False
     """Whether the function has the model called as well: then it is told of for what it calls itself of a library."""
     interpreting_s: float = 0.0

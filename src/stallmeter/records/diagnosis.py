@@ -108,11 +108,14 @@ class Location:
     """Of the time that was looked at."""
     call: str | None = None
     """The library call beneath it that took the most; None where it is the function itself."""
+    line_share_pct: float | None = None
+    """As ``share_pct``, of the line alone; None where not known."""
 
     @classmethod
     def of(cls, spot: CodeSpot, share_pct: float) -> Location:
         """Return the place of a function that a look saw, with its share of what was looked at, in percent."""
-        return cls(spot.file, spot.line, spot.function, share_pct, spot.call_in_line)
+        of_line = None if spot.line_share is None else share_pct * spot.line_share
+        return cls(spot.file, spot.line, spot.function, share_pct, spot.call_in_line, of_line)
 
     @property
     def key(self) -> tuple[str, ...]:

@@ -371,6 +371,10 @@ def placed(primary: Diagnosis) -> str:
     return f"{title(primary)}: {where}" if where else title(primary)
 
 
+NEARLY_ALL = 0.8
+"""Part of a function's time from which on the line that takes most of it is named without a share of its own."""
+
+
 def place(diagnosis: Diagnosis) -> str:
     """Return where in the code most of it is; empty where that is not known."""
     found = diagnosis.location
@@ -381,6 +385,9 @@ def place(diagnosis: Diagnosis) -> str:
     at = f"{file}:{found.line}{call}"
     if diagnosis.rule == SlowFunction.id:  # its seconds are that function's: the share is of more than "it"
         return at if diagnosis.title.startswith(found.function) else f"in {function}, {at}"
+    line_pct = found.line_share_pct
+    if line_pct is not None and line_pct < NEARLY_ALL * found.share_pct:  # other lines of the function take the rest
+        at = f"{line_pct:.0f} % in {at}"
     return f"{found.share_pct:.0f} % of it in {function}, {at}"
 
 

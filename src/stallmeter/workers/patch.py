@@ -11,6 +11,9 @@ from .settings import NUM_WORKERS, PERSISTENT, PREFETCH, THREADS, Value, changes
 ORDER = (NUM_WORKERS, PERSISTENT, PREFETCH, "pin_memory", "multiprocessing_context")
 """Arguments of a ``DataLoader``, as they are written."""
 
+TORCHS_OWN = 2
+"""``prefetch_factor`` of a loader with workers whose program sets none."""
+
 
 def patch(verdict: Verdict, loader: LoaderInfo | None, trials: Sequence[WorkerTrial] = ()) -> str | None:
     """Return the arguments that the training loader should be made with; None where nothing is to be changed.
@@ -23,7 +26,7 @@ def patch(verdict: Verdict, loader: LoaderInfo | None, trials: Sequence[WorkerTr
         loader: The training loader's settings, as they are now.
         trials: What was tried, in order.
     """
-    values: dict[str, Value] = {
+    values: dict[str, Value | None] = {
         change.setting: change.value for change in changes(verdict, loader) if change.predicted_gain_pct is not None
     }
     advice = verdict.num_workers
@@ -35,7 +38,7 @@ def patch(verdict: Verdict, loader: LoaderInfo | None, trials: Sequence[WorkerTr
             values[PREFETCH] = advice.prefetch_factor
         if not advice.current:  # workers that start again each epoch would take a part of the gain
             values[PERSISTENT] = True
-    kept: dict[str, Value] = {}
+    kept: dict[str, Value | None] = {}
     for tried in trials:
         if tried.outcome == "kept":
             kept[tried.setting] = tried.workers
@@ -44,10 +47,20 @@ def patch(verdict: Verdict, loader: LoaderInfo | None, trials: Sequence[WorkerTr
                 if known.get(tried.setting) == tried.workers:
                     del known[tried.setting]
     values = kept | values
-    if values.get(NUM_WORKERS) == 0:  # torch takes these with workers only
-        values.pop(PERSISTENT, None)
-        values.pop(PREFETCH, None)
+    if values.get(NUM_WORKERS) == 0:
+        values = {name: value for name, value in values.items() if name not in (PERSISTENT, PREFETCH)}
+        values |= _without_workers(loader)
     lines = [f"{THREADS}({values[THREADS]})"] if THREADS in values else []
     arguments = [f"{name}={values[name]!r}" for name in ORDER if name in values]
     lines += [f"DataLoader(..., {', '.join(arguments)})"] if arguments else []
     return "\n".join(lines) or None
+
+
+def _without_workers(loader: LoaderInfo | None) -> dict[str, Value | None]:
+    """Return what the program must take back of what it sets, for torch takes it with workers only."""
+    found: dict[str, Value | None] = {}
+    if loader is not None and loader.persistent_workers:
+        found[PERSISTENT] = False
+    if loader is not None and loader.prefetch_factor not in (None, TORCHS_OWN):
+        found[PREFETCH] = None
+    return found

@@ -41,11 +41,15 @@ def _then(clock: StepClock, *, device: bool) -> Iterator[_Moment]:
     if not device:  # it cannot be asked what it did then
         ledger.device = None
     clock.before_fetch = clock.after_fetch = None
+    # Who looks between two steps would see the model as it is now, as often as there were steps.
+    boundary, clock.at_boundary = clock.at_boundary, None
     try:
         yield moment
     finally:
         ledger.now, ledger.device = now, timeline
         clock.before_fetch, clock.after_fetch = before, after
+        if clock.at_boundary is None:  # else another thread has set it anew
+            clock.at_boundary = boundary
 
 
 class _Fetched:

@@ -190,6 +190,7 @@ def _spot(function: Function, held: Held, known: Mapping[int, float] | None) -> 
         cpu_s=_cpu(one for one, _ in held),
         calls=tuple(calls[:CALLS]),
         called_there=max(there, key=lambda name: (there[name], name)) if there and calls else None,
+        line_share=line_s[line] / total_s if line and line in line_s and total_s else None,
     )
     return spot, is_unplaced
 
