@@ -16,7 +16,8 @@ import json
 import time
 from typing import Any
 
-from stallmeter.rules.unused_gradients import BACKWARD, MOST_OF_A_STEP, SAVES
+from stallmeter.rules.rule import BACKWARD, MOST_OF_A_STEP
+from stallmeter.rules.unused_gradients import SAVES
 
 from .cases import NOISE, in_turn, measured
 

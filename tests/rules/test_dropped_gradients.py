@@ -12,7 +12,7 @@ from stallmeter.records.diagnosis import Severity
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.dropped_gradients import ABOVE, BENEATH, DroppedGradients
 from stallmeter.rules.evaluation import evaluate
-from stallmeter.rules.unused_gradients import BACKWARD, MOST_OF_A_STEP
+from stallmeter.rules.rule import BACKWARD, MOST_OF_A_STEP
 from stallmeter.window import Window
 
 from .windows import START_S, device_steps, fires, loader, missing, run, silent, window

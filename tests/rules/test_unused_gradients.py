@@ -11,7 +11,8 @@ from stallmeter.records import UnusedGradients as Found
 from stallmeter.records.diagnosis import Severity
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.evaluation import evaluate
-from stallmeter.rules.unused_gradients import BACKWARD, MOST_OF_A_STEP, SAVES, UnusedGradients
+from stallmeter.rules.rule import BACKWARD, MOST_OF_A_STEP
+from stallmeter.rules.unused_gradients import SAVES, UnusedGradients
 from stallmeter.window import Window
 
 from .windows import START_S, device_steps, fires, loader, missing, run, silent, window

@@ -33,8 +33,7 @@ from ..records import DroppedGradients as Found
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.gains import Gain, gain_without
-from .rule import threshold
-from .unused_gradients import BACKWARD, MOST_OF_A_STEP
+from .rule import BACKWARD, MOST_OF_A_STEP, threshold
 
 LEAST_PCT = 10.0
 """Share of training time that must be saved."""

@@ -42,6 +42,14 @@ class Rule(Protocol):
         ...
 
 
+BACKWARD = 0.62
+"""Share of a step in one piece that its backward pass takes: twice the forward pass, and a little beside both."""
+
+MOST_OF_A_STEP = 0.8
+"""Part of the steps' work that is left out at the most with gradients that nobody uses. Our measurement,
+benchmarks/faults/gradients."""
+
+
 def threshold(default: float, unit: str, source: str) -> Any:
     """A rule's dataclass field that carries its unit and where the number comes from.
 

@@ -28,18 +28,12 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.gains import gain_without
-from .rule import threshold
-
-BACKWARD = 0.62
-"""Share of a step in one piece that its backward pass takes: twice the forward pass, and a little beside both."""
+from .rule import BACKWARD, MOST_OF_A_STEP, threshold
 
 SAVES = (0.28, 1.05, 1.4)
 """Least, usual and most that is saved, as multiples of the backward pass' share of these numbers. Our measurement,
 benchmarks/faults/gradients: 0.97 to 1.43 for a part beneath trained layers or beside them, whose forward pass saves
 something, too, and 0.28 to 0.59 for one above them, which must pass gradients on."""
-
-MOST_OF_A_STEP = 0.8
-"""Part of the steps' work that is left out at the most; as above."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,11 +55,17 @@ def threads_beside_s(costs: LoaderCosts, limits: Limits, workers: int, slower: f
     before_s = blocked_s if costs.blocked_first else 0.0
     shared_s = max(0.0, made_s - before_s * min(workers, cpus))
     runs_s = costs.ready_step_s - blocked_s
-    step_s = before_s + _shared_s(runs_s, shared_s, workers, cpus, threads, rests_s=blocked_s - before_s)
-    # One to two threads: for a part of its time the loop has one alone, which is in nobody's way.
-    alone_s = max(costs.ready_step_s, made_s / min(workers, cpus))
-    part = min(1.0, threads - 1.0)
-    return part * step_s + (1.0 - part) * alone_s
+
+    def beside_s(whole: int) -> float:
+        if whole < 2:  # one alone is in nobody's way
+            return max(costs.ready_step_s, made_s / min(workers, cpus))
+        return before_s + _shared_s(runs_s, shared_s, workers, cpus, whole, rests_s=blocked_s - before_s)
+
+    # Between two whole numbers: the one for a part of the loop's time, the other for the rest. A CPU that is free for a
+    # tenth of the time is not the workers': they are at work when they have their indices, not when it is free.
+    fewer = int(threads)
+    part = threads - fewer
+    return part * beside_s(fewer + 1) + (1.0 - part) * beside_s(fewer)
 
 
 def _shared_s(
