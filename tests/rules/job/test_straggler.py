@@ -229,6 +229,25 @@ def test_more_of_what_all_ranks_do_is_shared_out():
     assert longer.advice[0].gain_interval_pct[1] > 95.0, "it may be waste all the same"
 
 
+def test_work_that_nobody_is_seen_to_do_alone_is_shared_out():
+    """The others wait in the call in which the late rank computes: all spend their time in the same functions."""
+    backward, forward = Location("train.py", 102, "train_step", 82.0), Location("train.py", 92, "Net.forward", 18.0)
+    late = (replace(backward, share_pct=66.0), replace(forward, share_pct=34.0))
+    (said,) = found(looked_at((backward, forward), late))
+    assert said.location is None
+    assert said.advice[0].predicted_gain_pct == pytest.approx(33.3, rel=0.1)
+    assert said.advice[0].gain_interval_pct is not None
+    assert said.advice[0].gain_interval_pct[1] > 95.0
+    assert said.advice[0].text.startswith("Split the items evenly over the ranks")
+    # Where nobody looked at the others, or a function is its own, that is not known.
+    hook = Location("train.py", 7, "Probe.hook", 20.0)
+    own = "Split Probe.hook over the ranks"
+    for mine, theirs, do in ((late, (), "Find the work"), ((*late, hook), (backward, forward), own)):
+        (said,) = found(looked_at(theirs, mine))
+        assert said.advice[0].text.startswith(do)
+        assert said.advice[0].predicted_gain_pct == pytest.approx(100.0, rel=0.1)
+
+
 def test_what_one_rank_does_between_epochs_has_its_place():
     """Rank 0 validates after each epoch and the other stands at a barrier; where both are in one function all do it."""
     validates = Location("evaluate.py", 22, "Evaluator.errors", 98.0, "torch.nn.Sequential.forward")

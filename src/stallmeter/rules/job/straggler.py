@@ -20,7 +20,8 @@ only this rank does: a hook, a print, a debug flag. What it does between two epo
 an evaluation on one rank say, can be split over the ranks, or done less often.
 
 What is promised is all that the others wait, where the late rank alone is seen in the place, or where its machine
-explains it. Where it does more of what all do, as with longer batches, that is dealt out anew: all take the mean then.
+explains it. Where it does more of what all do, as with longer batches, or nothing is seen that it does alone,
+that is dealt out anew: all take the mean then.
 So they do where all ranks' training threads wait for a CPU for as long as one of them is late (more processes than
 CPUs), or nothing is won: what one rank does less of, the others get.
 
@@ -124,7 +125,8 @@ class Straggler:
         crowd, place = _crowd(job, loss), _place(job, loss)
         # More of what all ranks do can be shared out, and hardly be done without, unless the machine explains it.
         more = None if explained else _more_of_all(job, loss, place)
-        expected_s = least_s if crowd or more else loss.lost_s
+        alike = not explained and place is None and _do_the_same(job, loss)
+        expected_s = least_s if crowd or more or alike else loss.lost_s
         gain_pct, interval_pct = job_gain(job, expected_s, least_s=0.0 if crowd else least_s, most_s=loss.lost_s)
         share_pct = 100.0 * loss.share
         work = work_of(loss)
@@ -148,7 +150,7 @@ class Straggler:
                 Evidence(f"steps of {loss.of_steps:,} in which it was late", float(loss.steps), "steps"),
                 *facts,
             ),
-            advice=_advice(loss, _apart(job, loss, place), more, explained, gain_pct, interval_pct),
+            advice=_advice(loss, _apart(job, loss, place), more, explained, gain_pct, interval_pct, alike=alike),
         )
 
 
@@ -179,6 +181,8 @@ def _advice(
     explained: bool,
     gain_pct: float | None,
     interval_pct: tuple[float, float] | None,
+    *,
+    alike: bool,
 ) -> tuple[Advice, ...]:
     who = of_ranks(loss.ranks) if len(loss.ranks) <= _NAMED else "these ranks"
     reads = loss.bucket in ("data_wait", "worker_startup")
@@ -187,6 +191,15 @@ def _advice(
             "Split the items evenly over the ranks: shuffle them first, or go by their size.",
             expect=f"A step takes {who} {time(more.late_s)} in {more.function}, the others {time(more.usual_s)}.",
             limit="Not where it is called more often there.",
+            gain_pct=gain_pct,
+            interval_pct=interval_pct,
+        )
+        return dealt, Advice.of(f"Move {who} to another machine, and see who is late then.")
+    if alike:
+        dealt = Advice.of(
+            "Split the items evenly over the ranks: shuffle them first, or go by their size.",
+            expect="Ranks that arrive together: no function was seen that one of them alone has to do.",
+            limit="Not where its machine is slower, or it does more in a call that all make.",
             gain_pct=gain_pct,
             interval_pct=interval_pct,
         )
@@ -277,6 +290,20 @@ def _more_of_all(job: Job, loss: Loss, place: Location | None) -> _More | None:
     usual, beyond = usual_s.get(place.key, 0.0), beyond_s.get(place.key, 0.0)
     is_done = place.key in usual_s and usual >= ALIKE * beyond
     return _More(place.function, usual + beyond, usual) if is_done else None
+
+
+def _do_the_same(job: Job, loss: Loss) -> bool:
+    """Whether nothing is seen on the late rank that others do not do as well, where all of them were looked at.
+
+    What it does more of is hidden then: the others wait in the call in which it computes, the backward pass.
+    """
+    late, others = _looked_at(job, loss)
+    if loss.bucket != COMPUTE or late is None or not late.places or not own_work_s(late):
+        return False
+    theirs = {place.key for view in others for place in view.places}
+    spent_s = _spent_s(late)
+    alone_s = math.fsum(spent_s[place.key] for place in late.places if place.key not in theirs)
+    return bool(others) and alone_s < ALIKE * loss.per_step_s
 
 
 def _looked_at(job: Job, loss: Loss) -> tuple[RankView | None, list[RankView]]:
