@@ -10,7 +10,7 @@ import pytest
 from stallmeter.records import DroppedGradients as Found
 from stallmeter.records.diagnosis import Severity
 from stallmeter.rules import ALL_RULES
-from stallmeter.rules.dropped_gradients import ABOVE, BENEATH, DroppedGradients
+from stallmeter.rules.dropped_gradients import ABOVE, BENEATH, BESIDE, DroppedGradients
 from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.rule import BACKWARD, MOST_OF_A_STEP
 from stallmeter.window import Window
@@ -52,8 +52,7 @@ def test_fires() -> None:
     found = fires(DroppedGradients(), made)
     assert found.severity is Severity.WARNING
     assert found.summary == (
-        "Each backward pass for critic computes gradients of generator, too, which are cleared before its own step: "
-        "20.0 ms of a step."
+        "Each backward pass for critic computes gradients of generator, too, which nobody uses: 20.0 ms of a step."
     )
     assert found.culprit == "generator"
     assert found.time_lost_s == pytest.approx(BENEATH[1] * seconds(made, FOUND.beneath_s))
@@ -87,6 +86,15 @@ def test_what_was_measured_lies_in_the_interval(seen: float, is_beneath: bool, f
     interval = fires(DroppedGradients(), in_turn(found)).advice[0].gain_interval_pct
     assert interval is not None
     assert interval[0] <= 100.0 * (faster - 1.0) <= interval[1]
+
+
+def test_a_part_that_no_optimizer_has() -> None:
+    """It may be a teacher beside the student, whose backward pass came first by chance."""
+    teacher = replace(ONLY_ABOVE, above="model.target", above_during="model.online", above_trained=False)
+    made = in_turn(teacher)
+    found = fires(DroppedGradients(), made)
+    assert found.time_lost_s == pytest.approx(BESIDE[1] * seconds(made, teacher.above_s))
+    assert found.advice[0].text.startswith("Call requires_grad_(False) on model.target: no optimizer has it.")
 
 
 def test_on_a_device_the_host_times_launches() -> None:

@@ -225,6 +225,71 @@ def test_gradients_that_two_steps_of_one_loop_clear_at_their_ends(bench: Bench) 
     assert found_in(bench).tensors == 0
 
 
+def distil(
+    bench: Bench,
+    *,
+    follow: Callable[[nn.Module, nn.Module], None] | None,
+    watched: bool = True,
+    cleared: bool = False,
+    late: bool = False,
+) -> None:
+    """Train a student beside a teacher that no optimizer has."""
+    student, teacher = net(4, 6, 2), net(4, 6, 2)
+    by = sgd(student)
+    for _ in range(LOOKED):
+        x = torch.randn(8, 4)
+        made = student(x) if late else None
+        with torch.set_grad_enabled(watched):
+            wanted = teacher(x)
+        by.zero_grad()
+        ((student(x) if made is None else made) - wanted).square().mean().backward()
+        by.step()
+        if follow is not None:
+            follow(teacher, student)
+        if cleared:
+            teacher.zero_grad()
+        bench.boundary()
+
+
+def in_place(teacher: nn.Module, student: nn.Module) -> None:
+    with torch.no_grad():
+        for mine, theirs in zip(teacher.parameters(), student.parameters(), strict=True):
+            mine.lerp_(theirs, 0.1)
+
+
+def by_data(teacher: nn.Module, student: nn.Module) -> None:
+    """Past the counter of what is written."""
+    for mine, theirs in zip(teacher.parameters(), student.parameters(), strict=True):
+        mine.data.mul_(0.9).add_(theirs.data, alpha=0.1)
+
+
+@pytest.mark.parametrize("follow", [in_place, by_data])
+def test_a_teacher_that_follows_the_student(follow: Callable[[nn.Module, nn.Module], None], bench: Bench) -> None:
+    """It is in no optimizer, and its gradients are added up for ever."""
+    distil(bench, follow=follow)
+    found = found_in(bench)
+    assert (found.beneath, found.beneath_during) == ("teacher", "student")
+    assert found.tensors == 4
+    assert found.beneath_s > 0.0
+
+
+def test_a_teacher_whose_gradients_come_first(bench: Bench) -> None:
+    """It is asked after the student, and so lies before it in the backward pass: as a part above would."""
+    distil(bench, follow=in_place, late=True)
+    found = found_in(bench)
+    assert (found.above, found.above_during, found.above_trained) == ("teacher", "student", False)
+    assert found.beneath_s == 0.0
+
+
+@pytest.mark.parametrize(
+    "more", [{"watched": False}, {"follow": None}, {"cleared": True}], ids=["no gradients", "as it is", "cleared"]
+)
+def test_a_teacher_of_whose_gradients_nothing_is_said(more: Any, bench: Bench) -> None:
+    """There are none, it never changes, which `UnusedGradients` tells, or somebody clears them, and may use them."""
+    distil(bench, **{"follow": in_place, **more})
+    assert found_in(bench).tensors == 0
+
+
 def zeroed(optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad(set_to_none=False)
 

@@ -67,6 +67,8 @@ class DroppedGradients:
     """Largest part that gets some on the way to gradients that are used."""
     above_during: str = ""
     """The part that is trained then."""
+    above_trained: bool = True
+    """Whether an optimizer has it."""
     above_s: float = 0.0
     """Seconds of a step that go into such gradients, and into what is passed on with them; of all parts."""
     backward_s: float = 0.0

@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import sys
 import time
-import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
-from operator import attrgetter
 from types import FrameType
 from typing import Any
 
@@ -24,6 +21,7 @@ from ...timing.subnormal import subnormal_in
 from ...timing.tables import LONGEST, dense_embeddings
 from .dropped import DroppedGradientSource
 from .models import Part, attributes, is_plain, models_of, parameters_of, parts_of
+from .seen import Seen
 
 __all__ = ["DroppedGradientSource", "GradientSource", "models_of"]
 
@@ -51,44 +49,6 @@ that is not used, is one after some 830 steps, and stays so."""
 
 TABLE_LOOKS = 4
 """So often embedding tables are looked at where their gradients are gone each time."""
-
-
-_writes = attrgetter("_version")
-"""What torch counts of a tensor: how often something was written into it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A parameter at a look."""
-
-    parameter: weakref.ref[Any]
-    writes: int
-    gradient: weakref.ref[Any] | None
-    gradient_writes: int
-    value: float | complex | None
-
-    @classmethod
-    def of(cls, parameter: Any, *, with_value: bool) -> _Seen:
-        value = _value(parameter) if with_value else None
-        gradient = parameter.grad
-        if gradient is None:
-            return cls(weakref.ref(parameter), _writes(parameter), None, -1, value)
-        return cls(weakref.ref(parameter), _writes(parameter), weakref.ref(gradient), _writes(gradient), value)
-
-    def is_unchanged(self, parameter: Any) -> bool:
-        """Whether nobody has written into it since."""
-        if _writes(parameter) != self.writes or self.parameter() is not parameter:
-            return False
-        return self.value is None or _value(parameter) == self.value
-
-    def got_another(self, parameter: Any) -> bool:
-        """Whether it got a gradient since: a tensor that is new, or more of it in the one that was there."""
-        gradient = parameter.grad
-        if gradient is None:
-            return False
-        if _writes(gradient) != self.gradient_writes:
-            return True
-        return self.gradient is None or self.gradient() is not gradient
 
 
 class GradientSource:
@@ -219,16 +179,16 @@ class GradientSource:
         if self._changed(before):
             self._found = self._told(frozenset(), updated)
 
-    def _snapshot(self, only: Collection[int] | None = None) -> Mapping[int, _Seen]:
+    def _snapshot(self, only: Collection[int] | None = None) -> Mapping[int, Seen]:
         """Return all parameters, or some of them, with the values of a few of these."""
         found = {key: p for key, p in self._parameters.items() if only is None or key in only}
         every = len(found) // MOST_VALUES + 1
         return {
-            key: _Seen.of(p, with_value=only is not None and place % every == 0)
+            key: Seen.of(p, with_value=only is not None and place % every == 0)
             for place, (key, p) in enumerate(found.items())
         }
 
-    def _compare(self, before: Mapping[int, _Seen]) -> tuple[frozenset[int], frozenset[int]]:
+    def _compare(self, before: Mapping[int, Seen]) -> tuple[frozenset[int], frozenset[int]]:
         """Return which parameters were updated since, and which got gradients in vain."""
         updated, suspects = set(), set()
         for key, parameter in self._parameters.items():
@@ -241,7 +201,7 @@ class GradientSource:
                 suspects.add(key)
         return frozenset(updated), frozenset(suspects)
 
-    def _changed(self, before: Mapping[int, _Seen]) -> bool:
+    def _changed(self, before: Mapping[int, Seen]) -> bool:
         now = self._parameters
         return any(key not in now or not seen.is_unchanged(now[key]) for key, seen in before.items())
 
@@ -269,9 +229,3 @@ def _states(kept: Iterable[Any], parameters: Iterable[Any]) -> Iterator[Any]:
             for tensor in state.values() if isinstance(state, dict) else ():
                 if type(tensor) is type(parameter.data) and tensor.shape == parameter.shape:
                     yield tensor
-
-
-def _value(parameter: Any) -> float | complex:
-    """Return one of a tensor's values, the first; 0 of one that has none."""
-    found: float | complex = parameter.detach()[(0,) * parameter.dim()].item() if parameter.numel() else 0.0
-    return found

@@ -6,6 +6,10 @@ optimizer when it has made its step. A gradient that is another tensor by the ti
 cleared in between; if another optimizer has made a step meanwhile, it was computed for that one's sake. What a gradient
 took is the time since the one before it in the same backward pass. The hooks are taken back after these steps, nothing
 is written, and no tensor is kept alive.
+
+So are those of parameters that no optimizer has, of models that running functions know by name: a target network, say,
+that follows the trained one by means of its weights. Their gradients are in vain where they are added up all the time
+and never cleared, and the parameters change all the same. What never changes is told of as `UnusedGradients`.
 """
 
 from __future__ import annotations
@@ -23,7 +27,8 @@ from typing import Any
 from ...records import DroppedGradients
 from ...timing.clock import Register, StepClock
 from ...timing.tables import LONGEST
-from .models import DEEPEST, Part, is_plain, models_of, parts_of
+from .models import DEEPEST, Part, is_plain, models_of, parameters_of, parts_of
+from .seen import Seen
 
 FIRST_STEP = 5
 """Steps before it may be warm-up."""
@@ -45,6 +50,12 @@ LEAST = 3
 
 MOST_STEPS = 60
 """The look ends after so many, whatever has been seen."""
+
+MOST_VALUES = 64
+"""Values of parameters without an optimizer that are held against those of the end."""
+
+NOBODY = -1
+"""In place of an optimizer."""
 
 MOST_TENSORS = 2_000
 """Of larger models none is looked at: each gradient then takes the training thread some 2 us more."""
@@ -168,17 +179,19 @@ class DroppedGradientSource:
     def _look_at(self, clock: StepClock) -> Iterator[int]:
         """Look at the gradients of all optimizers, if there are several."""
         optimizers = [one for one in [known() for known in self._optimizers.values()] if one is not None]
-        if len(optimizers) == 1:
-            self._found = DroppedGradients(time_s=time.time())
-        if len(optimizers) < 2:
+        if not optimizers:
             return
         torch = self._modules["torch"]
         number = getattr(torch._C, "_current_graph_task_id", None)
         parameters = [_parameters_of(optimizer, torch.nn.Parameter) for optimizer in optimizers]
-        if number is None or sum(map(len, parameters)) > MOST_TENSORS:
+        strays = _without_optimizer(models_of(sys._getframe(), torch.nn.Module), parameters, torch.nn)
+        if len(optimizers) == 1 and not strays:
+            self._found = DroppedGradients(time_s=time.time())
             return
-        self._look = look = _Look(clock, optimizers, parameters, number)
-        del optimizers, parameters  # variables live as long as this is not through
+        if number is None or sum(map(len, parameters)) + len(strays) > MOST_TENSORS:
+            return
+        self._look = look = _Look(clock, optimizers, parameters, strays, number)
+        del optimizers, parameters, strays  # variables live as long as this is not through
         while look.goes_on:
             yield 1
             look.boundary(clock.index)
@@ -197,7 +210,12 @@ class _Look:
     """Some steps in which each parameter of several optimizers tells of its gradients."""
 
     def __init__(
-        self, clock: StepClock, optimizers: Sequence[Any], parameters: Sequence[list[Any]], number: Callable[[], int]
+        self,
+        clock: StepClock,
+        optimizers: Sequence[Any],
+        parameters: Sequence[list[Any]],
+        strays: Sequence[Any],
+        number: Callable[[], int],
     ) -> None:
         self._now = clock.ledger.now
         self._number = number
@@ -206,7 +224,10 @@ class _Look:
         self._owner = {
             key: place for place, keys in enumerate(owned) for key in keys if sum(key in one for one in owned) == 1
         }
-        """Whose optimizer's a parameter is; one that two of them update is nobody's."""
+        """Whose optimizer's a parameter is; one that two of them update is left out."""
+        self._owner |= {id(p): NOBODY for p in strays}
+        every = len(strays) // MOST_VALUES + 1
+        self._strays = {id(p): Seen.of(p, with_value=at % every == 0) for at, p in enumerate(strays)}
         self._gradients: list[_Gradient] = []
         self._waiting: dict[int, list[_Gradient]] = {}
         """Gradients whose optimizer has not made its step since."""
@@ -218,7 +239,7 @@ class _Look:
         """Whether gradients are used as they are: where another tensor takes their place, nothing is known of any."""
         self._handles = [
             p.register_post_accumulate_grad_hook(self._got)
-            for p in chain.from_iterable(parameters)
+            for p in (*chain.from_iterable(parameters), *strays)
             if id(p) in self._owner and p.requires_grad
         ]
 
@@ -262,6 +283,9 @@ class _Look:
                 got.dropped = got.tensor() is not gradient and got.made < made
             if waiting and waiting[-1].tensor() is not gradient:
                 self._clear = False
+        for key in self._strays:
+            for got in self._waiting.pop(key, ()):
+                got.settled = got.dropped = True
         self._steps.append(place)
 
     def told(self, frame: FrameType, kind: Any) -> DroppedGradients | None:
@@ -278,6 +302,8 @@ class _Look:
         rare = any(self._steps.count(place) < LEAST for place in self._places.values())
         if not self._clear or steps < 1 or rare or any(a.pass_ > b.pass_ for a, b in pairwise(gradients)):
             return None
+        used = self._used_strays(gradients)
+        gradients = [got for got in gradients if got.parameter not in used]
         spent = self._spent(gradients)
         models = models_of(frame, kind)
         beneath, above = (max(one, key=lambda pair: one[pair], default=None) for one in (spent.beneath, spent.above))
@@ -290,11 +316,31 @@ class _Look:
             beneath_s=sum(spent.beneath.values()) / 1e9 / steps,
             above=over[0],
             above_during=over[1],
+            above_trained=above is None or above[0] != NOBODY,
             above_s=sum(spent.above.values()) / 1e9 / steps,
             backward_s=spent.every / 1e9 / steps,
             tensors=len({got.parameter for got in gradients if got.dropped}) if owners else 0,
             steps=steps,
         )
+
+    def _used_strays(self, gradients: Sequence[_Gradient]) -> frozenset[int]:
+        """Return parameters without an optimizer of which nothing is said: cleared by somebody, or never written into.
+
+        What changes with one of them changes with all: the values of some are known.
+        """
+        tensors: dict[int, set[int]] = {key: set() for key in self._strays}
+        gone = set()
+        for got in gradients:
+            if got.parameter in tensors:
+                tensor = got.tensor()
+                tensors[got.parameter].add(id(tensor))
+                if tensor is None:
+                    gone.add(got.parameter)
+        parameters = {key: seen.parameter() for key, seen in self._strays.items()}
+        changed = {key for key, p in parameters.items() if p is not None and not self._strays[key].is_unchanged(p)}
+        if not changed:
+            return frozenset(tensors)
+        return frozenset(key for key, held in tensors.items() if key in gone or len(held) != 1)
 
     def _spent(self, gradients: Sequence[_Gradient]) -> _Spent:
         """Return what gradients took that were dropped: after the last that was used of their pass, and before it."""
@@ -347,6 +393,17 @@ def _pass_by(*_: Any) -> None:
 
 def _parameters_of(optimizer: Any, plain: object) -> list[Any]:
     return [p for group in optimizer.param_groups for p in group["params"] if is_plain(p, plain)]
+
+
+def _without_optimizer(models: Iterable[tuple[str, Any]], owned: Iterable[list[Any]], nn: Any) -> list[Any]:
+    """Return the parameters of models that ask for gradients and that no optimizer has."""
+    known = {id(p) for p in chain.from_iterable(owned)}
+    found = {}
+    for _, model in models:
+        for p in parameters_of(model, nn.Module):
+            if id(p) not in known and is_plain(p, nn.Parameter) and p.requires_grad and p.is_leaf:
+                found[id(p)] = p
+    return list(found.values())
 
 
 def _largest(models: Iterable[tuple[str, Any]], kind: Any, own: Collection[int], every: Mapping[int, int]) -> str:
