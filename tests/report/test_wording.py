@@ -40,6 +40,12 @@ def test_the_place_of_a_function_that_is_the_cause_has_no_share_of_it() -> None:
     assert wording.place(replace(found, rule="slow-callback")).startswith("52 % of it in update, ")
 
 
+def test_callbacks_that_are_ours_alone_are_no_callbacks_of_the_loop() -> None:
+    assert wording.label("callbacks", [OWN_NAME]) == "stallmeter itself"
+    assert wording.label("callbacks", [OWN_NAME, "Ema"]) == wording.label("callbacks") == "callbacks"
+    assert wording.label("logging", [OWN_NAME]) == "logging"
+
+
 def test_our_own_time_is_told_by_our_name() -> None:
     """A loop may have no callbacks at all, and nobody there knows a StallMonitor."""
     assert wording.part_label(OWN_NAME) == "stallmeter itself"

@@ -108,6 +108,14 @@ def test_of_cheaper_batches_the_place_comes_first_where_it_is_most_of_them():
         assert found.advice[place].fix.do.startswith("Make Rotate.__call__ cheaper"), (rule, usual)
 
 
+@pytest.mark.parametrize(("share", "place"), [(0.55, 0), (0.4, 1)])
+def test_a_place_that_is_most_of_a_batch_comes_before_batches_that_cost_nothing(share, place):
+    """However much these would win: nobody can have them."""
+    window = _window(share=share)
+    found = with_gain(located(_found("prep-stall", 400.0), window), window)
+    assert found.advice[place].fix.do.startswith("Make Rotate.__call__ cheaper")
+
+
 def test_a_librarys_function_is_not_to_be_made_cheaper_and_comes_second():
     """As where a dataset and its transforms are a library's: what it calls may be called less."""
     window = _window()

@@ -197,7 +197,7 @@ def _ledger(report: Report, *, full: bool) -> str:
 
 
 def _row(share: Share, prefix: str) -> tuple[str, str, str]:
-    name = wording.label(share.name) if not prefix else wording.part_label(share.name)
+    name = wording.label(share.name, share.part_names) if not prefix else wording.part_label(share.name)
     return prefix + escape(name, wording.NAME_LIMIT), wording.seconds(share.seconds), wording.percent(share.share_pct)
 
 

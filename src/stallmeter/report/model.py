@@ -64,6 +64,11 @@ class Share:
     parts: tuple[Share, ...] = ()
     """The callbacks, loggers or parts inside it, the largest first."""
 
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """Names of these."""
+        return tuple(part.name for part in self.parts)
+
 
 @dataclass(frozen=True, slots=True)
 class Level:

@@ -276,7 +276,7 @@ def _ledger(report: Report, *, blocks: bool) -> RenderableType:
             small += share.seconds
             continue
         bar = Text(_bar(share.seconds / most, blocks=blocks), style=_BUCKET_STYLE.get(share.name, "cyan"))
-        table.add_row(Text(wording.label(share.name)), *_amount(share), bar)
+        table.add_row(Text(wording.label(share.name, share.part_names)), *_amount(share), bar)
         for part in share.parts:
             if (part.share_pct or 0.0) > NAMED_PCT:
                 name = _plain(f"  {wording.part_label(part.name)}", wording.NAME_LIMIT, "dim")

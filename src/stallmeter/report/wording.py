@@ -130,8 +130,15 @@ def without_end(running: bool | None) -> str:
     return "The run goes on" if running else "The run has ended and could not say how: its process is gone"
 
 
-def label(bucket: str) -> str:
-    """Return the words for a bucket of the ledger."""
+def label(bucket: str, parts: Sequence[str] = ()) -> str:
+    """Return the words for a bucket of the ledger.
+
+    Args:
+        bucket: Its name.
+        parts: Names of what is known inside it: a loop without callbacks has none but ours.
+    """
+    if bucket == "callbacks" and list(parts) == [OWN_NAME]:
+        return part_label(OWN_NAME)
     return LABELS.get(bucket, one_line(bucket, NAME_LIMIT))
 
 

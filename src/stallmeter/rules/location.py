@@ -47,8 +47,8 @@ SAME = "prep-stall"
 """The rule whose usual advice is of the place, too, but of all that a batch costs."""
 
 MOST = 0.5
-"""Part of that advice's seconds with which the place comes first, and of validation's from which on it is worth an
-advice: our choice, most of what there is to win."""
+"""Part of a batch's time, or of that advice's seconds, with which the place comes first, and of validation's from which
+on it is worth an advice: our choice, most of what there is to win."""
 
 WHOLE = 0.75
 """Part of the long steps' time from which on a function is taken to be why they are long, with all that is lost: others
@@ -161,6 +161,8 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
     is_setting = any(one.fix.do.startswith((ONE_THREAD, MORE_WORKERS, UNLOCK)) for one in diagnosis.advice[:1])
     is_setting = is_setting or diagnosis.rule in SETTINGS
     usual = 1.0 / SETTING_PART if is_setting else MOST if diagnosis.rule == SAME else NEARLY
+    if diagnosis.rule == SAME and not is_setting and spot.wall_s >= MOST * look.wall_s:
+        usual = 0.0  # the other advice is of a batch that costs nothing: nobody can do that, and the place says where
     enough = usual if spot.own else math.inf
     return _with_advice(diagnosis, advice, enough)
 

@@ -147,7 +147,7 @@ def ledger_rows(report: Report) -> list[LedgerRow]:
     """Return the buckets that hold time, the largest first, with their larger parts by name."""
     rows = []
     for share in sorted((s for s in report.ledger if s.seconds > 0), key=lambda s: -s.seconds):
-        rows.append(_row(share, wording.label(share.name)))
+        rows.append(_row(share, wording.label(share.name, share.part_names)))
         named = [p for p in share.parts if (p.share_pct or 0.0) >= NAMED_PCT]
         rows += [_row(p, wording.part_label(p.name), of=share.name) for p in named[:8]]
     return rows
