@@ -60,6 +60,9 @@ NOBODY = -1
 MOST_TENSORS = 2_000
 """Of larger models none is looked at: each gradient then takes the training thread some 2 us more."""
 
+MOST_GRADIENTS = 50_000
+"""The look ends after so many, some 10 MB of them."""
+
 OF_A_LAYER = 2
 """Parameters of most layers: weights, and what is added."""
 
@@ -191,6 +194,7 @@ class DroppedGradientSource:
         if number is None or sum(map(len, parameters)) + len(strays) > MOST_TENSORS:
             return
         self._look = look = _Look(clock, optimizers, parameters, strays, number)
+        look.begin((*chain.from_iterable(parameters), *strays))
         del optimizers, parameters, strays  # variables live as long as this is not through
         while look.goes_on:
             yield 1
@@ -237,19 +241,24 @@ class _Look:
         """Steps of the loop, and how many gradients there had been."""
         self._clear = True
         """Whether gradients are used as they are: where another tensor takes their place, nothing is known of any."""
-        self._handles = [
-            p.register_post_accumulate_grad_hook(self._got)
-            for p in (*chain.from_iterable(parameters), *strays)
-            if id(p) in self._owner and p.requires_grad
-        ]
+        self._handles: list[Any] = []
+
+    def begin(self, parameters: Iterable[Any]) -> None:
+        """Have parameters tell; what could be done is taken back by `close`, whatever happens here."""
+        for p in parameters:
+            if id(p) in self._owner and p.requires_grad:
+                self._handles.append(p.register_post_accumulate_grad_hook(self._got))
 
     def close(self) -> None:
+        """Take the hooks back."""
         while self._handles:
             self._handles.pop().remove()
 
     @property
     def goes_on(self) -> bool:
         if not self._clear or self._boundaries[-1][0] - self._boundaries[0][0] >= MOST_STEPS:
+            return False
+        if len(self._gradients) >= MOST_GRADIENTS:
             return False
         return any(self._steps.count(place) < ENOUGH for place in self._places.values())
 
@@ -260,9 +269,8 @@ class _Look:
     def _got(self, parameter: Any) -> None:
         """A parameter has got a gradient. On the thread that computes it, and in a backward pass: it must not raise."""
         gradient = parameter.grad
-        if (
-            gradient is None or gradient.requires_grad or gradient.is_sparse
-        ):  # used at once, or to be added out of place
+        # Used at once, or others are added to it out of place: then another tensor need not be another gradient.
+        if gradient is None or gradient.requires_grad or gradient.is_sparse:
             self._clear = False
             return
         got = _Gradient(self._now(), id(parameter), gradient, self._number(), len(self._steps))
@@ -307,7 +315,6 @@ class _Look:
         spent = self._spent(gradients)
         models = models_of(frame, kind)
         beneath, above = (max(one, key=lambda pair: one[pair], default=None) for one in (spent.beneath, spent.above))
-        owners = [self._owner[got.parameter] for got in gradients if got.dropped]
         under, over = self._named(beneath, models, kind), self._named(above, models, kind)
         return DroppedGradients(
             time_s=time.time(),
@@ -319,7 +326,7 @@ class _Look:
             above_trained=above is None or above[0] != NOBODY,
             above_s=sum(spent.above.values()) / 1e9 / steps,
             backward_s=spent.every / 1e9 / steps,
-            tensors=len({got.parameter for got in gradients if got.dropped}) if owners else 0,
+            tensors=len({got.parameter for got in gradients if got.dropped}),
             steps=steps,
         )
 
