@@ -233,3 +233,14 @@ def test_a_validation_loader_is_not_asked_for_its_length(step_clock: StepClock) 
     with wait:  # of no validation
         pass
     assert told == [(known, 3), (found, 1)]
+
+
+def test_updates_of_the_first_optimizer_are_counted_and_all_are_told() -> None:
+    clock = StepClock(Ledger(now=FakeTime()))
+    one, other = object(), object()
+    assert clock.count_update(one)
+    heard: list[object] = []
+    clock.on_update = heard.append
+    assert not any(clock.count_update(optimizer) for optimizer in (other, one, other))
+    assert clock.optimizer_step == 2
+    assert heard == [other, one, other]

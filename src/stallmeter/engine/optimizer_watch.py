@@ -25,8 +25,6 @@ class OptimizerWatch:
         self._span = UpdateSpan(run.clock)
         self._handles: list[Any] = []
         self._compiling: Callable[[], bool] = bool
-        self._first: int | None = None
-        """The optimizer whose steps are counted."""
 
     def listen(self) -> None:
         """Hear of every step from now on; again and again, because a program may import torch's optimizers late.
@@ -50,11 +48,5 @@ class OptimizerWatch:
     def _after(self, optimizer: object, *_: Any) -> None:
         if self._compiling() or not self._is_here() or not self._span.end():
             return
-        clock = self._clock
-        if self._first is None:
-            self._first, clock.optimizer_step = id(optimizer), 0
+        if self._clock.count_update(optimizer):
             self._run.tell_optimizer(optimizer)
-        if id(optimizer) == self._first:
-            clock.optimizer_step = (clock.optimizer_step or 0) + 1
-        if clock.on_update is not None:
-            clock.on_update(optimizer)

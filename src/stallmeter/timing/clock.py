@@ -106,6 +106,7 @@ class StepClock:
 
     __slots__ = (
         "_drained_index",
+        "_first_optimizer",
         "_measured",
         "_previous",
         "_previous_ns",
@@ -153,6 +154,7 @@ class StepClock:
         self.epoch = 0
         self.epochs = 0
         self.optimizer_step: int | None = None
+        self._first_optimizer: int | None = None
         self.tracker_step = 0
         self.samples: int | None = None
         self.ready: int | None = None
@@ -234,6 +236,21 @@ class StepClock:
     def unix_s(self, at_ns: int) -> float:
         """Unix time of a ledger time; anchored once, so a stepped wall clock changes nothing."""
         return (at_ns + self._unix_ns) / 1e9
+
+    def count_update(self, optimizer: Any) -> bool:
+        """An optimizer of torch has made its step: of several the first one's are counted.
+
+        Returns:
+            Whether it is the first step of all.
+        """
+        is_new = self._first_optimizer is None
+        if is_new:
+            self._first_optimizer, self.optimizer_step = id(optimizer), 0
+        if id(optimizer) == self._first_optimizer:
+            self.optimizer_step = (self.optimizer_step or 0) + 1
+        if self.on_update is not None:
+            self.on_update(optimizer)
+        return is_new
 
     @property
     def pending(self) -> int:

@@ -112,7 +112,6 @@ class Loop:
         """Makes the steps where no loader does."""
         self._past = PastUpdates()
         self._turns: Turns | None = None
-        self._first_optimizer: int | None = None
         self._heard_of_updates = False
         self._optimizer_span: UpdateSpan | None = None
 
@@ -268,15 +267,8 @@ class Loop:
 
     def _count_update(self, clock: StepClock, optimizer: object) -> None:
         self.updates += 1
-        if self._first_optimizer is None:
-            self._first_optimizer = id(optimizer)
-            clock.optimizer_step = 0
-            if self.run is not None:
-                self.run.tell_optimizer(optimizer)
-        if id(optimizer) == self._first_optimizer:
-            clock.optimizer_step = (clock.optimizer_step or 0) + 1
-        if clock.on_update is not None:
-            clock.on_update(optimizer)
+        if clock.count_update(optimizer) and self.run is not None:
+            self.run.tell_optimizer(optimizer)
         self._alone.after(optimizer, self.run)
 
     def after_backward(self, *, optimizers: bool) -> None:
