@@ -19,7 +19,7 @@ from typing import Any
 
 from stallmeter.rules.dropped_gradients import ABOVE, BENEATH, LEAST_PCT
 from stallmeter.sources.gradients import DroppedGradientSource
-from stallmeter.sources.optimizers import hear_steps
+from stallmeter.sources.optimizers import hear_steps, is_compiling
 from stallmeter.timing.clock import StepClock
 from stallmeter.timing.ledger import Ledger
 
@@ -99,7 +99,7 @@ def _measure(name: str, threads: int, seconds: float) -> dict[str, float]:
 def _look(step: Callable[[bool], None]) -> dict[str, float]:
     """Let the source look at some steps; return its milliseconds."""
     calls: list[Callable[[StepClock], bool]] = []
-    source = DroppedGradientSource(lambda _, call: calls.append(call), hear_steps)
+    source = DroppedGradientSource(lambda _, call: calls.append(call), hear_steps, is_compiling)
     clock = StepClock(Ledger())
     clock.open = True
     for _ in range(STEPS):

@@ -12,10 +12,8 @@ from torch import nn
 from torch.nn.modules import module as torch_modules
 
 from stallmeter.sources.autocast import DUE, MOST_CALLS, AutocastSource, _asks
-from stallmeter.timing.clock import StepClock
-from stallmeter.timing.ledger import Ledger
 
-from ..conftest import FakeTime
+from .boundaries import Boundaries
 
 HOOKS = torch_modules._global_forward_pre_hooks
 
@@ -27,21 +25,18 @@ def nothing_is_left() -> Iterator[None]:
     assert dict(HOOKS) == before
 
 
-class Bench:
+class Bench(Boundaries):
     """Steps of a loop, and what is called between them."""
 
     def __init__(self, **modules: Any) -> None:
-        self.clock = StepClock(Ledger(now=FakeTime()))
-        self.clock.open = True
-        self.calls: list[Callable[[StepClock], bool]] = []
+        super().__init__()
         known = {"torch": torch, "torch.nn.modules.module": torch_modules, **modules}
-        self.source = AutocastSource(lambda _, call: self.calls.append(call), known, lambda: {"bfloat16": False})
+        self.source = AutocastSource(self.register, known, lambda: {"bfloat16": False})
 
     def step(self, index: int, work: Callable[[], object]) -> str | None:
         """Do a step's work; returns what is told of it."""
         for at in (index, index + 1):
-            self.clock.index = at
-            self.calls = [call for call in self.calls if call(self.clock)]
+            self.boundary(at)
             if at == index:
                 work()
         told = self.source.sample(0.0)

@@ -15,10 +15,8 @@ from torch import nn
 
 from stallmeter.records import DenseEmbeddings, SubnormalTensors, UnusedGradients
 from stallmeter.sources.gradients import BETWEEN, FIRST_STEP, LAST, TABLE_LOOKS, TRIES, GradientSource, models_of
-from stallmeter.timing.clock import StepClock
-from stallmeter.timing.ledger import Ledger
 
-from ..conftest import FakeTime
+from .boundaries import Boundaries
 
 T = TypeVar("T")
 
@@ -38,23 +36,13 @@ class Net(nn.Module):
         return out
 
 
-class Bench:
-    """Calls what was registered after each step, as the run does."""
+class Bench(Boundaries):
+    """Keeps what the source says until it is asked for."""
 
     def __init__(self, modules: Any = None, number_looks: tuple[int, ...] = ()) -> None:
-        self.clock = StepClock(Ledger(now=FakeTime()))
-        self.clock.open = True
-        self.calls: list[Callable[[StepClock], bool]] = []
+        super().__init__()
         self.kept: list[Any] = []
-        self.source = GradientSource(lambda _, call: self.calls.append(call), modules, number_looks)
-
-    @property
-    def is_done(self) -> bool:
-        return not self.calls
-
-    def boundary(self) -> None:
-        self.clock.index += 1
-        self.calls = [call for call in self.calls if call(self.clock)]
+        self.source = GradientSource(self.register, modules, number_looks)
 
     def said(self) -> UnusedGradients | None:
         """What was said since the last time, if that is of any gradients."""

@@ -14,36 +14,25 @@ import torch
 from torch import nn
 from torch.nn.functional import softplus
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.checkpoint import checkpoint
 
 from stallmeter.records import DroppedGradients
 from stallmeter.sources.gradients import DroppedGradientSource, dropped
-from stallmeter.sources.gradients.dropped import ENOUGH, FIRST_STEP, LISTENED, MOST_STEPS, UNHEARD
-from stallmeter.sources.optimizers import hear_steps
-from stallmeter.timing.clock import StepClock
-from stallmeter.timing.ledger import Ledger
+from stallmeter.sources.gradients.dropped import ENOUGH, FIRST_STEP, LISTENED, MOST_STEPS, UNHEARD, HearSteps
+from stallmeter.sources.optimizers import hear_steps, is_compiling
 
-from ..conftest import FakeTime
+from .boundaries import Boundaries
 
 LOOKED = FIRST_STEP + UNHEARD + LISTENED + ENOUGH + 3
 """Steps until a loop whose optimizers step once in each has been looked at."""
 
 
-class Bench:
-    """Calls what was registered after each step, as the run does. A gradient takes a millisecond."""
+class Bench(Boundaries):
+    """A gradient takes a millisecond."""
 
-    def __init__(self) -> None:
-        self.clock = StepClock(Ledger(now=partial(next, count(step=1_000_000))))
-        self.clock.open = True
-        self.calls: list[Callable[[StepClock], bool]] = []
-        self.source = DroppedGradientSource(lambda _, call: self.calls.append(call), hear_steps)
-
-    @property
-    def is_done(self) -> bool:
-        return not self.calls
-
-    def boundary(self) -> None:
-        self.clock.index += 1
-        self.calls = [call for call in self.calls if call(self.clock)]
+    def __init__(self, hear: HearSteps = hear_steps) -> None:
+        super().__init__(partial(next, count(step=1_000_000)))
+        self.source = DroppedGradientSource(self.register, hear, is_compiling)
 
     def told(self) -> DroppedGradients | None:
         found = self.source.sample(0.0)
@@ -155,15 +144,35 @@ def test_an_advantage_that_is_not_detached(bench: Bench) -> None:
     assert (found.beneath, found.beneath_during) == ("critic", "actor")
 
 
-def shared_loss(bench: Bench, steps: int = LOOKED) -> None:
-    """Train a body and a head by one loss, each with an optimizer of its own."""
-    body, head = net(4, 6), net(6, 1)
+def shared_loss(
+    bench: Bench,
+    steps: int = LOOKED,
+    *,
+    body: nn.Module | None = None,
+    forward: Callable[[nn.Module, torch.Tensor], torch.Tensor] = lambda head, made: head(made),
+    create_graph: bool = False,
+    then: Callable[[nn.Module], None] = lambda _: None,
+    every: int = 1,
+) -> None:
+    """Train a body and a head by one loss, each with an optimizer of its own.
+
+    Args:
+        bench: Is told of each step.
+        steps: So many.
+        body: Of six outputs.
+        forward: Computes the loss' items.
+        create_graph: For gradients of gradients.
+        then: What is done with the body when there are gradients.
+        every: The head's optimizer makes a step in so many.
+    """
+    body, head = body or net(4, 6), net(6, 6, 1)
     both = sgd(body), sgd(head)
-    for _ in range(steps):
+    for index in range(steps):
         for one in both:
             one.zero_grad()
-        head(body(torch.randn(8, 4))).mean().backward()
-        for one in both:
+        forward(head, body(torch.randn(8, 4))).square().mean().backward(create_graph=create_graph)
+        then(body)
+        for one in both if index % every == 0 else both[:1]:
             one.step()
         bench.boundary()
 
@@ -299,43 +308,28 @@ def test_gradients_that_are_zeroed_in_place_are_not_seen(bench: Bench) -> None:
     assert found_in(bench).tensors == 0
 
 
-def test_gradients_that_others_replace(bench: Bench) -> None:
-    """As buckets of DDP do: nothing is known of any."""
-
-    def train() -> None:
-        body, head = net(4, 6), net(6, 1)
-        both = sgd(body), sgd(head)
-        for _ in range(LOOKED):
-            for one in both:
-                one.zero_grad()
-            head(body(torch.randn(8, 4))).mean().backward()
-            for p in body.parameters():
-                assert p.grad is not None
-                p.grad = p.grad.clone()
-            for one in both:
-                one.step()
-            bench.boundary()
-
-    train()
-    assert bench.told() is None
-    assert bench.is_done
+def replaced(body: nn.Module) -> None:
+    for p in body.parameters():
+        assert p.grad is not None
+        p.grad = p.grad.clone()
 
 
-def test_gradients_of_gradients(bench: Bench) -> None:
-    def train() -> None:
-        body, head = net(4, 6), net(6, 1)
-        both = sgd(body), sgd(head)
-        for _ in range(LOOKED):
-            for one in both:
-                one.zero_grad()
-            head(body(torch.randn(8, 4))).square().mean().backward(create_graph=True)
-            for one in both:
-                one.step()
-            for p in (*body.parameters(), *head.parameters()):
-                p.grad = None
-            bench.boundary()
+def again(head: nn.Module, made: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = checkpoint(head, made, use_reentrant=True)
+    return found
 
-    train()
+
+@pytest.mark.parametrize(
+    "more",
+    [{"then": replaced}, {"create_graph": True}, {"forward": again}, {"every": 25, "steps": LOOKED + MOST_STEPS}],
+    ids=["others replace", "gradients of gradients", "a pass within a pass", "a step now and then"],
+)
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
+def test_gradients_of_which_nothing_is_known(more: Any, bench: Bench) -> None:
+    """Buckets of DDP take their place; what is added to them is another tensor; checkpoints that compute a part anew
+    have a backward pass of their own for it; the look ends before an optimizer has made three steps.
+    """
+    shared_loss(bench, **more)
     assert bench.told() is None
     assert bench.is_done
 
@@ -352,49 +346,6 @@ def test_an_optimizer_that_comes_later(bench: Bench) -> None:
             (head(body(torch.randn(8, 4))) + late(torch.randn(8, 6))).mean().backward()
             for one in both:
                 one.step()
-            bench.boundary()
-
-    train()
-    assert bench.told() is None
-    assert bench.is_done
-
-
-def test_a_pass_within_a_pass(bench: Bench) -> None:
-    """Checkpoints that compute a part anew have a backward pass of their own for it."""
-
-    def train() -> None:
-        from torch.utils.checkpoint import checkpoint
-
-        body, head = net(4, 6, 6), net(6, 6, 1)
-        both = sgd(body), sgd(head)
-        for _ in range(LOOKED):
-            for one in both:
-                one.zero_grad()
-            x = torch.randn(8, 4)
-            made = checkpoint(lambda y: head[1](head[0](y)), body(x), use_reentrant=True)  # type: ignore[index]
-            made.mean().backward()
-            for one in both:
-                one.step()
-            bench.boundary()
-
-    train()
-    assert bench.told() is None
-    assert bench.is_done
-
-
-def test_an_optimizer_that_makes_a_step_now_and_then(bench: Bench) -> None:
-    """Where the look ends before it has made three, nothing is told."""
-
-    def train() -> None:
-        body, head = net(4, 6), net(6, 1)
-        both = sgd(body), sgd(head)
-        for index in range(LOOKED + MOST_STEPS):
-            for one in both:
-                one.zero_grad()
-            head(body(torch.randn(8, 4))).mean().backward()
-            both[0].step()
-            if index % 25 == 0:
-                both[1].step()
             bench.boundary()
 
     train()
@@ -484,18 +435,11 @@ def test_a_run_that_ends_meanwhile(steps: int, bench: Bench) -> None:
 
 
 def test_no_tensor_is_kept_alive(bench: Bench) -> None:
-    body, head = net(4, 6), net(6, 1)
-    both = [sgd(body), sgd(head)]
-    for _ in range(FIRST_STEP + UNHEARD + LISTENED + 3):
-        for one in both:
-            one.zero_grad()
-        head(body(torch.randn(8, 4))).mean().backward()
-        for one in both:
-            one.step()
-        bench.boundary()
-    kept = weakref.ref(next(head.parameters()))
+    body = net(4, 6)
+    kept = weakref.ref(next(body.parameters()))
+    shared_loss(bench, FIRST_STEP + UNHEARD + LISTENED + 3, body=body)
     assert kept()._post_accumulate_grad_hooks  # type: ignore[union-attr]
-    del body, head, both, one
+    del body
     gc.collect()
     assert kept() is None
 
@@ -527,11 +471,7 @@ def test_models_of_many_tensors_are_left_alone(bench: Bench, monkeypatch: pytest
 
 
 def test_without_optimizers_it_gives_up() -> None:
-    calls: list[Callable[[StepClock], bool]] = []
-    DroppedGradientSource(lambda _, call: calls.append(call), lambda *_: [], {})
-    clock = StepClock(Ledger(now=FakeTime()))
-    clock.open = True
+    bench = Bench(lambda *_: [])
     for _ in range(FIRST_STEP + LISTENED * (dropped.TRIES + 1)):
-        clock.index += 1
-        calls[:] = [call for call in calls if call(clock)]
-    assert not calls
+        bench.boundary()
+    assert bench.is_done

@@ -405,9 +405,9 @@ def _device_sources(
 
 def _gradient_sources(between_steps: BetweenSteps) -> list[Source]:
     from ..sources.gradients import DroppedGradientSource, GradientSource
-    from ..sources.optimizers import hear_steps
+    from ..sources.optimizers import hear_steps, is_compiling
 
-    return [GradientSource(between_steps.add), DroppedGradientSource(between_steps.add, hear_steps)]
+    return [GradientSource(between_steps.add), DroppedGradientSource(between_steps.add, hear_steps, is_compiling)]
 
 
 def _fork_source() -> Source:

@@ -73,27 +73,22 @@ class _Kind:
     is_trained: bool
 
     def advice(self) -> Advice:
-        if self.is_beneath:
-            return Advice.of(
-                f"Detach what {self.part or 'the one network'} makes where {self.during or 'the other'} is trained.",
-                expect="The backward pass ends there: detach() the tensor, or make it in torch.no_grad().",
-                limit="Where you read these gradients yourself, or one loss is meant to train both.",
-                gain_pct=self.gain.pct,
-                interval_pct=self.gain.interval_pct,
-            )
-        part, during = self.part or "what is not trained", self.during or "the other"
-        if not self.is_trained:
-            return Advice.of(
-                f"Call requires_grad_(False) on {part}: no optimizer has it.",
-                expect="Its own gradients are left out, and what passes through it is not.",
-                limit="Where you read these gradients yourself.",
-                gain_pct=self.gain.pct,
-                interval_pct=self.gain.interval_pct,
-            )
+        part = self.part or ("the one network" if self.is_beneath else "what is not trained")
+        during = self.during or "the other"
         return Advice.of(
-            f"Call requires_grad_(False) on {part} while {during} is trained.",
-            expect="Gradients pass through it, and those of its own weights are left out; set it to True after.",
-            limit="Where you read these gradients yourself.",
+            f"Detach what {part} makes where {during} is trained."
+            if self.is_beneath
+            else f"Call requires_grad_(False) on {part} while {during} is trained."
+            if self.is_trained
+            else f"Call requires_grad_(False) on {part}: no optimizer has it.",
+            expect="The backward pass ends there: detach() the tensor, or make it in torch.no_grad()."
+            if self.is_beneath
+            else "Gradients pass through it, and those of its own weights are left out; set it to True after."
+            if self.is_trained
+            else "Its own gradients are left out, and what passes through it is not.",
+            limit="Where you read these gradients yourself, or one loss is meant to train both."
+            if self.is_beneath
+            else "Where you read these gradients yourself.",
             gain_pct=self.gain.pct,
             interval_pct=self.gain.interval_pct,
         )
@@ -151,16 +146,10 @@ def _kinds(window: Window, found: Found) -> list[_Kind]:
     """Return what can be left out, by each of the two ways."""
     record, whole_s = window.ledger.record, window.spent.step_work_s or 0.0
     on_device = window.device.pace_s is not None  # then hooks time launches, and their shares are all there is
+    above = ABOVE if found.above_trained else BESIDE
     seen = (
         (found.beneath, found.beneath_during, found.beneath_s, BENEATH, True, True),
-        (
-            found.above,
-            found.above_during,
-            found.above_s,
-            ABOVE if found.above_trained else BESIDE,
-            False,
-            found.above_trained,
-        ),
+        (found.above, found.above_during, found.above_s, above, False, found.above_trained),
     )
     kinds = []
     for part, during, seconds, saves, is_beneath, is_trained in seen:

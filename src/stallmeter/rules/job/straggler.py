@@ -186,24 +186,22 @@ def _advice(
 ) -> tuple[Advice, ...]:
     who = of_ranks(loss.ranks) if len(loss.ranks) <= _NAMED else "these ranks"
     reads = loss.bucket in ("data_wait", "worker_startup")
-    if more is not None and more.late_s - more.usual_s >= TELLS * loss.per_step_s:
+    move = Advice.of(f"Move {who} to another machine, and see who is late then.")
+    if more is not None and more.late_s - more.usual_s < TELLS * loss.per_step_s:
+        more = None
+    if more is not None or alike:
         dealt = Advice.of(
             "Split the items evenly over the ranks: shuffle them first, or go by their size.",
-            expect=f"A step takes {who} {time(more.late_s)} in {more.function}, the others {time(more.usual_s)}.",
-            limit="Not where it is called more often there.",
+            expect="Ranks that arrive together: no function was seen that one of them alone has to do."
+            if more is None
+            else f"A step takes {who} {time(more.late_s)} in {more.function}, the others {time(more.usual_s)}.",
+            limit="Not where its machine is slower, or it does more in a call that all make."
+            if more is None
+            else "Not where it is called more often there.",
             gain_pct=gain_pct,
             interval_pct=interval_pct,
         )
-        return dealt, Advice.of(f"Move {who} to another machine, and see who is late then.")
-    if alike:
-        dealt = Advice.of(
-            "Split the items evenly over the ranks: shuffle them first, or go by their size.",
-            expect="Ranks that arrive together: no function was seen that one of them alone has to do.",
-            limit="Not where its machine is slower, or it does more in a call that all make.",
-            gain_pct=gain_pct,
-            interval_pct=interval_pct,
-        )
-        return dealt, Advice.of(f"Move {who} to another machine, and see who is late then.")
+        return dealt, move
     return (
         Advice.of(
             f"Compare the machine of {who} with the others: clocks, heat, neighbours."
@@ -218,7 +216,7 @@ def _advice(
             gain_pct=gain_pct,
             interval_pct=interval_pct,
         ),
-        *(() if apart and not explained else (Advice.of(f"Move {who} to another machine, and see who is late then."),)),
+        *(() if apart and not explained else (move,)),
     )
 
 

@@ -20,7 +20,7 @@ from ...timing.clock import Register, StepClock
 from ...timing.subnormal import subnormal_in
 from ...timing.tables import LONGEST, dense_embeddings
 from .dropped import DroppedGradientSource
-from .models import Part, attributes, is_plain, models_of, parameters_of, parts_of
+from .models import attributes, is_plain, largest_part, models_of, parameters_of
 from .seen import Seen
 
 __all__ = ["DroppedGradientSource", "GradientSource", "models_of"]
@@ -207,8 +207,7 @@ class GradientSource:
 
     def _told(self, suspects: frozenset[int], updated: frozenset[int]) -> UnusedGradients:
         kind = self._modules["torch"].nn.Module
-        parts = [part for name, model in self._models for part in parts_of(name, model, kind, suspects, updated)]
-        part = max(parts, key=lambda found: (found.numbers, -len(found.name)), default=Part("", "", 0))
+        part = largest_part(self._models, kind, suspects, updated)
         parameters = self._parameters
         return UnusedGradients(
             time_s=time.time(),

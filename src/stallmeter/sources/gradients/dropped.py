@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from threading import get_ident
@@ -27,7 +27,7 @@ from typing import Any
 from ...records import DroppedGradients
 from ...timing.clock import Register, StepClock
 from ...timing.tables import LONGEST
-from .models import DEEPEST, Part, is_plain, models_of, parameters_of, parts_of
+from .models import DEEPEST, is_plain, largest_part, models_of, parameters_of
 from .seen import Seen
 
 FIRST_STEP = 5
@@ -105,13 +105,21 @@ class DroppedGradientSource:
     Args:
         register: How to be called between two steps.
         hear_steps: How to hear of optimizers' steps.
+        is_compiling: Returns what says whether torch is tracing what calls it.
         modules: Where torch is looked for; it is never imported.
     """
 
     name = "dropped gradients"
 
-    def __init__(self, register: Register, hear_steps: HearSteps, modules: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        register: Register,
+        hear_steps: HearSteps,
+        is_compiling: Callable[[], Callable[[], bool]],
+        modules: Mapping[str, Any] | None = None,
+    ) -> None:
         self._hear_steps = hear_steps
+        self._is_compiling = is_compiling
         self._modules = sys.modules if modules is None else modules
         self._due = FIRST_STEP
         self._thread = 0
@@ -163,8 +171,7 @@ class DroppedGradientSource:
 
     def _listen(self, clock: StepClock) -> Iterator[int]:
         """Hear which optimizers make steps: of who hears of them all anyway, else of torch."""
-        compiler = getattr(self._modules.get("torch"), "compiler", None)
-        self._compiling = getattr(compiler, "is_compiling", None) or bool
+        self._compiling = self._is_compiling()
         clock.on_update = self._stepped
         yield UNHEARD
         asked = not self._optimizers
@@ -185,8 +192,9 @@ class DroppedGradientSource:
         if not optimizers:
             return
         torch = self._modules["torch"]
+        # Torch names its passes for its own checkpoints only: without that two passes of one step are not told apart.
         number = getattr(torch._C, "_current_graph_task_id", None)
-        parameters = [_parameters_of(optimizer, torch.nn.Parameter) for optimizer in optimizers]
+        parameters = [_of_optimizer(optimizer, torch.nn.Parameter) for optimizer in optimizers]
         strays = _without_optimizer(models_of(sys._getframe(), torch.nn.Module), parameters, torch.nn)
         if len(optimizers) == 1 and not strays:
             self._found = DroppedGradients(time_s=time.time())
@@ -379,7 +387,8 @@ class _Look:
         if pair is None:
             return "", ""
         of = [{key for key, owner in self._owner.items() if owner == place} for place in pair]
-        return _largest(models, kind, of[0], self._owner), _largest(models, kind, of[1], self._owner)
+        first, second = (largest_part(models, kind, own, self._owner.keys() - own).name[:LONGEST] for own in of)
+        return first, second
 
 
 def _is_in_update() -> bool:
@@ -398,7 +407,7 @@ def _pass_by(*_: Any) -> None:
     """What is called before an optimizer's step."""
 
 
-def _parameters_of(optimizer: Any, plain: object) -> list[Any]:
+def _of_optimizer(optimizer: Any, plain: object) -> list[Any]:
     return [p for group in optimizer.param_groups for p in group["params"] if is_plain(p, plain)]
 
 
@@ -411,11 +420,3 @@ def _without_optimizer(models: Iterable[tuple[str, Any]], owned: Iterable[list[A
             if id(p) not in known and is_plain(p, nn.Parameter) and p.requires_grad and p.is_leaf:
                 found[id(p)] = p
     return list(found.values())
-
-
-def _largest(models: Iterable[tuple[str, Any]], kind: Any, own: Collection[int], every: Mapping[int, int]) -> str:
-    """Return the name of the largest part whose parameters are of one optimizer; empty where nobody knows it."""
-    others = every.keys() - set(own)
-    parts = (part for name, model in models for part in parts_of(name, model, kind, own, others))
-    found = max(parts, key=lambda part: (part.numbers, -len(part.name)), default=Part("", "", 0))
-    return found.name[:LONGEST]

@@ -119,6 +119,14 @@ def parts_of(name: str, module: Any, kind: Any, suspects: Collection[int], updat
         yield from parts_of(name_inside(name, child), part, kind, suspects, updated)
 
 
+def largest_part(
+    models: Iterable[tuple[str, Any]], kind: Any, suspects: Collection[int], updated: Collection[int]
+) -> Part:
+    """Return the largest part of all models that has suspects, and nothing that is updated; one of no name if none."""
+    parts = (part for name, model in models for part in parts_of(name, model, kind, suspects, updated))
+    return max(parts, key=lambda part: (part.numbers, -len(part.name)), default=Part("", "", 0))
+
+
 def parameters_of(module: Any, kind: Any) -> Iterator[Any]:
     """Yield a module's parameters by torch's own method: another one is code of the program's, or of Keras'."""
     return (parameter for _, parameter in kind.named_parameters(module))
