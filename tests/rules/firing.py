@@ -43,6 +43,7 @@ from . import (
     test_transfer_bound,
     test_unused_gradients,
     test_validation_heavy,
+    test_weight_penalty,
     test_worker_startup,
 )
 from .test_input_family import CASES
@@ -116,6 +117,7 @@ FIRING: dict[str, Callable[[], Window]] = {
     "transfer-bound": lambda: test_transfer_bound.copying(0.025),
     "unpinned-memory": lambda: test_transfer_bound.copying(0.025, pinned=False),
     "validation-heavy": lambda: test_validation_heavy.part(30.0),
+    "weight-penalty": test_weight_penalty.penalised,
     "worker-startup": test_worker_startup.epochs,
 }
 """By id of the rule. A rule that is not here is not tested: `test_abstain` fails for it."""

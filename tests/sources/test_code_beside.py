@@ -17,13 +17,12 @@ from stallmeter.sources.code.beside import (
     below_training_step,
     beside,
     between,
-    collectives,
     early,
-    in_collectives,
     model_and_gradients_s,
     told_with_helpers,
     without_gradients,
 )
+from stallmeter.sources.code.collectives import collectives, in_collectives
 from stallmeter.sources.code.fold import Frame, Seen, fold
 from stallmeter.sources.code.whose import Function
 

@@ -68,6 +68,28 @@ def test_what_is_computed_again_is_told_of_the_steps_and_none_of_it_as_well():
     assert window.code.torch.recomputed == Recomputed(seconds=0.0, samples=0)
 
 
+def test_penalties_are_told_of_the_steps_and_none_of_them_as_well():
+    known = {"epoch": 0, "optimizer_step": None, "samples": 1, "data_wait_s": 0.0, "total_s": 0.1, "compute_s": 0.1}
+    steps = [StepRecord(index=i, tracker_step=i, time_s=float(i), **known) for i in range(100)]
+    ledger = LedgerRecord(time_s=10.0, wall_s=10.0, steps=100, epochs=1, buckets={"compute": 10.0})
+    spots = [CodeSpot(file="train.py", line=i, function=f"f{i}", own=True, wall_s=0.1 * i) for i in (3, 1)]
+    look = replace(_look("loop", "steps", wall_s=2.0), seen=200, penalties=tuple(spots), gradients_s=1.0)
+    window = Window()
+    for record in (*steps, ledger):
+        window.append(record)
+    assert window.code.torch.weight_penalties is None
+    window.append(look)
+    found = window.code.torch.weight_penalties
+    assert found is not None
+    assert found.spot == spots[0]
+    assert (found.seconds, found.gradients_s) == (pytest.approx(2.0), pytest.approx(5.0))
+    assert (found.share_of_steps_pct, found.samples) == (pytest.approx(15.0), 40)
+    window.append(replace(look, penalties=()))
+    assert window.code.torch.weight_penalties == replace(
+        found, spot=None, seconds=0.0, share_of_steps_pct=0.0, samples=0
+    )
+
+
 def test_a_look_is_read_back_from_a_recording_as_it_was():
     look = CodeLook(
         time_s=1.0,

@@ -263,6 +263,9 @@ class CodeLook:
     in_modules: tuple[CodeSpot, ...] = ()
     """Of steps, functions of the user's that modules of theirs call, with all that they call but other modules. The
     largest first; bounded."""
+    penalties: tuple[CodeSpot, ...] = ()
+    """Of steps, functions of the user's that go through parameters between the call of the model and its gradients, or
+    lines of the training's that do: in none of the others. The largest first; bounded."""
     model_s: float = 0.0
     """Of steps, of ``wall_s`` below a module's call, the backward pass left out."""
     gradients_s: float = 0.0

@@ -61,6 +61,7 @@ from .unpinned_memory import UnpinnedMemory
 from .unused_gradients import UnusedGradients
 from .validation_heavy import ValidationHeavy
 from .views_sent_whole import ViewsSentWhole
+from .weight_penalty import WeightPenalty
 from .worker_startup import WorkerStartup
 
 ALL_RULES: tuple[Rule, ...] = (
@@ -93,6 +94,7 @@ ALL_RULES: tuple[Rule, ...] = (
     TooManyThreads(),
     TooFewThreads(),
     SlowFunction(),
+    WeightPenalty(),
     DenseEmbeddings(),
     SlowOptimizer(),
     UnusedGradients(),

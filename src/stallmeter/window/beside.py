@@ -142,6 +142,22 @@ class AutogradFunctions:
     """Looks that met them, about."""
 
 
+@dataclass(frozen=True, slots=True)
+class WeightPenalties:
+    """Penalties on weights that steps compute beside their loss, without their gradients."""
+
+    spot: CodeSpot | None
+    """The function that holds the most of them; None where none was seen."""
+    seconds: float
+    """In all steps."""
+    share_of_steps_pct: float
+    """Of the steps' own work, in that function."""
+    samples: int
+    """Looks that met them, about."""
+    gradients_s: float
+    """Of the backward pass in all steps."""
+
+
 Parts = Sequence[tuple[CodeLook, float]]
 """Looks into the steps that saw something, each with the seconds of the steps' own work that it stands for."""
 
@@ -225,6 +241,24 @@ def within_model(parts: Parts, ledger: LedgerSignals) -> tuple[WithinModel, ...]
             )
         )
     return tuple(found)
+
+
+def weight_penalties(parts: Parts, ledger: LedgerSignals) -> WeightPenalties | None:
+    """Return what penalties on weights take; None where nobody looked into the steps.
+
+    Args:
+        parts: Looks into the steps.
+        ledger: Of the run.
+    """
+    own_s = work_s(ledger)
+    if not parts or own_s <= 0:
+        return None
+    gradients_s = math.fsum(look.gradients_s / look.wall_s * part_s for look, part_s in parts)
+    found = _largest(parts, lambda look: look.penalties)
+    if found is None:
+        return WeightPenalties(None, 0.0, 0.0, 0, gradients_s)
+    share_pct = min(100.0, 100.0 * found.spot_s / own_s)
+    return WeightPenalties(found.spot, found.seconds, share_pct, found.samples, gradients_s)
 
 
 def autograd_functions(parts: Parts) -> AutogradFunctions | None:

@@ -61,7 +61,7 @@ class CodeSignals:
         self._steps = steps
         self._ledger = ledger
         self._events = events
-        self.torch = TorchCallSignals(lambda: self._parts)
+        self.torch = TorchCallSignals(lambda: self._parts, ledger)
         self.memo = Memo()
         self._looks: dict[tuple[str, str, str, int], CodeLook] = {}
         self._lock_trial: LockTrial | None = None

@@ -1,4 +1,4 @@
-"""What looks into the steps saw of torch's own functions."""
+"""What looks into the steps saw of torch's own functions, and of work that is given to it beside the model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..records import CodeStack
-from .beside import Parts
+from .beside import Parts, WeightPenalties, weight_penalties
+from .ledger import LedgerSignals
 
 WAITS_IN_TORCH = ("torch/cuda/", "torch/distributed/", "torch/multiprocessing/", "torch/utils/")
 """Of torch's folders, what waits for others or asks for batches, and what runs the program's own functions."""
@@ -28,10 +29,12 @@ class TorchCallSignals:
 
     Args:
         parts: Returns the looks into the steps.
+        ledger: Of the same run.
     """
 
-    def __init__(self, parts: Callable[[], Parts]) -> None:
+    def __init__(self, parts: Callable[[], Parts], ledger: LedgerSignals) -> None:
         self._parts = parts
+        self._ledger = ledger
 
     @property
     def tracing_s(self) -> float | None:
@@ -51,6 +54,11 @@ class TorchCallSignals:
             return None
         seconds = math.fsum(share * part_s for share, _, part_s in found)
         return Recomputed(seconds, round(math.fsum(share * seen for share, seen, _ in found)))
+
+    @property
+    def weight_penalties(self) -> WeightPenalties | None:
+        """Penalties on weights that steps compute beside their loss; None where nobody looked. Torch on CPUs."""
+        return weight_penalties(self._parts(), self._ledger)
 
     @property
     def computing_s(self) -> float | None:

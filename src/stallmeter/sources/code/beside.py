@@ -21,7 +21,6 @@ from ...records import SENDS_OBJECTS, CodeSpot
 from ...records.packages import NO_MODEL, TORCHS_FILES
 from .fold import Frame, Seen, owner
 from .hooks import in_hooks_of_gradients
-from .roles import WRAPS
 from .taken import makes_next_batch, stands_without_gradients, takes_no_gradient, takes_nothing_made
 from .whose import Function
 
@@ -35,9 +34,6 @@ functions and no objects."""
 
 TRAINING_STEP = ".training_step"
 """End of the name of what Lightning calls for a step; with several ranks as it calls a module."""
-
-BARRIER = "barrier"
-"""What exchanges nothing, and waits for the last rank."""
 
 SWITCHES = "torch/utils/_contextlib.py"
 """On the stack of what is decorated with ``no_grad``: an evaluation, or a model that is averaged. Who calls that trains
@@ -128,55 +124,6 @@ def _training(seen: Sequence[Seen]) -> set[Function]:
     return found
 
 
-def in_collectives(seen: Sequence[Seen]) -> list[Seen]:
-    """Return the stacks in which the program meets other ranks by its own call.
-
-    Barriers are left out, but for those of a call that exchanges something as well: a library makes one before each
-    value that it shares.
-
-    Args:
-        seen: Of the steps.
-    """
-    met = [one for one in seen if _meets_others(one.stack)]
-    calls = {_calls_them(one.stack) for one in met if not _is_at_barrier(one.stack)}
-    return [one for one in met if _calls_them(one.stack) in calls]
-
-
-def collectives(found: Sequence[Seen]) -> list[Seen]:
-    """Return the stacks of `in_collectives` without what a library does between the user's call and the collective."""
-    return [replace(one, stack=(*one.stack[: _own_before(one.stack) + 1], _collective(one.stack))) for one in found]
-
-
-def _collective(stack: Sequence[Frame]) -> Frame:
-    called = [frame for frame in stack if frame.function.role.is_of_ranks]
-    return next((frame for frame in called if not frame.function.file.startswith(WRAPS)), called[0])
-
-
-def _calls_them(stack: Sequence[Frame]) -> tuple[Function, Where]:
-    frame = stack[_own_before(stack)]
-    return frame.function, frame.where
-
-
-def _own_before(stack: Sequence[Frame]) -> int:
-    """Return which is the last frame of the user's before other ranks are met; there must be one."""
-    at = next(i for i, frame in enumerate(stack) if frame.function.role.is_of_ranks)
-    return max(i for i, frame in enumerate(stack[:at]) if frame.function.own)
-
-
-def _meets_others(stack: Sequence[Frame]) -> bool:
-    at = next((i for i, frame in enumerate(stack) if frame.function.role.is_of_ranks), None)
-    if at is None or not any(frame.function.own for frame in stack[:at]):
-        return False
-    of_training = any(frame.function.role.is_model or frame.function.role.is_of_optimizer for frame in stack[:at])
-    # A module of the user's that calls one itself is the program as well; torch's own, to share a batch's mean, is not.
-    of_training = of_training and not stack[at - 1].function.own
-    return not of_training and not any(frame.function.name in PICKLES for frame in stack[at:])
-
-
-def _is_at_barrier(stack: Sequence[Frame]) -> bool:
-    return any(frame.function.role.is_of_ranks and frame.function.name == BARRIER for frame in stack)
-
-
 def after_gradients(seen: Sequence[Seen], *, optimizer: bool = False) -> list[Seen]:
     """Return which stacks are of what a step does once it has its gradients.
 
@@ -213,6 +160,29 @@ def between(seen: Sequence[Seen], *, optimizer: bool = False) -> list[Seen]:
     called = _calls_of_model(seen)
     found = [one for one in beside(seen) if id(one) not in later and not one.stack[-1].sleeps]
     return [one for one in found if _is_from(one.stack, called) and not _is_early(one.stack, called)]
+
+
+def from_model_to_gradients(seen: Sequence[Seen], *, optimizer: bool = False) -> list[tuple[Seen, int]]:
+    """Return the stacks of `between` with those of the training's own lines, each with the frame that has come so far.
+
+    Args:
+        seen: Of the steps.
+        optimizer: As in `after_gradients`; without any, it may be what these stacks are of.
+    """
+    if not optimizer and not any(_is_of_an_optimizer(one.stack) for one in seen):
+        return []
+    called = _calls_of_model(seen)
+    gradients = {function: min(lines) for function, lines in _lines_to(_computes_gradients, seen).items()}
+    found = []
+    for one in seen if gradients else ():
+        around = None if _model_at(one.stack) is not None else _innermost(one.stack, called)
+        if around is None or any(frame.function.file.startswith(SWITCHES) for frame in one.stack[around:]):
+            continue
+        frame = one.stack[around]
+        is_before = frame.function not in gradients or frame.where < gradients[frame.function]
+        if is_before and _is_from(one.stack, called) and not _is_early(one.stack, called):
+            found.append((one, around))
+    return found
 
 
 def without_gradients(seen: Sequence[Seen]) -> list[Seen]:

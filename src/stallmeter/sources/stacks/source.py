@@ -52,16 +52,16 @@ from ..code.beside import (
     below_training_step,
     beside,
     between,
-    collectives,
-    in_collectives,
     model_and_gradients_s,
     told_with_helpers,
     without_gradients,
 )
+from ..code.collectives import collectives, in_collectives
 from ..code.evaluating import evaluations, without_evaluations
 from ..code.fold import Seen, fold
 from ..code.handlers import Handlers
 from ..code.hooks import in_functions, in_hooks_of_gradients
+from ..code.penalties import penalties
 from ..code.reading import Reading
 from ..code.recomputed import recomputed
 from ..code.tracing import tracing_s
@@ -445,8 +445,12 @@ class LoopLooks:
         in_steps = (*seen, *self._usual(place)) if place[1] in (STEPS, LONG_STEPS) else ()
         evaluated = evaluations(in_steps)
         own_work = [below_judges(below_training_step(one)) for one in without_evaluations(in_steps)]
+        updates = self._ledger.acc[OPTIMIZER] > 0
+        on_weights = penalties(own_work, optimizer=updates)
+        told_apart = {id(one) for one, _ in on_weights}
+        own_work = [one for one in own_work if id(one) not in told_apart]
         hooks = [one for one in beside(copied, modules=True) if not one.stack[-1].sleeps] if own_work else []
-        updates, meetings = self._ledger.acc[OPTIMIZER] > 0, in_collectives(own_work)
+        meetings = in_collectives(own_work)
         later = _joined(after_gradients(own_work, optimizer=updates), without_gradients(own_work))
         after = [*later, *in_hooks_of_gradients(own_work)]
         model_s, gradients_s = model_and_gradients_s(own_work)
@@ -468,6 +472,7 @@ class LoopLooks:
             evaluated=fold(evaluated).spots,
             functions=fold(in_functions(in_steps)).spots,
             in_modules=in_modules(own_work),
+            penalties=fold(penalty for _, penalty in on_weights).spots,
             tracing_s=tracing_s(in_steps),
             recomputed_s=sum(one.wall_s for one in recomputed(in_steps)) if in_steps else None,
             collectives_s=sum(one.wall_s for one in meetings),
