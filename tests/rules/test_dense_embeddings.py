@@ -36,7 +36,7 @@ def dense(found: Found = FOUND, *more: Any, **buckets: Any) -> Window:
 
 
 def test_fires() -> None:
-    found = fires(DenseEmbeddings(), dense())
+    found = fires(DenseEmbeddings(), dense(FOUND, ADAM))
     assert found.severity is Severity.WARNING
     assert found.summary == (
         "A step uses under 1 % of the 1,000,000 rows of model.items (Embedding); "
@@ -46,7 +46,7 @@ def test_fires() -> None:
     made = dense()
     work_s = made.spent.step_work_s
     assert work_s is not None
-    assert found.time_lost_s == pytest.approx(work_s * saves("", 40.0 / work_s, FOUND.share, FOUND.used_share)[1])
+    assert found.time_lost_s == pytest.approx(work_s * saves("Adam", 40.0 / work_s, FOUND.share, FOUND.used_share)[1])
     gain, interval = found.advice[0].predicted_gain_pct, found.advice[0].gain_interval_pct
     assert gain is not None
     assert interval is not None
@@ -69,7 +69,16 @@ def test_several_tables(tables: int, also: tuple[str, ...], names: str) -> None:
     assert found.advice[0].text.startswith(f"Set sparse=True in {names}, with a ")
 
 
-@pytest.mark.parametrize(("kind", "cure"), [("Adam", "SparseAdam"), ("AdamW", "SparseAdam"), ("SGD", "plain")])
+@pytest.mark.parametrize(
+    ("kind", "cure"),
+    [
+        ("Adam", "with a torch.optim.SparseAdam of its own."),
+        ("AdamW", "with a torch.optim.SparseAdam of its own."),
+        ("RMSprop", "with a torch.optim.SparseAdam of its own."),
+        ("SGD", "with a plain torch.optim.SGD of its own."),
+        ("Adagrad", "; Adagrad takes sparse gradients."),
+    ],
+)
 def test_which_optimizer_takes_sparse_gradients(kind: str, cure: str) -> None:
     found = fires(DenseEmbeddings(), dense(FOUND, replace(ADAM, kind=kind)))
     assert cure in found.advice[0].text
@@ -89,6 +98,11 @@ def test_which_optimizer_takes_sparse_gradients(kind: str, cure: str) -> None:
         ("Adam", 0.50, 0.15, 1.25),
         ("Adam", 0.62, 0.185, 1.8),
         ("SGD", 0.09, 0.185, 1.1),
+        ("Adagrad", 0.226, 0.10, 2.13),  # a program of another author's; the bounds are from other measurements
+        ("Adagrad", 0.66, 0.034, 2.97),  # two lookups, and four
+        ("Adagrad", 0.47, 0.13, 2.94),
+        ("Adam", 0.43, 0.13, 4.4),
+        ("RMSprop", 0.39, 0.13, 4.25),
     ],
 )
 def test_what_was_measured_lies_in_the_interval(kind: str, share: float, used: float, faster: float) -> None:
@@ -100,8 +114,8 @@ def test_what_was_measured_lies_in_the_interval(kind: str, share: float, used: f
 
 def test_the_filling_is_bounded_by_what_the_optimizer_takes() -> None:
     """Beside a large network the rest of a step is not filling."""
-    for kind in ("SGD", "Adam"):
-        assert saves(kind, 0.1, 1.0, 0.01)[2] < 0.41
+    for kind, most in (("SGD", 0.56), ("Adam", 0.24), ("Adagrad", 0.30)):
+        assert saves(kind, 0.1, 1.0, 0.01)[2] < most
         assert saves(kind, 0.1, 1.0, 0.01)[0] == pytest.approx(OWN[0] * 0.1)
 
 

@@ -502,3 +502,20 @@ class TestBesideADevice:
         """Half of the time in the function, half of it idle; or a utilization that nobody knows."""
         assert silent(SlowFunction(), self.on_a_gpu(50.0, look(0.5, call="numpy.add.at", after=0.5)))
         assert silent(SlowFunction(), self.on_a_gpu(None, look(0.8, call="numpy.add.at", after=0.8)))
+
+
+def test_what_the_model_calls_without_gradients_is_information_from_a_fifth_of_the_time_on():
+    found = fires(SlowFunction(), modelled(0.4, 0.0, untrained_s=0.4))
+    assert found.title == "adjacency takes a large part of the model's time"
+    assert found.severity is Severity.INFO
+    assert found.time_lost_s == pytest.approx(40.0)
+    assert found.location == Location("net.py", 40, "adjacency", 40.0, None)
+    gain, interval = found.advice[0].predicted_gain_pct, found.advice[0].gain_interval_pct
+    assert gain == pytest.approx(100.0 / (1.0 - 0.65 * 0.4) - 100.0, rel=0.05)
+    assert interval is not None
+    assert interval[0] < gain < interval[1]
+
+
+@pytest.mark.parametrize(("share", "untrained"), [(0.15, 0.15), (0.4, 0.2), (0.4, 0.0)])
+def test_less_of_it_or_only_a_part_without_gradients_is_the_model(share: float, untrained: float):
+    assert silent(SlowFunction(), modelled(share, 0.0, untrained_s=untrained))

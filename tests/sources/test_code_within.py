@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from stallmeter.sources.code.fold import Frame, Seen
@@ -90,3 +92,31 @@ def test_of_the_method_itself_what_it_calls_of_a_library_without_a_model() -> No
     assert (spot.function, spot.wall_s, spot.trains) == ("Net.forward", 3.0, True)
     assert spot.calls == ("numpy.tile", "scipy.tocsr")
     assert spot.interpreting_s == 0.0
+
+
+NET = """\
+class Net(Module):
+    def forward(self, x):
+        with torch.no_grad():
+            at = self.sample(x)
+        return self.layers(self.gather(x, at))
+"""
+
+
+def test_what_is_called_without_gradients(tmp_path: Path) -> None:
+    """By the block that the module's method stands in, or by the decorator of what it calls."""
+    path = tmp_path / "net.py"
+    path.write_text(NET)
+
+    def forward(line: int) -> Frame:
+        return Frame(Function("Net.forward", "net.py", True, first_line=2), line, path=str(path))
+
+    decorated = torchs("context_decorator.<locals>.decorate_context", "utils/_contextlib.py")
+    found = in_modules(
+        [
+            Seen((MAIN, CALL, forward(4), own("sample"), own("farthest")), 3.0),
+            Seen((MAIN, CALL, forward(5), own("gather")), 2.0),
+            Seen((MAIN, CALL, forward(5), decorated, own("assign")), 1.0),
+        ]
+    )
+    assert {spot.function: spot.untrained_s for spot in found} == {"sample": 3.0, "gather": 0.0, "assign": 1.0}

@@ -151,6 +151,8 @@ class CodeSpot:
     interpreting_s: float = 0.0
     """Of ``wall_s``, as far as looks found it between two instructions: some hundredths of what pure Python takes, and
     hardly anything of code that computes with tensors."""
+    untrained_s: float = 0.0
+    """Of ``wall_s``, of a function that a module calls where it records no gradients: nothing is trained through it."""
     within: str = ""
     """Function beside the model through which it is called, itself or one around it; empty where that is not told."""
 

@@ -11,9 +11,10 @@ seconds of the optimizer's steps in the wall-clock ledger; `spent.step_work_s`: 
 which optimizer it is.
 
 **Advice.** `sparse=True` for the table, with an optimizer of its own that takes sparse gradients: `SparseAdam`, or SGD
-without momentum. What is saved is the tables' share of the optimizer's time, and the filling of their gradients: that
-is not timed apart, and the interval for SGD is wide. For a row that is used a sparse optimizer takes longer than a
-dense one: the more rows a batch uses, the less is promised.
+without momentum; Adagrad takes them itself, with the same results. What is saved is the tables' share of the
+optimizer's time, and the filling of their gradients, once for each lookup in a step: that is not timed apart, and the
+interval is wide. For a row that is used a sparse optimizer takes longer than a dense one: the more rows a batch uses,
+the less is promised.
 
 **When it is wrong.** Other optimizers than these, momentum, weight decay and some ways to clip gradients take no sparse
 ones; `SparseAdam` leaves the moments of rows that are not used as they are, so that results differ. Gradients that are
@@ -32,7 +33,7 @@ from typing import ClassVar
 from ..records import DenseEmbeddings as Found
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
-from ..workers.gains import gain_without
+from ..workers.gains import Gain, gain_without
 from .rule import threshold
 
 OWN = (0.85, 0.93, 1.0)
@@ -46,11 +47,18 @@ at least. Of tables of which 8 to 34 % are used a sparse Adam saved that much le
 OF_THE_REST = (0.0, 0.3, 0.95)
 """The same of the rest of a step, where gradients are filled: none to 96 % of it was measured."""
 
-FILLING_OF_SGD = (0.0, 1.0, 3.0)
-FILLING = (0.0, 0.15, 0.6)
-"""Bounds of that, as multiples of the optimizer's time for the tables: for SGD, which does little with a number, and
-for others. 1.0 to 2.9 were measured for SGD, none to 1.2 with momentum, which is not seen, and 0.15 at most for Adam.
-Others than Adam do less with a number, and most allows for it; our choice."""
+FILLING = {"SGD": (0.0, 1.5, 4.5), "Adam": (0.0, 0.27, 1.3)}
+FILLING_OF_OTHERS = (0.0, 0.45, 1.9)
+"""Bounds of that, as multiples of the optimizer's time for the tables, by its kind. A table's gradient is filled for
+each of its lookups in a step, and an optimizer takes the longer for a number the more it keeps of it. Our measurement,
+three tables on a CPU, for one lookup and for four: Adam 0.09 to 0.3, and 1.2 to 1.3; Adagrad and RMSprop 0.1 to 0.47,
+and 0.9 to 1.9; SGD 0.8 to 4.5, and 7 to 19, of which one lookup is allowed for; with momentum, not seen, less."""
+
+LIKE_ADAM = ("Adam", "NAdam", "RAdam")
+"""How the names of optimizers begin that take as long for a number as Adam."""
+
+TAKES_SPARSE = "Adagrad"
+"""Takes sparse gradients itself; what it does with them is the same."""
 
 MOST_OF_A_STEP = 0.98
 """Part of the steps' work that is left out at the most: more is not believed; steps of 57 times the speed were seen."""
@@ -69,7 +77,7 @@ def saves(kind: str, optimizer: float, held: float, used: float) -> tuple[float,
         used: Part of the tables' rows that a step uses.
     """
     own, rest = optimizer * held, max(0.0, 1.0 - optimizer)
-    fillings = FILLING_OF_SGD if kind == "SGD" else FILLING
+    fillings = FILLING.get("Adam" if kind.startswith(LIKE_ADAM) else kind, FILLING_OF_OTHERS)
     least, usual, most = (
         min(MOST_OF_A_STEP, max(0.0, min(part, 1.0 - row * used)) * own + min(of_rest * rest, filling * own))
         for part, row, of_rest, filling in zip(OWN, USED_ROW, OF_THE_REST, fillings, strict=True)
@@ -110,7 +118,6 @@ class DenseEmbeddings:
         gain = gain_without(window, saved_s, least=least / usual, most=most / usual)
         used = "under 1" if found.used_share < 0.01 else f"{100.0 * found.used_share:.0f}"
         names = _names(found)
-        cure = "torch.optim.SparseAdam" if kind.startswith(("Adam", "NAdam", "RAdam")) else "plain torch.optim.SGD"
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if pct >= self.critical_pct else Severity.WARNING,
@@ -123,13 +130,7 @@ class DenseEmbeddings:
             culprit=found.part or None,
             evidence=self._evidence(found, share),
             advice=(
-                Advice.of(
-                    f"Set sparse=True in {names}, with a {cure} of {'its' if found.tables < 2 else 'their'} own.",
-                    expect="A step writes the rows that its batch uses, and no others.",
-                    limit="Results differ: rows that are not used keep their moments, and weights do not decay.",
-                    gain_pct=gain.pct,
-                    interval_pct=gain.interval_pct,
-                ),
+                _sparse(names, kind, "its" if found.tables < 2 else "their", gain),
                 Advice.of(
                     "Merge rare ids into fewer rows.",
                     expect="A smaller table, gradient and optimizer state.",
@@ -146,6 +147,22 @@ class DenseEmbeddings:
             Evidence("optimizer, share of the steps' time", 100.0 * optimizer, "%", self.optimizer_pct, "our choice"),
             Evidence("memory of these gradients, at 4 bytes each", 4.0 * found.numbers, "bytes"),
         )
+
+
+def _sparse(names: str, kind: str, whose: str, gain: Gain) -> Advice:
+    cure = "plain torch.optim.SGD" if kind in ("", "SGD") else "torch.optim.SparseAdam"
+    itself = kind == TAKES_SPARSE
+    return Advice.of(
+        f"Set sparse=True in {names}; {kind} takes sparse gradients."
+        if itself
+        else f"Set sparse=True in {names}, with a {cure} of {whose} own.",
+        expect="A step writes the rows that its batch uses, and no others.",
+        limit="Not with weight decay; some ways to clip gradients take no sparse ones."
+        if itself
+        else "Results differ: rows that are not used keep their moments, and weights do not decay.",
+        gain_pct=gain.pct,
+        interval_pct=gain.interval_pct,
+    )
 
 
 NAMED = 3

@@ -34,8 +34,8 @@ WORTH_PCT = 3.0
 NEARLY = 0.9
 """Part of the seconds that another advice wins with which one that names the place comes first: it says what to do."""
 
-LAUNCHES = "launch-bound"
-"""The rule whose seconds are those in which the host hands operations to a device."""
+OF_ALL_STEPS = ("compute-bound", "launch-bound")
+"""Rules whose seconds are those of all that the steps do, or hand to a device."""
 
 BACKWARD = "torch.autograd.backward"
 """The call that computes all gradients."""
@@ -99,8 +99,8 @@ def _spot(diagnosis: Diagnosis, look: CodeLook) -> CodeSpot:
     """
     if diagnosis.rule == "step-outliers" and look.after and 100.0 * look.after[0].wall_s >= LEAST_PCT * look.wall_s:
         return look.after[0]
-    if diagnosis.rule == LAUNCHES:
-        # Who calls the backward pass has nothing of it: that launches what the modules' own calls have led to.
+    if diagnosis.rule in OF_ALL_STEPS:
+        # Who calls the backward pass has nothing of it: that computes what the modules' own calls have led to.
         others = [spot for spot in look.spots if not (spot.calls and spot.calls[0] == BACKWARD)]
         return others[0] if others and 100.0 * others[0].wall_s >= LEAST_PCT * look.wall_s else look.spots[0]
     if diagnosis.rule == WAITS and all(spot.cpu_s is not None for spot in look.spots):

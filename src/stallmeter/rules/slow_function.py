@@ -20,13 +20,13 @@ without gradients (`no_grad`); nor a function of the program's that is called wi
 model's call, weights of the labels say. Where the model is called with what it gives, it is the next batch, made early.
 A loss that takes longer than the whole model is written in many small operations, most often in a loop: it is told with
 the part of the backward pass that falls to it. So is a function that a module calls and that computes with numbers of
-Python's or with a package that holds no model (`code.within_model`), a mask that is made anew in each step, say; and an
-optimizer of the program's own that takes longer than all else, and of `code.autograd_functions`, its forward and
-backward written by hand, from a fifth of the time on. Looks into steps of usual length, and into what long steps take
-beyond three medians, are weighed by the time that the ledger and the steps hold of each. Rare long steps are
-step-outliers' to tell. Of one rank of several a smaller share is told as information: the others may have to wait for
-it. So is half the share of what is surely no loss: a package that trains nothing, Python itself, or what no gradient
-flows through.
+Python's or with a package that holds no model (`code.within_model`), a mask that is made anew in each step, say; one
+that it calls where no gradients are recorded (`no_grad`), from a fifth of the time on, as information; and an optimizer
+of the program's own that takes longer than all else, and of `code.autograd_functions`, its forward and backward written
+by hand, from a fifth of the time on. Looks into steps of usual length, and into what long steps take beyond three
+medians, are weighed by the time that the ledger and the steps hold of each. Rare long steps are step-outliers' to tell.
+Of one rank of several a smaller share is told as information: the others may have to wait for it. So is half the share
+of what is surely no loss: a package that trains nothing, Python itself, or what no gradient flows through.
 `code.beside_epochs`: the same of what the thread does where an epoch begins, below the loader or the framework that
 asks for it, and between two epochs: a sampler that reads the whole dataset, a loader that is made anew, a table that is
 read again. What comes after the last epoch does not count. The larger one of the two kinds is told.
@@ -57,11 +57,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
-from ..records import SENDS_OBJECTS, CodeSpot
+from ..records import SENDS_OBJECTS
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..records.packages import PREPARE, TORCHS_CALLS, TRAINS_NOTHING
 from ..window import AutogradFunctions, BesideEpochs, BesideModel, Window, WithinModel
 from ..workers.gains import Gain, gain_by_looks, gain_of_the_loop, gain_without, part_that_grew
+from .functions import called, earlier, named, rarer, severity
 from .rule import threshold
 
 FRAMEWORKS = frozenset(("accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "transformers"))
@@ -142,7 +143,7 @@ class SlowFunction:
         gain = gain_by_looks(window, found.seconds, found.samples, in_steps=False, starts_workers=found.begins)
         return Diagnosis(
             rule=self.id,
-            severity=_severity(share, least_pct, self.critical_pct),
+            severity=severity(share, least_pct, self.critical_pct),
             title=f"{spot.function} holds up the epochs",
             summary=f"{spot.function} took about {found.seconds:.1f} s of {where}, {share:.0f} % of the training time.",
             time_lost_s=found.seconds,
@@ -179,7 +180,7 @@ class SlowFunction:
         ]
         optimizer = next((one for one in beside if one is not helper and one.spot.within.endswith(STEP)), None)
         found = None if optimizer is None else self._of_an_optimizer(window, optimizer)
-        others = (found, self._of_functions(window), self._within_model(window))
+        others = (found, self._of_functions(window), self._within_model(window), self._untrained(window))
         judged += [one for one in others if one is not None]
         return max(judged, key=lambda one: (one.severity is not Severity.INFO, one.time_lost_s), default=None)
 
@@ -206,20 +207,20 @@ class SlowFunction:
         spot, prepares = found.spot, self._prepares(found)
         return Diagnosis(
             rule=self.id,
-            severity=_severity(share, self.warn_pct, self.critical_pct),
-            title=f"{_called(spot)} holds up the steps",
-            summary=f"{_named(spot)} took about {lost_s:.1f} s, {share:.0f} % of the training time, "
+            severity=severity(share, self.warn_pct, self.critical_pct),
+            title=f"{called(spot)} holds up the steps",
+            summary=f"{named(spot)} took about {lost_s:.1f} s, {share:.0f} % of the training time, "
             + ("and prepares the batch between the steps." if prepares else "and is no part of the model."),
             time_lost_s=lost_s if counts else 0.0,
             share_pct=(window.ledger.share_pct(lost_s) or 0.0) if counts else 0.0,
             confidence=0.8,
-            culprit=_called(spot),
+            culprit=called(spot),
             location=Location.of(spot, found.share_of_steps_pct),
             evidence=(
                 Evidence("function beside the model, share of training time", share, "%", least_pct, "our choice"),
                 Evidence("samples of the training thread's stack in it", float(found.samples), "samples"),
             ),
-            advice=_earlier(spot, gain, dataset=not window.loader.asks_none) if prepares else _rarer(spot, gain),
+            advice=earlier(spot, gain, dataset=not window.loader.asks_none) if prepares else rarer(spot, gain),
         )
 
     def _with_its_threads(self, window: Window, gain: Gain) -> Gain:
@@ -244,7 +245,7 @@ class SlowFunction:
             rule=self.id,
             severity=Severity.INFO,
             title=f"{spot.within or spot.function} takes longer than the model",
-            summary=f"{_named(spot)} took about {found.seconds:.1f} s between the model and its gradients, {own:.0f} % "
+            summary=f"{named(spot)} took about {found.seconds:.1f} s between the model and its gradients, {own:.0f} % "
             f"of the training time and more than the model; with its part of the gradients it is about {share:.0f} %.",
             time_lost_s=lost_s,
             share_pct=window.ledger.share_pct(lost_s) or 0.0,
@@ -350,14 +351,14 @@ class SlowFunction:
         gain = gain_by_looks(window, found.seconds, found.samples)
         return Diagnosis(
             rule=self.id,
-            severity=_severity(share, self.warn_pct, self.critical_pct),
-            title=f"{_called(spot)} holds up the model",
-            summary=f"{_named(spot)} computes {how}, not with tensors. It took about {found.seconds:.1f} s within "
+            severity=severity(share, self.warn_pct, self.critical_pct),
+            title=f"{called(spot)} holds up the model",
+            summary=f"{named(spot)} computes {how}, not with tensors. It took about {found.seconds:.1f} s within "
             f"the model, {share:.0f} % of the training time.",
             time_lost_s=found.seconds,
             share_pct=window.ledger.share_pct(found.seconds) or 0.0,
             confidence=0.8,
-            culprit=_called(spot),
+            culprit=called(spot),
             location=Location.of(spot, found.share_of_steps_pct),
             evidence=(
                 Evidence("function within the model, share of training time", share, "%", self.sure_pct, "our choice"),
@@ -371,6 +372,43 @@ class SlowFunction:
                     limit="Once only where what it returns does not depend on the batch.",
                     gain_pct=gain.pct,
                     interval_pct=gain.interval_pct,
+                ),
+            ),
+        )
+
+    def _untrained(self, window: Window) -> Diagnosis | None:
+        """Tell of a function that the model calls where it records no gradients, whatever it computes with."""
+        untrained = (one for one in window.code.within_model or () if one.untrained_s >= self.most * one.seconds)
+        found, share = self._that_counts(window, next(untrained, None), self.warn_pct)
+        if found is None:
+            return None
+        spot, gain = found.spot, self._gain_of_less_work(window, found.seconds)
+        return Diagnosis(
+            rule=self.id,
+            severity=Severity.INFO,
+            title=f"{spot.function} takes a large part of the model's time",
+            summary=f"{spot.function} is called where no gradients are recorded. It took about {found.seconds:.1f} s "
+            f"within the model, {share:.0f} % of the training time.",
+            time_lost_s=found.seconds,
+            share_pct=window.ledger.share_pct(found.seconds) or 0.0,
+            confidence=0.7,
+            culprit=spot.function,
+            location=Location.of(spot, found.share_of_steps_pct),
+            evidence=(
+                Evidence("function within the model, share of training time", share, "%", self.warn_pct, "our choice"),
+                Evidence("samples of the training thread's stack in it", float(found.samples), "samples"),
+            ),
+            advice=(
+                Advice.of(
+                    f"Write it with fewer and larger operations, for all samples at once ({spot.file}:{spot.line}).",
+                    expect="A shorter forward pass.",
+                    limit="The gain assumes that a third of the work remains.",
+                    gain_pct=gain.pct,
+                    interval_pct=gain.interval_pct,
+                ),
+                Advice.of(
+                    "Move it into the dataset.",
+                    limit="Where it needs no weights, and there are CPUs for it; workers do it beside the steps.",
                 ),
             ),
         )
@@ -444,55 +482,3 @@ def _with_its_garbage(window: Window, lost_s: float, taken_s: float, samples: in
 def _gradients_s(one: BesideModel) -> float:
     """Return what the gradients of a loss take, shared out as what they are computed of: of small operations, each."""
     return one.gradients_s * one.seconds / (one.seconds + one.model_s)
-
-
-def _called(spot: CodeSpot) -> str:
-    """Return the function; what it calls of a library where it has the model called as well, and is no helper."""
-    return spot.calls[0] if spot.calls and spot.trains else spot.function
-
-
-def _named(spot: CodeSpot) -> str:
-    """Return the function that the training calls, and which one in it takes the most."""
-    if _called(spot) != spot.function:
-        return f"{_called(spot)}, called by {spot.function},"
-    return spot.function if spot.within in ("", spot.function) else f"{spot.within}, most of it {spot.function},"
-
-
-def _severity(share_pct: float, warn_pct: float, critical_pct: float) -> Severity:
-    if share_pct < warn_pct:
-        return Severity.INFO
-    return Severity.CRITICAL if share_pct >= critical_pct else Severity.WARNING
-
-
-def _rarer(spot: CodeSpot, gain: Gain) -> tuple[Advice, ...]:
-    return (
-        Advice.of(
-            f"Make it cheaper, or run it less often ({spot.file}:{spot.line}).",
-            expect="Most of this time is saved.",
-            limit="Less often not where the training needs it in each step, as it does a loss or a batch.",
-            gain_pct=gain.pct,
-            interval_pct=gain.interval_pct,
-        ),
-        Advice.of("Move work that needs no current weights, such as plots and files, into a thread."),
-    )
-
-
-def _earlier(spot: CodeSpot, gain: Gain, *, dataset: bool) -> tuple[Advice, ...]:
-    # One advice and no order: where all CPUs are busy a worker would only take them from the steps.
-    if dataset:
-        do = "move it into the dataset"
-        expect = "Most of this time is saved; in the dataset, workers do it beside the steps."
-        limit = "In the dataset only while there are CPUs for it; with num_workers=0 the loop still does it."
-    else:
-        do = "have other processes do it"
-        expect = "Most of this time is saved; other processes do it beside the steps."
-        limit = "In other processes only while there are CPUs for it, and where it needs no current weights."
-    return (
-        Advice.of(
-            f"Make it cheaper, or {do} ({spot.file}:{spot.line}).",
-            expect=expect,
-            limit=limit,
-            gain_pct=gain.pct,
-            interval_pct=gain.interval_pct,
-        ),
-    )

@@ -122,6 +122,9 @@ class WithinModel:
     interpreting_s: float
     """Of `seconds`, as far as looks found it between two instructions of Python's."""
 
+    untrained_s: float = 0.0
+    """Of `seconds`, where the model records no gradients."""
+
     @property
     def package(self) -> str:
         """Package without a model or a loss in which it spends most of its time; empty where there is none."""
@@ -238,6 +241,7 @@ def within_model(parts: Parts, ledger: LedgerSignals) -> tuple[WithinModel, ...]
                 share_of_steps_pct=min(100.0, 100.0 * seconds[key] / own_s),
                 samples=round(math.fsum(spot.wall_s / look.wall_s * look.seen for look, _, spot in seen)),
                 interpreting_s=math.fsum(spot.interpreting_s / look.wall_s * part_s for look, part_s, spot in seen),
+                untrained_s=math.fsum(spot.untrained_s / look.wall_s * part_s for look, part_s, spot in seen),
             )
         )
     return tuple(found)

@@ -8,7 +8,9 @@ from dataclasses import replace
 
 from ...records import CodeSpot
 from ...records.packages import NO_MODEL
+from .beside import SWITCHES
 from .fold import Frame, Seen, fold
+from .taken import stands_without_gradients
 
 
 def in_modules(seen: Sequence[Seen]) -> tuple[CodeSpot, ...]:
@@ -21,6 +23,7 @@ def in_modules(seen: Sequence[Seen]) -> tuple[CodeSpot, ...]:
     """
     found: list[Seen] = []
     interpreting_s: dict[_Name, float] = defaultdict(float)
+    untrained_s: dict[_Name, float] = defaultdict(float)
     methods: set[_Name] = set()
     for one in seen:
         at = _helper_at(one.stack)
@@ -31,6 +34,7 @@ def in_modules(seen: Sequence[Seen]) -> tuple[CodeSpot, ...]:
             innermost = max(i for i, frame in enumerate(one.stack) if frame.function.own)
             found.append(replace(one, stack=(*one.stack[: at + 1], *one.stack[innermost + 1 :])))
             interpreting_s[function.file, function.name] += one.wall_s if one.stack[-1].interprets else 0.0
+            untrained_s[function.file, function.name] += one.wall_s if _is_untrained(one.stack, at) else 0.0
         else:
             found.append(one)
             methods.add((one.stack[at - 1].function.file, one.stack[at - 1].function.name))
@@ -38,6 +42,7 @@ def in_modules(seen: Sequence[Seen]) -> tuple[CodeSpot, ...]:
         replace(
             spot,
             interpreting_s=min(spot.wall_s, interpreting_s[spot.file, spot.function]),
+            untrained_s=min(spot.wall_s, untrained_s[spot.file, spot.function]),
             trains=(spot.file, spot.function) in methods,
         )
         for spot in fold(found).spots
@@ -57,13 +62,24 @@ def _helper_at(stack: Sequence[Frame]) -> int | None:
     called = [i for i, frame in enumerate(stack) if frame.function.role.is_module]
     if not called or any(frame.function.role.computes_gradients for frame in stack):
         return None
-    at = called[-1] + 2  # the module's own method, and what that calls
-    if len(stack) <= at or not stack[at - 1].function.own:
+    method = called[-1] + 1
+    at = method + 1
+    if len(stack) > at + 1 and stack[at].function.file.startswith(SWITCHES) and stack[at + 1].function.own:
+        at += 1  # what is decorated
+    if len(stack) <= at or not stack[method].function.own:
         return None
     function = stack[at].function
     if not function.own:
         own = any(frame.function.own for frame in stack[at:])  # a library that calls the program back
         return at if function.package in NO_MODEL and not own else None
-    if function.name.startswith(f"{stack[at - 1].function.name}.<locals>."):
+    if function.name.startswith(f"{stack[method].function.name}.<locals>."):
         return None  # a comprehension or a lambda is a part of the method
     return at
+
+
+def _is_untrained(stack: Sequence[Frame], at: int) -> bool:
+    """Whether a module's method calls a function in a block without gradients, or one that is decorated so."""
+    before = stack[at - 1]
+    if before.function.file.startswith(SWITCHES):
+        return True
+    return bool(before.path) and stands_without_gradients(before.path, before.function.first_line, before.line)
