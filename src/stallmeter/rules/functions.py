@@ -36,7 +36,10 @@ def rarer(spot: CodeSpot, gain: Gain) -> tuple[Advice, ...]:
             gain_pct=gain.pct,
             interval_pct=gain.interval_pct,
         ),
-        Advice.of("Move work that needs no current weights, such as plots and files, into a thread."),
+        Advice.of(
+            "Move work that needs no current weights, such as plots and files, into a thread.",
+            limit="Only while there are CPUs for it.",
+        ),
     )
 
 
