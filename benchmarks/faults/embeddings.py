@@ -5,7 +5,7 @@ optimizer for all, and with ``sparse=True`` and an optimizer for the table that 
 one process. What the rule ``dense-embeddings`` promises from the optimizer's time and the table's share of the numbers
 stands last.
 
-    python -m benchmarks.faults.embeddings [--kinds K ...] [--much-used] [--seconds 2]
+    python -m benchmarks.faults.embeddings [--kinds K ...] [--much-used] [--lookups 1] [--seconds 2]
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from stallmeter.rules.dense_embeddings import LEAST_PCT, saves
 
 from .cases import NOISE, in_turn, measured
 
-KINDS = ("sgd", "momentum", "adam")
+KINDS = ("sgd", "momentum", "adam", "adagrad", "rmsprop")
+NAMES = {"sgd": "SGD", "momentum": "SGD", "adam": "Adam", "adagrad": "Adagrad", "rmsprop": "RMSprop"}
+"""What the rule knows of the optimizer: its class."""
+
 CASES = ((100_000, 16, 256), (100_000, 64, 1024), (300_000, 64, 256), (1_000_000, 16, 1024))
 """Rows, numbers of a row, and items of a batch."""
 
@@ -49,7 +52,8 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=KINDS)
     parser.add_argument("--seconds", type=float, default=2.0, help="of all rounds of one setting")
     parser.add_argument("--much-used", action="store_true", help="tables of which a batch uses many rows")
-    parser.add_argument("--case", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--lookups", type=int, default=1, help="calls of the table in a step, each with its own rows")
+    parser.add_argument("--case", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.case:
         kind, *numbers = options.case
@@ -59,9 +63,9 @@ def main() -> None:
     inside = told = 0
     for kind in options.kinds:
         for rows, width, batch in MUCH_USED if options.much_used else CASES:
-            said = measured(__spec__.name, kind, rows, width, batch, seconds=options.seconds)
+            said = measured(__spec__.name, kind, rows, width, batch, options.lookups, seconds=options.seconds)
             faster = said["step_ms"] / said["sparse_ms"]
-            parts = saves("Adam" if kind == "adam" else "SGD", said["optimizer"], said["share"], said["used"])
+            parts = saves(NAMES[kind], said["optimizer"], said["share"], said["used"])
             low, usual, high = (1.0 / (1.0 - part) for part in parts)
             is_told = 100.0 * parts[1] >= LEAST_PCT
             told += is_told
@@ -76,13 +80,13 @@ def main() -> None:
     print(f"inside the interval, {100 * NOISE:.0f} % of noise allowed for: {inside} of {told}")
 
 
-def _measure(kind: str, rows: int, width: int, batch: int, *, seconds: float) -> dict[str, float]:
+def _measure(kind: str, rows: int, width: int, batch: int, lookups: int, *, seconds: float) -> dict[str, float]:
     import torch
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
     makers = {sparse: _network(kind, rows, width, sparse=sparse) for sparse in (False, True)}
-    ids = torch.randint(rows, (64, batch, FIELDS))
+    ids = torch.randint(rows, (64, lookups, batch, FIELDS))
 
     def steps(sparse: bool, number: int) -> tuple[float, float]:
         """Return the seconds of a step, and those of its optimizers."""
@@ -91,7 +95,8 @@ def _measure(kind: str, rows: int, width: int, batch: int, *, seconds: float) ->
         for index in range(number):
             for optimizer in optimizers:
                 optimizer.zero_grad()
-            rest(table(ids[index % len(ids)]).flatten(1)).square().mean().backward()
+            found = sum(table(each) for each in ids[index % len(ids)])
+            rest(found.flatten(1)).square().mean().backward()
             at_s = time.perf_counter()
             for optimizer in optimizers:
                 optimizer.step()
@@ -120,10 +125,13 @@ def _network(kind: str, rows: int, width: int, *, sparse: bool) -> tuple[Any, An
         "sgd": lambda held: torch.optim.SGD(held, lr=1e-3),
         "momentum": lambda held: torch.optim.SGD(held, lr=1e-3, momentum=0.9),
         "adam": lambda held: torch.optim.Adam(held, lr=1e-3),
+        "adagrad": lambda held: torch.optim.Adagrad(held, lr=1e-3),
+        "rmsprop": lambda held: torch.optim.RMSprop(held, lr=1e-3),
     }[kind]
     if not sparse:
         return table, rest, [make([*table.parameters(), *rest.parameters()])]
-    own = torch.optim.SparseAdam if kind == "adam" else torch.optim.SGD
+    cures = {"adam": torch.optim.SparseAdam, "rmsprop": torch.optim.SparseAdam, "adagrad": torch.optim.Adagrad}
+    own = cures.get(kind, torch.optim.SGD)
     return table, rest, [own(table.parameters(), lr=1e-3), make(rest.parameters())]
 
 

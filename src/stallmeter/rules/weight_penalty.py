@@ -7,9 +7,10 @@ longer than the model.
 
 **Evidence.** `code.torch.weight_penalties`: seconds of functions of the program, or of the training's own lines, that
 go through parameters (`parameters()`, `named_parameters()`) between the call of the model and its gradients, by looks
-at the training thread's stack and the text of the code. What stands under `no_grad`, or has of the parameters only what
-no gradient flows through (`detach`, `numel`), is none. The backward pass has no stack of its own: its part is taken for
-2.2 times what the forward takes, and for no more than all of it (`spent.step_work_s` holds both).
+at the training thread's stack and the text of the code; and seconds of the model and of the backward pass. What stands
+under `no_grad`, or has of the parameters only what no gradient flows through (`detach`, `numel`), is none. The backward
+pass has no stack of its own. What it takes beyond twice the model's forward is the penalty's, and no less than 1.2
+times what that takes itself (`spent.step_work_s` holds both).
 
 **Advice.** The squares of all weights are the optimizer's `weight_decay`, for a tenth of the time; with AdamW it acts a
 little differently. Another penalty changes slowly: every few steps, with as much more weight, it does the same. Keep
@@ -31,16 +32,22 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
-from ..window import Window
+from ..window import WeightPenalties, Window
 from ..workers.gains import gain_without
 from .frameworks import computes_on_device
 from .rule import threshold
 
-WITH_GRADIENTS = (1.9, 3.2, 8.0)
-"""Least, usual and most that a penalty takes with its gradients, as multiples of what looks see of it. Our measurement
-on a CPU: 1.9 to 10.6 of six penalties on four networks, in the middle 2.7, and more by looks, which find the thread
-less often in a forward than in a backward pass: 2.7 to 8 of three programs. Of few large operations, squares of large
-matrices say, it is the most."""
+WITH_GRADIENTS = (1.6, 2.2, 4.0)
+"""Least, usual and most that a penalty takes with its gradients, as multiples of what looks see of it, where the
+backward pass is as long as a model's. Our measurement, benchmarks/faults/penalty, as are the next two: of few large
+operations it takes much more, and then the backward pass is longer than a model's."""
+
+OF_THE_MODEL = (2.0, 0.5)
+"""What a model's backward takes as a rule and at the least, as multiples of its forward: what the backward pass takes
+beyond is the penalty's. 0.8 to 2 are usual on a CPU, and looks find a thread more often there."""
+
+AT_MOST = (8.0, 20.0)
+"""Times what looks see of a penalty that are believed as a rule and at the most."""
 
 LOOKS = 1.28
 """Standard errors, of the looks that met it, in which 8 of 10 shares lie."""
@@ -57,16 +64,14 @@ class WeightPenalty:
 
     info_pct: float = threshold(10.0, "%", "our choice: a tenth of the training is worth another way to write it")
     min_lost_s: float = threshold(0.5, "s", "our choice: less is not worth a change of the program")
-    min_samples: float = threshold(12.0, "looks", "our choice: a share is then known to a third, one standard error")
+    min_samples: float = threshold(5.0, "looks", "our choice: fewer may be chance; the interval is as wide as few are")
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare penalties and their part of the backward pass with the training time."""
         found = window.code.torch.weight_penalties
         if found is None or found.spot is None or found.samples < self.min_samples or computes_on_device(window):
             return None
-        least, usual, most = (
-            min(factor * found.seconds, found.seconds + found.gradients_s) for factor in WITH_GRADIENTS
-        )
+        least, usual, most = _with_gradients(found)
         lost_s = window.spent.lost_in_steps_s(usual)
         share = None if lost_s is None else window.ledger.training_share_pct(lost_s)
         if lost_s is None or share is None or share < self.info_pct or lost_s < self.min_lost_s:
@@ -110,3 +115,13 @@ class WeightPenalty:
             ),
             supersedes=("compute-bound",),
         )
+
+
+def _with_gradients(found: WeightPenalties) -> tuple[float, float, float]:
+    """Return the seconds that a penalty takes with its gradients: at least, as a rule and at most."""
+    forward_s, all_s = found.seconds, found.seconds + found.gradients_s
+    usually_beyond_s, at_most_beyond_s = (max(0.0, found.gradients_s - part * found.model_s) for part in OF_THE_MODEL)
+    least, usual, most = (factor * forward_s for factor in WITH_GRADIENTS)
+    usual = min(max(usual, forward_s + usually_beyond_s), AT_MOST[0] * forward_s)
+    most = min(max(most, forward_s + at_most_beyond_s), AT_MOST[1] * forward_s)
+    return min(least, all_s), min(usual, all_s), min(most, all_s)

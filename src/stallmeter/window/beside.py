@@ -157,6 +157,8 @@ class WeightPenalties:
     """Of the steps' own work, in that function."""
     samples: int
     """Looks that met them, about."""
+    model_s: float
+    """Of the model in all steps, the backward pass left out."""
     gradients_s: float
     """Of the backward pass in all steps."""
 
@@ -257,12 +259,13 @@ def weight_penalties(parts: Parts, ledger: LedgerSignals) -> WeightPenalties | N
     own_s = work_s(ledger)
     if not parts or own_s <= 0:
         return None
+    model_s = math.fsum(look.model_s / look.wall_s * part_s for look, part_s in parts)
     gradients_s = math.fsum(look.gradients_s / look.wall_s * part_s for look, part_s in parts)
     found = _largest(parts, lambda look: look.penalties)
     if found is None:
-        return WeightPenalties(None, 0.0, 0.0, 0, gradients_s)
+        return WeightPenalties(None, 0.0, 0.0, 0, model_s, gradients_s)
     share_pct = min(100.0, 100.0 * found.spot_s / own_s)
-    return WeightPenalties(found.spot, found.seconds, share_pct, found.samples, gradients_s)
+    return WeightPenalties(found.spot, found.seconds, share_pct, found.samples, model_s, gradients_s)
 
 
 def autograd_functions(parts: Parts) -> AutogradFunctions | None:
