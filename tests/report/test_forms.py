@@ -93,7 +93,7 @@ def test_text_leads_with_the_verdict(report):
         "data wait 60 ms 60 ms 60 ms 60 ms",
         "throughput 330 samples/s, 10.3 steps/s",
         "num_workers 0 now; use 4, predicted 2.4\N{MULTIPLICATION SIGN} faster",
-        "one batch 55 ms to make, median: CPU 40 ms, blocked 15 ms, queued for a CPU 5 ms",
+        "one batch 55 ms to make, median: CPU 40 ms, blocked 15 ms; queued for a CPU beside that 5 ms",
         "job keeps 1.5 busy (max 2.0), may use 8.0",
         "GPU 0 Tesla T4, busy 50.0 % (max 70.0 %), memory 3 GB, of 16 GB",
         "not judged low-utilization (needs gpu_utilization_pct)",

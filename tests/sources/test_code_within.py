@@ -120,3 +120,34 @@ def test_what_is_called_without_gradients(tmp_path: Path) -> None:
         ]
     )
     assert {spot.function: spot.untrained_s for spot in found} == {"sample": 3.0, "gather": 0.0, "assign": 1.0}
+
+
+STEP = """\
+def train(model, batches):
+    for x in batches:
+        with torch.no_grad():
+            target = teacher(x)
+        match = matcher(model(x), target)
+"""
+
+
+def test_a_module_that_records_no_gradients(tmp_path: Path) -> None:
+    """What its own functions compute is told of as a whole; what modules within it compute is not."""
+    path = tmp_path / "train.py"
+    path.write_text(STEP)
+
+    def train(line: int) -> Frame:
+        return Frame(Function("train", "train.py", True, first_line=1), line, path=str(path))
+
+    decorated = torchs("context_decorator.<locals>.decorate_context", "utils/_contextlib.py")
+    matcher, teacher = own("Matcher.forward"), own("Teacher.forward")
+    found = in_modules(
+        [
+            Seen((train(5), CALL, decorated, matcher), 1.0),
+            Seen((train(5), CALL, decorated, matcher, own("cost"), torchs("cdist", "functional.py")), 3.0),
+            Seen((train(4), CALL, teacher, torchs("relu", "nn/functional.py")), 2.0),
+            Seen((train(4), CALL, teacher, CALL, torchs("Linear.forward", "nn/modules/linear.py")), 9.0),
+            Seen((train(5), CALL, FORWARD), 1.0),
+        ]
+    )
+    assert {spot.function: spot.untrained_s for spot in found} == {"Matcher.forward": 4.0, "Teacher.forward": 2.0}

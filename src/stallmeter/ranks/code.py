@@ -12,6 +12,9 @@ from ..records.diagnosis import Location
 CALLS = "collectives that it calls itself, share of a step's work, 1"
 """A fact about a rank; what is waited for late ranks is part of it."""
 
+BUFFERS = "sending of the model's buffers, share of a step's work, 1"
+"""A fact about a rank; so is its wait there."""
+
 MOST_PLACES = 8
 """Functions of a rank that are known to the others, the largest."""
 
@@ -55,13 +58,18 @@ def places_of(looks: Iterable[object]) -> tuple[Location, ...]:
 
 
 def calls_of(looks: Iterable[object]) -> dict[str, float]:
-    """Return which part of its steps' own work a rank is in collectives of its own calls; nothing where nobody looked.
+    """Return which part of its steps' own work a rank is in collectives of its own calls, or sends the buffers.
+
+    Nothing where nobody looked.
 
     Args:
         looks: Of the rank, in any order.
     """
     newest = _newest(looks, STEPS, _LEAST_LOOKS)
-    return {} if newest is None else {CALLS: newest.collectives_s / newest.wall_s}
+    if newest is None:
+        return {}
+    sent = {} if newest.buffers_s is None else {BUFFERS: newest.buffers_s / newest.wall_s}
+    return {CALLS: newest.collectives_s / newest.wall_s, **sent}
 
 
 def between_of(looks: Iterable[object]) -> Location | None:

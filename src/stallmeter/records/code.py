@@ -275,6 +275,9 @@ class CodeLook:
     collectives_s: float = 0.0
     """Of steps, of ``wall_s`` in collectives that the program calls itself: not the gradients', nor those that modules
     and optimizers of torch call."""
+    buffers_s: float | None = None
+    """Of steps, of ``wall_s`` in which DDP sends the model's buffers to the other ranks, and waits for these; None in
+    recordings from before that was looked for."""
     meets: tuple[CodeSpot, ...] = ()
     """Functions of the user's that call these, each with what it takes in them and the collectives as its calls. The
     largest first; bounded."""

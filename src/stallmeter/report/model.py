@@ -123,6 +123,7 @@ class BatchCost:
     batches: int
     """How many were measured and kept."""
     service_s: float
+    """Without `run_queue_s`."""
     cpu_s: float
     blocked_s: float | None
     run_queue_s: float | None

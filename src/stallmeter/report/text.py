@@ -368,9 +368,12 @@ def _workers(report: Report) -> Iterator[tuple[str, str]]:
         facts += [str(why_not)] if not loader.probed and loader.why_not else []
         yield "loader", ", ".join(facts)
     if cost is not None:
-        parts = (("CPU", cost.cpu_s), ("blocked", cost.blocked_s), ("queued for a CPU", cost.run_queue_s))
+        parts = (("CPU", cost.cpu_s), ("blocked", cost.blocked_s))
         inside = ", ".join(f"{name} {wording.seconds(value)}" for name, value in parts if value is not None)
-        yield "one batch", f"{wording.seconds(cost.service_s)} to make, median: {inside}"
+        queued = (
+            "" if cost.run_queue_s is None else f"; queued for a CPU beside that {wording.seconds(cost.run_queue_s)}"
+        )
+        yield "one batch", f"{wording.seconds(cost.service_s)} to make, median: {inside}{queued}"
 
 
 def _hardware(report: Report) -> Iterator[tuple[str, str]]:

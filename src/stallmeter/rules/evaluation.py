@@ -223,7 +223,7 @@ def _accord(outlook: Outlook, cures: set[str], ruled_out: set[str], diagnoses: S
     if change == 0 or kinds & cures or (outlook.gain_pct >= WORTH_PCT and not kinds & ruled_out):
         return advice
     if diagnoses and diagnoses[0].severity is not Severity.INFO:
-        reason = f"another number of workers does not cure this: {diagnoses[0].title}"
+        reason = f"another number of workers alone does not cure this: {diagnoses[0].title}"
     else:
         reason = "the run does not lose enough time to waiting for data to make a change worth it"
     return _stays(advice, outlook, reason)

@@ -13,6 +13,7 @@ from stallmeter.ranks.job import CPU_WAIT, RankView, assemble
 from stallmeter.ranks.steps import PHASES, RankSteps
 from stallmeter.records.diagnosis import Abstention, Advice, Severity, WorkerAdvice
 from stallmeter.rules import ALL_RULES
+from stallmeter.rules.job import JOB_RULES
 from stallmeter.rules.job.evaluation import alone, judge
 
 from .jobs import START_S, Known, Made, compute_bound, diagnosis, header_of, in_turn, job, late, ledger_of, verdict_of
@@ -427,7 +428,7 @@ def test_ranks_that_do_not_meet():
     judged = judge(job(late(1, "forward", 0.02), wait=False, known={0: waits, 1: waits}))
     assert "drift apart" in judged.why_not
     assert [(d.rule, d.ranks) for d in judged.verdict.diagnoses] == [("no-workers", ())]
-    assert {a.rule for a in judged.verdict.abstained} == {"straggler", "rank-imbalance", "communication-bound"}
+    assert {a.rule for a in judged.verdict.abstained} == {rule.id for rule in JOB_RULES}
 
 
 def test_one_of_two_ranks_that_do_not_meet():
@@ -463,6 +464,7 @@ def test_abstentions():
     assert abstained == {
         "communication-bound": ("collectives that all ranks recorded",),
         "low-utilization": ("gpu",),
+        "sent-buffers": ("looks at the steps of each rank",),
     }
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from .communication_bound import CommunicationBound
 from .rank_imbalance import RankImbalance
 from .rule import JobRule
+from .sent_buffers import SentBuffers
 from .straggler import Straggler
 
-JOB_RULES: tuple[JobRule, ...] = (Straggler(), RankImbalance(), CommunicationBound())
+JOB_RULES: tuple[JobRule, ...] = (Straggler(), RankImbalance(), CommunicationBound(), SentBuffers())
 """Every rule over ranks with its default thresholds."""

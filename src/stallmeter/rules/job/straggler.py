@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from ...ranks.between import BETWEEN
-from ...ranks.code import CALLS
+from ...ranks.code import BUFFERS, CALLS
 from ...ranks.job import COST, CPU_WAIT, SUPPLY, Job, RankView, typical
 from ...records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ...records.stats import median
@@ -338,7 +338,7 @@ def _facts(job: Job, ranks: tuple[int, ...]) -> tuple[list[Evidence], bool]:
     late = [view for view in job.ranks if view.rank in ranks]
     others = [view for view in job.ranks if view.rank not in ranks]
     told, explained = [], False
-    for name in sorted({name for view in late for name in view.facts} - {COST, SUPPLY, CALLS}):
+    for name in sorted({name for view in late for name in view.facts} - {BUFFERS, CALLS, COST, SUPPLY}):
         theirs, usual = typical(late, name), typical(others, name)
         if theirs is None or usual is None:
             continue

@@ -14,6 +14,23 @@ BARRIER = "barrier"
 """What exchanges nothing, and waits for the last rank."""
 
 
+OF_DDP, SENDS_BUFFERS = "torch/nn/parallel/distributed.py", "._sync_buffers"
+"""File of DDP, and end of the name of what sends the model's buffers to the other ranks; torch 2.2 to 2.13."""
+
+
+def buffers_s(seen: Sequence[Seen]) -> float:
+    """Return the seconds in which DDP sends the model's buffers, before it calls the model.
+
+    Args:
+        seen: Of the steps.
+    """
+    return sum(one.wall_s for one in seen if any(_sends_buffers(frame.function) for frame in one.stack))
+
+
+def _sends_buffers(function: Function) -> bool:
+    return function.file == OF_DDP and function.name.endswith(SENDS_BUFFERS)
+
+
 def in_collectives(seen: Sequence[Seen]) -> list[Seen]:
     """Return the stacks in which the program meets other ranks by its own call.
 

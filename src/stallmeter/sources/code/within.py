@@ -26,15 +26,16 @@ def in_modules(seen: Sequence[Seen]) -> tuple[CodeSpot, ...]:
     untrained_s: dict[_Name, float] = defaultdict(float)
     methods: set[_Name] = set()
     for one in seen:
-        at = _helper_at(one.stack)
-        if at is None:
+        helper = _helper_at(one.stack)
+        if helper is None:
             continue
+        at, is_untrained = helper
         function = one.stack[at].function
         if function.own:
             innermost = max(i for i, frame in enumerate(one.stack) if frame.function.own)
             found.append(replace(one, stack=(*one.stack[: at + 1], *one.stack[innermost + 1 :])))
             interpreting_s[function.file, function.name] += one.wall_s if one.stack[-1].interprets else 0.0
-            untrained_s[function.file, function.name] += one.wall_s if _is_untrained(one.stack, at) else 0.0
+            untrained_s[function.file, function.name] += one.wall_s if is_untrained else 0.0
         else:
             found.append(one)
             methods.add((one.stack[at - 1].function.file, one.stack[at - 1].function.name))
@@ -53,33 +54,40 @@ _Name = tuple[str, str]
 """File and name of a function."""
 
 
-def _helper_at(stack: Sequence[Frame]) -> int | None:
+def _helper_at(stack: Sequence[Frame]) -> tuple[int, bool] | None:
     """Return which frame is the first function that a module's own code calls; None without one.
 
-    What torch computes below it does not count against it: whether it is Python that it takes is asked of its lines. Of
-    a library only what holds no model is one.
+    And whether it records no gradients. A module that records none at all is a helper as a whole, with what its own
+    functions compute: one that matches boxes, say. What torch computes below a helper does not count against it:
+    whether it is Python that it takes is asked of its lines. Of a library only what holds no model is one.
     """
     called = [i for i, frame in enumerate(stack) if frame.function.role.is_module]
     if not called or any(frame.function.role.computes_gradients for frame in stack):
         return None
-    method = called[-1] + 1
-    at = method + 1
-    if len(stack) > at + 1 and stack[at].function.file.startswith(SWITCHES) and stack[at + 1].function.own:
-        at += 1  # what is decorated
-    if len(stack) <= at or not stack[method].function.own:
+    method = _past_switches(stack, called[-1] + 1)
+    if len(stack) <= method or not stack[method].function.own:
+        return None
+    if method > called[-1] + 1 or any(_is_in_block(frame) for frame in stack[: called[-1]]):
+        return method, True
+    at = _past_switches(stack, method + 1)
+    if len(stack) <= at:
         return None
     function = stack[at].function
     if not function.own:
         own = any(frame.function.own for frame in stack[at:])  # a library that calls the program back
-        return at if function.package in NO_MODEL and not own else None
+        return (at, False) if function.package in NO_MODEL and not own else None
     if function.name.startswith(f"{stack[method].function.name}.<locals>."):
         return None  # a comprehension or a lambda is a part of the method
-    return at
+    return at, at > method + 1 or _is_in_block(stack[method])
 
 
-def _is_untrained(stack: Sequence[Frame], at: int) -> bool:
-    """Whether a module's method calls a function in a block without gradients, or one that is decorated so."""
-    before = stack[at - 1]
-    if before.function.file.startswith(SWITCHES):
-        return True
-    return bool(before.path) and stands_without_gradients(before.path, before.function.first_line, before.line)
+def _past_switches(stack: Sequence[Frame], at: int) -> int:
+    """Return the place of what is called there, or of the program's function that is decorated with ``no_grad``."""
+    decorated = len(stack) > at + 1 and stack[at].function.file.startswith(SWITCHES) and stack[at + 1].function.own
+    return at + 1 if decorated else at
+
+
+def _is_in_block(frame: Frame) -> bool:
+    """Whether a function of the program's stands in a block without gradients."""
+    known = frame.function.own and bool(frame.path)
+    return known and stands_without_gradients(frame.path, frame.function.first_line, frame.line)

@@ -56,7 +56,7 @@ from ..code.beside import (
     told_with_helpers,
     without_gradients,
 )
-from ..code.collectives import collectives, in_collectives
+from ..code.collectives import buffers_s, collectives, in_collectives
 from ..code.evaluating import evaluations, without_evaluations
 from ..code.fold import Seen, fold
 from ..code.handlers import Handlers
@@ -476,6 +476,7 @@ class LoopLooks:
             tracing_s=tracing_s(in_steps),
             recomputed_s=sum(one.wall_s for one in recomputed(in_steps)) if in_steps else None,
             collectives_s=sum(one.wall_s for one in meetings),
+            buffers_s=buffers_s(own_work) if in_steps else None,
             meets=fold(collectives(meetings)).spots,
             beside=beside_model,
             before=fold(_joined(before_model(own_work), hooks)).spots,
