@@ -64,3 +64,11 @@ def test_a_process_that_has_ended_is_not_guessed_at(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(os, "sched_getaffinity", gone, raising=False)
     assert binding.shared_cpus([71]) is None
+
+
+def test_how_many_the_process_began_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(binding, "_at_start", frozenset())
+    assert binding.cpus_at_start() is None
+    monkeypatch.setattr(binding, "affinity_of", lambda thread: frozenset({0, 1, 4}))
+    binding.keep()
+    assert binding.cpus_at_start() == 3

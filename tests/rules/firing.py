@@ -10,6 +10,7 @@ from stallmeter.window import Window
 
 from . import (
     test_accelerator_unused,
+    test_bound_process,
     test_cold_cache,
     test_debug_mode,
     test_dense_embeddings,
@@ -73,6 +74,7 @@ def _idle() -> Window:
 FIRING: dict[str, Callable[[], Window]] = {
     **{rule: partial(waiting, **case) for rule, case in CASES.items()},
     "accelerator-unused": lambda: run(*test_accelerator_unused.used(0.0), facts={"accelerator": "CPUAccelerator"}),
+    "bound-process": test_bound_process.bound,
     "checkpoint-stall": lambda: run(loader(), checkpoint=20.0),
     "lock-contention": lambda: pipeline(**PIPELINES["threads in Python"][1]),
     "cold-cache": lambda: test_cold_cache.epochs(0.2, 0.005, 0.005, service_s=(0.4, 0.05), read_bytes=5_000_000),

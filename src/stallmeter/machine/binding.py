@@ -26,6 +26,11 @@ def keep() -> None:
     _at_start = affinity_of(os.getpid()) or frozenset()
 
 
+def cpus_at_start() -> int | None:
+    """Return how many CPUs the process might use as it began; None where nobody kept that."""
+    return len(_at_start) or None
+
+
 def binds(environ: Mapping[str, str]) -> str | None:
     """Return the variable that has an OpenMP runtime tie threads to CPUs; None without one.
 

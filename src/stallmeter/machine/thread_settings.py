@@ -28,6 +28,8 @@ class ThreadSettings:
     """
     variables: Mapping[str, str] = field(default_factory=dict)
     """Those of `NUMBERS` and of `binding.VARIABLES` that are set."""
+    cpus_at_start: int | None = None
+    """CPUs that the process might run on as its interpreter started; None where nobody kept that."""
 
     @property
     def binds(self) -> str | None:
@@ -59,6 +61,7 @@ def read_thread_settings(
     return ThreadSettings(
         cores=None if cpus is None else _cores(cpus, root),
         variables={name: environ[name][:MOST_LETTERS] for name in (*NUMBERS, *binding.VARIABLES) if environ.get(name)},
+        cpus_at_start=binding.cpus_at_start(),
     )
 
 

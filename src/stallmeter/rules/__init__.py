@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .accelerator_unused import AcceleratorUnused
 from .batch_handoff import BatchHandoff
+from .bound_process import BoundProcess
 from .checkpoint_stall import CheckpointStall
 from .cold_cache import ColdCache
 from .compute_bound import ComputeBound
@@ -68,6 +69,7 @@ ALL_RULES: tuple[Rule, ...] = (
     NoStepEnds(),
     CpuThrottled(),
     PinnedWorkers(),
+    BoundProcess(),
     ViewsSentWhole(),
     NoisyNeighbour(),
     SlowSampler(),

@@ -25,6 +25,11 @@ class Facts(dict[str, Any]):
         return ThreadSettings(**known) if isinstance(known, dict) else None
 
     @property
+    def cpus_at_start(self) -> int | None:
+        """CPUs that the process might run on as its interpreter started; None where nobody kept that."""
+        return None if self.threads is None else self.threads.cpus_at_start
+
+    @property
     def framework(self) -> str | None:
         """Package that drives the loop, without its version; ``loop`` for one of the program's own."""
         named = self.get("framework")
