@@ -148,6 +148,15 @@ def test_what_is_told_of_a_step(path: str) -> None:
     ]
 
 
+def test_a_loss_that_calls_a_penalty(path: str) -> None:
+    """The function that goes through the parameters is told of, and not who calls it for the sake of a loss."""
+    seen = steps(path)
+    whole = seen["penalty"].stack
+    inside = Seen((whole[0], frame(path, "focal", line_of("softmax")), *whole[1:]), 0.1)
+    told = {id(one): told for one, told in penalties([*seen.values(), inside])}[id(inside)]
+    assert [one.function.name for one in told.stack] == ["train", "focal", "decay"]
+
+
 @pytest.mark.parametrize("without", ["gradients", "model", "optimizer"])
 def test_a_step_that_is_known_in_part(path: str, without: str) -> None:
     """What comes after what is not known then."""

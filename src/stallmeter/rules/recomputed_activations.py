@@ -31,14 +31,11 @@ from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.gains import gain_without
 from .frameworks import Setting, computes_on_device, said
-from .rule import threshold
+from .rule import LOOKS, threshold
 
 SAVES = (0.75, 1.0, 1.6)
 """Least, usual and most that is saved, as multiples of what is seen to be computed again. Our measurement,
 benchmarks/faults/recomputing: 0.76 to 1.60; memory that is freed and asked for again costs as well."""
-
-LOOKS = 1.28
-"""Standard errors, of the looks that met it, in which 8 of 10 shares lie."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

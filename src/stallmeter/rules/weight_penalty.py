@@ -10,15 +10,16 @@ go through parameters (`parameters()`, `named_parameters()`) between the call of
 at the training thread's stack and the text of the code; and seconds of the model and of the backward pass. What stands
 under `no_grad`, or has of the parameters only what no gradient flows through (`detach`, `numel`), is none. The backward
 pass has no stack of its own. What it takes beyond twice the model's forward is the penalty's, and no less than 1.2
-times what that takes itself (`spent.step_work_s` holds both).
+times what that takes itself.
 
-**Advice.** The squares of all weights are the optimizer's `weight_decay`, for a tenth of the time; with AdamW it acts a
-little differently. Another penalty changes slowly: every few steps, with as much more weight, it does the same. Keep
-the parameters as one flat tensor, or use `torch._foreach_` operations, where it must be computed in each.
+**Advice.** The squares of all weights are the optimizer's `weight_decay`, in the pass over the weights that it makes
+anyway; with AdamW it acts a little differently. Another penalty changes slowly: every few steps, with as much more
+weight, it does the same. Keep the parameters as one flat tensor, or use `torch._foreach_` operations, where it must be
+computed in each.
 
 **When it is wrong.** A penalty may have to be what it is; it is information, and no warning. Parameters that the
-program keeps in a list of its own are not recognised as such. Neither is anything on a GPU, where operations are only
-launched.
+program keeps in a list of its own are not recognised as such. Beside a GPU operations are only launched: only that part
+counts in which it had nothing to do (`spent.idle_in_steps_s`), which was not tried there.
 
 **References.** Krogh and Hertz, "A Simple Weight Decay Can Improve Generalization" (1992). Loshchilov and Hutter,
 "Decoupled Weight Decay Regularization" (2019). Kirkpatrick et al., "Overcoming catastrophic forgetting in neural
@@ -35,7 +36,7 @@ from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..window import WeightPenalties, Window
 from ..workers.gains import gain_without
 from .frameworks import computes_on_device
-from .rule import threshold
+from .rule import LOOKS, threshold
 
 WITH_GRADIENTS = (1.6, 2.2, 4.0)
 """Least, usual and most that a penalty takes with its gradients, as multiples of what looks see of it, where the
@@ -53,9 +54,6 @@ BESIDE = 1.2
 """Times all of the penalty and the backward pass that are believed at the most: what a penalty reads and writes drives
 the model's data from the CPU's caches. 1.18 was measured."""
 
-LOOKS = 1.28
-"""Standard errors, of the looks that met it, in which 8 of 10 shares lie."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightPenalty:
@@ -63,8 +61,13 @@ class WeightPenalty:
 
     id: ClassVar[str] = "weight-penalty"
     title: ClassVar[str] = "A penalty on the weights takes a large part of the steps"
-    needs: ClassVar[tuple[str, ...]] = ("code.torch.weight_penalties", "ledger.training_s", "spent.step_work_s")
-    optional: ClassVar[tuple[str, ...]] = ("device.pace_s", "facts.accelerator", "ledger.wall_s")
+    needs: ClassVar[tuple[str, ...]] = ("code.torch.weight_penalties", "ledger.training_s")
+    optional: ClassVar[tuple[str, ...]] = (
+        "device.pace_s",
+        "facts.accelerator",
+        "ledger.wall_s",
+        "spent.idle_in_steps_s",
+    )
 
     info_pct: float = threshold(10.0, "%", "our choice: a tenth of the training is worth another way to write it")
     min_lost_s: float = threshold(0.5, "s", "our choice: less is not worth a change of the program")
@@ -73,7 +76,9 @@ class WeightPenalty:
     def check(self, window: Window) -> Diagnosis | None:
         """Compare penalties and their part of the backward pass with the training time."""
         found = window.code.torch.weight_penalties
-        if found is None or found.spot is None or found.samples < self.min_samples or computes_on_device(window):
+        if found is None or found.spot is None or found.samples < self.min_samples:
+            return None
+        if computes_on_device(window) and window.device.pace_s is None:  # what the host launches may be hidden there
             return None
         least, usual, most = _with_gradients(found)
         lost_s = window.spent.lost_in_steps_s(usual)

@@ -51,8 +51,7 @@ class _Statement:
 def penalties(seen: Sequence[Seen], *, optimizer: bool = False) -> list[tuple[Seen, Seen]]:
     """Return which stacks are of a penalty on weights, each as it is and as the function that computes it.
 
-    That is the first one that the training calls for it, or the training's own function where that goes through the
-    parameters itself.
+    That is the first one below the training that goes through the parameters, or the training's own function.
 
     Args:
         seen: Of the steps.
@@ -68,16 +67,14 @@ def penalties(seen: Sequence[Seen], *, optimizer: bool = False) -> list[tuple[Se
 
 
 def _computes_at(one: Seen, around: int) -> int | None:
-    for frame in one.stack[around:]:
-        if frame.function.own and frame.path and _is_without_gradients(frame.path, frame.line):
-            return None
-    for at in range(around + 1, len(one.stack)):
-        frame = one.stack[at]
-        if not frame.function.own or frame.function.name.endswith(PART):
-            continue
-        if function_takes_weights(frame.path, frame.function.first_line):
-            return next(i for i in range(around + 1, at + 1) if one.stack[i].function.own)
+    """Return which frame is the penalty's; None where there is none, or no gradient flows through it."""
+    own = [at for at in range(around, len(one.stack)) if one.stack[at].function.own]
+    if any(_is_without_gradients(one.stack[at].path, one.stack[at].line) for at in own):
         return None
+    called = [at for at in own[1:] if not one.stack[at].function.name.endswith(PART)]
+    if called:
+        frames = ((at, one.stack[at]) for at in called)
+        return next((at for at, f in frames if function_takes_weights(f.path, f.function.first_line)), None)
     frame = one.stack[around]
     return around if line_takes_weights(frame.path, frame.function.first_line, frame.line) else None
 
