@@ -6,10 +6,16 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stallmeter.workers.gains import RUN_NOISE
+
+if TYPE_CHECKING:
+    from stallmeter.records.diagnosis import Diagnosis
+    from stallmeter.window import Window
 
 ROUNDS = 6
 
@@ -48,3 +54,47 @@ def in_turn(
             rounds.append(steps(changed, number))
     without, with_it = (tuple(map(statistics.median, zip(*found[changed], strict=True))) for changed in found)
     return (without[0], without[1]), (with_it[0], with_it[1])
+
+
+def timed(step: Callable[[bool], None]) -> Callable[[bool, int], tuple[float, float]]:
+    """Return what `in_turn` asks for: the seconds of one of so many steps, and nothing of a part of it.
+
+    Args:
+        step: One step, with the change or without.
+    """
+
+    def steps(changed: bool, number: int) -> tuple[float, float]:
+        began_s = time.perf_counter()
+        for _ in range(number):
+            step(changed)
+        return (time.perf_counter() - began_s) / number, 0.0
+
+    return steps
+
+
+def watched(step: Callable[[bool], None], number: int, judge: Callable[[Window], dict[str, float]]) -> dict[str, float]:
+    """Return what is said of a recording of so many steps without the change, while it goes on.
+
+    Args:
+        step: As for `timed`.
+        number: Of steps.
+        judge: Says it, by what was recorded, looks at the training thread included.
+    """
+    from stallmeter import Monitor
+
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Monitor(directory=folder, trackers=None, console=False) as monitor,
+    ):
+        monitor.run.ending.skip_reports()
+        for _ in monitor.watch(range(number)):
+            step(False)
+        time.sleep(1.2)  # the last looks are taken in
+        return judge(monitor.run.window)
+
+
+def promised_pct(found: Diagnosis | None) -> dict[str, float]:
+    """Return what a rule promises, percent: as a rule, at least and at most; zeros where it says nothing."""
+    advice = found.advice[0] if found else None
+    low, high = (advice.gain_interval_pct if advice else None) or (0.0, 0.0)
+    return {"gain_pct": (advice.predicted_gain_pct if advice else None) or 0.0, "low_pct": low, "high_pct": high}

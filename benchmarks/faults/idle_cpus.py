@@ -13,7 +13,8 @@ import json
 import time
 from typing import Any
 
-from stallmeter.rules.too_few_threads import SHARED, TooFewThreads
+from stallmeter.rules.rule import THREADS_SHARE
+from stallmeter.rules.too_few_threads import TooFewThreads
 
 from .cases import NOISE, in_turn, measured
 
@@ -32,7 +33,7 @@ def main() -> None:
         return
     print("network           tensors  one thread       two  each tensor  faster  promised")
     inside, told = 0, 0
-    low, usual, high = (1.0 / (1.0 - part / 2.0) for part in SHARED)
+    low, usual, high = (1.0 / (1.0 - part / 2.0) for part in THREADS_SHARE)
     for name in options.networks:
         said = measured(__spec__.name, name, seconds=options.seconds)
         faster, tensor_ms = said["one_ms"] / said["two_ms"], said["one_ms"] / said["tensors"]

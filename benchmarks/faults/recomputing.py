@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
-import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stallmeter.workers.gains import REMAINS
 
-from .cases import NOISE, in_turn, measured
+from .cases import NOISE, in_turn, measured, promised_pct, timed, watched
+
+if TYPE_CHECKING:
+    from stallmeter.window import Window
 
 NETWORKS = ("transformer", "wide", "conv", "mlp")
 KINDS = ("reentrant", "other")
@@ -71,43 +72,22 @@ def _measure(name: str, kind: str, seconds: float) -> dict[str, float]:
         _forward(model, batch, kind, kept).square().mean().backward()
         optimizer.step()
 
-    def steps(kept: bool, number: int) -> tuple[float, float]:
-        """Return the seconds of a step, and nothing of a part of it."""
-        began_s = time.perf_counter()
-        for _ in range(number):
-            step(kept)
-        return (time.perf_counter() - began_s) / number, 0.0
-
+    steps = timed(step)
     steps(False, 5)
-    said = _watched(step, int(max(30, WATCHED * seconds / steps(False, 10)[0])))
+    said = watched(step, int(max(30, WATCHED * seconds / steps(False, 10)[0])), _judged)
     (with_s, _), (without_s, _) = in_turn(steps, seconds)
     return {"with_ms": 1e3 * with_s, "without_ms": 1e3 * without_s, **said}
 
 
-def _watched(step: Any, number: int) -> dict[str, float]:
+def _judged(window: Window) -> dict[str, float]:
     """Return what looks at steps with checkpoints see, and what is promised from that."""
-    from stallmeter import Monitor
     from stallmeter.rules.recomputed_activations import RecomputedActivations
 
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Monitor(directory=folder, trackers=None, console=False) as monitor,
-    ):
-        monitor.run.ending.skip_reports()
-        for _ in monitor.watch(range(number)):
-            step(False)
-        time.sleep(1.2)  # the last looks are taken in
-        window = monitor.run.window
-        found = RecomputedActivations(warn_pct=0.0, memory_pct=1e9).check(window)
-        seen, training_s = window.code.torch.recomputed, window.ledger.training_s
-    advice = found.advice[0] if found else None
-    low, high = (advice.gain_interval_pct if advice else None) or (0.0, 0.0)
+    seen, training_s = window.code.torch.recomputed, window.ledger.training_s
     return {
         "seen": seen.seconds / training_s if seen and training_s else 0.0,
         "looks": seen.samples if seen else 0,
-        "gain_pct": (advice.predicted_gain_pct if advice else None) or 0.0,
-        "low_pct": low,
-        "high_pct": high,
+        **promised_pct(RecomputedActivations(warn_pct=0.0, memory_pct=1e9).check(window)),
     }
 
 

@@ -9,7 +9,7 @@ those that it may run on as the training began, and the cgroup's quota. `host.jo
 median. `host.loop.wait_pct`: share of the time in which the training thread could have run and had none.
 
 **Advice.** Do not bind it; or to more CPUs. Where torch was imported after that it has as many threads as CPUs were
-left, and gets the others' as well.
+left, and gets the others' as well. What that wins is taken from too-few-threads; one program of others won 1.5 times.
 
 **When it is wrong.** Where other processes are meant to have the other CPUs. A single thread that computes alone wins
 nothing by a second CPU until it has a second thread. Ranks that a launcher binds are not judged, nor are threads that
@@ -27,11 +27,7 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.gains import gain_without
-from .rule import threshold
-
-SHARED = (0.0, 0.519, 0.823)
-"""Least, usual and most of the time that goes with the CPUs: as for too-few-threads, by Amdahl's law. One program of
-others won 1.5 times by a second CPU."""
+from .rule import THREADS_SHARE, threshold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +61,7 @@ class BoundProcess:
         if settings is not None and settings.binds is not None:
             return None
         waits = (window.host.loop.wait_pct or 0.0) / 100.0
-        least, usual, most = (max(part * (1.0 - now / could), waits) for part in SHARED)
+        least, usual, most = (max(part * (1.0 - now / could), waits) for part in THREADS_SHARE)
         lost_s = usual * training_s
         if 100.0 * usual < self.warn_pct:
             return None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..records import CodeSpot
-from ..records.diagnosis import Advice, Severity
+from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
+from ..window import Window
 from ..workers.gains import Gain
 
 
@@ -62,4 +63,33 @@ def earlier(spot: CodeSpot, gain: Gain, *, dataset: bool) -> tuple[Advice, ...]:
             gain_pct=gain.pct,
             interval_pct=gain.interval_pct,
         ),
+    )
+
+
+def informs(
+    rule: str,
+    window: Window,
+    spot: CodeSpot,
+    *,
+    lost_s: float,
+    place_pct: float,
+    culprit: str,
+    title: str,
+    summary: str,
+    evidence: tuple[Evidence, ...],
+    advice: tuple[Advice, ...],
+) -> Diagnosis:
+    """Tell, as information, of what may have to be done, and perhaps at less cost."""
+    return Diagnosis(
+        rule=rule,
+        severity=Severity.INFO,
+        title=title,
+        summary=summary,
+        time_lost_s=lost_s,
+        share_pct=window.ledger.share_pct(lost_s) or 0.0,
+        confidence=0.7,
+        culprit=culprit,
+        location=Location.of(spot, place_pct),
+        evidence=evidence,
+        advice=advice,
     )

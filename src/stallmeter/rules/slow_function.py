@@ -62,7 +62,7 @@ from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..records.packages import PREPARE, TORCHS_CALLS, TRAINS_NOTHING
 from ..window import AutogradFunctions, BesideEpochs, BesideModel, Window, WithinModel
 from ..workers.gains import Gain, gain_by_looks, gain_of_the_loop, gain_without, part_that_grew
-from .functions import called, earlier, named, rarer, severity
+from .functions import called, earlier, informs, named, rarer, severity
 from .rule import threshold
 
 FRAMEWORKS = frozenset(("accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "transformers"))
@@ -241,17 +241,16 @@ class SlowFunction:
             return None
         spot, own = found.spot, window.ledger.training_share_pct(found.seconds) or 0.0
         gain = self._gain_of_less_work(window, lost_s)
-        return Diagnosis(
-            rule=self.id,
-            severity=Severity.INFO,
+        return informs(
+            self.id,
+            window,
+            spot,
+            lost_s=lost_s,
+            place_pct=found.share_of_steps_pct,
+            culprit=spot.within or spot.function,
             title=f"{spot.within or spot.function} takes longer than the model",
             summary=f"{named(spot)} took about {found.seconds:.1f} s between the model and its gradients, {own:.0f} % "
             f"of the training time and more than the model; with its part of the gradients it is about {share:.0f} %.",
-            time_lost_s=lost_s,
-            share_pct=window.ledger.share_pct(lost_s) or 0.0,
-            confidence=0.7,
-            culprit=spot.within or spot.function,
-            location=Location.of(spot, found.share_of_steps_pct),
             evidence=(
                 Evidence("function and its gradients, share of training time", share, "%", self.warn_pct, "our choice"),
                 Evidence("function", found.seconds, "s"),
@@ -280,17 +279,16 @@ class SlowFunction:
             return None
         spot = found.spot
         gain = self._gain_of_less_work(window, lost_s)
-        return Diagnosis(
-            rule=self.id,
-            severity=Severity.INFO,
+        return informs(
+            self.id,
+            window,
+            spot,
+            lost_s=lost_s,
+            place_pct=found.share_of_steps_pct,
+            culprit=spot.within,
             title=f"{spot.within} takes longer than the model and its gradients",
             summary=f"The optimizer took {lost_s:.1f} s, {share:.0f} % of the training time, all else in the steps "
             f"{rest_s:.1f} s. Most of it went into {spot.function}.",
-            time_lost_s=lost_s,
-            share_pct=window.ledger.share_pct(lost_s) or 0.0,
-            confidence=0.7,
-            culprit=spot.within,
-            location=Location.of(spot, found.share_of_steps_pct),
             evidence=(
                 Evidence("optimizer, share of training time", share, "%", self.warn_pct, "our choice"),
                 Evidence("all else in the steps", rest_s, "s"),
@@ -314,17 +312,16 @@ class SlowFunction:
             return None
         spot = found.spot
         gain = self._gain_of_less_work(window, found.seconds)
-        return Diagnosis(
-            rule=self.id,
-            severity=Severity.INFO,
+        return informs(
+            self.id,
+            window,
+            spot,
+            lost_s=found.seconds,
+            place_pct=found.share_pct,
+            culprit=spot.function,
             title=f"{spot.function} takes a large part of the steps",
             summary=f"Autograd functions of the program's own took about {found.seconds:.1f} s, {share:.0f} % of the "
             f"training time, their backward included. Most of it went into {spot.function}.",
-            time_lost_s=found.seconds,
-            share_pct=window.ledger.share_pct(found.seconds) or 0.0,
-            confidence=0.7,
-            culprit=spot.function,
-            location=Location.of(spot, found.share_pct),
             evidence=(
                 Evidence("autograd functions, share of training time", share, "%", self.warn_pct, "our choice"),
                 Evidence("samples of the training thread's stack in them", float(found.samples), "samples"),
@@ -383,17 +380,16 @@ class SlowFunction:
         if found is None:
             return None
         spot, gain = found.spot, self._gain_of_less_work(window, found.seconds)
-        return Diagnosis(
-            rule=self.id,
-            severity=Severity.INFO,
+        return informs(
+            self.id,
+            window,
+            spot,
+            lost_s=found.seconds,
+            place_pct=found.share_of_steps_pct,
+            culprit=spot.function,
             title=f"{spot.function} takes a large part of the model's time",
             summary=f"{spot.function} is called where no gradients are recorded. It took about {found.seconds:.1f} s "
             f"within the model, {share:.0f} % of the training time.",
-            time_lost_s=found.seconds,
-            share_pct=window.ledger.share_pct(found.seconds) or 0.0,
-            confidence=0.7,
-            culprit=spot.function,
-            location=Location.of(spot, found.share_of_steps_pct),
             evidence=(
                 Evidence("function within the model, share of training time", share, "%", self.warn_pct, "our choice"),
                 Evidence("samples of the training thread's stack in it", float(found.samples), "samples"),

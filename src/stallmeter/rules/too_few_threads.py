@@ -32,14 +32,10 @@ from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.gains import gain_without
 from .frameworks import has_gpu
-from .rule import threshold
+from .rule import THREADS_SHARE, threshold
 
 COMPUTES = ("forward", "backward", "optimizer", "compute")
 """Buckets that torch's threads work in."""
-
-SHARED = (0.0, 0.519, 0.823)
-"""Least, usual and most of the computing that threads share, by Amdahl's law: with twice as many of them steps are 1,
-1.35 and 1.7 times as fast. Our measurement: 1.15 to 1.66 times in 11 of 16 cases with a second thread."""
 
 SLACK = 0.15
 """Part of a CPU that others may use of those that are counted as free: samplers and loggers take a little; our
@@ -93,7 +89,7 @@ class TooFewThreads:
             return None
         warns = is_sure and tensor_ms is not None
         idle = 1.0 - threads / free
-        least, usual, most = (part * idle * computed_s for part in SHARED)
+        least, usual, most = (part * idle * computed_s for part in THREADS_SHARE)
         gain = gain_without(window, usual, least=least / usual, most=most / usual)
         one = "" if threads == 1 else "s"
         culprit, because = _cause(window, threads)

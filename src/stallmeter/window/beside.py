@@ -259,8 +259,7 @@ def weight_penalties(parts: Parts, ledger: LedgerSignals) -> WeightPenalties | N
     own_s = work_s(ledger)
     if not parts or own_s <= 0:
         return None
-    model_s = math.fsum(look.model_s / look.wall_s * part_s for look, part_s in parts)
-    gradients_s = math.fsum(look.gradients_s / look.wall_s * part_s for look, part_s in parts)
+    model_s, gradients_s = _model_and_gradients_s(parts)
     found = _largest(parts, lambda look: look.penalties)
     if found is None:
         return WeightPenalties(None, 0.0, 0.0, 0, model_s, gradients_s)
@@ -291,8 +290,7 @@ def beside_model(parts: Parts, ledger: LedgerSignals) -> tuple[BesideModel, ...]
     apart = _seconds(parts, lambda look: look.apart)
     after = _seconds(parts, lambda look: look.after)
     between = _seconds(parts, lambda look: look.between)
-    model_s = math.fsum(look.model_s / look.wall_s * part_s for look, part_s in parts)
-    gradients_s = math.fsum(look.gradients_s / look.wall_s * part_s for look, part_s in parts)
+    model_s, gradients_s = _model_and_gradients_s(parts)
     seconds: dict[_Function, float] = defaultdict(float)
     seen: dict[_Function, list[tuple[float, CodeSpot]]] = defaultdict(list)
     samples: dict[_Function, float] = defaultdict(float)
@@ -342,6 +340,14 @@ def beside_model(parts: Parts, ledger: LedgerSignals) -> tuple[BesideModel, ...]
 def _seen(*parts: tuple[CodeLook | None, float]) -> Parts:
     """Return the parts whose looks saw something."""
     return [(look, part_s) for look, part_s in parts if look is not None and look.wall_s > 0]
+
+
+def _model_and_gradients_s(parts: Parts) -> tuple[float, float]:
+    """Return the seconds of the model and of its gradients in all steps."""
+    return (
+        math.fsum(look.model_s / look.wall_s * part_s for look, part_s in parts),
+        math.fsum(look.gradients_s / look.wall_s * part_s for look, part_s in parts),
+    )
 
 
 class _Largest(NamedTuple):

@@ -137,7 +137,7 @@ def after_gradients(seen: Sequence[Seen], *, optimizer: bool = False) -> list[Se
         seen: Of the steps.
         optimizer: Whether a step of an optimizer was heard of; where not, one must have been seen.
     """
-    if not optimizer and not any(_is_of_an_optimizer(one.stack) for one in seen):
+    if not _is_updated(seen, optimizer=optimizer):
         return []
     lines = _lines_to(_computes_gradients, seen, frameworks=True)
     computed = {function: max(found) for function, found in lines.items()}
@@ -154,7 +154,7 @@ def between(seen: Sequence[Seen], *, optimizer: bool = False) -> list[Seen]:
         seen: Of the steps.
         optimizer: As in `after_gradients`; without any, it may be what these stacks are of.
     """
-    if not optimizer and not any(_is_of_an_optimizer(one.stack) for one in seen):
+    if not _is_updated(seen, optimizer=optimizer):
         return []
     later = set(map(id, (*after_gradients(seen, optimizer=optimizer), *without_gradients(seen))))
     called = _calls_of_model(seen)
@@ -169,7 +169,7 @@ def from_model_to_gradients(seen: Sequence[Seen], *, optimizer: bool = False) ->
         seen: Of the steps.
         optimizer: As in `after_gradients`; without any, it may be what these stacks are of.
     """
-    if not optimizer and not any(_is_of_an_optimizer(one.stack) for one in seen):
+    if not _is_updated(seen, optimizer=optimizer):
         return []
     called = _calls_of_model(seen)
     gradients = {function: min(lines) for function, lines in _lines_to(_computes_gradients, seen).items()}
@@ -303,7 +303,7 @@ def _calls_of_model(seen: Sequence[Seen]) -> dict[Function, Where]:
         (frame.function, frame.where)
         for one in seen
         for frame in one.stack
-        if frame.function in lines and stands_without_gradients(frame.path, frame.function.first_line, frame.line)
+        if frame.function in lines and stands_in_block_without_gradients(frame)
     }
     first = {
         function: min([at for at in found if (function, at) not in untrained] or found)
@@ -413,6 +413,16 @@ def _tells(frame: Frame, computed: Mapping[Function, Where]) -> bool:
 def _without_model(one: Seen) -> Seen:
     at = _model_at(one.stack)
     return one if at is None else Seen(one.stack[:at], one.wall_s, one.cpu_s)
+
+
+def stands_in_block_without_gradients(frame: Frame) -> bool:
+    """Whether a function of the program's stands in a block of its own without gradients, as far as its text tells."""
+    return frame.function.own and stands_without_gradients(frame.path, frame.function.first_line, frame.line)
+
+
+def _is_updated(seen: Sequence[Seen], *, optimizer: bool) -> bool:
+    """Whether an optimizer of torch is known of: one was heard of, or is on a stack."""
+    return optimizer or any(_is_of_an_optimizer(one.stack) for one in seen)
 
 
 def _is_of_an_optimizer(stack: Sequence[Frame]) -> bool:

@@ -13,7 +13,6 @@ from .whose import Function
 BARRIER = "barrier"
 """What exchanges nothing, and waits for the last rank."""
 
-
 OF_DDP, SENDS_BUFFERS = "torch/nn/parallel/distributed.py", "._sync_buffers"
 """File of DDP, and end of the name of what sends the model's buffers to the other ranks; torch 2.2 to 2.13."""
 

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from .beside import from_model_to_gradients
+from .beside import from_model_to_gradients, stands_in_block_without_gradients
 from .fold import Seen
 from .outline import blanked
-from .taken import UNTRAINED, block_without_gradients
+from .taken import UNTRAINED
 
 ASKS = r"(?:named_)?parameters\s*\("
 """How the text asks for the parameters of a model."""
@@ -69,7 +69,7 @@ def penalties(seen: Sequence[Seen], *, optimizer: bool = False) -> list[tuple[Se
 def _computes_at(one: Seen, around: int) -> int | None:
     """Return which frame is the penalty's; None where there is none, or no gradient flows through it."""
     own = [at for at in range(around, len(one.stack)) if one.stack[at].function.own]
-    if any(_is_without_gradients(one.stack[at].path, one.stack[at].line) for at in own):
+    if any(stands_in_block_without_gradients(one.stack[at]) for at in own):
         return None
     called = [at for at in own[1:] if not one.stack[at].function.name.endswith(PART)]
     if called:
@@ -77,12 +77,6 @@ def _computes_at(one: Seen, around: int) -> int | None:
         return next((at for at, f in frames if function_takes_weights(f.path, f.function.first_line)), None)
     frame = one.stack[around]
     return around if line_takes_weights(frame.path, frame.function.first_line, frame.line) else None
-
-
-@lru_cache(maxsize=256)
-def _is_without_gradients(path: str, line: int) -> bool:
-    lines = linecache.getlines(path)
-    return 0 < line <= len(lines) and block_without_gradients(lines, line - LONGEST, line) > 0
 
 
 @lru_cache(maxsize=256)

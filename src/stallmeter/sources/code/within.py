@@ -8,9 +8,8 @@ from dataclasses import replace
 
 from ...records import CodeSpot
 from ...records.packages import NO_MODEL
-from .beside import SWITCHES
+from .beside import SWITCHES, stands_in_block_without_gradients
 from .fold import Frame, Seen, fold
-from .taken import stands_without_gradients
 
 
 def in_modules(seen: Sequence[Seen]) -> tuple[CodeSpot, ...]:
@@ -67,7 +66,7 @@ def _helper_at(stack: Sequence[Frame]) -> tuple[int, bool] | None:
     method = _past_switches(stack, called[-1] + 1)
     if len(stack) <= method or not stack[method].function.own:
         return None
-    if method > called[-1] + 1 or any(_is_in_block(frame) for frame in stack[: called[-1]]):
+    if method > called[-1] + 1 or any(stands_in_block_without_gradients(frame) for frame in stack[: called[-1]]):
         return method, True
     at = _past_switches(stack, method + 1)
     if len(stack) <= at:
@@ -78,16 +77,10 @@ def _helper_at(stack: Sequence[Frame]) -> tuple[int, bool] | None:
         return (at, False) if function.package in NO_MODEL and not own else None
     if function.name.startswith(f"{stack[method].function.name}.<locals>."):
         return None  # a comprehension or a lambda is a part of the method
-    return at, at > method + 1 or _is_in_block(stack[method])
+    return at, at > method + 1 or stands_in_block_without_gradients(stack[method])
 
 
 def _past_switches(stack: Sequence[Frame], at: int) -> int:
     """Return the place of what is called there, or of the program's function that is decorated with ``no_grad``."""
     decorated = len(stack) > at + 1 and stack[at].function.file.startswith(SWITCHES) and stack[at + 1].function.own
     return at + 1 if decorated else at
-
-
-def _is_in_block(frame: Frame) -> bool:
-    """Whether a function of the program's stands in a block without gradients."""
-    known = frame.function.own and bool(frame.path)
-    return known and stands_without_gradients(frame.path, frame.function.first_line, frame.line)
