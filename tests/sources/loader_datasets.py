@@ -275,6 +275,22 @@ class CostlyStream(IterableDataset):
             yield item
 
 
+class LateShare(IterableDataset):
+    """Each worker makes all items, and keeps its share of them."""
+
+    def spend(self, index: int) -> torch.Tensor:
+        time.sleep(0.004)
+        return _item(index, -1)
+
+    def __iter__(self) -> Any:
+        info = get_worker_info()
+        for index in range(Costly.count):
+            item = self.spend(index)
+            if info and index % info.num_workers != info.id:
+                continue
+            yield item
+
+
 class OftenCostly(Costly):
     """Some items take much longer than others."""
 

@@ -100,6 +100,20 @@ def test_the_function_is_named_and_the_samples_are_the_same(probe, dataset, func
     assert made - left_out - PATIENT <= len(measured) <= made - left_out
 
 
+def test_what_a_worker_makes_for_the_others_is_told_apart(probe):
+    _, records, _ = _look(probe, _loader(data.LateShare(), 2))
+    look = [record for record in records if isinstance(record, CodeLook)][-1]
+    [spot] = [spot for spot in look.repeated if spot.function == "LateShare.spend"]
+    [whole] = [spot for spot in look.spots if spot.function == "LateShare.spend"]
+    assert 0.8 * whole.wall_s < spot.wall_s <= 1.0001 * whole.wall_s
+    assert spot.wall_s > 0.9 * look.seen * 7 * 0.004  # of eight items four are kept
+
+
+def test_what_a_worker_makes_for_itself_is_not_told_as_made_for_others(probe):
+    _, records, _ = _look(probe, _loader(data.Costly(), 2))
+    assert [record for record in records if isinstance(record, CodeLook)][-1].repeated == ()
+
+
 def _line_of(text: str, function: str) -> int:
     lines = open(data.__file__, encoding="utf-8").read().splitlines()  # noqa: SIM115, PTH123
     start = next(i for i, line in enumerate(lines) if line.startswith(f"class {function.partition('.')[0]}("))

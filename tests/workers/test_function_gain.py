@@ -16,6 +16,7 @@ from stallmeter.workers.forecast import forecast
 from stallmeter.workers.function_gain import Crowd, _step_without_s, _without, gain_without_function, shares
 from stallmeter.workers.model import Limits, LoaderCosts, predict_step_time_s
 
+from ..rules.windows import check_fix
 from .test_forecast import begin
 
 SERVICE_S = 0.1
@@ -114,6 +115,27 @@ def test_a_place_that_is_most_of_a_batch_comes_before_batches_that_cost_nothing(
     window = _window(share=share)
     found = with_gain(located(_found("prep-stall", 400.0), window), window)
     assert found.advice[place].fix.do.startswith("Make Rotate.__call__ cheaper")
+
+
+def test_what_workers_make_for_each_other_is_to_be_left_out_first():
+    """More workers make it once more: before their number, too."""
+    window = begin(2, SERVICE_S)
+    spot = CodeSpot(file="t.py", line=8, function="Lines.parse", own=True, wall_s=0.9, cpu_s=0.9)
+    look = CodeLook(
+        time_s=0.0, place="workers", rule="", method="profile", seen=3, wall_s=1.0, cpu_s=1.0, spots=(spot,)
+    )
+    window.append(replace(look, repeated=(spot,)))
+    found = with_gain(located(_found("too-few-workers", 400.0), window), window)
+    first = found.advice[0]
+    check_fix(first.fix)
+    assert first.fix.do == "Skip other workers' items before Lines.parse makes them (t.py:8)."
+    expected = gain_without_function(window, 0.45, 0.45)
+    assert expected is not None
+    assert first.predicted_gain_pct == expected.gain_pct
+    assert found.evidence[-1].value == pytest.approx(45.0)
+    assert len(found.advice) == 4
+    window.append(replace(look, repeated=(replace(spot, wall_s=0.3, cpu_s=0.3),)))  # of which half is its own
+    assert len(with_gain(located(_found("too-few-workers", 400.0), window), window).advice) == 3
 
 
 def test_a_librarys_function_is_not_to_be_made_cheaper_and_comes_second():

@@ -239,6 +239,9 @@ class CodeLook:
     """The largest first; bounded."""
     items: tuple[CodeItem, ...] = ()
     """Those that made a batch slow, the slowest first; bounded."""
+    repeated: tuple[CodeSpot, ...] = ()
+    """Of a worker, functions by which it makes the items of all workers, before it leaves out those of others. The
+    largest first; bounded."""
     item_s: float | None = None
     """Median time of an item; None where items were not timed."""
     added_s: float | None = None

@@ -164,7 +164,35 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
     if diagnosis.rule == SAME and not is_setting and spot.wall_s >= MOST * look.wall_s:
         usual = 0.0  # the other advice is of a batch that costs nothing: nobody can do that, and the place says where
     enough = usual if spot.own else math.inf
-    return _with_advice(diagnosis, advice, enough)
+    return _not_for_others(_with_advice(diagnosis, advice, enough), window, look)
+
+
+def _not_for_others(diagnosis: Diagnosis, window: Window, look: CodeLook) -> Diagnosis:
+    """Return the diagnosis with what workers do for each other's items, where that is much of a batch.
+
+    It comes before all else: more of the workers would do it once more, and cheaper it is still done in vain.
+    """
+    workers = window.loader.num_workers or 0
+    if workers < 2 or not look.repeated:
+        return diagnosis
+    part = (workers - 1) / workers
+    cpus = [spot.cpu_s for spot in look.repeated]
+    wall_s = part * sum(spot.wall_s for spot in look.repeated)
+    cpu_s = None if None in cpus else part * sum(cpu for cpu in cpus if cpu is not None)
+    share_pct = 100.0 * wall_s / look.wall_s
+    found = gain_without_function(window, *shares((look.wall_s, look.cpu_s), (wall_s, cpu_s)))
+    if share_pct < LEAST_PCT or found is None or found.gain_pct < WORTH_PCT:
+        return diagnosis
+    spot = look.repeated[0]
+    advice = Advice.of(
+        f"Skip other workers' items before {spot.function} makes them ({spot.file}:{spot.line}).",
+        expect=_expected(found),
+        limit=f"Each of {workers} workers makes all items, and keeps one in {workers}.",
+        gain_pct=found.gain_pct,
+        interval_pct=found.interval_pct,
+    )
+    seen = Evidence("made for other workers, share of a batch's time", share_pct, "%", LEAST_PCT, "our choice")
+    return replace(diagnosis, advice=(advice, *diagnosis.advice), evidence=(*diagnosis.evidence, seen))
 
 
 def _with_advice(diagnosis: Diagnosis, advice: Advice, enough: float) -> Diagnosis:

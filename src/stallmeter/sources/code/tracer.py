@@ -210,7 +210,8 @@ class CallTracer:
                 continue
             asked = stack
             if stack and node.code is not None:
-                asked = (*stack[:-1], Frame(stack[-1].function, self._lines.line(node.code, callee.asked_at)))
+                line = self._lines.line(node.code, callee.asked_at)
+                asked = (*stack[:-1], Frame(stack[-1].function, line, path=node.code.co_filename))
             yield from self._walk(callee, (*asked, Frame(function)), costs, is_apart=within)
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from ...timing.tracebacks import let_out
 from ..code.fold import Folded, Seen, fold, owner
 from ..code.lines import LineTimer
+from ..code.repeated import repeated
 from ..code.tracer import CallTracer, why_not
 from ..code.whose import Function, Whose
 from .ring import Order, Usual
@@ -220,13 +221,14 @@ class BatchLook:
             if self._kept >= PATIENT * self._order.batches:
                 self._give_up("batches wait for something that those that were looked into did not meet")
             return
-        folded = fold(self._with_usual_waits(), self._lines)
+        seen = self._with_usual_waits()
+        folded = fold(seen, self._lines)
         if self._timer is None and self._kept >= self._order.batches:
             wanted = {f for f, unplaced in zip(folded.functions[:2], folded.unplaced, strict=False) if unplaced}
             codes = self._tracer.codes(wanted)
             self._timer = LineTimer(codes, EVENTS) if codes else None
             self.done = self._timer is None
-        self._deliver(self._document(folded))
+        self._deliver(self._document(folded, fold(repeated(seen), self._lines)))
 
     def _misses_waits(self) -> bool:
         """Whether batches that nobody looks into wait, and those that were looked into do not: they tell nothing then.
@@ -275,7 +277,7 @@ class BatchLook:
                     part[line] -= seconds / max(1, self._profiled)
         return {function: {line: s for line, s in part.items() if s > 0} for function, part in found.items()}
 
-    def _document(self, folded: Folded) -> dict[str, Any]:
+    def _document(self, folded: Folded, for_others: Folded) -> dict[str, Any]:
         typical_ns = statistics.median(self._item_ns) if self._item_ns else None
         slow = sorted(self._items, key=lambda item: -item[1])
         return {
@@ -287,6 +289,7 @@ class BatchLook:
             "added_s": self._added_ns / 1e9,
             "spots": [asdict(spot) for spot in folded.spots],
             "stacks": [asdict(stack) for stack in folded.stacks],
+            "repeated": [asdict(spot) for spot in for_others.spots],
             "item_s": None if typical_ns is None else typical_ns / 1e9,
             "items": [
                 {"index": index, "wall_s": ns / 1e9, "size_bytes": size}

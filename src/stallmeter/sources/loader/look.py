@@ -125,7 +125,8 @@ class WorkerLook:
             added_s=document["added_s"],
             item_s=document["item_s"],
             items=tuple(CodeItem(**item) for item in document["items"]),
-            spots=_spots(document),
+            spots=_spots(document["spots"]),
+            repeated=_spots(document["repeated"]),
             stacks=_stacks(document),
         )
 
@@ -139,13 +140,13 @@ class WorkerLook:
             method="samples",
             seen=document["seen"],
             wall_s=document["wall_s"],
-            spots=_spots(document),
+            spots=_spots(document["spots"]),
             stacks=_stacks(document),
         )
 
 
-def _spots(document: dict[str, Any]) -> tuple[CodeSpot, ...]:
-    return tuple(CodeSpot(**{**spot, "calls": tuple(spot["calls"])}) for spot in document["spots"])
+def _spots(spots: Sequence[dict[str, Any]]) -> tuple[CodeSpot, ...]:
+    return tuple(CodeSpot(**{**spot, "calls": tuple(spot["calls"])}) for spot in spots)
 
 
 def _stacks(document: dict[str, Any]) -> tuple[CodeStack, ...]:

@@ -1,0 +1,129 @@
+"""What each worker does for the items of all others, before it leaves these out.
+
+An iterable dataset that numbers its items and keeps every so many of them has to leave the others out before they
+cost something. The text of its functions says where it does: at a test, a slice or an ``islice`` that asks which
+worker it is in. What a function does in an earlier line it does for all items, in each worker.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import textwrap
+import tokenize
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+
+from .fold import Frame, Seen
+
+WORKER = "worker"
+"""Part of the names by which a program asks which worker it is in, and of how many: ``get_worker_info``,
+``num_workers``."""
+
+LONGEST = 400
+"""Most lines of a function that are read."""
+
+
+def repeated(seen: Iterable[Seen]) -> list[Seen]:
+    """Return the stacks of what is done for other workers' items as well.
+
+    Args:
+        seen: Of a worker; of the innermost function of a stack the line is not asked.
+    """
+    return [one for one in seen if any(map(_is_for_all, one.stack[:-1]))]
+
+
+def _is_for_all(frame: Frame) -> bool:
+    return frame.function.own and 0 < frame.line <= last_line_for_all(frame.path, frame.function.first_line)
+
+
+@lru_cache(maxsize=256)
+def last_line_for_all(path: str, first_line: int) -> int:
+    """Return the line of a function at which it leaves other workers' items out: what it does up to there is for all.
+
+    Args:
+        path: Of the file.
+        first_line: Of the function's code, counted from 1.
+
+    Returns:
+        0 where it leaves none out, or its text is not at hand.
+    """
+    function = _parsed(path, first_line)
+    if function is None:
+        return 0
+    known = _names_of_workers(function)
+    ends = [end for node in ast.walk(function) if (end := _leaves_out(node, known))]
+    return first_line - 1 + min(ends) if ends else 0
+
+
+def _parsed(path: str, first_line: int) -> ast.AST | None:
+    lines = linecache.getlines(path)[first_line - 1 : first_line - 1 + LONGEST] if first_line > 0 else []
+    if not lines:
+        return None
+    try:
+        return ast.parse(textwrap.dedent("".join(inspect.getblock(lines))))
+    except (SyntaxError, ValueError, tokenize.TokenError):  # no function of its own: a lambda in the midst of a call
+        return None
+
+
+def _names_of_workers(function: ast.AST) -> frozenset[str]:
+    """Return the names that hold a worker's number, or their count, or what was computed from these."""
+    known: frozenset[str] = frozenset()
+    while True:
+        found = {name for node in ast.walk(function) for name in _assigned(node, known)} | known
+        if found == known:
+            return known
+        known = frozenset(found)
+
+
+def _assigned(node: ast.AST, known: frozenset[str]) -> Iterator[str]:
+    if isinstance(node, ast.Assign):
+        targets: Sequence[ast.expr] = node.targets
+    elif isinstance(node, (ast.AnnAssign, ast.AugAssign, ast.NamedExpr)):
+        targets = [node.target]
+    else:
+        return
+    if node.value is not None and _asks(node.value, known) and not _is_part(node.value):
+        yield from (name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name))
+
+
+def _is_part(value: ast.expr) -> bool:
+    """Whether it is what a worker keeps of something, and not a number of its own."""
+    return isinstance(value, (ast.Subscript, ast.ListComp)) or (
+        isinstance(value, ast.Call) and _called(value) in ("islice", "list", "next")
+    )
+
+
+def _asks(node: ast.AST, known: frozenset[str]) -> bool:
+    """Whether an expression depends on which worker this is."""
+    return any(
+        (isinstance(one, ast.Name) and (one.id in known or WORKER in one.id.lower()))
+        or (isinstance(one, ast.Attribute) and WORKER in one.attr.lower())
+        for one in ast.walk(node)
+    )
+
+
+def _leaves_out(node: ast.AST, known: frozenset[str]) -> int:
+    """Return in which line of the function an expression or statement ends that leaves items out; 0 for others."""
+    if isinstance(node, ast.If):
+        return node.test.end_lineno or 0 if _is_test(node, known) else 0
+    if isinstance(node, ast.Call) and _called(node) == "islice":
+        return node.end_lineno or 0 if any(_asks(one, known) for one in node.args[1:]) else 0
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and node.slice.step is not None:
+        return node.end_lineno or 0 if _asks(node.slice.step, known) else 0
+    return 0
+
+
+def _is_test(node: ast.If, known: frozenset[str]) -> bool:
+    """Whether one item after the other is tested: the rest of the loop, or the body, is for those of this worker."""
+    if not _asks(node.test, known):
+        return False
+    counted = any(isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mod) for one in ast.walk(node.test))
+    if isinstance(node.body[-1], ast.Continue):
+        return True
+    return counted and any(isinstance(one, (ast.Yield, ast.YieldFrom)) for body in node.body for one in ast.walk(body))
+
+
+def _called(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
