@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from stallmeter import records
@@ -30,7 +30,7 @@ from stallmeter.window import Window
 from stallmeter.window.facts import Facts
 from stallmeter.window.signals import read_signal
 
-from .windows import check_fix, check_form, window
+from .windows import check_fix, check_form, run, window
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "src/stallmeter/rules"
@@ -216,6 +216,7 @@ TYPES: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(0, 2**50),
     bool: st.booleans(),
     str: st.sampled_from(["", "fork", "spawn", "DataLoader"]),
+    int | str: st.integers(0, 8) | st.sampled_from(["", "auto"]),
 }
 REASONS = st.sampled_from(["gpu_idle", "power_cap", "hw_slowdown", "sw_thermal", "hw_thermal", "bit_11"])
 COUNTS = ("num_workers", "workers", "worker", "prefetch_factor", "host_cpus")
@@ -278,6 +279,47 @@ FACTS = st.fixed_dictionaries(
 def test_no_rule_fails(made, times, facts):
     """Whatever was recorded, a rule judges or abstains, and what it says has its form."""
     filled = window(*(made * times), facts=facts)
+    verdict = evaluate(ALL_RULES, filled)
+    by_id = {rule.id: rule for rule in ALL_RULES}
+    for found in verdict.diagnoses:
+        check_form(by_id[found.rule], found, filled)
+
+
+PLACES = st.just("loop") | st.sampled_from(["workers", "loop", "startup", "helpers"])
+PARTS_OF_A_RUN = st.sampled_from(["steps", "long steps"]) | st.sampled_from(
+    [*records.BUCKETS, "", "warmup", "before the model"]
+)
+LOOK = _record(records.CodeLook).flatmap(
+    lambda look: st.builds(
+        lambda place, bucket, wall_s: dataclasses.replace(look, place=place, bucket=bucket, wall_s=wall_s),
+        PLACES,
+        PARTS_OF_A_RUN,
+        st.floats(1e-3, 100.0),  # a look into nothing is not told of
+    )
+)
+RARE = tuple(
+    kind
+    for kind in typing.get_args(records.Record)
+    if kind not in (*KINDS, records.CodeLook, records.WindowRecord, records.Event, records.UserMetrics)
+)
+
+
+@settings(
+    max_examples=80,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),  # to make such an example smaller takes minutes
+)
+@given(
+    looks=st.lists(LOOK, min_size=1, max_size=4),
+    rare=st.lists(st.one_of(*map(_record, RARE)), max_size=8),
+    loaders=st.lists(_record(records.LoaderInfo), max_size=1),
+    work_s=st.sampled_from([0.0, 1e-9, 2.0, 60.0]),
+)
+def test_no_rule_fails_beside_looks_and_what_is_rarely_recorded(looks, rare, loaders, work_s):
+    """Also in the first moments of a run, when nothing is booked on what was looked into."""
+    idle = dict.fromkeys(("forward", "backward", "optimizer", "loop"), 0.0)
+    filled = run(*loaders, *rare, *looks, compute=work_s, **idle)
     verdict = evaluate(ALL_RULES, filled)
     by_id = {rule.id: rule for rule in ALL_RULES}
     for found in verdict.diagnoses:

@@ -134,8 +134,11 @@ def test_what_workers_make_for_each_other_is_to_be_left_out_first():
     assert first.predicted_gain_pct == expected.gain_pct
     assert found.evidence[-1].value == pytest.approx(45.0)
     assert len(found.advice) == 4
+    fewer = with_gain(located(_found("too-many-workers", 10.0), window), window)
+    assert fewer.advice[0] == first
     window.append(replace(look, repeated=(replace(spot, wall_s=0.3, cpu_s=0.3),)))  # of which half is its own
     assert len(with_gain(located(_found("too-few-workers", 400.0), window), window).advice) == 3
+    assert with_gain(_found("too-many-workers", 10.0), window).advice[0].text == "Do this."
 
 
 def test_a_librarys_function_is_not_to_be_made_cheaper_and_comes_second():

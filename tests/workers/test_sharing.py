@@ -5,15 +5,29 @@ from __future__ import annotations
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from stallmeter.records import HostSample, LedgerRecord, LoaderInfo, StepRecord, WorkerBatch, WorkerChange, WorkerWaits
+from stallmeter.records import (
+    CodeLook,
+    CodeSpot,
+    HostSample,
+    LedgerRecord,
+    LoaderInfo,
+    StepRecord,
+    WorkerBatch,
+    WorkerChange,
+    WorkerWaits,
+)
 from stallmeter.rules.fetch_stall import FetchStall
 from stallmeter.window import Window
 from stallmeter.workers import Limits, LoaderCosts
 from stallmeter.workers.forecast import Outlook, forecast
 from stallmeter.workers.measured import operation
-from stallmeter.workers.model import predict_step_times_s
-from stallmeter.workers.sharing import AT_ONCE, learn_from_waits
+from stallmeter.workers.model import predict_step_time_s, predict_step_times_s
+from stallmeter.workers.sharing import AT_ONCE, learn_from_repeats, learn_from_waits
+
+from .test_forecast import begin
 
 
 def run(*, workers: int = 4, service_s: float = 0.16, step_s: float = 0.04, in_line: bool = False) -> Window:
@@ -179,3 +193,60 @@ def test_workers_that_stand_in_line_for_a_lock_are_not_needed() -> None:
     assert advice.recommended <= 3
     assert advice.saves_processes == 12 - advice.recommended
     assert advice.limited_by == "lock"
+
+
+def repeats(window: Window, part: float) -> None:
+    """Each worker makes the items of all for such a part of a batch's time."""
+    spot = CodeSpot(file="t.py", line=8, function="Lines.parse", own=True, wall_s=part, cpu_s=part)
+    window.append(
+        CodeLook(
+            time_s=0.0, place="workers", rule="", method="profile", seen=3, wall_s=1.0, cpu_s=1.0, spots=(spot,),
+            repeated=(spot,),
+        )
+    )  # fmt: skip
+
+
+def test_workers_that_each_make_all_items_win_nothing_by_their_number() -> None:
+    window = begin(2, 0.1)
+    more = ask(window)
+    assert more.recommended > 2
+    assert more.gain_pct > 5.0
+
+    repeats(window, 1.0)
+    found = ask(window)
+
+    assert found.recommended <= 2
+    assert found.gain_pct == 0.0
+    assert found.advice.limited_by == "repeats"
+    assert "each makes the items of all, which takes 5" in found.advice.reason
+    assert found.without.no_cpu_s == more.without.no_cpu_s
+    assert found.without.best_workers_s > more.without.best_workers_s
+    assert found.without.best_workers_s == pytest.approx(found.without.now_s, rel=0.1)
+
+
+def test_a_little_of_a_batch_that_is_made_for_all_decides_nothing() -> None:
+    window = begin(2, 0.1)
+    before = ask(window).advice
+    repeats(window, 0.1)
+    assert ask(window).advice == before
+
+
+@given(st.integers(0, 8), st.floats(0.2, 1.0), st.floats(0.001, 1.0))
+def test_what_is_made_for_all_leaves_a_batch_as_it_was_measured(workers: int, part: float, service_s: float) -> None:
+    window = Window()
+    repeats(window, part)
+    costs = LoaderCosts(current=workers, service_s=service_s, cpu_s=service_s, work_s=0.01, loop_cpu_s=0.01)
+    alone, limits = learn_from_repeats(window, costs, Limits(available_cpus=64.0))
+    assert alone.service_s + (max(1, workers) - 1) * limits.adds_s == pytest.approx(service_s)
+    assert 0 < limits.shared_s <= service_s
+
+
+def test_fewer_workers_that_each_make_all_items_spare_the_cpus() -> None:
+    """Four on two CPUs make everything four times."""
+    window = Window()
+    repeats(window, 1.0)
+    costs = LoaderCosts(current=4, service_s=0.04, cpu_s=0.04, work_s=0.002, loop_cpu_s=0.002)
+    known = learn_from_repeats(window, costs, Limits(available_cpus=2.0))
+    one, four = (predict_step_time_s(*known, workers) for workers in (1, 4))
+    assert four == pytest.approx(0.021, rel=0.1)  # two CPUs for 42 ms of it
+    assert one == pytest.approx(0.011, rel=0.2)  # the items of one batch, once

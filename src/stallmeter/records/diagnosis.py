@@ -171,7 +171,7 @@ class WorkerAdvice:
     predicted_gain_pct: float | None
     """Predicted rise of throughput in percent."""
     limited_by: str
-    """What binds at the recommended value: compute, workers, cpu, memory, bandwidth, lock or unknown."""
+    """What binds at the recommended value: compute, workers, cpu, memory, bandwidth, lock, repeats or unknown."""
     reason: str
     confidence: float
     """0 to 1."""

@@ -54,6 +54,9 @@ WHOLE = 0.75
 """Part of the long steps' time from which on a function is taken to be why they are long, with all that is lost: others
 that it calls, and that go with it, hold the rest. Our choice."""
 
+TOO_MANY = "too-many-workers"
+"""The rule whose seconds are those of workers that make for each other what each of them makes, if they do."""
+
 SETTINGS = ("no-workers", "too-few-workers")
 """Rules whose usual advice is to change one number."""
 
@@ -131,6 +134,8 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
 
     Of batches that are slow now and then that is not known.
     """
+    if diagnosis.rule == TOO_MANY:
+        return _not_for_others(diagnosis, window, window.code.at("workers"))
     look, place = _look(diagnosis, window), diagnosis.location
     if look is None or place is None:
         return diagnosis
@@ -167,13 +172,13 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
     return _not_for_others(_with_advice(diagnosis, advice, enough), window, look)
 
 
-def _not_for_others(diagnosis: Diagnosis, window: Window, look: CodeLook) -> Diagnosis:
+def _not_for_others(diagnosis: Diagnosis, window: Window, look: CodeLook | None) -> Diagnosis:
     """Return the diagnosis with what workers do for each other's items, where that is much of a batch.
 
     It comes before all else: more of the workers would do it once more, and cheaper it is still done in vain.
     """
     workers = window.loader.num_workers or 0
-    if workers < 2 or not look.repeated:
+    if workers < 2 or look is None or not look.repeated:
         return diagnosis
     part = (workers - 1) / workers
     cpus = [spot.cpu_s for spot in look.repeated]

@@ -363,7 +363,7 @@ class _Largest(NamedTuple):
 
 def _largest(parts: Parts, spots: Callable[[CodeLook], Sequence[CodeSpot]]) -> _Largest | None:
     seconds = _seconds(parts, spots)
-    if not seconds:
+    if not any(seconds.values()):  # nothing was seen, or the ledger has booked nothing of it yet
         return None
     largest = max(seconds, key=lambda key: (seconds[key], key))
     found = [(look, spot) for look, _ in parts for spot in spots(look)]

@@ -243,6 +243,8 @@ def _why(costs: LoaderCosts, limits: Limits, workers: int, limited_by: str) -> s
         return f"{more} will not help: they share a store that takes {_ms(limits.shared_s)} for a batch"
     if limited_by == "lock":
         return f"{more} will not help: they wait for each other at a lock held {_ms(limits.shared_s)} for a batch"
+    if limited_by == "repeats":
+        return f"{more} will not help: each makes the items of all, which takes {_ms(limits.shared_s)} for a batch"
     if limited_by == "memory":
         each = (limits.worker_bytes or DEFAULT_WORKER_BYTES) / (1 << 20)
         return f"no more workers of {each:.0f} MiB fit: a worker takes {batch} for a batch, a step {step}"

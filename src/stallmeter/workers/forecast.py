@@ -26,8 +26,8 @@ from . import (
 )
 from .measured import costs_of, loop_waits, with_quiet_work
 from .pinned import pinned, unless_pinned, with_all_cpus_s, within
-from .plan import BOTH, between_s, one_thread, soonest_step_s
-from .sharing import ask, at_once, doubt, is_doubtful, learn_from_waits
+from .plan import BOTH, best_plan, between_s, one_thread, soonest_step_s
+from .sharing import ask, at_once, doubt, is_doubtful, learn_from_repeats, learn_from_waits
 from .whatif import SHORT, WhatIf, what_if
 
 MODEL_ERROR = 0.06
@@ -336,21 +336,22 @@ def _forecast(window: Window, current: int) -> Outlook | None:
         if window.loader.which is None:  # of several loaders it is not known what the others' batches would take
             costs = with_quiet_work(window, costs)
         previous = _previous(window)
-        advice = _unless_tried(advise(costs, limits, previous=previous), window)
+        number = learn_from_repeats(window, costs, limits)  # for what another number would do, and that alone
+        advice = _unless_tried(advise(*number, previous=previous), window)
         doubtful, more = is_doubtful(window, advice), None
         most = at_once(advice) if doubtful else None
         if most is not None:
             more = advice.recommended
-            advice = _unless_tried(advise(costs, replace(limits, max_workers=most), previous=previous), window)
+            advice = _unless_tried(advise(number[0], replace(number[1], max_workers=most), previous=previous), window)
         advice = unless_pinned(advice, bound)
         if window.loader.which is not None:
             advice = replace(advice, reason=f"{window.loader.which} sets the pace: {advice.reason}")
         return Outlook(
             advice=doubt(advice, more) if doubtful else advice,
             available_cpus=limits.available_cpus,
-            without=_without(window, costs, limits),
+            without=replace(_without(window, costs, limits), best_workers_s=best_plan(*number).best.step_time_s),
             deeper=advise_prefetch(costs, limits, current),
-            limit=_limit(window, ask(more) if doubtful else limited(costs, limits, advice, previous=previous), advice),
+            limit=_limit(window, ask(more) if doubtful else limited(*number, advice, previous=previous), advice),
             loop_threads=loop_threads(costs, advice),
             one_thread=one_thread(costs, limits),
             others_share=min(1.0, (window.host.others_cpus or 0.0) / (window.host.usable_cpus or 1.0)),

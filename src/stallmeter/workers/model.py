@@ -36,8 +36,7 @@ TURNAROUND_S = 0.0005
 """What a worker does between two fetches, median (benchmarks/workers: 0.2-0.8 ms)."""
 
 DEFAULT_WORKER_BYTES = 150 << 20
-"""Memory of one more worker where none was measured. Forked workers made 8-26 MiB their own in `benchmarks/workers` and
-168 MiB where the dataset keeps a table; a spawned one that imports torch starts at about 200."""
+"""Memory of one more worker where none was measured: 8-168 MiB of a forked one (benchmarks/workers), 200 of another."""
 
 MEMORY_SHARE = 0.8
 """Share of the free memory that new workers may take: the rest is for the file cache and for growth."""
@@ -191,10 +190,11 @@ class Limits:
     shared_s: float = 0.0
     """b: time that one batch takes of a store that serves all workers in turn."""
     adds_s: float = 0.0
-    """What each further worker at work adds to a batch of the others, because they share a store. ``service_s`` is then
-    that of a worker alone."""
+    """What each further worker at work adds to a batch of the others. ``service_s`` is then that of a worker alone."""
+    adds_cpu_s: float = 0.0
+    """The same of CPU time; ``cpu_s`` stays that of the present number."""
     shared_by: str = "bandwidth"
-    """What that store is called in ``limited_by``: bandwidth or lock."""
+    """What that store is called in ``limited_by``: bandwidth or lock; or repeats, where it is work of each for all."""
     max_workers: int = 64
     """Never recommend more: an upper end for the search, not a measurement."""
     shards: int | None = None
@@ -407,15 +407,16 @@ def _step_times_s(costs: LoaderCosts, limits: Limits, slower: float = 1.0) -> It
             time_s = max(time_s, _ordered_queue_s(costs, crowded_s, workers, max(1, limits.prefetch_factor)))
         time_s = max(time_s, threads_beside_s(costs, limits, workers, slower))
         # A slow batch may by chance fall better with fewer workers; that is no reason to predict a slowdown.
-        best = min(best, max(time_s, _floor_s(costs, limits, workers, slower)))
+        time_s = max(time_s, _floor_s(costs, limits, workers, slower))
+        best = time_s if limits.adds_cpu_s else min(best, time_s)
         yield best + start_s(costs, workers)
 
 
 def _batch_s(costs: LoaderCosts, limits: Limits, workers: int) -> float:
     """Return the time from one batch of a worker to its next, with so many of them at work.
 
-    What others of the host make a worker wait is there once, however many workers there are. A store that all share
-    answers each of them later by what the others ask of it: as long as that was seen to be.
+    What others of the host make a worker wait is there once, however many there are. A store that all share answers
+    each of them later by what the others ask of it: as long as that was seen to be.
     """
     own_s = costs.worker_s + costs.shared_memory_s + costs.turnaround_s
     return own_s * _crowded(costs, limits, workers) + costs.neighbour_wait_s + (workers - 1) * limits.adds_s
@@ -488,8 +489,7 @@ def _floor_s(costs: LoaderCosts, limits: Limits, workers: int, slower: float = 1
 def _cpu_floor_s(costs: LoaderCosts, limits: Limits, workers: int, slower: float = 1.0) -> float:
     """Shortest step that the CPUs allow: the work of loop and workers, spread over all that may be used.
 
-    Workers that take longer than measured compute longer, too: a reserve must not call for more of them than there are
-    CPUs. Three busy workers on two CPUs are 5 % slower than two (benchmarks/workers: cpu-saturated).
+    Workers that take longer than measured compute longer, too: a reserve must not call for more than there are CPUs.
     """
     if not limits.available_cpus:
         return 0.0
@@ -497,4 +497,5 @@ def _cpu_floor_s(costs: LoaderCosts, limits: Limits, workers: int, slower: float
     # Threads that have nothing to do spin for a while: no more of it than the loop's own work has room for is work.
     work_s, sent_s = (costs.work_s, 0.0) if workers else (costs.alone_s, min(costs.cpu_s, costs.sent_cpu_s))
     loop_cpu_s = min(costs.loop_cpu_s, limits.available_cpus * work_s)
-    return (slower * (costs.cpu_s - sent_s + handed_over_s) + loop_cpu_s) / limits.available_cpus
+    made_s = costs.cpu_s - sent_s + (max(1, workers) - max(1, costs.current)) * limits.adds_cpu_s
+    return (slower * (max(0.0, made_s) + handed_over_s) + loop_cpu_s) / limits.available_cpus

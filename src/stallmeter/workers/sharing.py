@@ -17,6 +17,10 @@ BLOCKED = 0.25
 NOT_SURE = 0.75
 """Factor on the confidence of a gain that is there only if the workers do not share what they wait for."""
 
+REPEATED = 0.2
+"""Part of a batch's time that is made for all workers' items, from which on it decides about their number; as where it
+is told of. Our choice."""
+
 AT_ONCE = 8
 """Workers, or twice the present number, beyond which nothing is recommended as long as it was not seen that workers do
 not share what they wait for. Our choice: a server that sends 12 readers away now and then does so more with 43."""
@@ -66,12 +70,38 @@ def learn_from_waits(window: Window, costs: LoaderCosts, limits: Limits) -> tupl
     return own, replace(limits, shared_s=max(limits.shared_s, added_s), adds_s=added_s)
 
 
+def learn_from_repeats(window: Window, costs: LoaderCosts, limits: Limits) -> tuple[LoaderCosts, Limits]:
+    """Put what each worker does for the items of all into costs and limits.
+
+    A worker that is one of ``n`` makes ``n`` times as many items as it keeps. What that takes for one batch no number
+    of workers makes shorter, and each of them adds it to the batches of all others.
+
+    Args:
+        window: Of one number of workers.
+        costs: Measured in it.
+        limits: Of the machine.
+
+    Returns:
+        The same where nothing of a batch is made for others, or that is not known.
+    """
+    look = window.code.at("workers")
+    part = 0.0 if look is None or not look.wall_s else sum(spot.wall_s for spot in look.repeated) / look.wall_s
+    if part < REPEATED:
+        return costs, limits
+    workers = max(1, costs.current)
+    adds_s = min(1.0, part) * costs.service_s / workers
+    # The single times hold what was made for the others, and another number of them would have another part of it.
+    alone = replace(costs, service_s=costs.service_s - (workers - 1) * adds_s, profile=(), longest_s=())
+    found = replace(limits, shared_s=max(limits.shared_s, adds_s), adds_s=adds_s, shared_by="repeats")
+    return alone, replace(found, adds_cpu_s=min(1.0, part) * costs.cpu_s / workers)
+
+
 def is_doubtful(window: Window, advice: WorkerAdvice) -> bool:
     """Whether more workers are recommended as they are blocked, and nothing shows whether they share a store."""
     if advice.recommended <= max(1, advice.current) or (window.workers.blocked_share or 0.0) < MOSTLY:
         return False
     # Another number that was tried in this run has shown it.
-    return window.before is None and advice.limited_by not in ("lock", "bandwidth")
+    return window.before is None and advice.limited_by not in ("lock", "bandwidth", "repeats")
 
 
 def at_once(advice: WorkerAdvice) -> int | None:
