@@ -84,3 +84,15 @@ def test_what_evaluates(tmp_path: Path, name: str, first_line: int, line: int, d
 
 def test_without_the_text_nothing_is_known() -> None:
     assert evaluations([at(Path("gone.py"), "evaluate", 3, 5, decorated=True)]) == []
+
+
+@pytest.mark.parametrize("package", ["PIL", "matplotlib"])
+def test_pictures_that_are_written_are_for_a_reader_and_evaluate_nothing(tmp_path: Path, package: str) -> None:
+    """Though the model is switched to draw them."""
+    path = tmp_path / "train.py"
+    path.write_text(PROGRAM)
+    scores = at(path, "scores", 6, 10)
+    save = Function("Image.save", f"{package}/Image.py", False, f"{package}.Image.Image.save", package)
+    drawn = Seen((*scores.stack[:-1], Frame(save, 3)), 0.1)
+    assert len(evaluations([scores, drawn])) == 1
+    assert without_evaluations([scores, drawn]) == [drawn]

@@ -22,6 +22,9 @@ SWITCHED = re.compile(r"\.eval\(\s*\)|\.train\(\s*(?:mode\s*=\s*)?False\s*\)")
 NAMED = re.compile(r"(?:^|[._])(?:eval|valid|test|estimate_loss)")
 """In names of functions that evaluate."""
 
+SHOWS = frozenset({"PIL", "imageio", "matplotlib", "plotly", "seaborn", "tensorboard", "tensorboardX", "wandb"})
+"""Packages that draw, and write what was drawn: for somebody who looks at it, and no evaluation of anything."""
+
 NEAR = 15
 """So many lines before a block without gradients a model may be switched."""
 
@@ -46,13 +49,16 @@ def without_evaluations(seen: Sequence[Seen]) -> list[Seen]:
 
 
 def _evaluation_at(stack: Sequence[Frame]) -> int | None:
+    found = None
     for at, frame in enumerate(stack):
-        if frame.function.own and frame.path:
+        if frame.function.package in SHOWS:
+            return None
+        if found is None and frame.function.own and frame.path:
             decorated = at > 0 and stack[at - 1].function.file.startswith(SWITCHES)
             name = frame.function.name.rpartition(".")[2]
             if _evaluates(frame.path, frame.function.first_line, frame.line, name, decorated=decorated):
-                return at
-    return None
+                found = at
+    return found
 
 
 @lru_cache(maxsize=1024)
