@@ -198,6 +198,19 @@ def test_long_steps_are_none_of_them_quick(service_s: float, part: float) -> Non
     assert eased(long, 0.002, for_workers=False).work_s == pytest.approx(at_random_s)
 
 
+def test_workers_hold_up_the_loop_no_longer_than_they_compute() -> None:
+    """What its threads wait beyond that they wait for each other: spinning they seem to be more than they are."""
+    light = replace(SEVERAL_THREADS, quick_work_s=0.0064, cpu_s=0.0035)
+    computes_s = 0.0035 * 0.0065 / 0.0107
+    assert eased(light, 0.002).work_s == pytest.approx(0.0065 - computes_s)
+    # The loop's own thread waited, whatever they compute.
+    inside_s = 0.002 * 6.5 / 7.7
+    idle = eased(replace(light, cpu_s=0.0), 0.002)
+    assert idle.work_s == pytest.approx(0.0065 - inside_s)
+    # How much others compute is not known.
+    assert eased(light, 0.002, for_workers=False).work_s < 0.0065 - computes_s
+
+
 def test_without_workers_nobody_waits_for_them_in_turn() -> None:
     assert in_turn(replace(SEVERAL_THREADS, current=0)) == in_turn(replace(SEVERAL_THREADS, step_time_s=None)) == 0.0
 

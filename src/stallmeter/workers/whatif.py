@@ -280,6 +280,8 @@ def eased(costs: LoaderCosts, waits_s: float, *, for_workers: bool = True) -> Lo
         in_turn_s = costs.work_s - threads * inside_s
         part = in_turn(costs) if for_workers else 0.0
         left_s = part * min(at_random_s, in_turn_s) + (1.0 - part) * at_random_s
+        if for_workers and costs.current and costs.step_time_s:  # they hold up others no longer than they compute
+            left_s = max(left_s, min(ran_s, costs.work_s - costs.cpu_s * min(1.0, costs.work_s / costs.step_time_s)))
         if 0.0 < costs.quick_work_s < at_random_s:  # short steps show it themselves: some are spared
             left_s = min(at_random_s, max(costs.quick_work_s, in_turn_s))
     elif costs.loop_cpu_s - received_s <= costs.work_s:  # with several threads it is no bound for the time of one
