@@ -16,7 +16,7 @@ from stallmeter.rules.validation_heavy import ValidationHeavy
 from stallmeter.window import Window
 
 from .test_step_outliers import pauses
-from .windows import fires, loader, run
+from .windows import check_fix, fires, loader, run
 
 ROTATE = CodeSpot(
     file="transforms.py", line=88, function="Rotate.__call__", own=True, wall_s=0.64, calls=("PIL.Image.Image.rotate",)
@@ -249,3 +249,30 @@ def test_steps_that_sleep():
         assert found.advice[0].fix.do == first
         assert found.advice[0].predicted_gain_pct is None
         assert found.advice[-1].fix.do == "Compile the model."
+
+
+def test_what_a_trainer_keeps_of_an_evaluation_is_to_be_less():
+    """It is copied for each batch: larger batches of the model's are not the cure, nor is its speed."""
+    adds = CodeSpot(
+        file="transformers/trainer_pt_utils.py", line=376, function="EvalLoopContainer.add", own=False, wall_s=0.8
+    )
+    window = run(start=0.0, validation=30.0)
+    window.append(replace(_loop_look("validation"), spots=(adds,)))
+    heavy = fires(ValidationHeavy(), window)
+    assert not any("batch size" in advice.text for advice in heavy.advice)
+    first = with_gain(located(heavy, window), window).advice[0]
+    check_fix(first.fix)
+    assert "preprocess_logits_for_metrics" in first.fix.do
+    assert first.predicted_gain_pct == pytest.approx(100 * (100 / 76 - 1), rel=0.05)
+    window.append(replace(_loop_look("validation"), spots=(replace(adds, wall_s=0.1),)))
+    heavy = fires(ValidationHeavy(), window)
+    assert any("batch size" in advice.text for advice in heavy.advice)
+    assert with_gain(located(heavy, window), window).advice == heavy.advice
+
+
+def test_long_steps_whose_place_is_found_need_no_other_advice():
+    window = pauses(50, pause_s=2.0)
+    found = fires(StepOutliers(), window)
+    for wall_s, advised in ((0.9, 1), (0.3, len(found.advice))):
+        window.append(replace(_loop_look("long steps"), seen=300, spots=(replace(ROTATE, wall_s=wall_s),)))
+        assert len(with_gain(located(found, window), window).advice) == advised

@@ -69,6 +69,9 @@ SETTING_PART = 0.55
 IN_TURNS = {"checkpoint-stall": "Saving", "validation-heavy": "Validation"}
 """Rules about what is done now and then: it may be done less often, or be made cheaper."""
 
+KEEPS_ALL = ("transformers/trainer_pt_utils.py", "EvalLoopContainer.add")
+"""Where transformers' Trainer puts the predictions of a batch to those of all before."""
+
 OF_THE_MODEL = ("forward", "_step")
 """Ends of the names of functions that are the model, or all that an evaluation does with a batch: one that spends most
 in such a call is as well."""
@@ -216,6 +219,8 @@ def _cheaper_in_turns(diagnosis: Diagnosis, window: Window, look: CodeLook) -> D
     """Return the diagnosis with a metric of validation, say, among its advice: the model itself is needed."""
     spot, spent_s = look.spots[0], window.spent.bucket_s(look.bucket) or 0.0
     part = spot.wall_s / look.wall_s
+    if (spot.file, spot.function) == KEEPS_ALL and part >= LEAST_PCT / 100.0:
+        return _with_advice(diagnosis, _keep_less(window, look, part, spent_s), NEARLY)
     names = (name.rpartition(".")[2] for name in (spot.function, *spot.calls[:1]))
     if not spot.own or part < MOST or any(name.endswith(OF_THE_MODEL) for name in names):
         return diagnosis
@@ -231,6 +236,18 @@ def _cheaper_in_turns(diagnosis: Diagnosis, window: Window, look: CodeLook) -> D
     )
     # Who saves rarely need not care what it takes; who validates rarely knows less.
     return _with_advice(diagnosis, advice, NEARLY if diagnosis.rule == "validation-heavy" else math.inf)
+
+
+def _keep_less(window: Window, look: CodeLook, part: float, spent_s: float) -> Advice:
+    """Return the advice about all that transformers' Trainer keeps of an evaluation, which it copies for each batch."""
+    gain = gain_by_looks(window, part * spent_s, max(1, round(part * look.seen)), in_steps=False)
+    return Advice.of(
+        "Keep less of each batch's predictions: preprocess_logits_for_metrics of the Trainer, argmax say.",
+        expect="What was kept of all batches so far, logits say, is not copied for each further one.",
+        limit="For a loss alone: prediction_loss_only=True.",
+        gain_pct=gain.pct,
+        interval_pct=gain.interval_pct,
+    )
 
 
 def _of_a_thread(diagnosis: Diagnosis, window: Window, look: CodeLook) -> Diagnosis:
@@ -268,8 +285,8 @@ def _at_the_place(diagnosis: Diagnosis, place: Location, window: Window, look: C
     do = f"Make what runs in the long steps cheaper or rarer: {place.function} ({place.file}:{place.line})."
     part = place.share_pct / 100.0
     if part >= WHOLE:
-        _, *more = first.text.split("\n")
-        return replace(diagnosis, advice=(replace(first, text="\n".join([do, *more])), *others))
+        _, *more = first.text.split("\n")  # and what the others look for has been found
+        return replace(diagnosis, advice=(replace(first, text="\n".join([do, *more])),))
     gain = gain_by_looks(window, part * diagnosis.time_lost_s, max(1, round(part * look.seen)))
     advice = Advice.of(
         do,

@@ -68,6 +68,7 @@ class ValidationHeavy:
     often: float = threshold(2.0, "times", "our choice: of fewer validations an epoch hardly one can be spared")
     loader_pct: float = threshold(50.0, "%", "our choice: most of the validation is its loader's, not the model's")
     smaller: float = threshold(2.0, "times", "our choice: a size that differs by less saves little")
+    model: float = threshold(0.5, "1", "our choice: larger batches change little of what is not the model's")
     prefers: float = threshold(0.55, "1", "as among settings of the loader: docs/explain/workers-model.md")
     min_lost_s: float = threshold(0.5, "s", "our choice: less is not worth a change of the program")
     min_samples: float = threshold(20.0, "looks", "a share of all of them is then known to a fifth, one standard error")
@@ -88,9 +89,10 @@ class ValidationHeavy:
         gain = gain_without(window, lost_s, least=FIX_SAVES[0], most=spent_s / (lost_s or spent_s), in_steps=inside)
         start_s, wait_s = ((window.spent.validation_parts_s or {}).get(part, 0.0) for part in ("start", "wait"))
         loads = start_s + wait_s >= self.loader_pct / 100.0 * spent_s
-        larger = self._larger(window, (booked_s or 0.0) - start_s - wait_s, wait_s)
+        of_the_model = _of_the_model(window)
+        larger = self._larger(window, ((booked_s or 0.0) - start_s - wait_s) * of_the_model, wait_s)
         is_small = larger is not None and larger.saved_s >= self.prefers * lost_s
-        size = _DOUBLE if larger is None else larger.advice
+        size = (_DOUBLE if larger is None else larger.advice,) if of_the_model >= self.model else ()
         seldom = Advice.of(
             said("Validate less often", window.facts, Setting.VALIDATE_LESS_OFTEN, ", after more steps or epochs"),
             expect=self._expected(spent_s - lost_s, often),
@@ -125,7 +127,7 @@ class ValidationHeavy:
             ),
             advice=(
                 *(_for_its_loader(window, start_s, wait_s) if loads else ()),
-                *((size, seldom, _on_less(window)) if is_small else (seldom, _on_less(window), size)),
+                *((*size, seldom, _on_less(window)) if is_small else (seldom, _on_less(window), *size)),
             ),
         )
 
@@ -182,6 +184,18 @@ class _Larger:
     """Items in one, as they are."""
     saved_s: float
     advice: Advice
+
+
+def _of_the_model(window: Window) -> float:
+    """Return the part (0 to 1) of validation that can be the model's: not what a library's function holds beside it.
+
+    With larger batches the model is called less often, and what is kept of them, or measured, is as much.
+    """
+    look = window.code.at("loop", "validation")
+    if look is None or not look.wall_s:
+        return 1.0
+    beside_s = sum(spot.wall_s for spot in look.spots if spot.is_place and not spot.own)
+    return max(0.0, 1.0 - beside_s / look.wall_s)
 
 
 _OF_A_STEP = (1.0, 0.5, 0.2)
