@@ -271,6 +271,11 @@ class CodeLook:
     penalties: tuple[CodeSpot, ...] = ()
     """Of steps, functions of the user's that go through parameters between the call of the model and its gradients, or
     lines of the training's that do: in none of the others. The largest first; bounded."""
+    derivatives: tuple[CodeSpot, ...] = ()
+    """Of steps, functions of the user's that ask for derivatives of one output several times, each with what would be
+    spared if they asked once. The largest first; bounded."""
+    derivatives_s: float = 0.0
+    """Of steps, of ``wall_s`` in which ``torch.autograd.grad`` computes what the program asks it for."""
     model_s: float = 0.0
     """Of steps, of ``wall_s`` below a module's call, the backward pass left out."""
     gradients_s: float = 0.0

@@ -41,6 +41,7 @@ from .pinned_workers import PinnedWorkers
 from .prep_stall import PrepStall
 from .recompiles import Recompiles
 from .recomputed_activations import RecomputedActivations
+from .repeated_derivatives import RepeatedDerivatives
 from .rule import Rule
 from .shm_near_limit import ShmNearLimit
 from .slow_batches import SlowBatches
@@ -97,6 +98,7 @@ ALL_RULES: tuple[Rule, ...] = (
     TooFewThreads(),
     SlowFunction(),
     WeightPenalty(),
+    RepeatedDerivatives(),
     DenseEmbeddings(),
     SlowOptimizer(),
     UnusedGradients(),

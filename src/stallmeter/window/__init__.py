@@ -6,6 +6,7 @@ from .beside import AutogradFunctions as AutogradFunctions
 from .beside import BeforeModel as BeforeModel
 from .beside import BesideEpochs as BesideEpochs
 from .beside import BesideModel as BesideModel
+from .beside import RepeatedDerivatives as RepeatedDerivatives
 from .beside import WeightPenalties as WeightPenalties
 from .beside import WithinModel as WithinModel
 from .drift import Drift as Drift

@@ -163,6 +163,22 @@ class WeightPenalties:
     """Of the backward pass in all steps."""
 
 
+@dataclass(frozen=True, slots=True)
+class RepeatedDerivatives:
+    """Derivatives that steps ask for one input at a time."""
+
+    spot: CodeSpot | None
+    """The function that asks so for the most of them; None where none does."""
+    seconds: float
+    """That would be spared in all steps if it asked once for each output; the backward pass left out."""
+    samples: int
+    """Looks that met what would be spared, about."""
+    derivatives_s: float
+    """Of all derivatives in all steps."""
+    backward_s: float
+    """Of the backward pass in all steps."""
+
+
 Parts = Sequence[tuple[CodeLook, float]]
 """Looks into the steps that saw something, each with the seconds of the steps' own work that it stands for."""
 
@@ -265,6 +281,22 @@ def weight_penalties(parts: Parts, ledger: LedgerSignals) -> WeightPenalties | N
         return WeightPenalties(None, 0.0, 0.0, 0, model_s, gradients_s)
     share_pct = min(100.0, 100.0 * found.spot_s / own_s)
     return WeightPenalties(found.spot, found.seconds, share_pct, found.samples, model_s, gradients_s)
+
+
+def repeated_derivatives(parts: Parts) -> RepeatedDerivatives | None:
+    """Return what derivatives that are asked for one at a time take; None where nobody looked into the steps.
+
+    Args:
+        parts: Looks into the steps.
+    """
+    if not parts:
+        return None
+    found = _largest(parts, lambda look: look.derivatives)
+    derivatives_s = math.fsum(look.derivatives_s / look.wall_s * part_s for look, part_s in parts)
+    backward_s = max(0.0, _model_and_gradients_s(parts)[1] - derivatives_s)
+    if found is None:
+        return RepeatedDerivatives(None, 0.0, 0, derivatives_s, backward_s)
+    return RepeatedDerivatives(found.spot, found.seconds, found.samples, derivatives_s, backward_s)
 
 
 def autograd_functions(parts: Parts) -> AutogradFunctions | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..records import CodeStack
-from .beside import Parts, WeightPenalties, weight_penalties
+from .beside import Parts, RepeatedDerivatives, WeightPenalties, repeated_derivatives, weight_penalties
 from .ledger import LedgerSignals
 
 WAITS_IN_TORCH = ("torch/cuda/", "torch/distributed/", "torch/multiprocessing/", "torch/utils/")
@@ -59,6 +59,11 @@ class TorchCallSignals:
     def weight_penalties(self) -> WeightPenalties | None:
         """Penalties on weights that steps compute beside their loss; None where nobody looked. Torch on CPUs."""
         return weight_penalties(self._parts(), self._ledger)
+
+    @property
+    def repeated_derivatives(self) -> RepeatedDerivatives | None:
+        """Derivatives that steps ask for one input at a time; None where nobody looked. Torch on CPUs."""
+        return repeated_derivatives(self._parts())
 
     @property
     def computing_s(self) -> float | None:

@@ -191,8 +191,7 @@ class Limits:
     """b: time that one batch takes of a store that serves all workers in turn."""
     adds_s: float = 0.0
     """What each further worker at work adds to a batch of the others. ``service_s`` is then that of a worker alone."""
-    adds_cpu_s: float = 0.0
-    """The same of CPU time; ``cpu_s`` stays that of the present number."""
+    adds_cpu_s: float = 0.0  # but cpu_s stays that of the present number
     shared_by: str = "bandwidth"
     """What that store is called in ``limited_by``: bandwidth or lock; or repeats, where it is work of each for all."""
     max_workers: int = 64

@@ -8,21 +8,15 @@ worker it is in. What a function does in an earlier line it does for all items, 
 from __future__ import annotations
 
 import ast
-import inspect
-import linecache
-import textwrap
-import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from .fold import Frame, Seen
+from .parsed import called, function_at
 
 WORKER = "worker"
 """Part of the names by which a program asks which worker it is in, and of how many: ``get_worker_info``,
 ``num_workers``."""
-
-LONGEST = 400
-"""Most lines of a function that are read."""
 
 
 def repeated(seen: Iterable[Seen]) -> list[Seen]:
@@ -49,22 +43,12 @@ def last_line_for_all(path: str, first_line: int) -> int:
     Returns:
         0 where it leaves none out, or its text is not at hand.
     """
-    function = _parsed(path, first_line)
+    function = function_at(path, first_line)
     if function is None:
         return 0
     known = _names_of_workers(function)
     ends = [end for node in ast.walk(function) if (end := _leaves_out(node, known))]
     return first_line - 1 + min(ends) if ends else 0
-
-
-def _parsed(path: str, first_line: int) -> ast.AST | None:
-    lines = linecache.getlines(path)[first_line - 1 : first_line - 1 + LONGEST] if first_line > 0 else []
-    if not lines:
-        return None
-    try:
-        return ast.parse(textwrap.dedent("".join(inspect.getblock(lines))))
-    except (SyntaxError, ValueError, tokenize.TokenError):  # no function of its own: a lambda in the midst of a call
-        return None
 
 
 def _names_of_workers(function: ast.AST) -> frozenset[str]:
@@ -91,7 +75,7 @@ def _assigned(node: ast.AST, known: frozenset[str]) -> Iterator[str]:
 def _is_part(value: ast.expr) -> bool:
     """Whether it is what a worker keeps of something, and not a number of its own."""
     return isinstance(value, (ast.Subscript, ast.ListComp)) or (
-        isinstance(value, ast.Call) and _called(value) in ("islice", "list", "next")
+        isinstance(value, ast.Call) and called(value) in ("islice", "list", "next")
     )
 
 
@@ -108,7 +92,7 @@ def _leaves_out(node: ast.AST, known: frozenset[str]) -> int:
     """Return in which line of the function an expression or statement ends that leaves items out; 0 for others."""
     if isinstance(node, ast.If):
         return node.test.end_lineno or 0 if _is_test(node, known) else 0
-    if isinstance(node, ast.Call) and _called(node) == "islice":
+    if isinstance(node, ast.Call) and called(node) == "islice":
         return node.end_lineno or 0 if any(_asks(one, known) for one in node.args[1:]) else 0
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and node.slice.step is not None:
         return node.end_lineno or 0 if _asks(node.slice.step, known) else 0
@@ -123,7 +107,3 @@ def _is_test(node: ast.If, known: frozenset[str]) -> bool:
     if isinstance(node.body[-1], ast.Continue):
         return True
     return counted and any(isinstance(one, (ast.Yield, ast.YieldFrom)) for body in node.body for one in ast.walk(body))
-
-
-def _called(node: ast.Call) -> str:
-    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")

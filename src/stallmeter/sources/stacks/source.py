@@ -57,6 +57,7 @@ from ..code.beside import (
     without_gradients,
 )
 from ..code.collectives import buffers_s, collectives, in_collectives
+from ..code.derivatives import in_derivatives, repeated_derivatives
 from ..code.evaluating import evaluations, without_evaluations
 from ..code.fold import Seen, fold
 from ..code.handlers import Handlers
@@ -473,6 +474,8 @@ class LoopLooks:
             functions=fold(in_functions(in_steps)).spots,
             in_modules=in_modules(own_work),
             penalties=fold(penalty for _, penalty in on_weights).spots,
+            derivatives=fold(repeated_derivatives(own_work)).spots,
+            derivatives_s=sum(one.wall_s for one in in_derivatives(own_work)),
             tracing_s=tracing_s(in_steps),
             recomputed_s=sum(one.wall_s for one in recomputed(in_steps)) if in_steps else None,
             collectives_s=sum(one.wall_s for one in meetings),
