@@ -80,7 +80,7 @@ def test_headline():
     slow = late(1, "forward", 0.02)
     said = re.fullmatch(
         r"All losses of the job: (\S+) s on each of 4 ranks, (\S+) rank-seconds together\. "
-        r"Training takes (\S+) times as long as without them\.",
+        r"Training takes (\S+) times as long as if no rank waited for another\.",
         forms.headline(shown(job(slow, ranks=4))),
     )
     assert said

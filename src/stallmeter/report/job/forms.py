@@ -33,7 +33,9 @@ def headline(job: JobReport) -> str:
     # Two runs of one program differ by more than that.
     if job.slowdown is None or job.slowdown < 1.01:
         return whole
-    return f"{whole} Training takes {wording.significant(job.slowdown)} times as long as without them."
+    # Work that is shared out anew has to be done by another rank: less is won than what is waited for.
+    than = "if no rank waited for another" if job.who_waits else "without them"
+    return f"{whole} Training takes {wording.significant(job.slowdown)} times as long as {than}."
 
 
 def _together(job: JobReport) -> str:
