@@ -52,6 +52,11 @@ LOOKS = 1.28
 BACKWARD = 0.62
 """Share of a step in one piece that its backward pass takes: twice the forward pass, and a little beside both."""
 
+BACKWARD_OF_MODEL = (2.0, 0.5)
+"""What a model's backward takes as a rule and at the least, as multiples of its forward: what the backward pass takes
+beyond that is a loss's or a penalty's. 0.8 to 2 are usual on a CPU, and looks find a thread more often there. Our
+measurement, benchmarks/faults/penalty."""
+
 MOST_OF_A_STEP = 0.8
 """Part of the steps' work that is left out at the most with gradients that nobody uses. Our measurement,
 benchmarks/faults/gradients."""

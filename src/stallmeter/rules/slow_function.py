@@ -34,7 +34,7 @@ read again. What comes after the last epoch does not count. The larger one of th
 **Advice.** Do it every N steps, or once an epoch. What a model needs is made once, or with tensors. Work that needs no
 current weights, such as drawing or writing a file, can go to a thread. What prepares a batch can move to the dataset or
 the collate function, where workers do it beside the steps while there are CPUs for it; else it has to get cheaper. A
-loss is computed with fewer and larger operations.
+loss is computed with fewer operations, and with smaller tensors between them.
 
 **When it is wrong.** Between the call of the model and the gradients a function whose time is spent in operators of its
 own or in torch is not blamed while it takes less than the model: it may be the loss. One that takes more may be as
@@ -63,7 +63,7 @@ from ..records.packages import PREPARE, TORCHS_CALLS, TRAINS_NOTHING
 from ..window import AutogradFunctions, BesideEpochs, BesideModel, Window, WithinModel
 from ..workers.gains import Gain, gain_by_looks, gain_of_the_loop, gain_without, part_that_grew
 from .functions import called, earlier, informs, named, rarer, severity
-from .rule import threshold
+from .rule import BACKWARD_OF_MODEL, threshold
 
 FRAMEWORKS = frozenset(("accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "transformers"))
 LOGS = (".log", ".log_dict", ".log_metrics")
@@ -240,7 +240,8 @@ class SlowFunction:
         if share < self.warn_pct:
             return None
         spot, own = found.spot, window.ledger.training_share_pct(found.seconds) or 0.0
-        gain = self._gain_of_less_work(window, lost_s)
+        most_s = found.seconds + _gradients_s(found, BACKWARD_OF_MODEL[1])
+        gain = self._gain_of_less_work(window, lost_s, most_s / (found.seconds + _gradients_s(found)))
         return informs(
             self.id,
             window,
@@ -259,7 +260,7 @@ class SlowFunction:
             ),
             advice=(
                 Advice.of(
-                    f"Write it with fewer and larger operations ({spot.file}:{spot.line}).",
+                    f"Write it with fewer operations and smaller tensors between them ({spot.file}:{spot.line}).",
                     expect="Both it and its gradients get cheaper.",
                     limit="The gain assumes that a third of the work remains.",
                     gain_pct=gain.pct,
@@ -420,10 +421,10 @@ class SlowFunction:
         seen = found.samples >= self.min_samples and lost_s >= self.min_lost_s
         return (replace(found, seconds=lost_s), share) if seen else (None, 0.0)
 
-    def _gain_of_less_work(self, window: Window, lost_s: float) -> Gain:
-        """Predict as if a third of the work still had to be done, give or take another third."""
+    def _gain_of_less_work(self, window: Window, lost_s: float, most: float = 1.0) -> Gain:
+        """Predict as if a third of the work still had to be done, give or take another third; or so many times it."""
         saved_s = (1.0 + self.saves) / 2.0 * lost_s
-        least, most = 2.0 * self.saves / (1.0 + self.saves), 2.0 / (1.0 + self.saves)
+        least, most = 2.0 * self.saves / (1.0 + self.saves), most * 2.0 / (1.0 + self.saves)
         return gain_without(window, saved_s, least=least, most=most, larger_kernels=True)
 
     def _outweighs(self, one: BesideModel) -> bool:
@@ -475,6 +476,9 @@ def _with_its_garbage(window: Window, lost_s: float, taken_s: float, samples: in
     return Gain(gain.pct, (gain.interval_pct[0], max(gain.interval_pct[1], most)))
 
 
-def _gradients_s(one: BesideModel) -> float:
-    """Return what the gradients of a loss take, shared out as what they are computed of: of small operations, each."""
-    return one.gradients_s * one.seconds / (one.seconds + one.model_s)
+def _gradients_s(one: BesideModel, of_model: float = BACKWARD_OF_MODEL[0]) -> float:
+    """Return what the gradients of a loss take, shared out as what they are computed of: of small operations, each.
+
+    And what the backward pass takes beyond the model's: of operations that fill memory it takes several times as long.
+    """
+    return max(one.gradients_s * one.seconds / (one.seconds + one.model_s), one.gradients_s - of_model * one.model_s)

@@ -36,16 +36,12 @@ from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..window import WeightPenalties, Window
 from ..workers.gains import gain_without
 from .frameworks import computes_on_device
-from .rule import LOOKS, threshold
+from .rule import BACKWARD_OF_MODEL, LOOKS, threshold
 
 WITH_GRADIENTS = (1.6, 2.2, 4.0)
 """Least, usual and most that a penalty takes with its gradients, as multiples of what looks see of it, where the
-backward pass is as long as a model's. Our measurement, benchmarks/faults/penalty, as are the next two: of few large
+backward pass is as long as a model's. Our measurement, benchmarks/faults/penalty, as is the next: of few large
 operations it takes much more, and then the backward pass is longer than a model's."""
-
-OF_THE_MODEL = (2.0, 0.5)
-"""What a model's backward takes as a rule and at the least, as multiples of its forward: what the backward pass takes
-beyond is the penalty's. 0.8 to 2 are usual on a CPU, and looks find a thread more often there."""
 
 AT_MOST = (8.0, 20.0)
 """Times what looks see of a penalty that are believed as a rule and at the most."""
@@ -129,7 +125,9 @@ class WeightPenalty:
 def _with_gradients(found: WeightPenalties) -> tuple[float, float, float]:
     """Return the seconds that a penalty takes with its gradients: at least, as a rule and at most."""
     forward_s, all_s = found.seconds, found.seconds + found.gradients_s
-    usually_beyond_s, at_most_beyond_s = (max(0.0, found.gradients_s - part * found.model_s) for part in OF_THE_MODEL)
+    usually_beyond_s, at_most_beyond_s = (
+        max(0.0, found.gradients_s - part * found.model_s) for part in BACKWARD_OF_MODEL
+    )
     least, usual, most = (factor * forward_s for factor in WITH_GRADIENTS)
     usual = min(max(usual, forward_s + usually_beyond_s), AT_MOST[0] * forward_s)
     most = min(max(most, forward_s + at_most_beyond_s), AT_MOST[1] * forward_s)
