@@ -161,7 +161,7 @@ def test_a_loss_that_takes_longer_than_the_model_is_told_with_its_part_of_the_gr
 
 
 def test_what_the_backward_pass_takes_beyond_the_models_is_the_losss():
-    """A broadcast over all pairs: 12 % of the steps before its gradients, the model 9 %, and 4.5 times as fast without."""
+    """A broadcast over all pairs: 12 % of the steps before its gradients, the model 9 %, 4.5 times as fast without."""
     found = fires(SlowFunction(), loss(0.12, 0.09, gradients=0.76))
     assert found.time_lost_s == pytest.approx(12.0 + 76.0 - 18.0, rel=0.01)
     low, high = found.advice[0].gain_interval_pct or (0.0, 0.0)
