@@ -43,9 +43,16 @@ def tcp_store(path: Path) -> Callable[[], StoreChannel]:
     return client
 
 
+@pytest.mark.parametrize("version", ["2.2.0+cu121", "2.13.0+cpu"])
 @pytest.mark.parametrize("kind", [folder, file_store, tcp_store])
-def test_posts(kind: Callable[[Path], Callable[[], FolderChannel | StoreChannel]], tmp_path: Path) -> None:
+def test_posts(
+    kind: Callable[[Path], Callable[[], FolderChannel | StoreChannel]],
+    version: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The newest of each rank, as often as rank 0 looks; nothing, at once, of who has not posted."""
+    monkeypatch.setattr("torch.__version__", version)
     connect = kind(tmp_path)
     first, second, reader = connect(), connect(), connect()
     assert reader.posted(1) is None
@@ -58,6 +65,46 @@ def test_posts(kind: Callable[[Path], Callable[[], FolderChannel | StoreChannel]
     first.post(1, "newer")
     assert comes(reader, 1, "newer")
     assert reader.posted(1) == "newer"
+    assert first.is_posted(1)
+    assert reader.take_post(1) == "newer"
+    assert not first.is_posted(1)
+    assert reader.take_post(1) is None
+    reader.end_posts([1, 2])
+    assert reader.posted(2) is None
+
+
+@pytest.mark.parametrize("version", ["2.2.0+cu121", "2.13.0+cpu"])
+@pytest.mark.parametrize("kind", [file_store, tcp_store])
+def test_questions(
+    kind: Callable[[Path], Callable[[], StoreChannel]],
+    version: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each is told once, and its answer is there for who has asked."""
+    monkeypatch.setattr("torch.__version__", version)
+    connect = kind(tmp_path)
+    asker, other, answerer = connect(), connect(), connect()
+    asker.ask("a1")
+    other.ask("b2")
+    found: list[str] = []
+    deadline_s = time.monotonic() + 30
+    while len(found) < 2 and time.monotonic() < deadline_s:
+        found += answerer.questions()
+    assert sorted(found) == ["a1", "b2"]
+    assert answerer.questions() == []
+    assert asker.take_answer("a1") is None
+    answerer.answer("a1", "folder")
+    while (answer := asker.take_answer("a1")) is None and time.monotonic() < deadline_s:
+        time.sleep(0.001)
+    assert answer == "folder"
+    while not answerer.is_taken("a1") and time.monotonic() < deadline_s:
+        time.sleep(0.001)
+    assert answerer.is_taken("a1")
+    answerer.answer("b2", "folder")
+    while answerer.is_taken("b2") and time.monotonic() < deadline_s:
+        time.sleep(0.001)
+    assert not answerer.is_taken("b2")
 
 
 def comes(reader: FolderChannel | StoreChannel, rank: int, text: str) -> bool:

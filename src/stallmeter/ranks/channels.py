@@ -19,16 +19,15 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from threading import get_ident
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakValueDictionary
 
 from ..recording import write_atomically
 from .launcher import job_from_environment
 from .run_folder import Channel
+from .values import calling, values_of
 
-T = TypeVar("T")
-
-_NOTHING, _TAKEN = "(nothing)", "(taken)"
+_TAKEN = "(taken)"
 CONNECT_S = 3.0
 """Most seconds for making a connection."""
 
@@ -110,7 +109,7 @@ _clients: WeakValueDictionary[tuple[object, ...], Any] = WeakValueDictionary()
 def _connect(address: tuple[str, int] | tuple[str], prefix: str) -> Channel:
     torch_distributed: Any = sys.modules["torch.distributed"]
     if len(address) == 1:
-        return StoreChannel(_calling(torch_distributed.FileStore, address[0], -1), prefix)
+        return StoreChannel(calling(torch_distributed.FileStore, address[0], -1), prefix)
     host, port = address
     key = (host, port, os.getpid(), get_ident())  # a fork must not talk through its parent's
     client = _clients.get(key)
@@ -118,7 +117,7 @@ def _connect(address: tuple[str, int] | tuple[str], prefix: str) -> Channel:
         return StoreChannel(client, prefix)
     # First a bare socket: torch's client would go on trying and print to stderr where nobody listens.
     socket.create_connection((host, port), CONNECT_S).close()
-    client = _calling(
+    client = calling(
         torch_distributed.TCPStore,
         host,
         port,
@@ -128,13 +127,6 @@ def _connect(address: tuple[str, int] | tuple[str], prefix: str) -> Channel:
     )
     _clients[key] = client
     return StoreChannel(client, prefix)
-
-
-def _calling(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    try:
-        return call(*args, **kwargs)
-    except RuntimeError as exc:  # all that torch's stores raise
-        raise ConnectionError(str(exc)[:500]) from exc
 
 
 class StoreChannel:
@@ -148,7 +140,7 @@ class StoreChannel:
     keeps_files = False
 
     def __init__(self, store: Any, prefix: str) -> None:
-        self._store = store
+        self._values = values_of(store)
         self._prefix = prefix
         self._seen = 0
         self._missing: set[int] = set()
@@ -158,7 +150,7 @@ class StoreChannel:
         """Ask; see `stallmeter.ranks.run_folder.Channel`, as for the others."""
         # A store has no lists: `add` is atomic and gives each question a number of its own. Between the two calls a
         # question is announced and not there yet; rank 0 looks for it again.
-        number = _calling(self._store.add, f"{self._prefix}/asked", 1)
+        number = self._values.count(f"{self._prefix}/asked", 1)
         self._set(f"ask/{number}", nonce)
 
     def take_answer(self, nonce: str) -> str | None:
@@ -170,7 +162,7 @@ class StoreChannel:
 
     def questions(self) -> list[str]:
         """Return new questions."""
-        asked = int(self._get("asked") or 0)
+        asked = self._values.count(f"{self._prefix}/asked", 0)
         self._missing.update(range(self._seen + 1, asked + 1))
         self._seen = max(self._seen, asked)
         found = {number: nonce for number in sorted(self._missing) if (nonce := self._pop(f"ask/{number}"))}
@@ -183,7 +175,7 @@ class StoreChannel:
 
     def is_taken(self, nonce: str) -> bool:
         """Whether an answer was taken."""
-        return self._get(f"answer/{nonce}") is None
+        return not self._values.is_there(f"{self._prefix}/answer/{nonce}")
 
     def expect_posts(self) -> None:
         """Nothing has to be there for posts."""
@@ -208,30 +200,25 @@ class StoreChannel:
         if text in (None, _TAKEN):
             return None
         # Only if it is still this one: a newer one, posted at this moment, is taken the next time.
-        _calling(self._store.compare_set, f"{self._prefix}/post/{rank}", text, _TAKEN)
+        self._values.replace(f"{self._prefix}/post/{rank}", text, _TAKEN)
         return text
 
     def end_posts(self, ranks: Iterable[int]) -> None:
         """Remove them: a program of many fits would fill the store."""
         for rank in ranks:
-            _calling(self._store.delete_key, f"{self._prefix}/post/{rank}")
+            self._values.remove(f"{self._prefix}/post/{rank}")
 
     def _set(self, key: str, value: str) -> None:
-        _calling(self._store.set, f"{self._prefix}/{key}", value)
+        self._values.write(f"{self._prefix}/{key}", value)
 
     def _get(self, key: str) -> str | None:
-        """Read without waiting: `get` waits for a key that is not there, and torch 2.2 has no `check`.
-
-        Replacing what no value equals changes nothing, and returns the value, or this when there is none.
-        """
-        value: bytes = _calling(self._store.compare_set, f"{self._prefix}/{key}", _NOTHING, _NOTHING)
-        return None if value == _NOTHING.encode() else value.decode(errors="replace")
+        return self._values.read(f"{self._prefix}/{key}")
 
     def _pop(self, key: str) -> str | None:
         # Two calls, yet no race: each key is taken by one rank alone, questions by rank 0, an answer by who asked.
         value = self._get(key)
         if value is not None:
-            _calling(self._store.delete_key, f"{self._prefix}/{key}")
+            self._values.remove(f"{self._prefix}/{key}")
         return value
 
 
