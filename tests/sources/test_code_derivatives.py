@@ -49,6 +49,13 @@ def two(net, x, y):
     return u_x, u_y
 
 
+def rows(y, x, one, other):
+    first = torch.autograd.grad(y, x, one, retain_graph=True)
+    second = torch.autograd.grad(y, x, other, retain_graph=True)
+    again = torch.autograd.grad(y, x, other, retain_graph=True)
+    return first, second, again
+
+
 def of_calls(net, x, y):
     return grad(net(x), x), grad(net(x), y)
 '''
@@ -92,6 +99,8 @@ HELPER = ("grad", 2)
         ([("direct", line_of("inputs=t"))], "direct", 2),
         ([("two", line_of("u_y = grad(u, y)", 1)), HELPER], None, 1),
         ([("of_calls", line_of("return grad(net"))], None, 1),
+        ([("rows", line_of("first = "))], None, 1),
+        ([("rows", line_of("again = "))], None, 1),
     ],
 )
 def test_who_asks_for_an_outputs_derivatives_several_times(path, own, who, times):

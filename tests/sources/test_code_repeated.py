@@ -45,6 +45,19 @@ LATE = {
     items = [self.parse(line) for line in self.file]
     yield from items[wid::count]  # <
     """,
+    "a slice of what is read": """
+    for item in self.read_all()[wid::count]:  # <
+        yield item
+    """,
+    "before what is called of some": """
+    items = [self.parse(line) for line in self.file]  # <
+    for item in map(self.augment, items[wid::count]):
+        yield item
+    """,
+    "before what is called of some lines": """
+    lines = self.read()  # <
+    yield from map(self.parse, itertools.islice(lines, wid, None, count))
+    """,
     "across ranks": """
     stride = count * self.world_size
     for i, line in enumerate(self.file):

@@ -349,7 +349,7 @@ def _forecast(window: Window, current: int) -> Outlook | None:
         return Outlook(
             advice=doubt(advice, more) if doubtful else advice,
             available_cpus=limits.available_cpus,
-            without=replace(_without(window, costs, limits), best_workers_s=best_plan(*number).best.step_time_s),
+            without=_without(window, costs, limits, number),
             deeper=advise_prefetch(costs, limits, current),
             limit=_limit(window, ask(more) if doubtful else limited(*number, advice, previous=previous), advice),
             loop_threads=loop_threads(costs, advice),
@@ -393,9 +393,9 @@ def _steps_share(window: Window, costs: LoaderCosts) -> float:
     return min(1.0, max(0.0, 1.0 - beside_s / training_s))
 
 
-def _without(window: Window, costs: LoaderCosts, limits: Limits) -> WhatIf:
+def _without(window: Window, costs: LoaderCosts, limits: Limits, number: tuple[LoaderCosts, Limits]) -> WhatIf:
     blocked, service, content = window.workers.blocked_share, window.workers.service_s, window.loader.content
-    return what_if(
+    found = what_if(
         costs,
         limits,
         blocked_s=None if blocked is None or service is None else blocked * costs.service_s,
@@ -405,6 +405,7 @@ def _without(window: Window, costs: LoaderCosts, limits: Limits) -> WhatIf:
         parts=parts_of_batch(window),
         loop_waits=loop_waits(window, costs),
     )
+    return found if number[1] is limits else replace(found, best_workers_s=best_plan(*number).best.step_time_s)
 
 
 def parts_of_batch(window: Window) -> float:

@@ -27,7 +27,7 @@ _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
-    """Calls in one function with one output, all of which are made if one of them is."""
+    """Calls in one function with one output, each for another input; all are made if one of them is."""
 
     name: str
     lines: tuple[tuple[int, int], ...]
@@ -83,7 +83,9 @@ def _asked_often(one: Seen, asked: int) -> tuple[int, int] | None:
 
 @lru_cache(maxsize=256)
 def repeats(path: str, first_line: int) -> tuple[_Calls, ...]:
-    """Return the calls in a function that name the same first argument, or ``outputs``, two or more times.
+    """Return the calls in a function that name the same first argument, or ``outputs``, and others as the second.
+
+    What comes after these has to be the same: derivatives in several directions are not had by one plain call.
 
     Args:
         path: Of the file.
@@ -96,12 +98,14 @@ def repeats(path: str, first_line: int) -> tuple[_Calls, ...]:
     for block, call in _calls(function, ()):
         output = _output(call)
         if output is not None and called(call):
-            found[(block, called(call), ast.dump(output))].append(call)
+            found[(block, called(call), ast.dump(output), *_directions(call))].append(call)
     assigned = list(_assigned(function))
     return tuple(
         _Calls(key[1], tuple((first_line - 1 + c.lineno, first_line - 1 + (c.end_lineno or c.lineno)) for c in calls))
         for key, calls in found.items()
-        if len(calls) > 1 and isinstance(key[1], str) and not _changes(calls, assigned)
+        if len({_inputs(call) for call in calls}) == len(calls) > 1
+        and isinstance(key[1], str)
+        and not _changes(calls, assigned)
     )
 
 
@@ -123,6 +127,18 @@ def _output(call: ast.Call) -> ast.expr | None:
     if output is None or any(isinstance(one, (ast.Call, ast.Starred)) for one in ast.walk(output)):
         return None
     return output if any(isinstance(one, ast.Name) for one in ast.walk(output)) else None
+
+
+def _inputs(call: ast.Call) -> str:
+    """Return what a call takes the derivatives by, as text; empty where it does not say."""
+    named = (keyword.value for keyword in call.keywords if keyword.arg == "inputs")
+    inputs = call.args[1] if len(call.args) > 1 else next(named, None)
+    return "" if inputs is None else ast.dump(inputs)
+
+
+def _directions(call: ast.Call) -> tuple[str, ...]:
+    others = [keyword for keyword in call.keywords if keyword.arg not in ("inputs", "outputs")]
+    return tuple(map(ast.dump, (*call.args[2:], *others)))
 
 
 def _assigned(function: ast.AST) -> Iterator[tuple[int, str]]:

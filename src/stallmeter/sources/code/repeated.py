@@ -46,8 +46,8 @@ def last_line_for_all(path: str, first_line: int) -> int:
     function = function_at(path, first_line)
     if function is None:
         return 0
-    known = _names_of_workers(function)
-    ends = [end for node in ast.walk(function) if (end := _leaves_out(node, known))]
+    known, whole = _names_of_workers(function), _gone_through(function)
+    ends = [end for node in ast.walk(function) if (end := _leaves_out(node, known, whole))]
     return first_line - 1 + min(ends) if ends else 0
 
 
@@ -88,15 +88,33 @@ def _asks(node: ast.AST, known: frozenset[str]) -> bool:
     )
 
 
-def _leaves_out(node: ast.AST, known: frozenset[str]) -> int:
-    """Return in which line of the function an expression or statement ends that leaves items out; 0 for others."""
+def _leaves_out(node: ast.AST, known: frozenset[str], whole: frozenset[ast.AST]) -> int:
+    """Return the last line of the function before items are left out, by an expression or statement; 0 for others.
+
+    Of a slice or an ``islice`` that line is the one in which it ends, where it is all that a loop goes through: what it
+    takes its items of is made for all. Within a call of something else, that is made for some.
+    """
     if isinstance(node, ast.If):
         return node.test.end_lineno or 0 if _is_test(node, known) else 0
     if isinstance(node, ast.Call) and called(node) == "islice":
-        return node.end_lineno or 0 if any(_asks(one, known) for one in node.args[1:]) else 0
-    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and node.slice.step is not None:
-        return node.end_lineno or 0 if _asks(node.slice.step, known) else 0
-    return 0
+        leaves = any(_asks(one, known) for one in node.args[1:])
+    elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and node.slice.step is not None:
+        leaves = _asks(node.slice.step, known)
+    else:
+        return 0
+    return (node.end_lineno or 0 if node in whole else node.lineno - 1) if leaves else 0
+
+
+def _gone_through(function: ast.AST) -> frozenset[ast.AST]:
+    """Return what loops go through, and what is given a name or given away, as a whole."""
+    found = set()
+    for node in ast.walk(function):
+        value = node.iter if isinstance(node, ast.For) else None
+        if isinstance(node, (ast.Assign, ast.YieldFrom)):
+            value = node.value
+        if value is not None:
+            found.add(value)
+    return frozenset(found)
 
 
 def _is_test(node: ast.If, known: frozenset[str]) -> bool:
