@@ -208,7 +208,7 @@ def test_a_small_part_of_the_steps_and_few_looks_are_nothing() -> None:
     assert silent(InputBound(), without_loader(before(0.05)))
     assert silent(InputBound(), without_loader(before(0.5, seen=30)))
     assert silent(InputBound(), without_loader())
-    quick = without_loader(before(0.1, 0.1), times=[0.004] * 2000)  # less than handing a batch over would cost
+    quick = without_loader(before(0.09, 0.06, 0.05), times=[0.004] * 2000)  # less than handing a batch over would cost
     assert silent(InputBound(), quick)
 
 

@@ -244,6 +244,7 @@ def test_a_thread_that_asks_a_loader_while_updates_become_steps_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Its loader is none of the training's, and what was said of it before stands."""
+    pytest.importorskip("torch")  # it is asked whether gradients are recorded
     monkeypatch.setattr(updates, "LEAST_S", 0.0)
     loop = Loop(Options(directory=str(tmp_path), trackers=None))
     start, prepared, batches = loop._start, [], []
