@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import sys
+import threading
 import time
 
 import pytest
@@ -117,6 +118,19 @@ def test_between_two_polls():
     assert not made._thread.is_alive()
     found = made.sample(9.0)
     assert found[-1].time_s == 9.0, "without the thread it reads when it is asked"
+
+
+def test_a_thread_that_cannot_be_started_is_not_waited_for(monkeypatch):
+    """While the interpreter ends there is none to be had, or the run ends before it has started."""
+
+    def refused(_):
+        raise RuntimeError("can't start new thread")
+
+    made = source(Kernel())
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with pytest.raises(RuntimeError, match="can't start"):
+        made.sample(0.0)
+    made.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells it on Linux")

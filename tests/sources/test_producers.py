@@ -255,6 +255,19 @@ def test_it_looks_by_itself_and_ends_its_thread() -> None:
     ]
 
 
+def test_a_thread_that_cannot_be_started_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the interpreter ends there is none to be had, or the run ends before it has started."""
+    source = ProducerSource(lambda: True, lambda: True, lambda: 0)
+    monkeypatch.setattr(threading.Thread, "start", _refused)
+    with pytest.raises(RuntimeError, match="can't start"):
+        source.sample(0.0)
+    source.close()
+
+
+def _refused(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 @contextmanager
 def thread_of_python(name: str = "reader") -> Iterator[int]:
     ended = threading.Event()

@@ -84,8 +84,11 @@ class MemorySource:
         if self._thread is None:
             if self.take(time_s) is None:
                 return ()
-            self._thread = threading.Thread(target=self._follow, name="stallmeter-memory", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._follow, name="stallmeter-memory", daemon=True)
+            thread.start()
+            self._thread = (
+                thread  # the run may end meanwhile, in another thread, and only what was started can be joined
+            )
         elif not self._thread.is_alive():
             self.take(time_s)
         found = []

@@ -150,8 +150,11 @@ class ProducerSource:
         if self._thread is None:
             self._interpreter, self._spins = interpreter_memory(), _spins()
             self._restart()
-            self._thread = threading.Thread(target=self._follow, name=f"{OWN}-producers", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._follow, name=f"{OWN}-producers", daemon=True)
+            thread.start()
+            self._thread = (
+                thread  # the run may end meanwhile, in another thread, and only what was started can be joined
+            )
         self._threads = self._find_threads()
         if self._seen.looks < MIN_LOOKS and self._seen.body_looks < MIN_BODY_LOOKS:
             return ()

@@ -184,8 +184,9 @@ class StackSampler:
         """Begin to look; nothing happens where the interpreter cannot tell stacks."""
         if self._thread is None and CAN_LOOK:
             self._due_ns = self._now()
-            self._thread = threading.Thread(target=self._run, name="stallmeter-stacks", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="stallmeter-stacks", daemon=True)
+            thread.start()
+            self._thread = thread  # only what was started can be joined
 
     def end(self) -> None:
         """Look no more."""
