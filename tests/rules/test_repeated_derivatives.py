@@ -94,4 +94,9 @@ def test_beside_a_gpu_only_what_it_waits_for_counts() -> None:
 
 def test_without_looks_it_abstains() -> None:
     assert "code.torch.repeated_derivatives" in missing(RepeatedDerivatives(), window())
-    assert replace(RepeatedDerivatives(), info_pct=5.0).info_pct == 5.0
+
+
+def test_user_thresholds() -> None:
+    little = asked(0.03, gradients=0.3)
+    assert silent(RepeatedDerivatives(), little)
+    assert fires(replace(RepeatedDerivatives(), info_pct=2.0), little)

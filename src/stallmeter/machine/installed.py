@@ -19,6 +19,12 @@ from types import ModuleType
 _INSTALLED = frozenset(("site-packages", "dist-packages"))
 
 
+def torch_version() -> tuple[int, ...]:
+    """Return the first two numbers of the version of torch that the program has imported; none without it."""
+    said = str(getattr(sys.modules.get("torch"), "__version__", "")).split(".")
+    return tuple(int(part) for part in said[:2] if part.isdigit())
+
+
 def installed(name: str, distribution: str) -> ModuleType:
     """Import a package that we depend on, and nothing of the program's that has its name.
 

@@ -162,7 +162,7 @@ class StoreChannel:
 
     def questions(self) -> list[str]:
         """Return new questions."""
-        asked = self._values.count(f"{self._prefix}/asked", 0)
+        asked = self._values.total(f"{self._prefix}/asked")
         self._missing.update(range(self._seen + 1, asked + 1))
         self._seen = max(self._seen, asked)
         found = {number: nonce for number in sorted(self._missing) if (nonce := self._pop(f"ask/{number}"))}

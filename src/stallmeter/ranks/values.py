@@ -8,9 +8,10 @@ counter beside each value tells whether it is there.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+from ..machine.installed import torch_version
 
 T = TypeVar("T")
 
@@ -70,8 +71,12 @@ class Values:
         calling(self._store.compare_set, key, before, value)
 
     def count(self, key: str, more: int) -> int:
-        """Add to a counter, which no other method knows of, and return what it is then."""
+        """Add to a counter and return what it is then."""
         return int(calling(self._store.add, key, more))
+
+    def total(self, key: str) -> int:
+        """Return what a counter is; a store in a file grows by each that is added to."""
+        return int(self.read(key) or 0)
 
 
 class CountedValues(Values):
@@ -86,7 +91,11 @@ class CountedValues(Values):
 
     def is_there(self, key: str) -> bool:
         """Whether there is a value."""
-        return self.count(key + _COUNTER, 0) > 0
+        return self.total(key + _COUNTER) > 0
+
+    def total(self, key: str) -> int:
+        """Return what a counter is."""
+        return self.count(key, 0)
 
     def write(self, key: str, value: str) -> None:
         """Set a value, and then count it: who reads never waits."""
@@ -110,9 +119,4 @@ def values_of(store: Any) -> Values:
     Args:
         store: A client that no other thread uses.
     """
-    return Values(store) if _version() >= SAFE_SINCE else CountedValues(store)
-
-
-def _version() -> tuple[int, ...]:
-    numbers = str(getattr(sys.modules.get("torch"), "__version__", "")).split(".")[:2]
-    return tuple(int(number) for number in numbers if number.isdecimal())
+    return Values(store) if torch_version() >= SAFE_SINCE else CountedValues(store)

@@ -299,6 +299,11 @@ class CodeLook:
     stacks: tuple[CodeStack, ...] = ()
     """The largest first; bounded."""
 
+    @property
+    def repeated_s(self) -> float:
+        """Of ``wall_s``, what goes into `repeated`."""
+        return sum(spot.wall_s for spot in self.repeated)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockTrial:

@@ -185,7 +185,7 @@ def _not_for_others(diagnosis: Diagnosis, window: Window, look: CodeLook | None)
         return diagnosis
     part = (workers - 1) / workers
     cpus = [spot.cpu_s for spot in look.repeated]
-    wall_s = part * sum(spot.wall_s for spot in look.repeated)
+    wall_s = part * look.repeated_s
     cpu_s = None if None in cpus else part * sum(cpu for cpu in cpus if cpu is not None)
     share_pct = 100.0 * wall_s / look.wall_s
     found = gain_without_function(window, *shares((look.wall_s, look.cpu_s), (wall_s, cpu_s)))

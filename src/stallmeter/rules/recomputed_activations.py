@@ -23,7 +23,6 @@ one more forward pass.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -31,7 +30,7 @@ from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.gains import gain_without
 from .frameworks import Setting, computes_on_device, said
-from .rule import LOOKS, threshold
+from .rule import between_looks, threshold
 
 SAVES = (0.75, 1.0, 1.6)
 """Least, usual and most that is saved, as multiples of what is seen to be computed again. Our measurement,
@@ -68,14 +67,9 @@ class RecomputedActivations:
         pct = 100.0 * seconds / work_s
         if pct < self.warn_pct or peak_pct >= self.memory_pct:
             return None
-        error = LOOKS / math.sqrt(max(1, found.samples))
-        least, usual, most = SAVES
-        gain = gain_without(
-            window,
-            usual * seconds,
-            least=max(0.0, 1.0 - math.hypot(error, 1.0 - least / usual)),
-            most=1.0 + math.hypot(error, most / usual - 1.0),
-        )
+        usual = SAVES[1]
+        least, most = between_looks(max(1, found.samples), SAVES[0] / usual, SAVES[2] / usual)
+        gain = gain_without(window, usual * seconds, least=least, most=most)
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if pct >= self.critical_pct else Severity.WARNING,

@@ -23,7 +23,6 @@ of `torch.autograd.grad`.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -32,7 +31,7 @@ from ..window import RepeatedDerivatives as Found
 from ..window import Window
 from ..workers.gains import gain_without
 from .frameworks import computes_on_device
-from .rule import LOOKS, threshold
+from .rule import between_looks, threshold
 
 AT_MOST = 1.3
 """Times what would be spared by the same part of the backward pass that are believed at the most; our choice."""
@@ -68,13 +67,8 @@ class RepeatedDerivatives:
         share = None if lost_s is None else window.ledger.training_share_pct(lost_s)
         if lost_s is None or share is None or share < self.info_pct or lost_s < self.min_lost_s:
             return None
-        error = LOOKS / math.sqrt(found.samples)
-        gain = gain_without(
-            window,
-            lost_s,
-            least=max(0.0, 1.0 - math.hypot(error, 1.0 - found.seconds / usual)),
-            most=1.0 + math.hypot(error, AT_MOST - 1.0),
-        )
+        least, most = between_looks(found.samples, found.seconds / usual, AT_MOST)
+        gain = gain_without(window, lost_s, least=least, most=most)
         spot = found.spot
         asked_pct = window.ledger.training_share_pct(found.derivatives_s) or 0.0
         return Diagnosis(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from collections import Counter
 from collections.abc import Iterable
 from itertools import chain
@@ -60,6 +61,18 @@ measurement, benchmarks/faults/penalty."""
 MOST_OF_A_STEP = 0.8
 """Part of the steps' work that is left out at the most with gradients that nobody uses. Our measurement,
 benchmarks/faults/gradients."""
+
+
+def between_looks(samples: int, least: float, most: float) -> tuple[float, float]:
+    """Return the least and the most of what was seen in looks, with the chance in which of them it was met.
+
+    Args:
+        samples: Looks that met it.
+        least: As a multiple of the usual, if all looks had been taken.
+        most: The same.
+    """
+    error = LOOKS / math.sqrt(samples)
+    return max(0.0, 1.0 - math.hypot(error, 1.0 - least)), 1.0 + math.hypot(error, most - 1.0)
 
 
 def threshold(default: float, unit: str, source: str) -> Any:

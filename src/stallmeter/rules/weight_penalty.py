@@ -28,7 +28,6 @@ networks" (2017).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -36,7 +35,7 @@ from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..window import WeightPenalties, Window
 from ..workers.gains import gain_without
 from .frameworks import computes_on_device
-from .rule import BACKWARD_OF_MODEL, LOOKS, threshold
+from .rule import BACKWARD_OF_MODEL, between_looks, threshold
 
 WITH_GRADIENTS = (1.6, 2.2, 4.0)
 """Least, usual and most that a penalty takes with its gradients, as multiples of what looks see of it, where the
@@ -81,13 +80,8 @@ class WeightPenalty:
         share = None if lost_s is None else window.ledger.training_share_pct(lost_s)
         if lost_s is None or share is None or share < self.info_pct or lost_s < self.min_lost_s:
             return None
-        error = LOOKS / math.sqrt(found.samples)
-        gain = gain_without(
-            window,
-            lost_s,
-            least=max(0.0, 1.0 - math.hypot(error, 1.0 - least / usual)),
-            most=1.0 + math.hypot(error, most / usual - 1.0),
-        )
+        least, most = between_looks(found.samples, least / usual, most / usual)
+        gain = gain_without(window, lost_s, least=least, most=most)
         spot = found.spot
         return Diagnosis(
             rule=self.id,

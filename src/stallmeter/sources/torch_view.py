@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..machine.installed import torch_version
 from ..records import AllocatorSample, OptimizerInfo
 
 MAX_COMPILED = 10_000
@@ -139,7 +140,7 @@ def optimizer_info(optimizer: Any) -> OptimizerInfo | None:
         kind=kind.__name__,
         tensors=len(parameters),
         fused=any(group.get("fused") for group in groups),
-        may_fuse=of_torch and suits and not defaults.get("differentiable") and _version() >= FUSES,
+        may_fuse=of_torch and suits and not defaults.get("differentiable") and torch_version() >= FUSES,
         half=half,
         half_share=half_share,
         double_share=_share(numbers, *((device, kind) for device, kind in numbers if kind in DOUBLE)),
@@ -164,11 +165,6 @@ def _half(numbers: Counter[str]) -> tuple[str, float]:
 def _share(numbers: Counter[Any], *kinds: Any) -> float:
     some = sum(numbers[kind] for kind in kinds)
     return some / numbers.total() if some else 0.0
-
-
-def _version() -> tuple[int, ...]:
-    said = str(getattr(sys.modules.get("torch"), "__version__", "")).split(".")
-    return tuple(int(part) for part in said[:2] if part.isdigit())
 
 
 def _compiled(module: Any) -> str:

@@ -85,7 +85,7 @@ def learn_from_repeats(window: Window, costs: LoaderCosts, limits: Limits) -> tu
         The same where nothing of a batch is made for others, or that is not known.
     """
     look = window.code.at("workers")
-    part = 0.0 if look is None or not look.wall_s else sum(spot.wall_s for spot in look.repeated) / look.wall_s
+    part = 0.0 if look is None or not look.wall_s else look.repeated_s / look.wall_s
     if part < REPEATED:
         return costs, limits
     workers = max(1, costs.current)
