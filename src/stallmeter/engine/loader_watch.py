@@ -10,10 +10,11 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..records import BatchContent, EvaluationBatches, LoaderInfo
+from ..records import BatchContent, EvaluationBatches, LoaderInfo, ScoredPositions
 from ..timing.batches import BatchSizes, given_size
 from ..timing.clock import StepClock
 from ..timing.filling import filling_of
+from ..timing.labels import labels_of
 from ..timing.padding import padding_of
 from ..timing.subnormal import subnormal_share
 from ..workers import batch_shape
@@ -22,16 +23,21 @@ from .guard import Guard
 
 if TYPE_CHECKING:
     from ..sources.loader import LoaderProbe
+    from ..sources.scored import ScoredLook
 
 
 T = TypeVar("T")
 
+SCORED = "positions without a label"
 
 CONTENT_NS = 500_000_000
 """Between two looks at what a batch holds, at the least."""
 
 CONTENT_LOOKS = 64
 """The time between two looks grows to this part of the run so far."""
+
+SCORED_LOOKS = 6
+"""Steps in which it is looked at for how many positions classes are scored."""
 
 EVALUATIONS_NS = 500_000_000
 """Between two records of evaluations, at the least: a loop may evaluate after each step."""
@@ -52,7 +58,7 @@ class LoaderWatch:
         self,
         clock: StepClock,
         guard: Guard,
-        tell: Callable[[BatchContent | EvaluationBatches], None],
+        tell: Callable[[BatchContent | EvaluationBatches | ScoredPositions], None],
         probe: LoaderProbe | None = None,
         worker_tuner: WorkerTuner | None = None,
     ) -> None:
@@ -65,6 +71,9 @@ class LoaderWatch:
         """Of the training's batches."""
         self.content_due_ns = 0
         """From this time of the ledger on it is to be noted anew what a batch holds."""
+        self._scored: ScoredLook | None = None
+        """Open during a step whose batch has labels that are left out."""
+        self._scored_looks = SCORED_LOOKS
         self._evaluated: Counter[int] = Counter()
         """Batches of evaluations that were not told yet, by the batch size."""
         self._evaluations_due_ns = 0
@@ -135,13 +144,20 @@ class LoaderWatch:
         size = self.sizes.known(batch)
         return self._guard("batch size", self.sizes.find, batch) if size is None else size
 
-    def note_content(self, batch: object) -> None:
+    def note_content(self, batch: object, *, is_used: bool = False) -> None:
         """Note what a batch of the training loader holds: what handing it over must cost, and whether batches grow.
 
         Every few seconds, ever more rarely: a look takes some 20 us.
+
+        Args:
+            batch: The batch.
+            is_used: Whether its step is over; else it is about to begin.
         """
         ledger = self._clock.ledger
         self.content_due_ns = ledger.last + max(CONTENT_NS, (ledger.last - ledger.origin) // CONTENT_LOOKS)
+        if self._scored is not None:
+            self._guard(SCORED, self._tell_scored, batch if is_used else None)
+            return
         shape = self._guard("batch content", batch_shape, batch)
         if shape is not None and (shape.tensors or shape.pickled_bytes):
             filling = self._guard("filled positions", filling_of, batch)
@@ -158,6 +174,32 @@ class LoaderWatch:
                     subnormal=self._guard("subnormal numbers", subnormal_share, batch),
                 )
             )
+
+        if self._scored_looks:
+            self._guard(SCORED, self._begin_scored, batch)
+
+    def _begin_scored(self, batch: object) -> None:
+        """Look at the step that is about to begin, where the labels of a batch are left out in part."""
+        labels = labels_of(batch)
+        if labels is None:
+            return
+        from ..sources.scored import ScoredLook
+
+        self._scored_looks -= 1
+        self._scored = ScoredLook(labels, self._guard)
+        self.content_due_ns = 0  # with the next batch the step is over
+
+    def _tell_scored(self, batch: object | None) -> None:
+        look, self._scored = self._scored, None
+        found = None if look is None else look.told(None if batch is None else labels_of(batch))
+        if found is not None:
+            self._tell(found)
+
+    def close(self) -> None:
+        """The run ends: take back what stands in a step that will see no next batch."""
+        look, self._scored = self._scored, None
+        if look is not None:
+            look.close()
 
     def evaluated(self, loader: object, batches: int) -> None:
         """An evaluation is over, which took so many batches of a loader; never raises."""

@@ -168,6 +168,7 @@ class Run:
         self.closed = True
         self.guard.attempt("the last step", self.clock.pause)
         self.guard.attempt("the last step", self.clock.ledger.unwind)
+        self.guard.attempt("the last step", self.loaders.close)
         self.clock.at_boundary = None  # what waits for a later step will see none
         self.output.expect_end()
         self.ending.begin(reason, signalled=signalled)

@@ -383,8 +383,9 @@ def _compiler_source() -> Source:
 def _mode_sources(between_steps: BetweenSteps) -> Sequence[Source]:
     from ..sources.autocast import AutocastSource
     from ..sources.modes import ModeSource
+    from ..sources.wide import WideSource
 
-    return ModeSource(), AutocastSource(between_steps.add)
+    return ModeSource(), AutocastSource(between_steps.add), WideSource(between_steps.add)
 
 
 def _device_sources(
@@ -396,9 +397,8 @@ def _device_sources(
     from ..sources.torch_view import AllocatorSource
 
     sources: list[Source] = [CudaSource(clock), AllocatorSource()]
-    if options.sync_probe_steps:
+    if steps := options.sync_probe_steps:
         rule = HostSync()
-        steps = options.sync_probe_steps
         sources.append(SyncProbe(between_steps.add, steps, lambda: rule.suspects(window.present())))
     return sources
 

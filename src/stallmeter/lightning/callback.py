@@ -82,7 +82,7 @@ class StallMonitorMixin(Adapter):
         if clock.samples is None:
             clock.samples = fit.run.guard("batch size", fit.sizes.find, batch)
         if clock.ledger.last >= fit.loaders.content_due_ns:
-            fit.loaders.note_content(batch)
+            fit.loaders.note_content(batch, is_used=True)
         clock.worked = True
         if fit.epoch_loop is not None:
             clock.tracker_step = fit.epoch_loop._batches_that_stepped

@@ -7,6 +7,7 @@ from .compiler import CompilerSample
 from .device import AllocatorSample, DeepProfile, DeviceStep, Operator, SyncCalls
 from .exchange import Arrivals, DdpTimes
 from .hardware import GarbagePauses, GpuSample, HostSample, MemorySample, NetworkSample
+from .labels import ScoredPositions
 from .loader import (
     NO_LOADER,
     BatchContent,
@@ -21,7 +22,7 @@ from .loader import (
     WorkerTrial,
     WorkerWaits,
 )
-from .modes import CpuAutocast, DebugModes
+from .modes import CpuAutocast, DebugModes, WideNumbers
 from .optimizer import DenseEmbeddings, DroppedGradients, OptimizerInfo, SubnormalTensors, UnusedGradients
 from .steps import (
     BUCKETS,
@@ -74,12 +75,14 @@ __all__ = [
     "ProducerLooks",
     "Record",
     "Sample",
+    "ScoredPositions",
     "StepRecord",
     "SubnormalTensors",
     "SyncCalls",
     "Told",
     "UnusedGradients",
     "UserMetrics",
+    "WideNumbers",
     "WindowRecord",
     "WorkerBatch",
     "WorkerChange",
@@ -106,6 +109,7 @@ Sample = (
     | DeepProfile
     | CompilerSample
     | CpuAutocast
+    | WideNumbers
     | DebugModes
     | UnusedGradients
     | DenseEmbeddings
@@ -119,7 +123,7 @@ Sample = (
 )
 """What a Source may return."""
 
-Told = UserMetrics | Event | BatchContent | EvaluationBatches | OptimizerInfo
+Told = UserMetrics | Event | BatchContent | EvaluationBatches | OptimizerInfo | ScoredPositions
 """What the program's own threads have recorded."""
 
 Record = StepRecord | LedgerRecord | WindowRecord | Told | WorkerChange | WorkerTrial | Sample

@@ -23,3 +23,26 @@ class CpuAutocast:
     time_s: float
     kind: str
     """``bfloat16`` or ``float16``; empty where it was off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WideNumbers:
+    """Numbers of 64 bits among those that the operations of a model make in a step; the newest record holds."""
+
+    time_s: float
+    wide: int
+    """Floating-point numbers of 64 bits, by what the backward pass goes through."""
+    numbers: int
+    """All numbers."""
+    trained_wide: bool = False
+    """Whether modules have weights of 64 bits."""
+    operation: str = ""
+    """What makes most of them, as torch names the backward of it: ``SoftmaxBackward0``; empty where there is none."""
+    buffer: str = ""
+    """Largest buffer of 64 bits, with the class that holds it: ``Attention.bias``; empty where there is none."""
+    buffer_numbers: int = 0
+
+    @property
+    def share(self) -> float:
+        """Part (0 to 1) of the numbers that has 64 bits."""
+        return self.wide / self.numbers if self.numbers else 0.0

@@ -244,6 +244,8 @@ _ABOUT = {
         "spent.unused_gradients",
         "spent.tensors.dense_embeddings",
         "spent.tensors.dropped_gradients",
+        "spent.tensors.scored",
+        "spent.tensors.wide",
         "spent.tensors.subnormal",
     ),
     "too few steps": ("ledger.", "spent.", "steps."),

@@ -15,6 +15,7 @@ from .dense_embeddings import DenseEmbeddings
 from .double_precision import DoublePrecision
 from .dropped_gradients import DroppedGradients
 from .fetch_stall import FetchStall
+from .float64_operations import Float64Operations
 from .gc_pauses import GcPauses
 from .gpu_memory_growth import GpuMemoryGrowth
 from .gpu_memory_near_limit import GpuMemoryNearLimit
@@ -24,6 +25,7 @@ from .host_memory_growth import HostMemoryGrowth
 from .host_memory_near_limit import HostMemoryNearLimit
 from .host_sync import HostSync
 from .idle_workers import IdleWorkers
+from .ignored_labels import IgnoredLabels
 from .input_bound import InputBound
 from .io_wait_high import IoWaitHigh
 from .launch_bound import LaunchBound
@@ -100,12 +102,14 @@ ALL_RULES: tuple[Rule, ...] = (
     WeightPenalty(),
     RepeatedDerivatives(),
     DenseEmbeddings(),
+    IgnoredLabels(),
     SlowOptimizer(),
     UnusedGradients(),
     DroppedGradients(),
     RecomputedActivations(),
     HalfPrecisionOnCpu(),
     DoublePrecision(),
+    Float64Operations(),
     PaddedBatches(),
     SubnormalNumbers(),
     StepOutliers(),

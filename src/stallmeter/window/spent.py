@@ -12,8 +12,10 @@ from ..records import (
     DroppedGradients,
     EvaluationBatches,
     OptimizerInfo,
+    ScoredPositions,
     SubnormalTensors,
     UnusedGradients,
+    WideNumbers,
 )
 from .beside import work_s
 from .device import DeviceSignals
@@ -70,7 +72,7 @@ class SpentSignals:
                 self._optimizer = record
             case UnusedGradients():
                 self._unused = record
-            case DenseEmbeddings() | DroppedGradients() | SubnormalTensors():
+            case DenseEmbeddings() | DroppedGradients() | ScoredPositions() | SubnormalTensors() | WideNumbers():
                 self.tensors.append(record)
             case EvaluationBatches():
                 so_far = self._evaluated or Evaluated(0, 0)

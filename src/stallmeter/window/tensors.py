@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from ..records import DenseEmbeddings, DroppedGradients, SubnormalTensors
+import statistics
 
-OfTensors = DenseEmbeddings | DroppedGradients | SubnormalTensors
+from ..records import DenseEmbeddings, DroppedGradients, ScoredPositions, SubnormalTensors, WideNumbers
+
+OfTensors = DenseEmbeddings | DroppedGradients | ScoredPositions | SubnormalTensors | WideNumbers
+
+MOST_SCORED = 64
+"""Looks at scored positions that are kept, the first ones."""
 
 
 class TensorSignals:
@@ -14,6 +19,8 @@ class TensorSignals:
         self._dense: DenseEmbeddings | None = None
         self._dropped: DroppedGradients | None = None
         self._subnormal: SubnormalTensors | None = None
+        self._scored: list[ScoredPositions] = []
+        self._wide: WideNumbers | None = None
 
     def append(self, record: OfTensors) -> None:
         """Take a newer look."""
@@ -24,10 +31,16 @@ class TensorSignals:
                 self._dropped = record
             case SubnormalTensors():
                 self._subnormal = record
+            case WideNumbers():
+                self._wide = record
+            case ScoredPositions():
+                if len(self._scored) < MOST_SCORED:
+                    self._scored.append(record)
 
     def follow(self, other: TensorSignals) -> None:
         """Begin with what is told a few times of a run."""
         self._dense, self._dropped, self._subnormal = other._dense, other._dropped, other._subnormal
+        self._scored, self._wide = [*other._scored], other._wide
 
     @property
     def dense_embeddings(self) -> DenseEmbeddings | None:
@@ -43,3 +56,16 @@ class TensorSignals:
     def subnormal(self) -> SubnormalTensors | None:
         """Shares of gradients and of optimizers' states that are subnormal, on a CPU; None where nobody could look."""
         return self._subnormal
+
+    @property
+    def scored(self) -> ScoredPositions | None:
+        """Positions whose classes are scored, with labels or without: the look in the middle; None without any look."""
+        if not self._scored:
+            return None
+        middle = statistics.median_low(look.in_vain for look in self._scored)
+        return next(look for look in self._scored if look.in_vain == middle)
+
+    @property
+    def wide(self) -> WideNumbers | None:
+        """Numbers of 64 bits that modules take, make and hold, none as well; None where nobody could look."""
+        return self._wide

@@ -31,10 +31,12 @@ from ..records import (
     OptimizerInfo,
     ProducerLooks,
     Record,
+    ScoredPositions,
     StepRecord,
     SubnormalTensors,
     SyncCalls,
     UnusedGradients,
+    WideNumbers,
     WorkerBatch,
     WorkerChange,
     WorkerMemory,
@@ -90,6 +92,8 @@ PART = {
     DenseEmbeddings: "spent",
     DroppedGradients: "spent",
     SubnormalTensors: "spent",
+    ScoredPositions: "spent",
+    WideNumbers: "spent",
     Event: "events",
 }
 """Which part of a window takes which kind of record. Kinds that no signal needs are not listed."""

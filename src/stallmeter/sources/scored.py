@@ -1,0 +1,121 @@
+"""For how many positions of a batch a model scores all classes, where most of them have no label.
+
+In a few steps whose labels are left out in part a hook of torch's for all modules counts the multiplications of layers,
+by the shapes of what they take and make. Nothing is read of these, and between such steps no hook is there.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..records import ScoredPositions
+from ..timing.labels import Labels
+
+LEAST_CLASSES = 1000
+"""Fewer are scored in no time."""
+
+MOST_CALLS = 20_000
+"""Calls of layers that are counted: each takes some microseconds."""
+
+
+class ScoredLook:
+    """Counts from its making to `told`; for the training thread.
+
+    Args:
+        labels: Of the batch that the step begins with.
+        guard: Calls what is given it, and keeps errors away.
+        modules: Where torch is looked for; it is never imported.
+    """
+
+    def __init__(self, labels: Labels, guard: Callable[..., Any], modules: Mapping[str, Any] | None = None) -> None:
+        self._modules = sys.modules if modules is None else modules
+        self._labels = labels
+        self._guard = guard
+        self._thread = threading.get_ident()
+        self._calls = 0
+        self._products = 0
+        self._taken: set[int] = set()
+        """Lengths of what layers with weights take."""
+        self._layers: dict[int, tuple[int, int, int]] = {}
+        """Positions, inputs and outputs of layers that could score classes."""
+        self._remove = self._register()
+
+    def _register(self) -> Callable[[], None]:
+        torch, nn = self._modules.get("torch"), self._modules.get("torch.nn.modules.module")
+        # What is compiled asks whether there are such hooks: it would be compiled once more.
+        compiled = getattr(self._modules.get("torch._dynamo.convert_frame"), "FRAME_COMPILE_COUNTER", None)
+        if torch is None or nn is None or compiled:
+            return lambda: None
+        self._tensor, self._linear, self._embeddings = (
+            torch.Tensor,
+            torch.nn.Linear,
+            (
+                torch.nn.Embedding,
+                torch.nn.EmbeddingBag,
+            ),
+        )
+        self._learns = torch.is_grad_enabled
+        remove: Callable[[], None] = nn.register_module_forward_hook(self._called).remove
+        return remove
+
+    def close(self) -> None:
+        """Take the hook back."""
+        self._remove()
+
+    def told(self, labels: Labels | None = None) -> ScoredPositions | None:
+        """Take the hook back; return what was counted, None where no layer was.
+
+        Args:
+            labels: Of the step that is over, where that is known now only.
+        """
+        self._remove()
+        labels = labels or self._labels
+        if not self._products:
+            return None
+        found = [layer for layer in self._layers.values() if layer[2] not in self._taken]
+        scored, inputs, classes = max(found, key=lambda layer: layer[0] * layer[1] * layer[2], default=(0, 0, 0))
+        return ScoredPositions(
+            time_s=time.time(),
+            positions=labels.positions,
+            labelled=labels.labelled,
+            scored=scored,
+            inputs=inputs,
+            classes=classes,
+            share=scored * inputs * classes / self._products,
+        )
+
+    def _called(self, module: Any, taken: Any, made: Any) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        self._calls += 1
+        if self._calls > MOST_CALLS:
+            self._remove()  # torch goes through a copy of its hooks, and a second removal is none
+            self._products = 0
+        elif module._parameters:
+            self._guard("positions without a label", self._count, module, taken, made)
+
+    def _count(self, module: Any, taken: Any, made: Any) -> None:
+        """Count the multiplications of a layer: each position by each weight, of a convolution each number made."""
+        given = taken[0] if taken else None
+        if not self._learns() or not isinstance(given, self._tensor) or not given.dim():
+            return
+        if isinstance(module, self._embeddings):
+            return
+        weights = [p for p in module._parameters.values() if p is not None and p.dim() > 1]
+        if not weights:
+            return
+        made = made[0] if isinstance(made, tuple) and made else made
+        length = int(given.shape[-1])
+        self._taken.add(length)
+        if weights[0].dim() > 2 and isinstance(made, self._tensor):
+            self._products += int(made.numel()) * int(weights[0][0].numel())
+            return
+        positions = int(given.numel()) // max(1, length)
+        self._products += positions * sum(int(p.numel()) for p in weights)
+        if isinstance(module, self._linear) and module.out_features >= LEAST_CLASSES:
+            before = self._layers.get(id(module), (0, 0, 0))[0]
+            self._layers[id(module)] = (before + positions, int(module.in_features), int(module.out_features))

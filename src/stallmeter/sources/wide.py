@@ -1,0 +1,187 @@
+"""Numbers of 64 bits within a model whose weights have 32 or fewer: as a rule NumPy made them, and nobody asked for it.
+
+PyTorch computes with the wider type where two meet, and so does all that follows, forward and backward. In a few steps
+hooks of torch's for all modules look at the types of what these hold, and of what operations made, by the graph for the
+backward pass. No value is read, and between these steps no hook is there.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..records import WideNumbers
+from ..timing.clock import Register, StepClock
+from ..timing.numbers import tensors_in
+
+DUE = (8, 90)
+"""Steps that are looked at: when the first ones are over, and once later."""
+
+MOST_CALLS = 5_000
+MOST_OPERATIONS = 10_000
+"""Calls of modules, and operations, that are looked at in a step: each takes some microseconds."""
+
+
+NO_WORK = tuple(
+    f"{name}Backward"
+    for name in (
+        "As",
+        "Expand",
+        "Permute",
+        "Select",
+        "Slice",
+        "Split",
+        "Squeeze",
+        "T",
+        "Transpose",
+        "UnsafeView",
+        "View",
+    )
+)
+"""How the names of operations begin that compute nothing."""
+
+WEIGHT = "AccumulateGrad"
+"""A weight's own node, whose numbers nothing made."""
+
+
+class WideSource:
+    """The source of `WideNumbers`.
+
+    Args:
+        register: How to be called between two steps.
+        modules: Where torch is looked for; it is never imported.
+    """
+
+    name = "numbers of 64 bits"
+
+    def __init__(self, register: Register, modules: Mapping[str, Any] | None = None) -> None:
+        self._modules = sys.modules if modules is None else modules
+        self._due = list(DUE)
+        self._look: Look | None = None
+        self._found: WideNumbers | None = None  # set by the training thread, taken by the sampler's
+        register(self.name, self.between_steps)
+
+    def sample(self, time_s: float) -> Sequence[WideNumbers]:  # noqa: ARG002 - a Source's signature
+        """Return what was found since the last call.
+
+        Args:
+            time_s: Unix time of this poll.
+        """
+        found, self._found = self._found, None
+        return () if found is None else (found,)
+
+    def close(self) -> None:
+        """Take the hook back where a step has not ended."""
+        look, self._look = self._look, None
+        if look is not None:
+            look.remove()
+
+    def between_steps(self, clock: StepClock) -> bool:
+        """Begin or end to look; for the training thread. Returns whether it wants to be called again."""
+        look, self._look = self._look, None
+        if look is not None:
+            look.remove()
+            self._found = look.told() or self._found
+        if not self._due:
+            return False
+        if clock.open and clock.index >= self._due[0]:
+            self._due.pop(0)
+            self._look = self._begin()
+        return True
+
+    def _begin(self) -> Look | None:
+        torch, nn = self._modules.get("torch"), self._modules.get("torch.nn.modules.module")
+        if torch is None or nn is None:
+            return None
+        # What is compiled asks whether there are such hooks: it would be compiled once more.
+        if getattr(self._modules.get("torch._dynamo.convert_frame"), "FRAME_COMPILE_COUNTER", None):
+            return None
+        return Look(torch, nn)
+
+
+class Look:
+    """One step's modules, as far as they are called on the thread that made it, and the operations of their graphs."""
+
+    def __init__(self, torch: Any, nn: Any) -> None:
+        # Others run code of the program's, or of a library's, when they are asked for their type.
+        self._tensors, self._learns = (torch.Tensor, torch.nn.Parameter), torch.is_grad_enabled
+        self._types = (torch.float64, torch.complex128)
+        self._thread = threading.get_ident()
+        self._calls = self._depth = self._wide = self._numbers = 0
+        self._trained_wide = False
+        self._of_operations: Counter[str] = Counter()
+        self._buffer: tuple[int, str] = (0, "")
+        self._nodes: set[Any] = set()
+        """Operations that were counted. They are held: a new one would have the identity of one that is gone."""
+        self._handles = [
+            nn.register_module_forward_pre_hook(self._begins),
+            nn.register_module_forward_hook(self._ends),
+        ]
+
+    def remove(self) -> None:
+        """Take the hooks back, and let go of the graph."""
+        while self._handles:  # torch goes through a copy of its hooks
+            self._handles.pop().remove()
+        self._nodes.clear()
+
+    def told(self) -> WideNumbers | None:
+        """Return what was seen; None where nothing was."""
+        if not self._numbers:
+            return None
+        operation = max(self._of_operations, key=lambda name: self._of_operations[name], default="")
+        return WideNumbers(
+            time_s=time.time(),
+            wide=self._wide,
+            numbers=self._numbers,
+            trained_wide=self._trained_wide,
+            operation=operation,
+            buffer=self._buffer[1],
+            buffer_numbers=self._buffer[0],
+        )
+
+    def _begins(self, module: Any, _: Any) -> None:
+        if threading.get_ident() != self._thread or not self._learns():
+            return
+        self._depth += 1
+        self._calls += 1
+        if self._calls > MOST_CALLS:
+            self.remove()
+            return
+        self._trained_wide = self._trained_wide or any(
+            p.dtype in self._types for p in module._parameters.values() if type(p) in self._tensors
+        )
+        for name, buffer in module._buffers.items():
+            # A single number makes nothing wider.
+            if type(buffer) in self._tensors and buffer.dim() and buffer.dtype in self._types:
+                self._buffer = max(self._buffer, (int(buffer.numel()), f"{type(module).__name__}.{name}"))
+
+    def _ends(self, _: Any, __: Any, made: Any) -> None:
+        if threading.get_ident() != self._thread or not self._learns():
+            return
+        self._depth -= 1
+        if not self._depth:
+            self._count([tensor.grad_fn for tensor in tensors_in(made) if type(tensor) in self._tensors])
+
+    def _count(self, nodes: list[Any]) -> None:
+        """Count the numbers that operations made, by the graph that a backward pass goes through."""
+        while nodes and len(self._nodes) < MOST_OPERATIONS:
+            node = nodes.pop()
+            if node is None or node in self._nodes:
+                continue
+            self._nodes.add(node)
+            kind = type(node).__name__
+            nodes.extend(before for before, _ in node.next_functions)
+            if kind == WEIGHT or kind.startswith(NO_WORK):
+                continue
+            # A private attribute, as is what it holds; there since torch 2.1, and nothing is told without it.
+            for made in getattr(node, "_input_metadata", None) or ():
+                numbers = math.prod(getattr(made, "shape", ()))
+                self._numbers += numbers
+                if getattr(made, "dtype", None) in self._types:
+                    self._wide += numbers
+                    self._of_operations[kind] += numbers

@@ -1,0 +1,137 @@
+"""Numbers of 64 bits, looked for within the steps of real modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules import module as torch_modules
+
+from stallmeter.records import WideNumbers
+from stallmeter.sources import wide
+from stallmeter.sources.wide import DUE, WideSource
+
+from .boundaries import Boundaries
+
+HOOKS = torch_modules._global_forward_hooks
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    before = dict(HOOKS)
+    yield
+    assert dict(HOOKS) == before
+
+
+class Bench(Boundaries):
+    """Steps of a loop, and what is called in them."""
+
+    def __init__(self, **modules: Any) -> None:
+        super().__init__()
+        self.source = WideSource(self.register, {"torch": torch, "torch.nn.modules.module": torch_modules, **modules})
+
+    def step(self, index: int, work: Callable[[], object]) -> WideNumbers | None:
+        """Do a step's work; returns what is told of it."""
+        for at in (index, index + 1):
+            self.boundary(at)
+            if at == index:
+                work()
+        told = self.source.sample(0.0)
+        return told[0] if told else None
+
+
+class Attention(nn.Module):
+    """Adds a bias to its scores, made by NumPy or as torch makes it."""
+
+    def __init__(self, kind: torch.dtype) -> None:
+        super().__init__()
+        self.values = nn.Linear(8, 8)
+        self.drop = nn.Dropout(0.1)
+        self.register_buffer("bias", torch.zeros(4, 4, dtype=kind))
+        self.register_buffer("scale", torch.tensor(0.5, dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        scores = x @ x.transpose(1, 2) * self.scale + self.bias
+        return self.drop(scores.softmax(-1)).type_as(x) @ self.values(x)
+
+
+BATCH = torch.ones(2, 4, 8)
+
+
+def test_a_buffer_makes_wide_what_is_computed_with_it() -> None:
+    found = Bench().step(DUE[0], lambda: Attention(torch.float64)(BATCH.clone().requires_grad_()))
+    assert found is not None
+    # Of 32 numbers each: the sum with the bias, the softmax and the dropout.
+    assert found.wide >= 3 * 32
+    assert 0.1 < found.share < 0.7
+    assert not found.trained_wide
+    assert (found.buffer, found.buffer_numbers) == ("Attention.bias", 16)
+    assert found.operation in ("AddBackward0", "SoftmaxBackward0", "MulBackward0", "NativeDropoutBackward0")
+
+
+def test_a_single_number_makes_nothing_wide() -> None:
+    found = Bench().step(DUE[0], lambda: Attention(torch.float32)(BATCH.clone().requires_grad_()))
+    assert found is not None
+    assert (found.wide, found.operation, found.buffer) == (0, "", "")
+    assert found.numbers > 0
+
+
+def test_a_model_of_64_bits_is_told_as_one() -> None:
+    found = Bench().step(DUE[0], lambda: nn.Linear(8, 8).double()(BATCH.double()))
+    assert found is not None
+    assert (found.trained_wide, found.share) == (True, 1.0)
+
+
+def test_operations_are_counted_once() -> None:
+    """Where the loop calls one layer after the other, each is asked for the graph so far."""
+    layers = [nn.Linear(8, 8) for _ in range(3)]
+    found = Bench().step(DUE[0], lambda: layers[2](layers[1](layers[0](BATCH))))
+    once = Bench().step(DUE[0], lambda: nn.Sequential(*layers)(BATCH))
+    assert found is not None
+    assert once is not None
+    assert found.numbers == once.numbers
+
+
+def test_it_is_looked_again_and_no_more() -> None:
+    bench = Bench()
+    found = [bench.step(at, lambda: Attention(torch.float64)(BATCH.clone().requires_grad_())) for at in DUE]
+    assert all(one is not None and one.wide for one in found)
+    assert bench.calls == []
+
+
+def test_an_evaluation_and_other_tensors_do_not_count() -> None:
+    class Own(torch.Tensor):
+        pass
+
+    with torch.no_grad():
+        assert Bench().step(DUE[0], lambda: Attention(torch.float64)(BATCH)) is None
+    own = BATCH.double().as_subclass(Own).requires_grad_()
+    assert Bench().step(DUE[0], lambda: nn.ReLU()(own)) is None
+
+
+def test_what_is_compiled_is_left_alone() -> None:
+    compiled = SimpleNamespace(FRAME_COMPILE_COUNTER={0: 1})
+    bench = Bench(**{"torch._dynamo.convert_frame": compiled})
+    assert bench.step(DUE[0], lambda: Attention(torch.float64)(BATCH)) is None
+
+
+def test_without_torch() -> None:
+    assert Bench(torch=None).step(DUE[0], lambda: None) is None
+
+
+def test_many_calls_are_not_all_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wide, "MOST_CALLS", 2)
+    found = Bench().step(DUE[0], lambda: [nn.Linear(8, 8)(BATCH) for _ in range(3)])
+    assert found is not None
+    assert found.numbers == 2 * 64
+
+
+def test_closed_within_a_step() -> None:
+    bench = Bench()
+    bench.clock.index = DUE[0]
+    bench.calls[0](bench.clock)
+    bench.source.close()
