@@ -58,7 +58,7 @@ class ScoredLook:
                 torch.nn.EmbeddingBag,
             ),
         )
-        self._learns = torch.is_grad_enabled
+        self._kind, self._learns = torch.nn.Module, torch.is_grad_enabled
         remove: Callable[[], None] = nn.register_module_forward_hook(self._called).remove
         return remove
 
@@ -95,7 +95,7 @@ class ScoredLook:
         if self._calls > MOST_CALLS:
             self._remove()  # torch goes through a copy of its hooks, and a second removal is none
             self._products = 0
-        elif module._parameters:
+        else:
             self._guard("positions without a label", self._count, module, taken, made)
 
     def _count(self, module: Any, taken: Any, made: Any) -> None:
@@ -105,7 +105,7 @@ class ScoredLook:
             return
         if isinstance(module, self._embeddings):
             return
-        weights = [p for p in module._parameters.values() if p is not None and p.dim() > 1]
+        weights = [p for _, p in self._kind.named_parameters(module, recurse=False) if p.dim() > 1]
         if not weights:
             return
         made = made[0] if isinstance(made, tuple) and made else made

@@ -110,6 +110,7 @@ class Look:
     def __init__(self, torch: Any, nn: Any) -> None:
         # Others run code of the program's, or of a library's, when they are asked for their type.
         self._tensors, self._learns = (torch.Tensor, torch.nn.Parameter), torch.is_grad_enabled
+        self._kind = torch.nn.Module
         self._types = (torch.float64, torch.complex128)
         self._thread = threading.get_ident()
         self._calls = self._depth = self._wide = self._numbers = 0
@@ -153,9 +154,11 @@ class Look:
             self.remove()
             return
         self._trained_wide = self._trained_wide or any(
-            p.dtype in self._types for p in module._parameters.values() if type(p) in self._tensors
+            p.dtype in self._types
+            for _, p in self._kind.named_parameters(module, recurse=False)
+            if type(p) in self._tensors
         )
-        for name, buffer in module._buffers.items():
+        for name, buffer in self._kind.named_buffers(module, recurse=False):
             # A single number makes nothing wider.
             if type(buffer) in self._tensors and buffer.dim() and buffer.dtype in self._types:
                 self._buffer = max(self._buffer, (int(buffer.numel()), f"{type(module).__name__}.{name}"))
