@@ -243,12 +243,24 @@ def test_steps_that_sleep():
     """The author is asked what a sleep in the steps stands for before the model is compiled; nothing is promised."""
     usual = replace(_diagnosis("compute-bound"), advice=(Advice.of("Compile the model."),))
     told = CodeSpot(file="hooks.py", line=18, function="Slow.batch_end", own=True, wall_s=0.86, calls=("time.sleep",))
-    for spot, first in ((told, "Check why Slow.batch_end sleeps (hooks.py:18)."), (ROTATE, "Compile the model.")):
+    resize = replace(ROTATE, own=False)
+    for spot, first in ((told, "Check why Slow.batch_end sleeps (hooks.py:18)."), (resize, "Compile the model.")):
         window = _window(spot, place="loop", bucket="steps")
         found = with_gain(located(usual, window), window)
         assert found.advice[0].fix.do == first
         assert found.advice[0].predicted_gain_pct is None
         assert found.advice[-1].fix.do == "Compile the model."
+
+
+def test_where_steps_take_most_is_named_first():
+    """Nobody knows whether it can be made cheaper: nothing is promised."""
+    usual = replace(_diagnosis("compute-bound"), advice=(Advice.of("Compile the model."),))
+    window = _window(ROTATE, place="loop", bucket="steps")
+    first, last = with_gain(located(usual, window), window).advice
+    check_fix(first.fix)
+    assert first.fix.do == "Look at Rotate.__call__ first (transforms.py:88)."
+    assert first.predicted_gain_pct is None
+    assert last.fix.do == "Compile the model."
 
 
 def test_what_a_trainer_keeps_of_an_evaluation_is_to_be_less():

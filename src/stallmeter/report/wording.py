@@ -444,7 +444,8 @@ def _headline(verdict: Verdict | None, limit: int) -> str:
         unknown = next((name for name in missing if name.startswith((OTHERS, OUTSIDE))), "")
         return f"No loss was found in what was measured{f'; too little is known of {unknown}' if unknown else ''}."
     if not primary.time_lost_s > 0:
-        return f"{title(primary, 120)}. {primary.summary}"
+        where = place(primary)
+        return f"{title(primary, 120)}{f': {where}' if where else ''}. {primary.summary}"
     what = _loss(primary)
     if not primary.advice:
         return what

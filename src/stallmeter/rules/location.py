@@ -34,7 +34,10 @@ WORTH_PCT = 3.0
 NEARLY = 0.9
 """Part of the seconds that another advice wins with which one that names the place comes first: it says what to do."""
 
-OF_ALL_STEPS = ("compute-bound", "launch-bound")
+HEALTHY = "compute-bound"
+"""The rule that says that nothing is lost beside the steps themselves."""
+
+OF_ALL_STEPS = (HEALTHY, "launch-bound")
 """Rules whose seconds are those of all that the steps do, or hand to a device."""
 
 BACKWARD = "torch.autograd.backward"
@@ -144,8 +147,9 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
         return diagnosis
     if diagnosis.rule == "step-outliers" and diagnosis.advice:
         return _at_the_place(diagnosis, place, window, look)
-    if diagnosis.rule == "compute-bound" and place.call == SLEEP:
-        return replace(diagnosis, advice=(_check_why_it_sleeps(place), *diagnosis.advice))
+    if diagnosis.rule == HEALTHY:
+        first = _check_why_it_sleeps(place) if place.call == SLEEP else _look_there(place, _spot(diagnosis, look))
+        return replace(diagnosis, advice=(*first, *diagnosis.advice))
     if diagnosis.rule in IN_TURNS:
         return _cheaper_in_turns(diagnosis, window, look)
     if look.place == HELPERS:
@@ -298,12 +302,30 @@ def _at_the_place(diagnosis: Diagnosis, place: Location, window: Window, look: C
     return replace(diagnosis, advice=(advice, *others))
 
 
-def _check_why_it_sleeps(place: Location) -> Advice:
+def _check_why_it_sleeps(place: Location) -> tuple[Advice]:
     """Return an advice without a gain: nobody but the program's author knows what a sleep stands for."""
-    return Advice.of(
-        f"Check why {place.function} sleeps ({place.file}:{place.line}).",
-        expect="Steps that are shorter by what need not be waited for.",
-        limit="Nothing is won where the sleep stands for a device.",
+    return (
+        Advice.of(
+            f"Check why {place.function} sleeps ({place.file}:{place.line}).",
+            expect="Steps that are shorter by what need not be waited for.",
+            limit="Nothing is won where the sleep stands for a device.",
+        ),
+    )
+
+
+def _look_there(place: Location, spot: CodeSpot) -> tuple[Advice, ...]:
+    """Return where steps are to be made cheaper, if they can be: without a gain, for that is not known.
+
+    A function of a library's, or one that calls all of the model, is nothing that its user would look at.
+    """
+    if not spot.own or spot.trains:
+        return ()
+    return (
+        Advice.of(
+            f"Look at {place.function} first ({place.file}:{place.line}).",
+            expect=f"It holds {place.share_pct:.0f} % of what steps do, its part of the backward pass left out.",
+            limit="Nothing is won where all that it computes is needed, in this type and with these sizes.",
+        ),
     )
 
 
