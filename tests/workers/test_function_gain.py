@@ -98,6 +98,17 @@ def test_the_advice_stands_behind_the_first_unless_it_wins_more(first_gain_pct, 
     assert len(found.advice) == 3
 
 
+def test_what_is_known_of_a_library_stands_behind_its_place():
+    window = _window("too-few-workers")
+    look = window.code.looks[0]
+    reads = replace(look.spots[0], calls=("h5py.Dataset.__getitem__",))
+    window.append(replace(look, time_s=1.0, spots=(reads,)))
+    found = with_gain(located(_found("too-few-workers", 1.0), window), window)
+    assert found.advice[0].fix.do == "Make Rotate.__call__ cheaper (t.py:8)."
+    assert "rdcc_nbytes" in found.advice[1].fix.do
+    assert len(found.advice) == 4
+
+
 def test_of_cheaper_batches_the_place_comes_first_where_it_is_most_of_them():
     """A setting is a fix of its own: that comes second only where the place wins nearly as much."""
     window = _window(share=0.3)

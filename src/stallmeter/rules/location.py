@@ -13,6 +13,7 @@ from ..workers.function_gain import FunctionGain, gain_without_function, shares
 from ..workers.gains import gain_by_looks
 from ..workers.pipeline import CHEAPER, ONE_LOCK, OWN_THREADS, pipeline_of
 from .fetch_stall import UNLOCK
+from .libraries import beside
 from .prep_stall import ONE_THREAD
 from .slow_start import first_batch_s
 
@@ -176,7 +177,7 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
     if diagnosis.rule == SAME and not is_setting and spot.wall_s >= MOST * look.wall_s:
         usual = 0.0  # the other advice is of a batch that costs nothing: nobody can do that, and the place says where
     enough = usual if spot.own else math.inf
-    return _not_for_others(_with_advice(diagnosis, advice, enough), window, look)
+    return _not_for_others(_with_advice(diagnosis, (advice, *beside(place)), enough), window, look)
 
 
 def _not_for_others(diagnosis: Diagnosis, window: Window, look: CodeLook | None) -> Diagnosis:
@@ -207,11 +208,11 @@ def _not_for_others(diagnosis: Diagnosis, window: Window, look: CodeLook | None)
     return replace(diagnosis, advice=(advice, *diagnosis.advice), evidence=(*diagnosis.evidence, seen))
 
 
-def _with_advice(diagnosis: Diagnosis, advice: Advice, enough: float) -> Diagnosis:
-    """Return the diagnosis with an advice that comes first if it wins such a part of the first one's seconds."""
+def _with_advice(diagnosis: Diagnosis, advice: tuple[Advice, ...], enough: float) -> Diagnosis:
+    """Return the diagnosis with advice that comes first if it wins such a part of the first one's seconds."""
     usual = _won(diagnosis.advice[0].predicted_gain_pct if diagnosis.advice else None)
-    at = 0 if usual and (_won(advice.predicted_gain_pct) or 0.0) >= enough * usual else 1
-    return replace(diagnosis, advice=(*diagnosis.advice[:at], advice, *diagnosis.advice[at:]))
+    at = 0 if usual and (_won(advice[0].predicted_gain_pct) or 0.0) >= enough * usual else 1
+    return replace(diagnosis, advice=(*diagnosis.advice[:at], *advice, *diagnosis.advice[at:]))
 
 
 def _won(gain_pct: float | None) -> float | None:
@@ -224,7 +225,7 @@ def _cheaper_in_turns(diagnosis: Diagnosis, window: Window, look: CodeLook) -> D
     spot, spent_s = look.spots[0], window.spent.bucket_s(look.bucket) or 0.0
     part = spot.wall_s / look.wall_s
     if (spot.file, spot.function) == KEEPS_ALL and part >= LEAST_PCT / 100.0:
-        return _with_advice(diagnosis, _keep_less(window, look, part, spent_s), NEARLY)
+        return _with_advice(diagnosis, (_keep_less(window, look, part, spent_s),), NEARLY)
     names = (name.rpartition(".")[2] for name in (spot.function, *spot.calls[:1]))
     if not spot.own or part < MOST or any(name.endswith(OF_THE_MODEL) for name in names):
         return diagnosis
@@ -239,7 +240,7 @@ def _cheaper_in_turns(diagnosis: Diagnosis, window: Window, look: CodeLook) -> D
         interval_pct=gain.interval_pct,
     )
     # Who saves rarely need not care what it takes; who validates rarely knows less.
-    return _with_advice(diagnosis, advice, NEARLY if diagnosis.rule == "validation-heavy" else math.inf)
+    return _with_advice(diagnosis, (advice,), NEARLY if diagnosis.rule == "validation-heavy" else math.inf)
 
 
 def _keep_less(window: Window, look: CodeLook, part: float, spent_s: float) -> Advice:
