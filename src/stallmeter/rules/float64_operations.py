@@ -12,8 +12,8 @@ a module. `spent.bucket_s`: seconds in which the steps compute, without the opti
 
 **When it is wrong.** Where results need more than seven digits. What is gained depends on how large these tensors are:
 small ones stay in the processor's caches, and are as fast with 64 bits; the interval is wide. What the loss computes
-outside of modules is not seen, nor is a model that is compiled. On an accelerator nobody measured it here: it is told
-for information, without a gain.
+outside of modules is not seen, nor is a model that is compiled, and nothing with torch 2.2. On an accelerator nobody
+measured it here: it is told for information, without a gain.
 
 **References.** PyTorch, "Type Promotion" in the documentation of tensor attributes. Our measurement,
 `benchmarks/faults/wide.py`.

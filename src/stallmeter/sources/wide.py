@@ -181,7 +181,7 @@ class Look:
             nodes.extend(before for before, _ in node.next_functions)
             if kind == WEIGHT or kind.startswith(NO_WORK):
                 continue
-            # A private attribute, as is what it holds; there since torch 2.1, and nothing is told without it.
+            # A private attribute, as is what it holds. Torch 2.2 has none: nothing is told there.
             for made in getattr(node, "_input_metadata", None) or ():
                 numbers = math.prod(getattr(made, "shape", ()))
                 self._numbers += numbers
