@@ -189,6 +189,10 @@ def test_without_code_its_handlers_are_named(quiet: dict[str, Any]) -> None:
     assert history.report().steps == 24
     assert record.callbacks["sleeps"] >= 0.24
     assert record.buckets["validation"] >= 0.06
+    assert record.validation_parts["wait"] > 0.0
+    spent = history.window.spent
+    assert spent.evaluated is not None
+    assert (spent.evaluated.batches, spent.evaluated.batch_size) == (3, 2)  # the first one's: told twice a second
     assert history.header.framework.startswith("ignite ")
     assert len(list(quiet["directory"].glob("*"))) == 1
 

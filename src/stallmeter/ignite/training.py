@@ -15,7 +15,8 @@ from ..engine.optimizer_watch import OptimizerWatch
 from ..engine.run import Run
 from ..timing.clock import DataSpan, ValidationWait
 from ..timing.ledger import DATA_WAIT, WORKER_STARTUP, Ledger
-from .handlers import evaluation, in_handler, time_handlers
+from .evaluating import evaluating
+from .handlers import in_handler, time_handlers
 from .running import watch_runs
 
 
@@ -69,21 +70,8 @@ class Training(adapter.Training):
         if not self._is_here() or not in_handler(self._ledger):
             yield
             return
-        with evaluation(self._ledger), self._waits_of(evaluator):
+        with evaluating(evaluator, self._clock, self._evaluation_wait):
             yield
-
-    @contextmanager
-    def _waits_of(self, evaluator: Any) -> Iterator[None]:
-        wait = self._evaluation_wait
-        wait.begin(workers=False)
-        asked = evaluator.add_event_handler(Events.GET_BATCH_STARTED, lambda: wait.__enter__())
-        got = evaluator.add_event_handler(Events.GET_BATCH_COMPLETED, lambda: wait.__exit__())
-        try:
-            yield
-        finally:
-            asked.remove()
-            got.remove()
-            wait.end(evaluator.state.dataloader)
 
     # -- the trainer's events -----------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import functools
 import logging
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -92,9 +93,11 @@ def _ignite(run: Method) -> Method:
             ours, loop = harmless(partial(import_module, "stallmeter.ignite.handlers")), harmless(loop_of_this_process)
             if ours is None or loop is None:
                 return run(self, *args, **kwargs)
-            ledger = loop.ledger_here()
-            if ledger is not None and ours.in_handler(ledger):
-                with claim_loops(), ours.evaluation(ledger):
+            clock = loop.clock_here()
+            if clock is not None and ours.in_handler(clock.ledger):
+                module = harmless(partial(import_module, "stallmeter.ignite.evaluating"))
+                booked = nullcontext() if module is None else module.evaluating(self, clock)
+                with claim_loops(), booked:
                     return run(self, *args, **kwargs)
             loop.framework = f"ignite {getattr(sys.modules.get('ignite'), '__version__', '')}"
             undo = _guard("listening to Ignite", ours.time_handlers, self, loop.ledger_here, _guard)

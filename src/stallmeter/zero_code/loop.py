@@ -144,12 +144,17 @@ class Loop:
         self._tell_training()
         return iteration
 
-    def ledger_here(self) -> Ledger | None:
-        """Return the ledger of the run that is recorded, for the thread whose turn it is to move it."""
+    def clock_here(self) -> StepClock | None:
+        """Return the clock of the run that is recorded, for the thread whose turn it is to move it."""
         turns = self._turns
         if self.monitor is None or self.closed or turns is None or not turns.has():
             return None
-        return turns.clock.ledger
+        return turns.clock
+
+    def ledger_here(self) -> Ledger | None:
+        """Return that clock's ledger."""
+        clock = self.clock_here()
+        return None if clock is None else clock.ledger
 
     def _unseen(self, make: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         before, self.fetching = self.fetching, get_ident()
