@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import weakref
 from collections import Counter
@@ -15,6 +16,7 @@ from ..timing.batches import BatchSizes, given_size
 from ..timing.clock import StepClock
 from ..timing.filling import filling_of
 from ..timing.labels import labels_of
+from ..timing.module_hooks import hooked
 from ..timing.padding import padding_of
 from ..timing.subnormal import subnormal_share
 from ..workers import batch_shape
@@ -186,7 +188,10 @@ class LoaderWatch:
         from ..sources.scored import ScoredLook
 
         self._scored_looks -= 1
-        self._scored = ScoredLook(labels, self._guard)
+        found = hooked(sys.modules)
+        if found is None:
+            return
+        self._scored = ScoredLook(labels, self._guard, *found)
         self.content_due_ns = 0  # with the next batch the step is over
 
     def _tell_scored(self, batch: object | None) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from ..machine.cpu_features import computes_16_bits
 from ..records import CpuAutocast
 from ..timing.clock import Register, StepClock
+from ..timing.module_hooks import hooked
 
 DUE = (12, 60, 300)
 """Steps that are looked at: when the first ones are over, and twice later, where autocast is begun late."""
@@ -82,12 +83,10 @@ class AutocastSource:
         return True
 
     def _begin(self) -> _Hook | None:
-        torch, nn = self._modules.get("torch"), self._modules.get("torch.nn.modules.module")
-        if torch is None or nn is None or torch.cuda.is_initialized():
+        found = hooked(self._modules)
+        if found is None or found[0].cuda.is_initialized():
             return None
-        # What is compiled asks whether there are such hooks: it would be compiled once more.
-        if getattr(self._modules.get("torch._dynamo.convert_frame"), "FRAME_COMPILE_COUNTER", None):
-            return None
+        torch, nn = found
         return _Hook(nn.register_module_forward_pre_hook, *_asks(torch))
 
 

@@ -6,10 +6,9 @@ by the shapes of what they take and make. Nothing is read of these, and between 
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from ..records import ScoredPositions
@@ -28,11 +27,11 @@ class ScoredLook:
     Args:
         labels: Of the batch that the step begins with.
         guard: Calls what is given it, and keeps errors away.
-        modules: Where torch is looked for; it is never imported.
+        torch: The package.
+        nn: The module of it that takes hooks for all modules, as of `stallmeter.timing.module_hooks.hooked`.
     """
 
-    def __init__(self, labels: Labels, guard: Callable[..., Any], modules: Mapping[str, Any] | None = None) -> None:
-        self._modules = sys.modules if modules is None else modules
+    def __init__(self, labels: Labels, guard: Callable[..., Any], torch: Any, nn: Any) -> None:
         self._labels = labels
         self._guard = guard
         self._thread = threading.get_ident()
@@ -42,25 +41,10 @@ class ScoredLook:
         """Lengths of what layers with weights take."""
         self._layers: dict[int, tuple[int, int, int]] = {}
         """Positions, inputs and outputs of layers that could score classes."""
-        self._remove = self._register()
-
-    def _register(self) -> Callable[[], None]:
-        torch, nn = self._modules.get("torch"), self._modules.get("torch.nn.modules.module")
-        # What is compiled asks whether there are such hooks: it would be compiled once more.
-        compiled = getattr(self._modules.get("torch._dynamo.convert_frame"), "FRAME_COMPILE_COUNTER", None)
-        if torch is None or nn is None or compiled:
-            return lambda: None
-        self._tensor, self._linear, self._embeddings = (
-            torch.Tensor,
-            torch.nn.Linear,
-            (
-                torch.nn.Embedding,
-                torch.nn.EmbeddingBag,
-            ),
-        )
-        self._kind, self._learns = torch.nn.Module, torch.is_grad_enabled
-        remove: Callable[[], None] = nn.register_module_forward_hook(self._called).remove
-        return remove
+        self._tensor, self._learns = torch.Tensor, torch.is_grad_enabled
+        self._kind, self._linear = torch.nn.Module, torch.nn.Linear
+        self._embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+        self._remove: Callable[[], None] = nn.register_module_forward_hook(self._called).remove
 
     def close(self) -> None:
         """Take the hook back."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from ..records import WideNumbers
 from ..timing.clock import Register, StepClock
+from ..timing.module_hooks import hooked
 from ..timing.numbers import tensors_in
 
 DUE = (8, 90)
@@ -95,13 +96,8 @@ class WideSource:
         return True
 
     def _begin(self) -> Look | None:
-        torch, nn = self._modules.get("torch"), self._modules.get("torch.nn.modules.module")
-        if torch is None or nn is None:
-            return None
-        # What is compiled asks whether there are such hooks: it would be compiled once more.
-        if getattr(self._modules.get("torch._dynamo.convert_frame"), "FRAME_COMPILE_COUNTER", None):
-            return None
-        return Look(torch, nn)
+        found = hooked(self._modules)
+        return None if found is None else Look(*found)
 
 
 class Look:
