@@ -263,6 +263,18 @@ def test_where_steps_take_most_is_named_first():
     assert last.fix.do == "Compile the model."
 
 
+def test_who_calls_the_backward_pass_is_not_where_steps_take_most():
+    """Nor if a framework stands in between."""
+    calls = CodeSpot(file="train.py", line=149, function="main", own=True, wall_s=0.66, calls=("Accelerator.backward",))
+    usual = replace(_diagnosis("compute-bound"), advice=(Advice.of("Compile the model."),))
+    for wall_s, first in ((0.18, "Look at Rotate.__call__ first (transforms.py:88)."), (0.16, "Compile the model.")):
+        window = _window(calls, replace(ROTATE, wall_s=wall_s), place="loop", bucket="steps")
+        found = with_gain(located(usual, window), window)
+        assert found.location is not None
+        assert found.location.function == "Rotate.__call__"
+        assert found.advice[0].fix.do == first
+
+
 def test_what_a_trainer_keeps_of_an_evaluation_is_to_be_less():
     """It is copied for each batch: larger batches of the model's are not the cure, nor is its speed."""
     adds = CodeSpot(

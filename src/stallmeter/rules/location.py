@@ -27,7 +27,7 @@ LEAST_SAMPLES = 10
 """With fewer samples of the stack a share of two thirds is not known to be the largest, one standard error."""
 
 LEAST_PCT = 20.0
-"""A function with a smaller share is not where the time goes."""
+"""A function with a smaller share is not where the time goes; of steps the share of what is no backward pass counts."""
 
 WORTH_PCT = 3.0
 """Predicted rise of throughput from which on it is told; repeated measurements differ by as much."""
@@ -41,8 +41,8 @@ HEALTHY = "compute-bound"
 OF_ALL_STEPS = (HEALTHY, "launch-bound")
 """Rules whose seconds are those of all that the steps do, or hand to a device."""
 
-BACKWARD = "torch.autograd.backward"
-"""The call that computes all gradients."""
+BACKWARD = "backward"
+"""End of the names of calls that compute all gradients: torch's own, and what frameworks put around it."""
 
 WAITS = "fetch-stall"
 """The rule whose seconds are those in which workers compute nothing."""
@@ -51,8 +51,9 @@ SAME = "prep-stall"
 """The rule whose usual advice is of the place, too, but of all that a batch costs."""
 
 MOST = 0.5
-"""Part of a batch's time, or of that advice's seconds, with which the place comes first, and of validation's from which
-on it is worth an advice: our choice, most of what there is to win."""
+"""Part of a batch's time, or of that advice's seconds, with which the place comes first; of validation's, or of what
+steps do beside the backward pass, the one from which on it is worth an advice. Our choice, most of what there is to
+win."""
 
 WHOLE = 0.75
 """Part of the long steps' time from which on a function is taken to be why they are long, with all that is lost: others
@@ -94,7 +95,8 @@ def located(diagnosis: Diagnosis, window: Window) -> Diagnosis:
         return diagnosis
     spot = _spot(diagnosis, look)
     share_pct = 100.0 * spot.wall_s / look.wall_s
-    if not spot.is_place or share_pct < LEAST_PCT or (look.method == SAMPLES and look.seen < LEAST_SAMPLES):
+    least_pct = LEAST_PCT * (_beside_backward_s(look) / look.wall_s if diagnosis.rule in OF_ALL_STEPS else 1.0)
+    if not spot.is_place or share_pct < least_pct or (look.method == SAMPLES and look.seen < LEAST_SAMPLES):
         return diagnosis
     if diagnosis.rule == "slow-batches":
         diagnosis = replace(diagnosis, evidence=(*diagnosis.evidence, *_slow_items(look)))
@@ -111,11 +113,22 @@ def _spot(diagnosis: Diagnosis, look: CodeLook) -> CodeSpot:
         return look.after[0]
     if diagnosis.rule in OF_ALL_STEPS:
         # Who calls the backward pass has nothing of it: that computes what the modules' own calls have led to.
-        others = [spot for spot in look.spots if not (spot.calls and spot.calls[0] == BACKWARD)]
-        return others[0] if others and 100.0 * others[0].wall_s >= LEAST_PCT * look.wall_s else look.spots[0]
+        others = [spot for spot in look.spots if not _calls_backward(spot)]
+        return (
+            others[0] if others and 100.0 * others[0].wall_s >= LEAST_PCT * _beside_backward_s(look) else look.spots[0]
+        )
     if diagnosis.rule == WAITS and all(spot.cpu_s is not None for spot in look.spots):
         return max(look.spots, key=lambda spot: spot.wall_s - (spot.cpu_s or 0.0))
     return look.spots[0]
+
+
+def _calls_backward(spot: CodeSpot) -> bool:
+    return bool(spot.calls) and spot.calls[0].endswith(f".{BACKWARD}")
+
+
+def _beside_backward_s(look: CodeLook) -> float:
+    """Return the seconds of a look at steps without those of who calls the backward pass."""
+    return look.wall_s - sum(spot.wall_s for spot in look.spots if _calls_backward(spot))
 
 
 def _evidence(look: CodeLook) -> tuple[Evidence, ...]:
@@ -149,7 +162,7 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
     if diagnosis.rule == "step-outliers" and diagnosis.advice:
         return _at_the_place(diagnosis, place, window, look)
     if diagnosis.rule == HEALTHY:
-        first = _check_why_it_sleeps(place) if place.call == SLEEP else _look_there(place, _spot(diagnosis, look))
+        first = _check_why_it_sleeps(place) if place.call == SLEEP else _look_there(place, look, _spot(diagnosis, look))
         return replace(diagnosis, advice=(*first, *diagnosis.advice))
     if diagnosis.rule in IN_TURNS:
         return _cheaper_in_turns(diagnosis, window, look)
@@ -314,17 +327,18 @@ def _check_why_it_sleeps(place: Location) -> tuple[Advice]:
     )
 
 
-def _look_there(place: Location, spot: CodeSpot) -> tuple[Advice, ...]:
+def _look_there(place: Location, look: CodeLook, spot: CodeSpot) -> tuple[Advice, ...]:
     """Return where steps are to be made cheaper, if they can be: without a gain, for that is not known.
 
     A function of a library's, or one that calls all of the model, is nothing that its user would look at.
     """
-    if not spot.own or spot.trains:
+    beside_s = _beside_backward_s(look)
+    if not spot.own or spot.trains or spot.wall_s < MOST * beside_s:
         return ()
     return (
         Advice.of(
             f"Look at {place.function} first ({place.file}:{place.line}).",
-            expect=f"It holds {place.share_pct:.0f} % of what steps do, its part of the backward pass left out.",
+            expect=f"It holds {100.0 * spot.wall_s / beside_s:.0f} % of what steps do beside the backward pass.",
             limit="Nothing is won where all that it computes is needed, in this type and with these sizes.",
         ),
     )
