@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_modules
 
-from stallmeter.records import WideNumbers
+from stallmeter.records import MadeWeights, WideNumbers
 from stallmeter.sources import wide
 from stallmeter.sources.wide import DUE, WideSource
 
@@ -37,14 +37,21 @@ class Bench(Boundaries):
         super().__init__()
         self.source = WideSource(self.register, {"torch": torch, "torch.nn.modules.module": torch_modules, **modules})
 
-    def step(self, index: int, work: Callable[[], object]) -> WideNumbers | None:
+    def told(self, index: int, work: Callable[[], object]) -> list[WideNumbers | MadeWeights]:
         """Do a step's work; returns what is told of it."""
         for at in (index, index + 1):
             self.boundary(at)
             if at == index:
                 work()
-        told = self.source.sample(0.0)
-        return told[0] if told else None
+        return list(self.source.sample(0.0))
+
+    def step(self, index: int, work: Callable[[], object]) -> WideNumbers | None:
+        """Return what is told of the types of numbers in a step."""
+        return next((one for one in self.told(index, work) if isinstance(one, WideNumbers)), None)
+
+    def made(self, work: Callable[[], object]) -> MadeWeights | None:
+        """Return what is told of weights that are made in a step."""
+        return next((one for one in self.told(DUE[0], work) if isinstance(one, MadeWeights)), None)
 
 
 class Attention(nn.Module):
@@ -144,3 +151,48 @@ def test_closed_within_a_step() -> None:
     bench.clock.index = DUE[0]
     bench.calls[0](bench.clock)
     bench.source.close()
+
+
+class Recurrent(nn.Module):
+    """A cell that is called six times, with a weight that is made each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.utils.parametrizations.orthogonal(nn.Linear(8, 8))
+        self.given = nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        for _ in range(6):
+            x = self.cell(x)
+        return self.given(x)
+
+
+def test_weights_that_are_made_at_each_use() -> None:
+    found = Bench().made(lambda: Recurrent()(BATCH))
+    assert found is not None
+    assert (found.weights, found.made, found.passes, found.kind) == (1, 6, 1, "Orthogonal")
+    assert 0.0 < found.share < 1.0
+
+
+def test_weights_that_are_kept_are_made_once() -> None:
+    def kept() -> None:
+        model = Recurrent()
+        with nn.utils.parametrize.cached():
+            model(BATCH)
+
+    found = Bench().made(kept)
+    assert found is not None
+    assert (found.weights, found.made) == (1, 1)
+
+
+def test_weights_that_are_there() -> None:
+    found = Bench().made(lambda: [nn.Linear(8, 8)(BATCH) for _ in range(3)])
+    assert found is not None
+    assert (found.weights, found.made, found.passes, found.kind, found.share) == (0, 0, 3, "", 0.0)
+
+
+def test_a_weight_that_no_module_reads() -> None:
+    cell = nn.utils.parametrizations.orthogonal(nn.Linear(8, 8))
+    found = Bench().made(lambda: [BATCH @ cell.weight for _ in range(4)])
+    assert found is not None
+    assert (found.weights, found.made, found.passes, found.share) == (1, 4, 0, pytest.approx(1.0, abs=0.2))

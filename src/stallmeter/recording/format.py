@@ -45,6 +45,7 @@ _KINDS: dict[str, type[Any]] = {
     "modes": records.DebugModes,
     "autocast": records.CpuAutocast,
     "wide_numbers": records.WideNumbers,
+    "made_weights": records.MadeWeights,
     "unused_gradients": records.UnusedGradients,
     "dense_embeddings": records.DenseEmbeddings,
     "dropped_gradients": records.DroppedGradients,

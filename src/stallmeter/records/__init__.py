@@ -22,7 +22,7 @@ from .loader import (
     WorkerTrial,
     WorkerWaits,
 )
-from .modes import CpuAutocast, DebugModes, WideNumbers
+from .modes import CpuAutocast, DebugModes, MadeWeights, WideNumbers
 from .optimizer import DenseEmbeddings, DroppedGradients, OptimizerInfo, SubnormalTensors, UnusedGradients
 from .steps import (
     BUCKETS,
@@ -68,6 +68,7 @@ __all__ = [
     "LibraryWait",
     "LoaderInfo",
     "LockTrial",
+    "MadeWeights",
     "MemorySample",
     "NetworkSample",
     "Operator",
@@ -110,6 +111,7 @@ Sample = (
     | CompilerSample
     | CpuAutocast
     | WideNumbers
+    | MadeWeights
     | DebugModes
     | UnusedGradients
     | DenseEmbeddings

@@ -46,3 +46,20 @@ class WideNumbers:
     def share(self) -> float:
         """Part (0 to 1) of the numbers that has 64 bits."""
         return self.wide / self.numbers if self.numbers else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeWeights:
+    """Weights that are made of others whenever they are used (``torch.nn.utils.parametrize``), in one step."""
+
+    time_s: float
+    weights: int = 0
+    """How many there are; 0 where there are none."""
+    made: int = 0
+    """How often one was made."""
+    passes: int = 0
+    """Calls of modules by what is no module: forward passes, as a rule."""
+    kind: str = ""
+    """Class name of what makes most of them."""
+    share: float = 0.0
+    """Part (0 to 1) of the time in modules in which they are made."""

@@ -245,6 +245,7 @@ _ABOUT = {
         "spent.tensors.dense_embeddings",
         "spent.tensors.dropped_gradients",
         "spent.tensors.scored",
+        "spent.tensors.made_weights",
         "spent.tensors.wide",
         "spent.tensors.subnormal",
     ),

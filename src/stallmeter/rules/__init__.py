@@ -32,6 +32,7 @@ from .launch_bound import LaunchBound
 from .lock_contention import LockContention
 from .low_gpu_memory_use import LowGpuMemoryUse
 from .low_utilization import LowUtilization
+from .made_weights import MadeWeights
 from .mixed_precision_off import MixedPrecisionOff
 from .network_saturated import NetworkSaturated
 from .no_step_ends import NoStepEnds
@@ -110,6 +111,7 @@ ALL_RULES: tuple[Rule, ...] = (
     HalfPrecisionOnCpu(),
     DoublePrecision(),
     Float64Operations(),
+    MadeWeights(),
     PaddedBatches(),
     SubnormalNumbers(),
     StepOutliers(),

@@ -1,8 +1,9 @@
-"""Numbers of 64 bits within a model whose weights have 32 or fewer: as a rule NumPy made them, and nobody asked for it.
+"""Numbers of 64 bits within a model whose weights have 32 or fewer, and weights that are made anew at each use.
 
-PyTorch computes with the wider type where two meet, and so does all that follows, forward and backward. In a few steps
-hooks of torch's for all modules look at the types of what these hold, and of what operations made, by the graph for the
-backward pass. No value is read, and between these steps no hook is there.
+The former NumPy made, as a rule, and nobody asked for them. PyTorch computes with the wider type where two meet, and so
+does all that follows, forward and backward. In a few steps hooks of torch's for all modules look at the types of what
+these hold, and of what operations made, by the graph for the backward pass; and they time what makes weights. No value
+is read, and between these steps no hook is there.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ..records import WideNumbers
+from ..records import MadeWeights, WideNumbers
 from ..timing.clock import Register, StepClock
 from ..timing.module_hooks import hooked
 from ..timing.numbers import tensors_in
@@ -31,7 +33,7 @@ MOST_OPERATIONS = 10_000
 NO_WORK = tuple(
     f"{name}Backward"
     for name in (
-        "As",
+        "AsStrided",
         "Expand",
         "Permute",
         "Select",
@@ -50,8 +52,12 @@ WEIGHT = "AccumulateGrad"
 """A weight's own node, whose numbers nothing made."""
 
 
+MAKES = "ParametrizationList"
+"""Class of torch's whose call makes a weight of others (``torch.nn.utils.parametrize``)."""
+
+
 class WideSource:
-    """The source of `WideNumbers`.
+    """The source of `WideNumbers` and `MadeWeights`.
 
     Args:
         register: How to be called between two steps.
@@ -64,17 +70,17 @@ class WideSource:
         self._modules = sys.modules if modules is None else modules
         self._due = list(DUE)
         self._look: Look | None = None
-        self._found: WideNumbers | None = None  # set by the training thread, taken by the sampler's
+        self._found: tuple[WideNumbers | MadeWeights, ...] = ()  # set by the training thread, taken by the sampler's
         register(self.name, self.between_steps)
 
-    def sample(self, time_s: float) -> Sequence[WideNumbers]:  # noqa: ARG002 - a Source's signature
+    def sample(self, time_s: float) -> Sequence[WideNumbers | MadeWeights]:  # noqa: ARG002 - a Source's signature
         """Return what was found since the last call.
 
         Args:
             time_s: Unix time of this poll.
         """
-        found, self._found = self._found, None
-        return () if found is None else (found,)
+        found, self._found = self._found, ()
+        return found
 
     def close(self) -> None:
         """Take the hook back where a step has not ended."""
@@ -87,7 +93,8 @@ class WideSource:
         look, self._look = self._look, None
         if look is not None:
             look.remove()
-            self._found = look.told() or self._found
+            told = (look.told(), look.made())
+            self._found = tuple(one for one in told if one is not None) or self._found
         if not self._due:
             return False
         if clock.open and clock.index >= self._due[0]:
@@ -100,10 +107,23 @@ class WideSource:
         return None if found is None else Look(*found)
 
 
+@dataclass(slots=True)
+class _Made:
+    kind: str
+    times: int = 0
+    ns: int = 0
+
+
+def _kind_of(kind: Any, module: Any) -> str:
+    """Return the class name of what makes a weight, the first where there are several."""
+    return next((type(part).__name__.lstrip("_") for part in kind.children(module)), "")
+
+
 class Look:
     """One step's modules, as far as they are called on the thread that made it, and the operations of their graphs."""
 
-    def __init__(self, torch: Any, nn: Any) -> None:
+    def __init__(self, torch: Any, nn: Any, now: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._now = now
         # Others run code of the program's, or of a library's, when they are asked for their type.
         self._tensors, self._learns = (torch.Tensor, torch.nn.Parameter), torch.is_grad_enabled
         self._kind = torch.nn.Module
@@ -115,6 +135,10 @@ class Look:
         self._buffer: tuple[int, str] = (0, "")
         self._nodes: set[Any] = set()
         """Operations that were counted. They are held: a new one would have the identity of one that is gone."""
+        self._began_ns = self._all_ns = self._passes = 0
+        self._making_ns: list[int] = []
+        """When what is making a weight began."""
+        self._made: dict[int, _Made] = {}
         self._handles = [
             nn.register_module_forward_pre_hook(self._begins),
             nn.register_module_forward_hook(self._ends),
@@ -141,9 +165,27 @@ class Look:
             buffer_numbers=self._buffer[0],
         )
 
+    def made(self) -> MadeWeights | None:
+        """Return how often weights were made; None where no module was called."""
+        if not self._all_ns:
+            return None
+        most = max(self._made.values(), key=lambda one: one.ns, default=None)
+        return MadeWeights(
+            time_s=time.time(),
+            weights=len(self._made),
+            made=sum(one.times for one in self._made.values()),
+            passes=self._passes,
+            kind="" if most is None else most.kind,
+            share=sum(one.ns for one in self._made.values()) / self._all_ns,
+        )
+
     def _begins(self, module: Any, _: Any) -> None:
         if threading.get_ident() != self._thread or not self._learns():
             return
+        if not self._depth:
+            self._began_ns = self._now()
+        if type(module).__name__ == MAKES:
+            self._making_ns.append(self._now())
         self._depth += 1
         self._calls += 1
         if self._calls > MOST_CALLS:
@@ -159,11 +201,17 @@ class Look:
             if type(buffer) in self._tensors and buffer.dim() and buffer.dtype in self._types:
                 self._buffer = max(self._buffer, (int(buffer.numel()), f"{type(module).__name__}.{name}"))
 
-    def _ends(self, _: Any, __: Any, made: Any) -> None:
+    def _ends(self, module: Any, _: Any, made: Any) -> None:
         if threading.get_ident() != self._thread or not self._learns():
             return
         self._depth -= 1
+        makes = type(module).__name__ == MAKES
+        if makes and self._making_ns:
+            one = self._made.setdefault(id(module), _Made(_kind_of(self._kind, module)))
+            one.times, one.ns = one.times + 1, one.ns + self._now() - self._making_ns.pop()
         if not self._depth:
+            self._all_ns += self._now() - self._began_ns
+            self._passes += not makes
             self._count([tensor.grad_fn for tensor in tensors_in(made) if type(tensor) in self._tensors])
 
     def _count(self, nodes: list[Any]) -> None:

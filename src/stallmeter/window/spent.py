@@ -8,14 +8,9 @@ from dataclasses import dataclass
 
 from ..records import (
     CpuAutocast,
-    DenseEmbeddings,
-    DroppedGradients,
     EvaluationBatches,
     OptimizerInfo,
-    ScoredPositions,
-    SubnormalTensors,
     UnusedGradients,
-    WideNumbers,
 )
 from .beside import work_s
 from .device import DeviceSignals
@@ -72,12 +67,12 @@ class SpentSignals:
                 self._optimizer = record
             case UnusedGradients():
                 self._unused = record
-            case DenseEmbeddings() | DroppedGradients() | ScoredPositions() | SubnormalTensors() | WideNumbers():
-                self.tensors.append(record)
             case EvaluationBatches():
                 so_far = self._evaluated or Evaluated(0, 0)
                 items = so_far.items + record.batches * record.batch_size
                 self._evaluated = Evaluated(so_far.batches + record.batches, items)
+            case _:
+                self.tensors.append(record)
 
     def follow(self, other: SpentSignals) -> None:
         """Begin with what is told once of a run."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import statistics
 
-from ..records import DenseEmbeddings, DroppedGradients, ScoredPositions, SubnormalTensors, WideNumbers
+from ..records import DenseEmbeddings, DroppedGradients, MadeWeights, ScoredPositions, SubnormalTensors, WideNumbers
 
-OfTensors = DenseEmbeddings | DroppedGradients | ScoredPositions | SubnormalTensors | WideNumbers
+OfTensors = DenseEmbeddings | DroppedGradients | MadeWeights | ScoredPositions | SubnormalTensors | WideNumbers
 
 MOST_SCORED = 64
 """Looks at scored positions that are kept, the first ones."""
@@ -21,6 +21,7 @@ class TensorSignals:
         self._subnormal: SubnormalTensors | None = None
         self._scored: list[ScoredPositions] = []
         self._wide: WideNumbers | None = None
+        self._made: MadeWeights | None = None
 
     def append(self, record: OfTensors) -> None:
         """Take a newer look."""
@@ -33,6 +34,8 @@ class TensorSignals:
                 self._subnormal = record
             case WideNumbers():
                 self._wide = record
+            case MadeWeights():
+                self._made = record
             case ScoredPositions():
                 if len(self._scored) < MOST_SCORED:
                     self._scored.append(record)
@@ -40,7 +43,7 @@ class TensorSignals:
     def follow(self, other: TensorSignals) -> None:
         """Begin with what is told a few times of a run."""
         self._dense, self._dropped, self._subnormal = other._dense, other._dropped, other._subnormal
-        self._scored, self._wide = [*other._scored], other._wide
+        self._scored, self._wide, self._made = [*other._scored], other._wide, other._made
 
     @property
     def dense_embeddings(self) -> DenseEmbeddings | None:
@@ -69,3 +72,8 @@ class TensorSignals:
     def wide(self) -> WideNumbers | None:
         """Numbers of 64 bits that modules take, make and hold, none as well; None where nobody could look."""
         return self._wide
+
+    @property
+    def made_weights(self) -> MadeWeights | None:
+        """Weights that are made whenever they are used, none as well; None where nobody could look."""
+        return self._made

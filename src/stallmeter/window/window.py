@@ -27,6 +27,7 @@ from ..records import (
     LibraryWait,
     LoaderInfo,
     LockTrial,
+    MadeWeights,
     MemorySample,
     OptimizerInfo,
     ProducerLooks,
@@ -94,6 +95,7 @@ PART = {
     SubnormalTensors: "spent",
     ScoredPositions: "spent",
     WideNumbers: "spent",
+    MadeWeights: "spent",
     Event: "events",
 }
 """Which part of a window takes which kind of record. Kinds that no signal needs are not listed."""
