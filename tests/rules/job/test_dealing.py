@@ -76,3 +76,21 @@ def test_the_cost_of_a_batch() -> None:
     assert cost_of([batch(worker=-1)] * 10) == {COST: pytest.approx(0.01)}  # the loop has other threads
     assert cost_of([batch()] * 3) == {}
     assert cost_of([batch()] * 5 + [batch(loader=1)] * 5) == {}
+
+
+@pytest.mark.parametrize(("others", "told"), [(0.0, True), (0.5, False)])
+def test_a_rank_that_evaluates_for_all_is_to_share_that_out(others: float, told: bool) -> None:
+    def work(rank: int, step: int) -> dict[str, float]:
+        return {"validation": 0.060 if rank == 0 else 0.060 * others}
+
+    heavy = diagnosis("validation-heavy", 11.0)
+    primary = judge(job(work, known={0: Known([heavy])})).verdict.primary
+    assert primary is not None
+    split = [one for one in primary.advice if one.text.startswith("Split validation over all ranks")]
+    assert bool(split) is told
+    for advice in split:
+        assert advice == primary.advice[0]
+        check_fix(advice.fix)
+        assert advice.fix.expect == "Rank 0 evaluates alone now; then each of 2 ranks does its part."
+        # Of 80 ms for a step 60 are waited for; shared out it is half of that.
+        assert advice.predicted_gain_pct == pytest.approx(100 * (80 / 50 - 1), rel=0.05)

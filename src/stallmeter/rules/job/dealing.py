@@ -19,6 +19,9 @@ DEARER = 1.5
 DISPATCHER = "DataLoaderDispatcher"
 """Accelerate's loader that one rank reads for all of them."""
 
+ALONE = 0.1
+"""Part of a late rank's validation that others have, at the most, where it evaluates for all; our choice."""
+
 EXPLAINS = 0.5
 """Part of its lateness that this difference must explain; our choice: most of it."""
 
@@ -80,6 +83,31 @@ def deal_evenly(job: Job, loss: Loss) -> tuple[Advice, ...]:
             expect=f"A batch costs {of_ranks(loss.ranks)} {time(cost_s)} of CPU, the others {time(usual_s)}; "
             "split evenly the mean.",
             limit="Not where only this rank runs other code.",
+            gain_pct=gain_pct,
+            interval_pct=interval_pct,
+        ),
+    )
+
+
+def evaluate_by_each(job: Job, loss: Loss) -> tuple[Advice, ...]:
+    """Return the advice that all ranks evaluate, where late ones do and the others have next to none of it.
+
+    Args:
+        job: Of the ranks.
+        loss: To ranks that are late with their validation.
+    """
+    spent_s = {view.rank: view.ledger.buckets.get(loss.bucket, 0.0) for view in job.ranks if view.ledger is not None}
+    late_s = min((spent_s.get(rank, 0.0) for rank in loss.ranks), default=0.0)
+    others = [seconds for rank, seconds in spent_s.items() if rank not in loss.ranks]
+    if loss.bucket != "validation" or not others or max(others) > ALONE * late_s:
+        return ()
+    gain_pct, interval_pct = job_gain(job, shared_out_s(job, loss.lost_s, len(loss.ranks)))
+    return (
+        Advice.of(
+            "Split validation over all ranks, and reduce what they have summed up.",
+            expect=f"{of_ranks(loss.ranks).capitalize()} evaluates alone now; then each of {len(job.ranks)} ranks "
+            "does its part.",
+            limit="Where a metric can be put together of parts.",
             gain_pct=gain_pct,
             interval_pct=interval_pct,
         ),

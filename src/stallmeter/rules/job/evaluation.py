@@ -17,7 +17,7 @@ from ..slow_function import SlowFunction
 from ..weight import BEFORE_TRAINING, HEALTHY, as_it_matters, only_informs, standing_s, won_s
 from . import JOB_RULES
 from .crowding import freed_s, with_data
-from .dealing import deal_evenly, read_by_each
+from .dealing import deal_evenly, evaluate_by_each, read_by_each
 from .gain import MOST_WON, job_gain
 from .losses import COMPUTE, Loss, group_of, joined, losses, waited_by_rank, why_not_judged
 from .starved import as_slow, starved
@@ -176,8 +176,13 @@ def _promoted(job: Job, loss: Loss, own: Diagnosis) -> Diagnosis:
             Evidence(f"steps of {loss.of_steps:,} in which it was late", float(loss.steps), "steps"),
             *own.evidence,
         ),
-        advice=(*read_by_each(job, loss), *deal_evenly(job, loss), *_of_the_job(job, loss, own)),
+        advice=(*_shared_out(job, loss), *_of_the_job(job, loss, own)),
     )
+
+
+def _shared_out(job: Job, loss: Loss) -> tuple[Advice, ...]:
+    """Return how the work that ranks are late with is done by all, where they do it for the others or have more."""
+    return (*read_by_each(job, loss), *deal_evenly(job, loss), *evaluate_by_each(job, loss))
 
 
 def _of_the_job(job: Job, loss: Loss, own: Diagnosis) -> tuple[Advice, ...]:
