@@ -57,7 +57,7 @@ def _measure(case: Case, seconds: float) -> dict[str, float]:
     import torch
 
     from stallmeter.rules.float64_operations import saves
-    from stallmeter.sources.wide import Look
+    from stallmeter.sources.forward_passes import ForwardLook
 
     networks = {wide: _training(case, wide=wide) for wide in (True, False)}
     ids = torch.randint(0, WORDS, (case.rows, case.positions))
@@ -69,7 +69,7 @@ def _measure(case: Case, seconds: float) -> dict[str, float]:
         loss.backward()
         optimizer.step()
 
-    look = Look(torch, sys.modules["torch.nn.modules.module"])
+    look = ForwardLook(torch, sys.modules["torch.nn.modules.module"], lambda _, call, *given: call(*given))
     step(False)
     look.remove()
     found = look.told()

@@ -114,3 +114,11 @@ def test_many_calls_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_closed_within_a_step() -> None:
     ScoredLook(LABELS, call, torch, torch_modules).close()
+
+
+def test_what_cannot_be_counted_ends_it() -> None:
+    look = ScoredLook(LABELS, lambda *_: None, torch, torch_modules)
+    before = len(HOOKS)
+    Model()(IDS)
+    assert len(HOOKS) == before - 1
+    assert look.told() is None

@@ -20,7 +20,7 @@ class BetweenSteps:
 
     def __init__(self, clock: StepClock, guard: Guard, own_slot: int) -> None:
         self._clock = clock
-        self._guard = guard
+        self.guard = guard
         self._own_slot = own_slot
         # Added to by the sampler thread, emptied by the training thread: append and popleft of a deque are each atomic.
         self._calls: deque[tuple[str, Callable[[StepClock], bool]]] = deque()
@@ -41,7 +41,7 @@ class BetweenSteps:
         clock.ledger.enter(self._own_slot)
         for _ in range(len(calls)):  # what is added meanwhile waits for the next step
             name, call = calls.popleft()
-            if self._guard(name, call, clock):
+            if self.guard(name, call, clock):
                 calls.append((name, call))
         if not calls:
             clock.at_boundary = None

@@ -158,7 +158,7 @@ class LoaderWatch:
         ledger = self._clock.ledger
         self.content_due_ns = ledger.last + max(CONTENT_NS, (ledger.last - ledger.origin) // CONTENT_LOOKS)
         if self._scored is not None:
-            self._guard(SCORED, self._tell_scored, batch if is_used else None)
+            self._guard.attempt(SCORED, self._tell_scored, batch if is_used else None)
             return
         shape = self._guard("batch content", batch_shape, batch)
         if shape is not None and (shape.tensors or shape.pickled_bytes):

@@ -382,10 +382,10 @@ def _compiler_source() -> Source:
 
 def _mode_sources(between_steps: BetweenSteps) -> Sequence[Source]:
     from ..sources.autocast import AutocastSource
+    from ..sources.forward_passes import ForwardSource
     from ..sources.modes import ModeSource
-    from ..sources.wide import WideSource
 
-    return ModeSource(), AutocastSource(between_steps.add), WideSource(between_steps.add)
+    return ModeSource(), AutocastSource(between_steps.add), ForwardSource(between_steps.add, between_steps.guard)
 
 
 def _device_sources(

@@ -76,30 +76,32 @@ class ScoredLook:
         if threading.get_ident() != self._thread:
             return
         self._calls += 1
-        if self._calls > MOST_CALLS:
-            self._remove()  # torch goes through a copy of its hooks, and a second removal is none
-            self._products = 0
-        else:
-            self._guard("positions without a label", self._count, module, taken, made)
+        if self._calls > MOST_CALLS or not self._guard("positions that are scored", self._count, module, taken, made):
+            self._give_up()
 
-    def _count(self, module: Any, taken: Any, made: Any) -> None:
+    def _give_up(self) -> None:
+        self._remove()  # torch goes through a copy of its hooks, and a second removal is none
+        self._products = 0
+
+    def _count(self, module: Any, taken: Any, made: Any) -> bool:
         """Count the multiplications of a layer: each position by each weight, of a convolution each number made."""
         given = taken[0] if taken else None
         if not self._learns() or not isinstance(given, self._tensor) or not given.dim():
-            return
+            return True
         if isinstance(module, self._embeddings):
-            return
+            return True
         weights = [p for _, p in self._kind.named_parameters(module, recurse=False) if p.dim() > 1]
         if not weights:
-            return
+            return True
         made = made[0] if isinstance(made, tuple) and made else made
         length = int(given.shape[-1])
         self._taken.add(length)
         if weights[0].dim() > 2 and isinstance(made, self._tensor):
             self._products += int(made.numel()) * int(weights[0][0].numel())
-            return
+            return True
         positions = int(given.numel()) // max(1, length)
         self._products += positions * sum(int(p.numel()) for p in weights)
         if isinstance(module, self._linear) and module.out_features >= LEAST_CLASSES:
             before = self._layers.get(id(module), (0, 0, 0))[0]
             self._layers[id(module)] = (before + positions, int(module.in_features), int(module.out_features))
+        return True

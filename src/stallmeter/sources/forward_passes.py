@@ -22,13 +22,14 @@ from ..timing.clock import Register, StepClock
 from ..timing.module_hooks import hooked
 from ..timing.numbers import tensors_in
 
+FORWARD = "looking at forward passes"
+
 DUE = (8, 90)
 """Steps that are looked at: when the first ones are over, and once later."""
 
 MOST_CALLS = 5_000
 MOST_OPERATIONS = 10_000
 """Calls of modules, and operations, that are looked at in a step: each takes some microseconds."""
-
 
 NO_WORK = tuple(
     f"{name}Backward"
@@ -51,25 +52,26 @@ NO_WORK = tuple(
 WEIGHT = "AccumulateGrad"
 """A weight's own node, whose numbers nothing made."""
 
-
 MAKES = "ParametrizationList"
 """Class of torch's whose call makes a weight of others (``torch.nn.utils.parametrize``)."""
 
 
-class WideSource:
+class ForwardSource:
     """The source of `WideNumbers` and `MadeWeights`.
 
     Args:
         register: How to be called between two steps.
+        guard: Calls what is given it, and keeps errors away: a hook is called in the program's forward pass.
         modules: Where torch is looked for; it is never imported.
     """
 
-    name = "numbers of 64 bits"
+    name = FORWARD
 
-    def __init__(self, register: Register, modules: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, register: Register, guard: Callable[..., Any], modules: Mapping[str, Any] | None = None) -> None:
+        self._guard = guard
         self._modules = sys.modules if modules is None else modules
         self._due = list(DUE)
-        self._look: Look | None = None
+        self._look: ForwardLook | None = None
         self._found: tuple[WideNumbers | MadeWeights, ...] = ()  # set by the training thread, taken by the sampler's
         register(self.name, self.between_steps)
 
@@ -102,9 +104,9 @@ class WideSource:
             self._look = self._begin()
         return True
 
-    def _begin(self) -> Look | None:
+    def _begin(self) -> ForwardLook | None:
         found = hooked(self._modules)
-        return None if found is None else Look(*found)
+        return None if found is None else ForwardLook(*found, self._guard)
 
 
 @dataclass(slots=True)
@@ -119,11 +121,13 @@ def _kind_of(kind: Any, module: Any) -> str:
     return next((type(part).__name__.lstrip("_") for part in kind.children(module)), "")
 
 
-class Look:
+class ForwardLook:
     """One step's modules, as far as they are called on the thread that made it, and the operations of their graphs."""
 
-    def __init__(self, torch: Any, nn: Any, now: Callable[[], int] = time.perf_counter_ns) -> None:
-        self._now = now
+    def __init__(
+        self, torch: Any, nn: Any, guard: Callable[..., Any], now: Callable[[], int] = time.perf_counter_ns
+    ) -> None:
+        self._guard, self._now = guard, now
         # Others run code of the program's, or of a library's, when they are asked for their type.
         self._tensors, self._learns = (torch.Tensor, torch.nn.Parameter), torch.is_grad_enabled
         self._kind = torch.nn.Module
@@ -140,8 +144,8 @@ class Look:
         """When what is making a weight began."""
         self._made: dict[int, _Made] = {}
         self._handles = [
-            nn.register_module_forward_pre_hook(self._begins),
-            nn.register_module_forward_hook(self._ends),
+            nn.register_module_forward_pre_hook(self._before),
+            nn.register_module_forward_hook(self._after),
         ]
 
     def remove(self) -> None:
@@ -179,9 +183,23 @@ class Look:
             share=sum(one.ns for one in self._made.values()) / self._all_ns,
         )
 
-    def _begins(self, module: Any, _: Any) -> None:
-        if threading.get_ident() != self._thread or not self._learns():
-            return
+    def _before(self, module: Any, _: Any) -> None:
+        if threading.get_ident() == self._thread and self._learns() and not self._guard(FORWARD, self._begins, module):
+            self._fail()
+
+    def _after(self, module: Any, _: Any, made: Any) -> None:
+        if (
+            threading.get_ident() == self._thread
+            and self._learns()
+            and not self._guard(FORWARD, self._ends, module, made)
+        ):
+            self._fail()
+
+    def _fail(self) -> None:
+        self.remove()
+        self._numbers = self._all_ns = 0
+
+    def _begins(self, module: Any) -> bool:
         if not self._depth:
             self._began_ns = self._now()
         if type(module).__name__ == MAKES:
@@ -190,7 +208,7 @@ class Look:
         self._calls += 1
         if self._calls > MOST_CALLS:
             self.remove()
-            return
+            return True
         self._trained_wide = self._trained_wide or any(
             p.dtype in self._types
             for _, p in self._kind.named_parameters(module, recurse=False)
@@ -200,10 +218,9 @@ class Look:
             # A single number makes nothing wider.
             if type(buffer) in self._tensors and buffer.dim() and buffer.dtype in self._types:
                 self._buffer = max(self._buffer, (int(buffer.numel()), f"{type(module).__name__}.{name}"))
+        return True
 
-    def _ends(self, module: Any, _: Any, made: Any) -> None:
-        if threading.get_ident() != self._thread or not self._learns():
-            return
+    def _ends(self, module: Any, made: Any) -> bool:
         self._depth -= 1
         makes = type(module).__name__ == MAKES
         if makes and self._making_ns:
@@ -213,6 +230,7 @@ class Look:
             self._all_ns += self._now() - self._began_ns
             self._passes += not makes
             self._count([tensor.grad_fn for tensor in tensors_in(made) if type(tensor) in self._tensors])
+        return True
 
     def _count(self, nodes: list[Any]) -> None:
         """Count the numbers that operations made, by the graph that a backward pass goes through."""

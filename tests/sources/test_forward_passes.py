@@ -11,9 +11,10 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_modules
 
+from stallmeter.engine.guard import Guard
 from stallmeter.records import MadeWeights, WideNumbers
-from stallmeter.sources import wide
-from stallmeter.sources.wide import DUE, WideSource
+from stallmeter.sources import forward_passes
+from stallmeter.sources.forward_passes import DUE, ForwardSource
 
 from .boundaries import Boundaries
 
@@ -35,7 +36,9 @@ class Bench(Boundaries):
 
     def __init__(self, **modules: Any) -> None:
         super().__init__()
-        self.source = WideSource(self.register, {"torch": torch, "torch.nn.modules.module": torch_modules, **modules})
+        known = {"torch": torch, "torch.nn.modules.module": torch_modules, **modules}
+        self.failed: list[object] = []
+        self.source = ForwardSource(self.register, Guard(self.failed.append), known)
 
     def told(self, index: int, work: Callable[[], object]) -> list[WideNumbers | MadeWeights]:
         """Do a step's work; returns what is told of it."""
@@ -140,10 +143,25 @@ def test_without_torch() -> None:
 
 @tells
 def test_many_calls_are_not_all_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wide, "MOST_CALLS", 2)
+    monkeypatch.setattr(forward_passes, "MOST_CALLS", 2)
     found = Bench().step(DUE[0], lambda: [nn.Linear(8, 8)(BATCH) for _ in range(3)])
     assert found is not None
     assert found.numbers == 2 * 64
+
+
+def test_what_cannot_be_read_does_not_reach_the_program(caplog: pytest.LogCaptureFixture) -> None:
+    class Odd(dict[str, Any]):
+        def values(self) -> Any:
+            raise RuntimeError("not now")
+
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> Odd:
+            return Odd(x=x)
+
+    bench = Bench()
+    assert bench.told(DUE[0], lambda: [Model()(BATCH) for _ in range(3)]) == []
+    assert len(bench.failed) == 1
+    assert bench.told(DUE[1], lambda: nn.Linear(8, 8)(BATCH)) == []
 
 
 def test_closed_within_a_step() -> None:
