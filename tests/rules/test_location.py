@@ -16,7 +16,7 @@ from stallmeter.rules.validation_heavy import ValidationHeavy
 from stallmeter.window import Window
 
 from .test_step_outliers import pauses
-from .windows import check_fix, fires, loader, run
+from .windows import check_fix, device_steps, fires, loader, run
 
 ROTATE = CodeSpot(
     file="transforms.py", line=88, function="Rotate.__call__", own=True, wall_s=0.64, calls=("PIL.Image.Image.rotate",)
@@ -261,6 +261,17 @@ def test_where_steps_take_most_is_named_first():
     assert first.fix.do == "Look at Rotate.__call__ first (transforms.py:88)."
     assert first.predicted_gain_pct is None
     assert last.fix.do == "Compile the model."
+
+
+def test_what_is_known_of_a_call_in_the_model_stands_beside_it():
+    drops = replace(ROTATE, calls=("torch.nn.functional.dropout",), called_there="torch.nn.functional.dropout")
+    usual = replace(_diagnosis("compute-bound"), advice=(Advice.of("Compile the model."),))
+    window = _window(drops, place="loop", bucket="steps")
+    _, second, _ = with_gain(located(usual, window), window).advice
+    assert second.fix.do.startswith("Use dropout on fewer numbers")
+    for one in device_steps():
+        window.append(one)
+    assert len(with_gain(located(usual, window), window).advice) == 2
 
 
 def test_who_calls_the_backward_pass_is_not_where_steps_take_most():

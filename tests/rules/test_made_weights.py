@@ -11,7 +11,7 @@ from stallmeter.records import MadeWeights as Found
 from stallmeter.records.diagnosis import Severity
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.evaluation import evaluate
-from stallmeter.rules.made_weights import MOST_SAVED, MadeWeights, in_vain
+from stallmeter.rules.made_weights import MadeWeights, in_vain
 from stallmeter.window import Window
 
 from .windows import START_S, device_steps, fires, loader, missing, run, silent, window
@@ -33,7 +33,7 @@ def test_fires() -> None:
     assert found.culprit == "Orthogonal"
     computed_s = made().spent.bucket_s("forward", "backward", "compute")
     assert computed_s is not None
-    assert found.time_lost_s == pytest.approx(31 / 32 * 0.4 * computed_s)
+    assert found.time_lost_s == pytest.approx(0.8 * 31 / 32 * 0.4 * computed_s)
     gain, interval = found.advice[0].predicted_gain_pct, found.advice[0].gain_interval_pct
     assert gain is not None
     assert interval is not None
@@ -53,7 +53,7 @@ def test_some_of_a_step_is_left() -> None:
     computed_s = everything.spent.bucket_s("forward", "backward", "compute")
     assert computed_s is not None
     found = fires(MadeWeights(), everything)
-    assert found.time_lost_s == pytest.approx(MOST_SAVED * computed_s)
+    assert found.time_lost_s == pytest.approx(0.8 * 31 / 32 * computed_s)
     assert found.severity is Severity.CRITICAL
 
 

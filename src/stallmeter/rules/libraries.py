@@ -1,10 +1,18 @@
-"""What helps where a library's own call takes most of a batch: what its makers say, and users seldom know."""
+"""What helps where a library's own call takes most of a batch or of a step: what its users seldom know."""
 
 from __future__ import annotations
 
 from ..records.diagnosis import Advice, Location
 
+_DROPOUT = Advice.of(
+    "Use dropout on fewer numbers, on smaller tensors or later in the model.",
+    expect="A CPU draws a random number for each that is given to it, as a rule in one thread.",
+    limit="Where the model learns as well without it there; of sparse features drop those that are not zero.",
+)
+
 BY_CALL = {
+    "torch.nn.functional.dropout": _DROPOUT,
+    "torch.nn.Dropout.forward": _DROPOUT,
     "h5py.Dataset.__getitem__": Advice.of(
         "Give h5py.File a larger chunk cache (rdcc_nbytes), or store chunks as large as an item.",
         expect="A chunk is unpacked once, and not for each item that lies in part of it.",
@@ -17,7 +25,8 @@ BY_CALL = {
     ),
 }
 """By the call as looks name it. h5py documents that a chunk is read and unpacked as a whole, and kept in a cache of
-1 MB (8 MB from HDF5 2.0 on); zarr keeps none."""
+1 MB (8 MB from HDF5 2.0 on); zarr keeps none. PyTorch draws Bernoulli numbers with one thread on CPUs that are not
+Intel's (``bernoulli_default_kernel``)."""
 
 
 def beside(place: Location) -> tuple[Advice, ...]:
