@@ -263,6 +263,17 @@ def test_where_steps_take_most_is_named_first():
     assert last.fix.do == "Compile the model."
 
 
+def test_steps_in_which_looks_met_the_backward_pass_alone():
+    """It is the place, and nothing that is to be looked at."""
+    calls = CodeSpot(file="train.py", line=9, function="main", own=True, wall_s=1.0, calls=("torch.autograd.backward",))
+    usual = replace(_diagnosis("compute-bound"), advice=(Advice.of("Compile the model."),))
+    window = _window(calls, place="loop", bucket="steps")
+    found = with_gain(located(usual, window), window)
+    assert found.location is not None
+    assert found.location.function == "main"
+    assert found.advice == usual.advice
+
+
 def test_what_is_known_of_a_call_in_the_model_stands_beside_it():
     drops = replace(ROTATE, calls=("torch.nn.functional.dropout",), called_there="torch.nn.functional.dropout")
     usual = replace(_diagnosis("compute-bound"), advice=(Advice.of("Compile the model."),))

@@ -129,7 +129,9 @@ def _calls_backward(spot: CodeSpot) -> bool:
 
 def _beside_backward_s(look: CodeLook) -> float:
     """Return the seconds of a look at steps without those of who calls the backward pass."""
-    return look.wall_s - sum(spot.wall_s for spot in look.spots if _calls_backward(spot))
+    within_s = sum(spot.wall_s for spot in look.spots if _calls_backward(spot))
+    # What was seen of others may be a little more than what is left, where a look's seconds were rounded.
+    return max(look.wall_s - within_s, sum(spot.wall_s for spot in look.spots if not _calls_backward(spot)))
 
 
 def _evidence(look: CodeLook) -> tuple[Evidence, ...]:
@@ -335,7 +337,7 @@ def _look_there(place: Location, look: CodeLook, spot: CodeSpot) -> tuple[Advice
     A function of a library's, or one that calls all of the model, is nothing that its user would look at.
     """
     beside_s = _beside_backward_s(look)
-    if not spot.own or spot.trains or spot.wall_s < MOST * beside_s:
+    if not spot.own or spot.trains or _calls_backward(spot) or not spot.wall_s or spot.wall_s < MOST * beside_s:
         return ()
     return (
         Advice.of(
