@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stallmeter.workers.gains import RUN_NOISE
@@ -21,6 +22,27 @@ ROUNDS = 6
 
 NOISE = RUN_NOISE / 2.0
 """Of each of two measurements."""
+
+
+def asked(doc: str | None, cases: Sequence[object], seconds: float) -> argparse.Namespace:
+    """Return which of some cases are to be measured, by their numbers, or the one that this process is to measure.
+
+    Args:
+        doc: Of the module.
+        cases: All of them.
+        seconds: To measure for, if nothing is said.
+    """
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="*", type=int, default=list(range(len(cases))))
+    parser.add_argument("--seconds", type=float, default=seconds, help="of all rounds without the change")
+    parser.add_argument("--case", nargs=1, type=int, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def faster(said: Mapping[str, float]) -> str:
+    """Return how many times as fast steps are without ``usual``, ``least`` and ``most`` of their time, in words."""
+    usual, least, most = (f"{1.0 / (1.0 - said[name]):.2f}" for name in ("usual", "least", "most"))
+    return f"{usual} ({least} to {most})"
 
 
 def measured(module: str, *case: object, seconds: float) -> Any:

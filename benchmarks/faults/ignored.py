@@ -9,12 +9,11 @@ looks with.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from typing import Any, NamedTuple
 
-from .cases import in_turn, measured, timed
+from .cases import asked, faster, in_turn, measured, timed
 
 
 class Case(NamedTuple):
@@ -40,22 +39,17 @@ LEFT_OUT = -100
 
 def main() -> None:
     """Measure every case, one after the other."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="*", type=int, default=list(range(len(CASES))))
-    parser.add_argument("--seconds", type=float, default=6.0, help="of all rounds with all positions")
-    parser.add_argument("--case", nargs=1, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = asked(__doc__, CASES, 6.0)
     if options.case:
-        print(json.dumps(_measure(CASES[int(options.case[0])], options.seconds)))
+        print(json.dumps(_measure(CASES[options.case[0]], options.seconds)))
         return
     print(" words  width  layers  the last, of the multiplications       all    labelled  times as fast  promised")
     for number in options.cases:
         said, case = measured(__spec__.name, str(number), seconds=options.seconds), CASES[number]
-        promised = " to ".join(f"{1.0 / (1.0 - said[name]):.2f}" for name in ("least", "most"))
         print(
             f"{case.words:6d} {case.width:6d} {case.layers:7d} {100.0 * said['share']:31.0f} % {said['all_ms']:8.1f} ms"
             f" {said['labelled_ms']:8.1f} ms {said['all_ms'] / said['labelled_ms']:11.2f}"
-            f"  {1.0 / (1.0 - said['usual']):.2f} ({promised})",
+            f"  {faster(said)}",
             flush=True,
         )
 

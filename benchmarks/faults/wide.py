@@ -9,12 +9,11 @@ bits as well. What is promised is the rule's, from a look at one step by what `s
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from typing import Any, NamedTuple
 
-from .cases import in_turn, measured, timed
+from .cases import asked, faster, in_turn, measured, timed
 
 
 class Case(NamedTuple):
@@ -33,22 +32,17 @@ WORDS = 500
 
 def main() -> None:
     """Measure every case, one after the other."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="*", type=int, default=list(range(len(CASES))))
-    parser.add_argument("--seconds", type=float, default=6.0, help="of all rounds with 64 bits")
-    parser.add_argument("--case", nargs=1, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = asked(__doc__, CASES, 6.0)
     if options.case:
-        print(json.dumps(_measure(CASES[int(options.case[0])], options.seconds)))
+        print(json.dumps(_measure(CASES[options.case[0]], options.seconds)))
         return
     print("positions  width  heads  rows  64 bits, of the numbers    64 bits    32 bits  times as fast  promised")
     for number in options.cases:
         said, case = measured(__spec__.name, str(number), seconds=options.seconds), CASES[number]
-        promised = " to ".join(f"{1.0 / (1.0 - said[name]):.2f}" for name in ("least", "most"))
         print(
             f"{case.positions:9d} {case.width:6d} {case.heads:6d} {case.rows:5d} {100.0 * said['share']:20.0f} % "
             f"{said['wide_ms']:10.1f} ms {said['full_ms']:7.1f} ms {said['wide_ms'] / said['full_ms']:11.2f}"
-            f"  {1.0 / (1.0 - said['usual']):.2f} ({promised})",
+            f"  {faster(said)}",
             flush=True,
         )
 

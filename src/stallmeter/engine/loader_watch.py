@@ -176,7 +176,6 @@ class LoaderWatch:
                     subnormal=self._guard("subnormal numbers", subnormal_share, batch),
                 )
             )
-
         if self._scored_looks:
             self._guard(SCORED, self._begin_scored, batch)
 

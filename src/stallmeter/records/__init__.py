@@ -6,8 +6,8 @@ from .code import SENDS_OBJECTS, CodeItem, CodeLook, CodeSpot, CodeStack, LockTr
 from .compiler import CompilerSample
 from .device import AllocatorSample, DeepProfile, DeviceStep, Operator, SyncCalls
 from .exchange import Arrivals, DdpTimes
+from .forward_passes import MadeWeights, ScoredPositions, WideNumbers
 from .hardware import GarbagePauses, GpuSample, HostSample, MemorySample, NetworkSample
-from .labels import ScoredPositions
 from .loader import (
     NO_LOADER,
     BatchContent,
@@ -22,7 +22,7 @@ from .loader import (
     WorkerTrial,
     WorkerWaits,
 )
-from .modes import CpuAutocast, DebugModes, MadeWeights, WideNumbers
+from .modes import CpuAutocast, DebugModes
 from .optimizer import DenseEmbeddings, DroppedGradients, OptimizerInfo, SubnormalTensors, UnusedGradients
 from .steps import (
     BUCKETS,

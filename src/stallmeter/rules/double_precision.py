@@ -25,7 +25,7 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.gains import gain_without
-from .frameworks import Setting, has_gpu, said
+from .frameworks import Setting, on_cpu, said
 from .rule import threshold
 
 SAVES = (0.2, 0.45, 0.75)
@@ -59,13 +59,13 @@ class DoublePrecision:
         pct = 100.0 * work_s / training_s
         if pct < self.step_pct:
             return None
-        on_cpu = not has_gpu(window) and window.device.pace_s is None
+        here = on_cpu(window)
         least, usual, most = SAVES
-        lost_s = usual * work_s if on_cpu else 0.0
-        gain = gain_without(window, lost_s, least=least / usual, most=most / usual) if on_cpu else None
+        lost_s = usual * work_s if here else 0.0
+        gain = gain_without(window, lost_s, least=least / usual, most=most / usual) if here else None
         return Diagnosis(
             rule=self.id,
-            severity=Severity.WARNING if on_cpu else Severity.INFO,
+            severity=Severity.WARNING if here else Severity.INFO,
             title=self.title,
             summary=f"{100.0 * share:.0f} % of the numbers that are trained have 64 bits, and {pct:.0f} % of the "
             "training time are steps that compute with them.",

@@ -28,11 +28,9 @@ from ..records import WideNumbers
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.gains import Gain, gain_without
-from .frameworks import has_gpu
-from .rule import threshold
-
-COMPUTES = ("forward", "backward", "compute")
-"""Buckets in which the model computes."""
+from .frameworks import on_cpu
+from .functions import severity
+from .rule import COMPUTES, threshold
 
 SAVES = (0.3, 1.0, 1.8)
 """Least, usual and most of the time that 32 bits save, as multiples of the share of the numbers that have 64: the more,
@@ -72,18 +70,17 @@ class Float64Operations:
         computed_s = window.spent.bucket_s(*COMPUTES)
         if found is None or found.trained_wide or not computed_s or 100.0 * found.share < self.wide_pct:
             return None
-        on_cpu = not has_gpu(window) and window.device.pace_s is None
+        here = on_cpu(window)
         least, usual, most = saves(found)
-        lost_s = usual * computed_s if on_cpu else 0.0
+        lost_s = usual * computed_s if here else 0.0
         pct = window.ledger.training_share_pct(lost_s)
-        if pct is None or (on_cpu and pct < self.warn_pct):
+        if pct is None or (here and pct < self.warn_pct):
             return None
-        gain = gain_without(window, lost_s, least=least / usual, most=most / usual) if on_cpu else None
-        severity = Severity.CRITICAL if pct >= self.critical_pct else Severity.WARNING
+        gain = gain_without(window, lost_s, least=least / usual, most=most / usual) if here else None
         by = f"; {found.buffer} is a buffer of 64 bits" if found.buffer else ""
         return Diagnosis(
             rule=self.id,
-            severity=severity if on_cpu else Severity.INFO,
+            severity=severity(pct, self.warn_pct, self.critical_pct) if here else Severity.INFO,
             title=self.title,
             summary=f"{100.0 * found.share:.0f} % of the numbers that the model's operations make have 64 bits, "
             f"most of them those of {_named(found)}, though its weights have fewer{by}.",

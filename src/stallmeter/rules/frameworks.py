@@ -102,6 +102,11 @@ def has_gpu(window: Window) -> bool:
     return window.gpu.count is not None or _has_accelerator(window)
 
 
+def on_cpu(window: Window) -> bool:
+    """Whether the steps compute on a CPU, as far as anybody tells: no GPU is seen, and no device was timed."""
+    return not has_gpu(window) and window.device.pace_s is None
+
+
 def computes_on_device(window: Window) -> bool:
     """Whether the steps compute on something else than a CPU, as far as anybody tells: a GPU may be there and idle."""
     return window.device.pace_s is not None or _has_accelerator(window)

@@ -26,13 +26,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..records import ScoredPositions
-from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
+from ..records.diagnosis import Advice, Diagnosis, Evidence
 from ..window import Window
 from ..workers.gains import gain_without
-from .rule import threshold
-
-COMPUTES = ("forward", "backward", "compute")
-"""Buckets in which scores are computed."""
+from .functions import severity
+from .rule import COMPUTES, threshold
 
 LOSS_ON_CPU = (0.0, 100.0, 600.0)
 LOSS_ON_GPU = (0.0, 500.0, 2500.0)
@@ -92,7 +90,7 @@ class IgnoredLabels:
         gain = gain_without(window, lost_s, least=least / usual, most=most / usual)
         return Diagnosis(
             rule=self.id,
-            severity=Severity.CRITICAL if pct >= self.critical_pct else Severity.WARNING,
+            severity=severity(pct, self.warn_pct, self.critical_pct),
             title=self.title,
             summary=f"{100.0 * found.in_vain:.0f} % of the positions have no label, and the layer of "
             f"{found.classes:,} classes and its loss compute with all of them.",

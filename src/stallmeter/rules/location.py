@@ -13,7 +13,7 @@ from ..workers.function_gain import FunctionGain, gain_without_function, shares
 from ..workers.gains import gain_by_looks
 from ..workers.pipeline import CHEAPER, ONE_LOCK, OWN_THREADS, pipeline_of
 from .fetch_stall import UNLOCK
-from .frameworks import has_gpu
+from .frameworks import on_cpu
 from .libraries import beside
 from .prep_stall import ONE_THREAD
 from .slow_start import first_batch_s
@@ -166,8 +166,8 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
         return _at_the_place(diagnosis, place, window, look)
     if diagnosis.rule == HEALTHY:
         first = _check_why_it_sleeps(place) if place.call == SLEEP else _look_there(place, look, _spot(diagnosis, look))
-        on_cpu = not has_gpu(window) and window.device.pace_s is None
-        return replace(diagnosis, advice=(*first, *(beside(place) if first and on_cpu else ()), *diagnosis.advice))
+        known = beside(place) if first and on_cpu(window) else ()
+        return replace(diagnosis, advice=(*first, *known, *diagnosis.advice))
     if diagnosis.rule in IN_TURNS:
         return _cheaper_in_turns(diagnosis, window, look)
     if look.place == HELPERS:

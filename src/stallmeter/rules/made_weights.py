@@ -22,13 +22,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..records import MadeWeights as Found
-from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
+from ..records.diagnosis import Advice, Diagnosis, Evidence
 from ..window import Window
 from ..workers.gains import gain_without
-from .rule import threshold
-
-COMPUTES = ("forward", "backward", "compute")
-"""Buckets in which the model computes."""
+from .functions import severity
+from .rule import COMPUTES, threshold
 
 MOST_PASSES = 4
 """Forward passes in a step, at the most, that need their weights each: more calls are those of a cell. Our choice."""
@@ -78,7 +76,7 @@ class MadeWeights:
         each = found.made / found.weights
         return Diagnosis(
             rule=self.id,
-            severity=Severity.CRITICAL if pct >= self.critical_pct else Severity.WARNING,
+            severity=severity(pct, self.warn_pct, self.critical_pct),
             title=self.title,
             summary=f"In a step weights of {found.kind} are made {each:.0f} times each, "
             f"which is {100.0 * found.share:.0f} % of the time in modules.",

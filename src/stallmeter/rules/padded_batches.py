@@ -34,10 +34,8 @@ from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.gains import Gain, gain_without
 from .frameworks import Setting, said
-from .rule import threshold
-
-COMPUTES = ("forward", "backward", "compute")
-"""Buckets that take longer the longer the sequences are."""
+from .functions import severity
+from .rule import COMPUTES, threshold
 
 LEAST = 0.5
 """Of the share of the positions, the share of the time that goes with them at least. Our choice."""
@@ -93,10 +91,7 @@ class PaddedBatches:
         return None
 
     def _severity(self, window: Window, lost_s: float) -> Severity:
-        share = window.ledger.training_share_pct(lost_s) or 0.0
-        if share < self.warn_pct:
-            return Severity.INFO
-        return Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING
+        return severity(window.ledger.training_share_pct(lost_s) or 0.0, self.warn_pct, self.critical_pct)
 
     def _saved(
         self, window: Window, computed_s: float, padding: float, least_saved: float, usual_saved: float

@@ -47,6 +47,9 @@ THREADS_SHARE = (0.0, 0.519, 0.823)
 """Least, usual and most of the computing that threads share, by Amdahl's law: with twice as many of them steps are 1,
 1.35 and 1.7 times as fast. Our measurement: 1.15 to 1.66 times in 11 of 16 cases with a second thread."""
 
+COMPUTES = ("forward", "backward", "compute")
+"""Buckets in which the model and its loss compute, the optimizer left out."""
+
 LOOKS = 1.28
 """Standard errors, of the looks that met something, in which 8 of 10 of its shares lie."""
 

@@ -31,7 +31,7 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.gains import gain_without
-from .frameworks import has_gpu
+from .frameworks import on_cpu
 from .rule import THREADS_SHARE, threshold
 
 COMPUTES = ("forward", "backward", "optimizer", "compute")
@@ -127,7 +127,7 @@ class TooFewThreads:
 
     def _computes(self, window: Window) -> bool:
         """Whether what a CPU computes sets the pace."""
-        if has_gpu(window) or window.device.pace_s is not None:
+        if not on_cpu(window):
             return False
         share, wait = window.spent.step_share_pct or 0.0, window.spent.data_wait_share_pct or 0.0
         return share >= self.step_pct and wait < self.wait_pct

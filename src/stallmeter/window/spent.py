@@ -6,12 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..records import (
-    CpuAutocast,
-    EvaluationBatches,
-    OptimizerInfo,
-    UnusedGradients,
-)
+from ..records import CpuAutocast, EvaluationBatches, OptimizerInfo, UnusedGradients
 from .beside import work_s
 from .device import DeviceSignals
 from .gpu import GpuSignals

@@ -1,0 +1,78 @@
+"""What was seen within forward passes: of which types numbers are, what is made anew, what no label asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NEARLY_ALL = 0.9
+"""Part of the labels' positions that are scored where all are: the last of each sequence has nothing to predict."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredPositions:
+    """For how many positions of one batch the classes are scored, and how many of these have a label."""
+
+    time_s: float
+    positions: int
+    """Of the batch's labels."""
+    labelled: int
+    """Those whose label is not the one that a loss leaves out."""
+    scored: int = 0
+    """Positions for which the layer was called that scores the classes; 0 where there was no such layer."""
+    inputs: int = 0
+    """Numbers of a position that this layer takes."""
+    classes: int = 0
+    """Numbers that it makes of them."""
+    share: float = 0.0
+    """Part (0 to 1) of the multiplications of all layers in this forward pass that are this layer's."""
+
+    @property
+    def in_vain(self) -> float:
+        """Part (0 to 1) of the scored positions that have no label; 0 where they are others than those of the labels.
+
+        As many as have a label are scored where a model has picked them out; a head that is called for pieces of a
+        sequence, or for part of it, tells nothing.
+        """
+        if not NEARLY_ALL * self.positions <= self.scored <= self.positions:
+            return 0.0
+        return max(0.0, 1.0 - self.labelled / self.scored)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WideNumbers:
+    """Numbers of 64 bits among those that the operations of a model make in a step; the newest record holds."""
+
+    time_s: float
+    wide: int
+    """Floating-point numbers of 64 bits, by what the backward pass goes through."""
+    numbers: int
+    """All numbers."""
+    trained_wide: bool = False
+    """Whether modules have weights of 64 bits."""
+    operation: str = ""
+    """What makes most of them, as torch names the backward of it: ``SoftmaxBackward0``; empty where there is none."""
+    buffer: str = ""
+    """Largest buffer of 64 bits, with the class that holds it: ``Attention.bias``; empty where there is none."""
+    buffer_numbers: int = 0
+
+    @property
+    def share(self) -> float:
+        """Part (0 to 1) of the numbers that has 64 bits."""
+        return self.wide / self.numbers if self.numbers else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeWeights:
+    """Weights that are made of others whenever they are used (``torch.nn.utils.parametrize``), in one step."""
+
+    time_s: float
+    weights: int = 0
+    """How many there are; 0 where there are none."""
+    made: int = 0
+    """How often one was made."""
+    passes: int = 0
+    """Calls of modules by what is no module: forward passes, as a rule."""
+    kind: str = ""
+    """Class name of what makes most of them."""
+    share: float = 0.0
+    """Part (0 to 1) of the time in modules in which they are made."""
