@@ -14,6 +14,7 @@ from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.validation_heavy import ValidationHeavy
 from stallmeter.window import Window
 
+from .waiting import waiting
 from .windows import START_S, fires, ledger, loader, missing, run, silent, step, window
 
 
@@ -101,6 +102,23 @@ def test_its_own_loader():
     assert not any("persistent_workers" in advice.text for advice in found.advice)
     assert "num_workers" not in str(fires(ValidationHeavy(), loading(24.0, 0.1)).advice)
     assert fires(ValidationHeavy(), loading(2.0, 5.0)).summary == fires(ValidationHeavy(), part(30.0)).summary
+
+
+def test_what_starts_with_the_workers_of_training_is_another_rules():
+    """Workers of both start anew in each epoch: that is one matter, and told once."""
+    made = waiting(workers=2, wait_s=0.01, work_s=0.05, batch_s=0.05, cpus=2.0, busy_share=0.5)
+    of_all = replace(
+        ledger(start=0.0, worker_startup=10.0, validation=30.0, data_wait=0.0, forward=60.0, backward=0.0, loop=0),
+        epochs=10,
+        validation_parts={"start": 12.5, "wait": 1.0},
+    )
+    made.append(of_all)
+    found = fires(ValidationHeavy(), made)
+    assert found.summary.startswith("Validation took 18.0 s, 18 % of the training time, beside 12.0 s in which")
+    assert found.time_lost_s == pytest.approx(8.0, rel=0.01)
+    assert not any("persistent_workers" in advice.text for advice in found.advice)
+    made.append(replace(of_all, validation_parts={"start": 22.5, "wait": 1.0}))
+    assert silent(ValidationHeavy(), made)
 
 
 def in_small_batches(size: int, items: int = 3200) -> Window:

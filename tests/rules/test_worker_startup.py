@@ -349,6 +349,29 @@ def test_of_workers_that_live_on_one_first_batch_is_in_their_start() -> None:
     assert found.time_lost_s == pytest.approx(20.0 - 0.49, rel=0.01)
 
 
+def validating(start_s: float, **loader: Any) -> Window:
+    """Ten epochs in 100 s, each with a validation; workers start for 20 s in training."""
+    made = heavy(0.05, **loader)
+    made.append(replace(made.ledger.record, validation_parts={"start": start_s, "wait": 1.0}))
+    return made
+
+
+def test_workers_of_validation_that_start_anew_as_well_count_with_those_of_training() -> None:
+    """What their first batches take is no start."""
+    alone, both = (fires(WorkerStartup(), validating(start_s)) for start_s in (0.0, 10.0))
+    assert both.time_lost_s - alone.time_lost_s == pytest.approx(10.0 - 10 * 0.05, rel=0.01)
+    assert "9.5 s of it for validation" in both.summary
+    kept, all_kept = (next(a for a in found.advice if "persistent" in a.text) for found in (alone, both))
+    assert kept.fix.do == "Set persistent_workers=True in the DataLoader."
+    assert all_kept.fix.do == "Set persistent_workers=True in the DataLoaders of training and validation."
+    assert (kept.predicted_gain_pct or 0.0) < (all_kept.predicted_gain_pct or 0.0)
+
+
+def test_workers_of_validation_are_its_own_matter_where_those_of_training_live_on() -> None:
+    once, lasting = (fires(WorkerStartup(), validating(s, persistent_workers=True)) for s in (0.0, 10.0))
+    assert once.time_lost_s == lasting.time_lost_s
+
+
 @pytest.mark.parametrize(("init_function", "recommended"), [("", 0), ("read_table", 4)])
 def test_no_workers_are_not_recommended_beside_advice_to_keep_them(
     monkeypatch: pytest.MonkeyPatch, init_function: str, recommended: int

@@ -7,7 +7,9 @@ or on so much data, that it takes a considerable part of the training time.
 as a share of training time in percent. As lost counts only what exceeds a usual share (`usual_pct`), or all but one
 validation an epoch where there are several (`steps.epochs.validations`), if that is more.
 `spent.validation_parts_s`: seconds of it in which its own loader was started (the iterator, and the first batch that
-workers make) and in which its other batches were waited for. `code.evaluation`: seconds of functions that evaluate the
+workers make) and in which its other batches were waited for. Where workers of training start anew in each epoch as
+well, what starting takes is `worker-startup`'s to tell and does not count here (`loader.info`, `ledger.epochs`,
+`workers.service_s`). `code.evaluation`: seconds of functions that evaluate the
 model in the midst of the steps, from looks at the stack. They compute without gradients (`no_grad`, `inference_mode`),
 by the text of the program, and switch the model to that (`model.eval()`), or are named for it. `spent.evaluated`:
 batches that validation took and items in them, as its loader states their number; `loader.batch_size`: items in a batch
@@ -35,7 +37,7 @@ from typing import ClassVar
 
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..window import Window
-from ..workers.gains import FIX_SAVES, gain_without
+from ..workers.gains import FIX_SAVES, gain_without, started_in_validation_s
 from .frameworks import Setting, said
 from .rule import threshold
 
@@ -51,6 +53,7 @@ class ValidationHeavy:
     optional: ClassVar[tuple[str, ...]] = (
         "code.evaluation",
         "facts.framework",
+        "ledger.epochs",
         "loader.batch_size",
         "loader.info",
         "loader.num_workers",
@@ -59,6 +62,7 @@ class ValidationHeavy:
         "steps.data_wait_s",
         "steps.epochs.validations",
         "steps.step_time_s",
+        "workers.service_s",
     )
 
     info_pct: float = threshold(15.0, "%", "benchmarks/faults: what it takes beyond a usual tenth is worth 5 %")
@@ -75,19 +79,21 @@ class ValidationHeavy:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare the share of validation with the thresholds."""
-        booked_s, evaluation = window.spent.bucket_s("validation"), window.code.evaluation
+        started_s = started_in_validation_s(window)  # worker-startup's to tell
+        booked_s, evaluation = _less(window.spent.bucket_s("validation"), started_s), window.code.evaluation
         in_steps_s = evaluation.seconds if evaluation is not None and evaluation.samples >= self.min_samples else 0.0
         spent_s = (booked_s or 0.0) + in_steps_s if booked_s is not None or in_steps_s else None
         share = None if spent_s is None else window.ledger.training_share_pct(spent_s)
         if spent_s is None or not share or share < min(self.info_pct, self.warn_pct):
             return None
-        lost_s, often = self._lost(window, spent_s, share)
+        lost_s, often = self._lost(window, spent_s, share, booked_s or 0.0)
         if lost_s < self.min_lost_s:
             return None
         # Between less of it, and none at all.
         inside = in_steps_s > spent_s / 2.0
         gain = gain_without(window, lost_s, least=FIX_SAVES[0], most=spent_s / (lost_s or spent_s), in_steps=inside)
         start_s, wait_s = ((window.spent.validation_parts_s or {}).get(part, 0.0) for part in ("start", "wait"))
+        start_s -= started_s
         loads = start_s + wait_s >= self.loader_pct / 100.0 * spent_s
         of_the_model = _of_the_model(window)
         larger = self._larger(window, ((booked_s or 0.0) - start_s - wait_s) * of_the_model, wait_s)
@@ -105,6 +111,7 @@ class ValidationHeavy:
             severity=self._severity(share),
             title=self.title,
             summary=f"Validation took {spent_s:.1f} s, {share:.0f} % of the training time"
+            + (f", beside {started_s:.1f} s in which its workers started" if started_s >= 0.1 * spent_s else "")
             + (f", {_said(start_s, wait_s)}" if loads else "")
             + (f", in batches of {larger.now}" if larger is not None and is_small else "")
             + (f", {often:.0f} times an epoch." if often else f"; {self.usual_pct:.0f} % would be usual."),
@@ -131,11 +138,11 @@ class ValidationHeavy:
             ),
         )
 
-    def _lost(self, window: Window, spent_s: float, share_pct: float) -> tuple[float, float | None]:
+    def _lost(self, window: Window, spent_s: float, share_pct: float, booked_s: float) -> tuple[float, float | None]:
         """Return the seconds that are lost, and how often an epoch is validated where all but once is what is lost."""
         unusual_s = spent_s * max(0.0, 1.0 - self.usual_pct / share_pct)
         times = max(1.0, window.steps.epochs.validations or 0.0)
-        spared_s = (window.spent.bucket_s("validation") or 0.0) * (1.0 - 1.0 / times)
+        spared_s = booked_s * (1.0 - 1.0 / times)
         return (spared_s, times) if times >= self.often and spared_s > unusual_s else (unusual_s, None)
 
     def _larger(self, window: Window, computed_s: float, waited_s: float) -> _Larger | None:
@@ -209,6 +216,10 @@ def _on_less(window: Window) -> Advice:
     return Advice.of(
         said("Validate on a part of the data between full validations", window.facts, Setting.VALIDATE_ON_LESS)
     )
+
+
+def _less(seconds: float | None, others_s: float) -> float | None:
+    return None if seconds is None else max(0.0, seconds - others_s)
 
 
 _START, _WAIT = "starting its workers", "waiting for its data"

@@ -9,18 +9,19 @@ asked for), it is named.
 **Evidence.** `worker_startup`: seconds of wall time in making iterators, and the part of each epoch's first wait that
 exceeds the steady wait, from the ledger; of workers that live on, in the first epoch alone (`steps.first_waits`: what
 others exceed it by). What the first batch itself takes is no start, for none is made ahead: that is taken off
-(`workers.service_s`, on the CPUs that all share).
-`workers.fork_s`: seconds in which forks held the training thread, with what other packages do around a fork.
-`steps.epochs.copying_s`: what a fork leaves behind. It shares the program's memory with the workers, and what the first
-step writes is copied page by page; it counts where the optimizer takes longer in the first steps of epochs than in 95 %
-of the others. `workers.starts`: where a loader's workers start more often than there are epochs (an endless loop around
-it, or another one of several loaders that is begun anew within the epochs of the first), their first batches beyond
-others, at most the data wait; or, if that is more, what `steps.epochs.forked` says: by how much steps with a fork wait
-longer than others, and compute longer. Where they start for every other step or more, and make more batches than there
-are steps, the program makes a new iterator for each, ``next(iter(loader))``; then all of the wait counts that workers
-would not need that go on. `code.first_batch`: what a worker's first batch was spent in. Where a framework asks a loader
-of its own and the program another one within its steps, `code.beside_model` finds the function in which processes
-start and end.
+(`workers.service_s`, on the CPUs that all share). `workers.fork_s`: seconds in which forks held the training thread,
+with what other packages do around a fork. `spent.validation_parts_s`: seconds that a loader of validation's own took to
+start, without its first batches (as long as training's, for as many items: `loader.batch_size`, `spent.evaluated`;
+`steps.epochs.validations`), where those of training start anew as well. `steps.epochs.copying_s`: what a fork leaves
+behind. It shares the program's memory with the workers, and what the first step writes is copied page by page; it
+counts where the optimizer takes longer in the first steps of epochs than in 95 % of the others. `workers.starts`: where
+a loader's workers start more often than there are epochs (an endless loop around it, or another one of several loaders
+that is begun anew within the epochs of the first), their first batches beyond others, at most the data wait; or, if
+that is more, what `steps.epochs.forked` says: by how much steps with a fork wait longer than others, and compute
+longer. Where they start for every other step or more, and make more batches than there are steps, the program makes a
+new iterator for each, ``next(iter(loader))``; then all of the wait counts that workers would not need that go on.
+`code.first_batch`: what a worker's first batch was spent in. Where a framework asks a loader of its own and the program
+another one within its steps, `code.beside_model` finds the function in which processes start and end.
 
 **Advice.** Make a loader's iterator once and ask that. Else fewer workers, or none, where these are predicted to win
 more; or keep the workers (`persistent_workers=True`); not where the dataset's state has to be read anew each epoch.
@@ -37,7 +38,6 @@ for a reason of its own (a cold cache) looks the same in the first epoch, not in
 
 from __future__ import annotations
 
-import math
 import statistics
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -45,8 +45,7 @@ from typing import ClassVar, NamedTuple
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..window import Window
 from ..workers.forecast import forecast
-from ..workers.gains import Gain, gain_without, skipped_s
-from ..workers.measured import operation
+from ..workers.gains import Gain, first_batch_s, gain_without, skipped_s, started_in_validation_s
 from .rule import threshold
 
 _OF_THE_WAIT = (
@@ -64,6 +63,10 @@ _OF_THE_WAIT = (
 _SAVES = 0.6
 """Part of what a function takes that goes when its processes live on: these have their work to do all the same, and the
 CPUs that it takes are the steps'. Our choice, between three tenths and all of it."""
+
+
+_TOLD = 0.1
+"""Part of what is lost from which on it is told apart; our choice."""
 
 
 class _Within(NamedTuple):
@@ -103,6 +106,10 @@ class WorkerStartup:
         "steps.epochs.copying_s",
         "steps.epochs.forked",
         "code.first_batch",
+        "loader.batch_size",
+        "spent.evaluated",
+        "spent.validation_parts_s",
+        "steps.epochs.validations",
     )
     rules_out: ClassVar[str] = "more workers"
 
@@ -167,7 +174,8 @@ class WorkerStartup:
         dropped = min(waited, skipped_s(window))  # input-bound's to tell
         first = min(waited - dropped, _first_batches_s(window, epochs))
         waited -= first
-        lost = waited + copying + within - dropped if anew_s is None else anew_s
+        validating = started_in_validation_s(window)
+        lost = waited + copying + within + validating - dropped if anew_s is None else anew_s
         share = window.ledger.training_share_pct(lost) or 0.0
         if not (window.loader.num_workers or again) or epochs + again < 2 or share < self.warn_pct:
             return None
@@ -183,7 +191,8 @@ class WorkerStartup:
             title = "Workers take long to start" if once else self.title
         wait_s = window.spent.bucket_s("data_wait") or 0.0
         each_s = lost if once else lost / max(1, epochs)
-        place = None if held else self._place(window, lost if once else lost / max(1, epochs + again))
+        start_s = lost if once else (lost - validating) / max(1, epochs + again)
+        place = None if held else self._place(window, start_s)
         return Diagnosis(
             rule=self.id,
             severity=Severity.WARNING,
@@ -192,10 +201,11 @@ class WorkerStartup:
             + ("once: they live on between epochs." if once else f"{each_s:.2f} s an epoch.")
             + (f" {within:.1f} s of it in {again} starts within an epoch." if again else "")
             + (f" In {within - within_wait:.1f} s of these it was slower afterwards." if within > within_wait else "")
+            + (f" {validating:.1f} s of it for validation." if validating >= _TOLD * lost else "")
             + (f" Forks held the training thread for {window.workers.fork_s or 0.0:.1f} s of it." if held else "")
             + (
                 f" In {copying:.1f} s of it first steps copied memory that forks share."
-                if copying >= 0.1 * lost
+                if copying >= _TOLD * lost
                 else ""
             ),
             time_lost_s=lost,
@@ -208,7 +218,7 @@ class WorkerStartup:
                 *((Evidence("first steps of epochs, beyond others", copying, "s"),) if copying else ()),
                 *((Evidence("starts beyond one an epoch", float(again), "starts"),) if again else ()),
             ),
-            advice=self._advice(window, waited + copying - dropped, within, first, held=held, place=place),
+            advice=self._advice(window, waited + copying + validating - dropped, within, first, held=held, place=place),
             location=place,
             supersedes=_OF_THE_WAIT if again and within_wait >= self.most * wait_s else (),
             culprit="a fork handler of another package" if held else None,
@@ -345,6 +355,8 @@ class WorkerStartup:
             keep = Advice.of(
                 "Make the loader once, before the epochs, with persistent_workers=True."
                 if remade
+                else "Set persistent_workers=True in the DataLoaders of training and validation."
+                if started_in_validation_s(window) >= _TOLD * lost
                 else "Set persistent_workers=True in the DataLoader.",
                 expect="Workers that start once, not each time the loader is iterated.",
                 limit="Not for data that must be read anew each epoch.",
@@ -389,16 +401,10 @@ class WorkerStartup:
 
 
 def _first_batches_s(window: Window, epochs: int) -> float:
-    """Return what first waits exceed the steady one by though no worker has to start: nothing is made ahead.
+    """Return what first waits exceed the steady one by though no worker has to start.
 
-    All workers make their first batches at the same time, and share the CPUs. Of workers that live on the first epoch's
-    wait alone is a start.
+    Of workers that live on the first epoch's wait alone is a start.
     """
-    known, wait = operation(window), window.steps.data_wait_s
-    if known is None or wait is None:
-        return 0.0
-    costs, limits = known
-    cpus = limits.available_cpus or math.inf
-    batch_s = max(costs.service_s, costs.cpu_s * costs.current / cpus)
+    wait = window.steps.data_wait_s
     begins = 1 if window.loader.info is not None and window.loader.info.lives_on else epochs
-    return begins * max(0.0, batch_s - wait.median)
+    return 0.0 if wait is None else begins * max(0.0, first_batch_s(window) - wait.median)

@@ -100,6 +100,40 @@ def skipped_s(window: Window) -> float:
     return epochs * max(0.0, (starts.batches - used) / epochs - starts.ahead) * starts.batch_s
 
 
+def first_batch_s(window: Window) -> float:
+    """Return the seconds that a first batch takes if no worker has to start: nothing is made ahead; 0 if not known.
+
+    All workers make their first batches at the same time, and share the CPUs.
+
+    Args:
+        window: Of the run.
+    """
+    known = operation(window)
+    if known is None:
+        return 0.0
+    costs, limits = known
+    cpus = limits.available_cpus or math.inf
+    return max(costs.service_s, costs.cpu_s * costs.current / cpus)
+
+
+def started_in_validation_s(window: Window) -> float:
+    """Return the seconds in which workers start for a validation, where those of training start anew as well.
+
+    What its first batches take is no start. As many validations are taken to begin as there are epochs, or more where
+    the steps show that.
+
+    Args:
+        window: Of the run.
+    """
+    loader, epochs, first_s = window.loader.info, window.ledger.epochs or 0, first_batch_s(window)
+    if loader is None or not loader.num_workers or loader.lives_on or epochs < 2 or not first_s:
+        return 0.0
+    evaluated, size = window.spent.evaluated, window.loader.batch_size
+    first_s *= evaluated.batch_size / size if evaluated is not None and size else 1.0
+    times = epochs * max(1.0, window.steps.epochs.validations or 0.0)
+    return max(0.0, (window.spent.validation_parts_s or {}).get("start", 0.0) - times * first_s)
+
+
 def gain_by_looks(
     window: Window, saved_s: float, samples: int, *, in_steps: bool = True, starts_workers: bool = False
 ) -> Gain:
