@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from stallmeter.records import CodeLook, CodeSpot, Fork, WorkerBatch
-from stallmeter.records.diagnosis import Location
+from stallmeter.records import CodeLook, CodeSpot, EvaluationBatches, Fork, WorkerBatch
+from stallmeter.records.diagnosis import Advice, Location
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.worker_startup import WorkerStartup
@@ -17,7 +17,7 @@ from stallmeter.window import Window
 
 from .test_slow_function import each, look
 from .waiting import waiting
-from .windows import check_fix, fires, ledger, loader, missing, silent, step, window
+from .windows import START_S, check_fix, fires, ledger, loader, missing, silent, step, window
 
 
 def epochs(count: int = 5, startup_s: float = 20.0, *more: Any, **options: Any) -> Window:
@@ -365,6 +365,23 @@ def test_workers_of_validation_that_start_anew_as_well_count_with_those_of_train
     assert kept.fix.do == "Set persistent_workers=True in the DataLoader."
     assert all_kept.fix.do == "Set persistent_workers=True in the DataLoaders of training and validation."
     assert (kept.predicted_gain_pct or 0.0) < (all_kept.predicted_gain_pct or 0.0)
+
+
+def test_no_workers_in_either_loader_win_what_both_start() -> None:
+    """Validation makes its batches in the loop then, which its gain counts."""
+
+    def advised(start_s: float, batches: int) -> Advice:
+        made = short_epochs(2, 0.002)
+        made.append(replace(made.ledger.record, validation_parts={"start": start_s, "wait": 0.5}))
+        made.append(EvaluationBatches(time_s=START_S, batches=batches, batch_size=32))
+        return fires(WorkerStartup(), made).advice[0]
+
+    alone, few, many = advised(0.0, 100), advised(3.0, 100), advised(3.0, 3000)
+    assert alone.fix.do == many.fix.do == "Set num_workers=0."
+    assert few.fix.do == "Set num_workers=0 in the DataLoaders of training and validation."
+    assert alone.predicted_gain_pct == many.predicted_gain_pct
+    left_s = 14.5 / (1 + (alone.predicted_gain_pct or 0.0) / 100)
+    assert few.predicted_gain_pct == pytest.approx(100 * (14.5 / (left_s - (3.5 - 100 * 0.002)) - 1), rel=0.01)
 
 
 def test_workers_of_validation_are_its_own_matter_where_those_of_training_live_on() -> None:

@@ -45,7 +45,7 @@ from typing import ClassVar, NamedTuple
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..window import Window
 from ..workers.forecast import forecast
-from ..workers.gains import Gain, first_batch_s, gain_without, skipped_s, started_in_validation_s
+from ..workers.gains import REMAINS, Gain, first_batch_s, gain_without, skipped_s, started_in_validation_s
 from .rule import threshold
 
 _OF_THE_WAIT = (
@@ -376,7 +376,10 @@ class WorkerStartup:
         predicted = forecast(window)
         if predicted is None or predicted.recommended >= predicted.advice.current:
             return ()
-        return predicted.fixes() if (predicted.of_run(predicted.gain_pct) or 0.0) > (kept.pct or 0.0) else ()
+        first, *others = predicted.fixes()
+        if not predicted.recommended and predicted.which is None and predicted.asked is not None:
+            first = _without_any(window, first, predicted.asked[0].service_s)
+        return (first, *others) if (first.predicted_gain_pct or 0.0) > (kept.pct or 0.0) else ()
 
     def _lighter(self, window: Window, lost: float, place: Location | None) -> Advice:
         """Return what makes a start itself cheaper."""
@@ -408,3 +411,34 @@ def _first_batches_s(window: Window, epochs: int) -> float:
     wait = window.steps.data_wait_s
     begins = 1 if window.loader.info is not None and window.loader.info.lives_on else epochs
     return 0.0 if wait is None else begins * max(0.0, first_batch_s(window) - wait.median)
+
+
+def _without_any(window: Window, of_training: Advice, batch_s: float) -> Advice:
+    """Return the advice to make batches in the loop, for validation as well where its workers start anew.
+
+    Validation then makes its batches one after the other, between those that it computes.
+    """
+    training_s, gain_pct, parts = (
+        window.ledger.training_s,
+        of_training.predicted_gain_pct,
+        of_training.gain_interval_pct,
+    )
+    evaluated, size = window.spent.evaluated, window.loader.batch_size
+    of_loader_s = sum((window.spent.validation_parts_s or {}).values())
+    if not started_in_validation_s(window) or not (training_s and gain_pct and parts and evaluated and size):
+        return of_training
+    saved_s = of_loader_s - evaluated.items / size * batch_s
+    if saved_s <= 0:
+        return of_training
+
+    def with_validation(pct: float, part: float) -> float:
+        left_s = training_s / (1.0 + pct / 100.0)
+        return 100.0 * (training_s / max(REMAINS * training_s, left_s - part * saved_s) - 1.0)
+
+    return Advice.of(
+        "Set num_workers=0 in the DataLoaders of training and validation.",
+        expect=of_training.fix.expect,
+        limit=of_training.fix.limit,
+        gain_pct=with_validation(gain_pct, 1.0),
+        interval_pct=(with_validation(parts[0], 0.5), with_validation(parts[1], 1.5)),
+    )
