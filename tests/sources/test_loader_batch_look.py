@@ -114,6 +114,16 @@ def test_what_a_worker_makes_for_itself_is_not_told_as_made_for_others(probe):
     assert [record for record in records if isinstance(record, CodeLook)][-1].repeated == ()
 
 
+def test_what_is_the_same_for_each_item_is_told_apart(probe):
+    _, records, _ = _look(probe, _loader(data.Rereads(), 2))
+    look = [record for record in records if isinstance(record, CodeLook)][-1]
+    [spot] = look.unvarying
+    assert (spot.function, spot.call_in_line) == ("Rereads.table", None)
+    assert spot.wall_s > 0.9 * look.seen * 4 * 0.004
+    _, records, _ = _look(probe, _loader(data.Costly(), 2))
+    assert [record for record in records if isinstance(record, CodeLook)][-1].unvarying == ()
+
+
 def _line_of(text: str, function: str) -> int:
     lines = open(data.__file__, encoding="utf-8").read().splitlines()  # noqa: SIM115, PTH123
     start = next(i for i, line in enumerate(lines) if line.startswith(f"class {function.partition('.')[0]}("))

@@ -265,3 +265,32 @@ def test_workers_that_still_set_the_pace_keep_the_cpus_as_busy():
     # Next to nothing left: the loop sets the pace, and has the CPUs for itself.
     alone_s = _step_without_s(costs, Limits(available_cpus=2.0), 0.99, 0.99, crowd, first=False)
     assert alone_s == pytest.approx(0.0012 + 0.004 - 0.002 * 4 / 5.2, rel=0.05)
+
+
+def test_what_is_the_same_for_each_item_is_to_be_done_once():
+    """It says how to make the place cheaper, where it is most of that, and comes before a number of workers."""
+    window = begin(2, SERVICE_S)
+    spot = CodeSpot(file="t.py", line=8, function="bank", own=True, wall_s=0.9, cpu_s=0.9)
+    look = CodeLook(
+        time_s=0.0, place="workers", rule="", method="profile", seen=3, wall_s=1.0, cpu_s=1.0, spots=(spot,)
+    )
+    window.append(look)
+    before = with_gain(located(_found("prep-stall", 400.0), window), window)
+    assert "Make bank cheaper (t.py:8)." in [one.fix.do for one in before.advice]
+    window.append(replace(look, unvarying=(spot,)))
+    found = with_gain(located(_found("prep-stall", 400.0), window), window)
+    first = found.advice[0]
+    check_fix(first.fix)
+    assert first.fix.do == "Call bank once in each worker and keep the result, not for each item (t.py:8)."
+    expected = gain_without_function(window, 0.9, 0.9)
+    assert expected is not None
+    assert first.predicted_gain_pct == expected.gain_pct
+    assert not any(one.fix.do.startswith("Make bank cheaper") for one in found.advice)
+    assert found.evidence[-1].value == pytest.approx(90.0)
+    read = replace(spot, function="Items.__getitem__", calls=("pandas.read_csv",), called_there="pandas.read_csv")
+    window.append(replace(look, spots=(replace(spot, wall_s=1.0),), unvarying=(replace(read, wall_s=0.5, cpu_s=0.5),)))
+    half = with_gain(located(_found("too-few-workers", 400.0), window), window)
+    assert "Call pandas.read_csv once" in " ".join(one.fix.do for one in half.advice)
+    assert any(one.fix.do.startswith("Make bank cheaper") for one in half.advice), "of which half is something else"
+    window.append(replace(look, unvarying=(replace(spot, wall_s=0.15, cpu_s=0.15),)))
+    assert with_gain(located(_found("prep-stall", 400.0), window), window).advice == before.advice

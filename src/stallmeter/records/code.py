@@ -242,6 +242,9 @@ class CodeLook:
     repeated: tuple[CodeSpot, ...] = ()
     """Of a worker, functions by which it makes the items of all workers, before it leaves out those of others. The
     largest first; bounded."""
+    unvarying: tuple[CodeSpot, ...] = ()
+    """Of a worker, or of batches made in the loop, calls that are the same for each item: a file that all share is
+    opened anew, a bank of filters is computed anew. The largest first; bounded."""
     item_s: float | None = None
     """Median time of an item; None where items were not timed."""
     added_s: float | None = None

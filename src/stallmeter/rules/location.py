@@ -194,7 +194,45 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
     if diagnosis.rule == SAME and not is_setting and spot.wall_s >= MOST * look.wall_s:
         usual = 0.0  # the other advice is of a batch that costs nothing: nobody can do that, and the place says where
     enough = usual if spot.own else math.inf
-    return _not_for_others(_with_advice(diagnosis, (advice, *beside(place)), enough), window, look)
+    return _not_for_others(_once(_with_advice(diagnosis, (advice, *beside(place)), enough), window, look), window, look)
+
+
+def _once(diagnosis: Diagnosis, window: Window, look: CodeLook) -> Diagnosis:
+    """Return the diagnosis with what is done anew for each item and need not be: before a change that wins little more.
+
+    It is certain that it is done in vain, and to keep what it returns is a change of two lines.
+    """
+    if not look.unvarying:
+        return diagnosis
+    spot = look.unvarying[0]
+    share_pct = 100.0 * spot.wall_s / look.wall_s
+    found = gain_without_function(window, *shares((look.wall_s, look.cpu_s), (spot.wall_s, spot.cpu_s)))
+    if share_pct < LEAST_PCT or found is None or found.gain_pct < WORTH_PCT:
+        return diagnosis
+    what, where = spot.call_in_line or spot.function, f"{spot.file}:{spot.line}"
+    interval = found.interval_pct
+    if spot.wall_s >= NEARLY * look.spots[0].wall_s:  # it says how to make the place cheaper
+        whole = [a.gain_interval_pct for a in diagnosis.advice if _is_place(a) and a.gain_interval_pct]
+        interval = (interval[0], max(most for _, most in [interval, *whole])) if interval else None
+        diagnosis = replace(diagnosis, advice=tuple(a for a in diagnosis.advice if not _is_place(a)))
+    advice = Advice.of(
+        f"Call {what} once in each worker and keep the result, not for each item ({where})."
+        if window.loader.num_workers
+        else f"Call {what} once and keep the result, not for each item ({where}).",
+        expect=_expected(found),
+        limit="What it is given is the same for each item, by the text of the program.",
+        gain_pct=found.gain_pct,
+        interval_pct=interval,
+    )
+    seen = Evidence(
+        f"{what}, given the same each time: share of a batch's time", share_pct, "%", LEAST_PCT, "our choice"
+    )
+    return _with_advice(replace(diagnosis, evidence=(*diagnosis.evidence, seen)), (advice,), MOST)
+
+
+def _is_place(advice: Advice) -> bool:
+    """Whether it is the one to make the place itself cheaper."""
+    return advice.fix.limit == NO_TIME
 
 
 def _not_for_others(diagnosis: Diagnosis, window: Window, look: CodeLook | None) -> Diagnosis:

@@ -212,7 +212,8 @@ class CallTracer:
             if stack and node.code is not None:
                 line = self._lines.line(node.code, callee.asked_at)
                 asked = (*stack[:-1], Frame(stack[-1].function, line, path=node.code.co_filename))
-            yield from self._walk(callee, (*asked, Frame(function)), costs, is_apart=within)
+            path = "" if callee.code is None else callee.code.co_filename
+            yield from self._walk(callee, (*asked, Frame(function, path=path)), costs, is_apart=within)
 
 
 def why_not() -> str | None:

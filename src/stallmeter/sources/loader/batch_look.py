@@ -22,6 +22,7 @@ from ..code.fold import Folded, Seen, fold, owner
 from ..code.lines import LineTimer
 from ..code.repeated import repeated
 from ..code.tracer import CallTracer, why_not
+from ..code.unvarying import unvarying
 from ..code.whose import Function, Whose
 from .ring import Order, Usual
 
@@ -228,7 +229,7 @@ class BatchLook:
             codes = self._tracer.codes(wanted)
             self._timer = LineTimer(codes, EVENTS) if codes else None
             self.done = self._timer is None
-        self._deliver(self._document(folded, fold(repeated(seen), self._lines)))
+        self._deliver(self._document(folded, fold(repeated(seen), self._lines), fold(unvarying(seen))))
 
     def _misses_waits(self) -> bool:
         """Whether batches that nobody looks into wait, and those that were looked into do not: they tell nothing then.
@@ -277,7 +278,7 @@ class BatchLook:
                     part[line] -= seconds / max(1, self._profiled)
         return {function: {line: s for line, s in part.items() if s > 0} for function, part in found.items()}
 
-    def _document(self, folded: Folded, for_others: Folded) -> dict[str, Any]:
+    def _document(self, folded: Folded, for_others: Folded, each_time: Folded) -> dict[str, Any]:
         typical_ns = statistics.median(self._item_ns) if self._item_ns else None
         slow = sorted(self._items, key=lambda item: -item[1])
         return {
@@ -290,6 +291,7 @@ class BatchLook:
             "spots": [asdict(spot) for spot in folded.spots],
             "stacks": [asdict(stack) for stack in folded.stacks],
             "repeated": [asdict(spot) for spot in for_others.spots],
+            "unvarying": [asdict(spot) for spot in each_time.spots],
             "item_s": None if typical_ns is None else typical_ns / 1e9,
             "items": [
                 {"index": index, "wall_s": ns / 1e9, "size_bytes": size}

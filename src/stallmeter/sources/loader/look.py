@@ -127,6 +127,7 @@ class WorkerLook:
             items=tuple(CodeItem(**item) for item in document["items"]),
             spots=_spots(document["spots"]),
             repeated=_spots(document["repeated"]),
+            unvarying=_spots(document["unvarying"]),
             stacks=_stacks(document),
         )
 
