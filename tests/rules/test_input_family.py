@@ -201,6 +201,16 @@ def test_a_small_wait_is_no_matter(truth: str) -> None:
     assert silent(RULES[truth], waiting(**case))
 
 
+@pytest.mark.parametrize(
+    ("work_s", "title"),
+    [(0.03, "The loop waits while its batches are prepared"), (0.002, "Preparing batches uses up the CPUs")],
+)
+def test_cpus_that_are_not_used_up_are_not_said_to_be(work_s: float, title: str) -> None:
+    """The loop makes its batches itself, and one worker alone would do that no sooner."""
+    found = fires(PrepStall(), waiting(workers=0, wait_s=0.02, work_s=work_s, batch_s=0.02, cpus=2.0))
+    assert found.title == title
+
+
 def test_workers_that_do_nothing_for_the_speed_are_no_loss() -> None:
     """Twelve for two CPUs: still input-bound, and fewer would do the same."""
     busy = {"workers": 12, "wait_s": 0.045, "work_s": 0.005, "batch_s": 0.1, "cpus": 2.0, "queue_share": 0.8}

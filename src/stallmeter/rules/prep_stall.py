@@ -147,7 +147,7 @@ class PrepStall:
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if share >= 2 * self.warn_pct else Severity.WARNING,
-            title=self.title,
+            title=self.title if needed > left else "The loop waits while its batches are prepared",
             summary=f"{share:.0f} % of the training time was spent waiting for batches that cost "
             f"{cpu.mean * 1e3:.0f} ms of CPU each{_short_of(needed, left)}.{predicted.neighbours}",
             time_lost_s=lost,

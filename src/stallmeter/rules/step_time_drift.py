@@ -17,6 +17,7 @@ work grows on purpose: it is told as information, with no loss.
 **Advice.** Where looks into the steps have found a function beside the model that takes most of what they gained, it
 is named. Look at what the bucket that grew does with what it has gathered so far. Keep numbers, not tensors
 (`.detach()`, `.item()` now and then), keep the last thousand values instead of all, empty lists when an epoch ends.
+What a callback computes of all that it has gathered, a metric say, is the same once an epoch.
 
 **When it is wrong.** Work that grows on purpose and not with the batches, such as a model that is unfrozen layer by
 layer or, without a loader, longer sequences, looks the same: then nothing is lost. A machine that gets busier all
@@ -100,6 +101,7 @@ class StepTimeDrift:
         if found.bucket in _WORK and growth <= self.per_batch * batches_pct:
             return self._on_purpose(found, growth, batches_pct)
         helper = self._helper(window, found, lost_s)
+        part_s = ledger.steps * found.bucket_early_s + found.bucket_share * lost_s
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if share >= self.critical_pct else Severity.WARNING,
@@ -121,7 +123,12 @@ class StepTimeDrift:
                     f"part of the growth in {part}", 100.0 * found.bucket_share, "%", self.bucket_pct, "our choice"
                 ),
             ),
-            advice=_advice(found.bucket, gain_without(window, lost_s + before_s, least=0.75, most=1.25), helper),
+            advice=_advice(
+                found.bucket,
+                gain_without(window, lost_s + before_s, least=0.75, most=1.25),
+                gain_without(window, max(lost_s + before_s, part_s), least=0.75, most=1.1),
+                helper,
+            ),
         )
 
     def _on_purpose(self, found: Drift, growth_pct: float, batches_pct: float) -> Diagnosis:
@@ -150,7 +157,7 @@ class StepTimeDrift:
         return beside.spot if beside is not None and beside.seconds >= self.helper * lost_s else None
 
 
-def _advice(bucket: str, gain: Gain, helper: CodeSpot | None) -> tuple[Advice, ...]:
+def _advice(bucket: str, gain: Gain, without: Gain, helper: CodeSpot | None) -> tuple[Advice, ...]:
     if helper is not None:
         return (
             Advice.of(
@@ -183,12 +190,18 @@ def _advice(bucket: str, gain: Gain, helper: CodeSpot | None) -> tuple[Advice, .
             ),
             Advice.of("Let torch.profiler look at an early and a late step: deep_steps=3."),
         )
-    return (
-        Advice.of(
-            "Clear what it gathers, or keep the last thousand values instead of all.",
-            expect="Each call as fast as the first.",
-            gain_pct=gain.pct,
-            interval_pct=gain.interval_pct,
-        ),
-        Advice.of("Run it less often as the run goes on, or once an epoch."),
+    clear = Advice.of(
+        "Clear what it gathers, or keep the last thousand values instead of all.",
+        expect="Each call as fast as the first.",
+        limit="Not for a result of all of them: compute that once an epoch.",
+        gain_pct=gain.pct,
+        interval_pct=gain.interval_pct,
     )
+    seldom = Advice.of(
+        "Run it less often, or once an epoch.",
+        expect="What it computes of all that it has gathered is computed once, not in each step.",
+        gain_pct=without.pct,
+        interval_pct=without.interval_pct,
+    )
+    # A metric of all values so far is the same if it is asked for at the end: nothing is thrown away.
+    return (seldom, clear) if bucket == "callbacks" else (clear, seldom)

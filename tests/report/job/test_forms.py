@@ -76,15 +76,15 @@ def test_how_it_ended_is_not_unknown_beside_who_died(tmp_path):
 
 
 def test_headline():
-    """Seconds of each rank and of all, and by how much the job is slower."""
+    """Seconds of each rank and of all, and their share of the training."""
     slow = late(1, "forward", 0.02)
     said = re.fullmatch(
-        r"All losses of the job: (\S+) s on each of 4 ranks, (\S+) rank-seconds together\. "
-        r"Training takes (\S+) times as long as if no rank waited for another\.",
+        r"All losses of the job: (\S+) s on each of 4 ranks, (\S+) rank-seconds together, (\S+) % "
+        r"of the training time\. Less is won where another rank has to do the work instead\.",
         forms.headline(shown(job(slow, ranks=4))),
     )
     assert said
-    assert [float(number) for number in said.groups()] == pytest.approx([4.0, 16.0, 2.0], rel=0.02)
+    assert [float(number) for number in said.groups()] == pytest.approx([4.0, 16.0, 50.0], rel=0.02)
     with_gpus = shown(job(slow, ranks=4, known=dict.fromkeys(range(4), BUSY)))
     assert " GPU-seconds together" in forms.headline(with_gpus)
     assert "2 GPU-hours together" in forms.headline(replace(with_gpus, lost_gpu_s=7200.0))

@@ -29,13 +29,13 @@ def headline(job: JobReport) -> str:
     if not job.lost_s:
         return f"{job.world_size} ranks: {'no loss was found' if not job.why_not else 'not judged as one job'}."
     lost = f"{wording.seconds(job.lost_s)} on each of {job.world_size} ranks"
-    whole = f"All losses of the job: {lost}, {_together(job)} together."
+    whole = f"All losses of the job: {lost}, {_together(job)} together"
     # Two runs of one program differ by more than that.
     if job.slowdown is None or job.slowdown < 1.01:
-        return whole
+        return f"{whole}."
     # Work that is shared out anew has to be done by another rank: less is won than what is waited for.
-    than = "if no rank waited for another" if job.who_waits else "without them"
-    return f"{whole} Training takes {wording.significant(job.slowdown)} times as long as {than}."
+    less = " Less is won where another rank has to do the work instead." if job.who_waits else ""
+    return f"{whole}, {100.0 * (1.0 - 1.0 / job.slowdown):.0f} % of the training time.{less}"
 
 
 def _together(job: JobReport) -> str:
