@@ -6,6 +6,7 @@ import gc
 from typing import Any
 
 import pytest
+import torch
 
 from stallmeter.sources import ddp
 from stallmeter.sources.ddp import DdpSource
@@ -18,6 +19,7 @@ class FakeDdp:
 
     def __init__(self, iteration: int = 100, size: int = 4000) -> None:
         self.reads = 0
+        self.module = torch.nn.Sequential(torch.nn.BatchNorm1d(1000), torch.nn.Linear(2, 2))
         self.data: dict[str, Any] = {
             "iteration": iteration,
             "backward_compute_time": 2_000_000,
@@ -50,6 +52,15 @@ def test_units_and_fields() -> None:
     assert (found.backward_s, found.exchange_s, found.overlap_s) == (0.002, 0.031, 0.001)
     assert found.exposed_s == pytest.approx(0.030)
     assert (found.sent_bytes, found.buckets) == (4000, 2)
+    assert found.buffers_bytes == 2 * 4000 + 8, "running means and variances, and how many batches there were"
+    assert (found.largest_buffer, found.largest_buffer_bytes) == ("0.running_mean", 4000)
+
+
+def test_a_module_without_buffers_sends_none() -> None:
+    module = FakeDdp()
+    module.module = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    (found,) = source_of(module).sample(5.0)
+    assert (found.buffers_bytes, found.largest_buffer, found.largest_buffer_bytes) == (0, "", 0)
 
 
 def test_an_iteration_is_read_once() -> None:

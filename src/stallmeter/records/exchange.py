@@ -46,6 +46,11 @@ class DdpTimes:
     """Of all gradients."""
     buckets: int
     """Pieces in which they are sent."""
+    buffers_bytes: int = 0
+    """Of all buffers of the module, which may be sent before a forward pass."""
+    largest_buffer: str = ""
+    """Name of the largest of them; empty without any."""
+    largest_buffer_bytes: int = 0
 
     @property
     def exposed_s(self) -> float:

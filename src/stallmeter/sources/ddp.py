@@ -119,6 +119,9 @@ def _times(module: Any, time_s: float, step: int) -> DdpTimes | None:
     exchange_ns = data.get("backward_comm_time", 0)
     if iteration < FIRST or exchange_ns <= 0 or data.get("has_error"):
         return None
+    # The program may give a module another buffer at this moment: then there is an error, and the next reading tells.
+    buffers = {name: buffer.numel() * buffer.element_size() for name, buffer in module.module.named_buffers()}
+    largest = max(buffers, key=lambda name: buffers[name], default="")
     sizes = str(data.get("rebuilt_bucket_sizes") or data.get("bucket_sizes") or "")
     return DdpTimes(
         time_s=time_s,
@@ -129,4 +132,7 @@ def _times(module: Any, time_s: float, step: int) -> DdpTimes | None:
         overlap_s=data.get("backward_compute_comm_overlap_time", 0) / _NS,
         sent_bytes=int(data.get("total_parameter_size_bytes", 0)),
         buckets=sizes.count(",") + 1,
+        buffers_bytes=sum(buffers.values()),
+        largest_buffer=largest,
+        largest_buffer_bytes=buffers.get(largest, 0),
     )

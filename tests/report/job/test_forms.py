@@ -85,6 +85,7 @@ def test_headline():
     )
     assert said
     assert [float(number) for number in said.groups()] == pytest.approx([4.0, 16.0, 50.0], rel=0.02)
+    assert forms.headline(replace(shown(job(slow, ranks=4)), has_late_ranks=False)).endswith(" of the training time.")
     with_gpus = shown(job(slow, ranks=4, known=dict.fromkeys(range(4), BUSY)))
     assert " GPU-seconds together" in forms.headline(with_gpus)
     assert "2 GPU-hours together" in forms.headline(replace(with_gpus, lost_gpu_s=7200.0))

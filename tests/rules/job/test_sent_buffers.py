@@ -8,13 +8,14 @@ import pytest
 
 from stallmeter.ranks.code import BUFFERS
 from stallmeter.ranks.job import Job
-from stallmeter.records.diagnosis import Severity
+from stallmeter.records.diagnosis import Diagnosis, Severity
 from stallmeter.rules.job.evaluation import judge
 from stallmeter.rules.job.sent_buffers import SentBuffers
 from stallmeter.rules.job.straggler import own_work_s
 
 from ..windows import check_fix
 from .jobs import job
+from .test_ddp_times import times
 
 RULE = SentBuffers()
 
@@ -48,6 +49,24 @@ def test_what_all_ranks_spend_in_it_is_what_the_one_does_that_spends_least():
     assert interval[0] < gain < interval[1]
     for advice in said.advice:
         check_fix(advice.fix)
+
+
+def test_a_buffer_that_is_most_of_them_is_named():
+    """As the rank tells that has the most."""
+
+    def told(largest_bytes: int) -> Diagnosis:
+        noted = times(0.001, 0.001, 2)[:1]
+        noted = [replace(noted[0], buffers_bytes=1000, largest_buffer="queue", largest_buffer_bytes=largest_bytes)]
+        made = sending(0.25, 0.4)
+        return RULE.check(replace(made, ranks=(made.ranks[0], replace(made.ranks[1], ddp=noted))), [])[0]
+
+    assert told(900).summary.endswith(" Most of them is queue.")
+    assert [(one.name, one.value) for one in told(900).evidence[2:]] == [
+        ("buffers of the model", 1000.0),
+        ("the largest of them, queue", 900.0),
+    ]
+    assert "queue" not in told(400).summary
+    assert len(RULE.check(sending(0.25, 0.4), [])[0].evidence) == 2, "where no reading tells"
 
 
 def test_it_is_the_cause_of_the_job():

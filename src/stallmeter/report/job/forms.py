@@ -34,7 +34,7 @@ def headline(job: JobReport) -> str:
     if job.slowdown is None or job.slowdown < 1.01:
         return f"{whole}."
     # Work that is shared out anew has to be done by another rank: less is won than what is waited for.
-    less = " Less is won where another rank has to do the work instead." if job.who_waits else ""
+    less = " Less is won where another rank has to do the work instead." if job.has_late_ranks else ""
     return f"{whole}, {100.0 * (1.0 - 1.0 / job.slowdown):.0f} % of the training time.{less}"
 
 

@@ -120,6 +120,8 @@ class JobReport:
     """Ranks that sent no last word, and those of which nothing is known."""
     who_waits: tuple[str, ...]
     """Up to three lines."""
+    has_late_ranks: bool
+    """Whether others wait for some of the ranks: work that may be theirs to do."""
     heat: HeatMap | None
     slowest: tuple[SlowStep, ...]
 
@@ -146,6 +148,7 @@ def job_report(job: Job, verdict: JobVerdict) -> JobReport:
         broken=tuple(broken_lines(job)),
         unheard=tuple(unheard_lines(job)),
         who_waits=tuple(_who_waits(job, verdict))[:MOST_LINES],
+        has_late_ranks=any(loss.ranks for loss in verdict.losses if loss.share >= TOLD_SHARE),
         heat=_heat(job, verdict),
         slowest=()
         if merged is None or not _is_worth_drawing(merged)

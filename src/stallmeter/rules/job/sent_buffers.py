@@ -6,7 +6,8 @@ positions, say. Nobody computes meanwhile. A large buffer takes as long as a lar
 it behind a backward pass.
 
 **Evidence.** The share of the steps in which looks at the training thread's stack find it in DDP's sending of buffers,
-on the rank where that is least: another one may wait there for a late rank.
+on the rank where that is least: another one may wait there for a late rank. DDP's own readings tell how large the
+buffers are, and which is the largest.
 
 **Advice.** `broadcast_buffers=False`, where the ranks compute the same buffers anyhow, or each can have its own. Else a
 buffer that need not be sent is no buffer: a plain attribute is kept on each rank.
@@ -27,6 +28,7 @@ from typing import ClassVar
 
 from ...ranks.code import BUFFERS
 from ...ranks.job import Job
+from ...records import DdpTimes
 from ...records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..frameworks import LIGHTNING
 from ..rule import threshold
@@ -47,6 +49,7 @@ class SentBuffers:
 
     warn_pct: float = threshold(10.0, "%", "our choice: half of what XProf calls a high share of communication")
     critical_pct: float = threshold(40.0, "%", "our choice: nearly as long as all else")
+    one: float = threshold(0.5, "1", "our choice: most of what is sent")
 
     def check(self, job: Job, found: Sequence[Loss]) -> list[Diagnosis]:  # noqa: ARG002 - as of all rules of a job
         """Compare what the rank spends in it that spends least with the training time."""
@@ -57,13 +60,17 @@ class SentBuffers:
             return []
         gain_pct, interval_pct = job_gain(job, lost_s, least_s=LEAST_WON * lost_s, most_s=max(spent))
         framework = job.ranks[0].header.framework.partition(" ")[0]
+        known = [times for view in job.ranks for times in view.ddp]
+        sent = max(known, key=lambda times: times.buffers_bytes, default=None)
+        is_one = sent is not None and sent.largest_buffer_bytes >= self.one * sent.buffers_bytes > 0
         return [
             Diagnosis(
                 rule=self.id,
                 severity=Severity.CRITICAL if 100.0 * share >= self.critical_pct else Severity.WARNING,
                 title=self.title,
                 summary=f"Sending them took all ranks {lost_s:.1f} s or more, {100.0 * share:.0f} % of the training "
-                "time.",
+                "time."
+                + (f" Most of them is {sent.largest_buffer}." if sent is not None and is_one else ""),
                 time_lost_s=lost_s,
                 share_pct=100.0 * lost_s / job.wall_s if job.wall_s else 0.0,
                 confidence=0.8,
@@ -74,6 +81,7 @@ class SentBuffers:
                         "our choice",
                     ),
                     Evidence("the same, on the rank where it is most", max(spent), "s"),
+                    *_sizes(sent),
                 ),
                 advice=(
                     Advice.of(
@@ -95,6 +103,16 @@ class SentBuffers:
     def lacks(self, job: Job) -> tuple[str, ...]:
         """Without looks at each rank's steps it is not known."""
         return () if _spent_s(job) else ("looks at the steps of each rank",)
+
+
+def _sizes(sent: DdpTimes | None) -> tuple[Evidence, ...]:
+    """Say how large the buffers are, and which is the largest."""
+    if sent is None or not sent.buffers_bytes:
+        return ()
+    return (
+        Evidence("buffers of the model", float(sent.buffers_bytes), "bytes"),
+        Evidence(f"the largest of them, {sent.largest_buffer}", float(sent.largest_buffer_bytes), "bytes"),
+    )
 
 
 def _spent_s(job: Job) -> list[float]:
