@@ -332,6 +332,25 @@ def test_garbage_that_another_thread_collects(step_clock: StepClock, fake_time: 
         assert step_clock.ledger.peek()[OTHER] == 50e9
 
 
+@pytest.mark.parametrize("stage", ["train", "validation", "beside"])
+def test_what_is_left_when_the_interpreter_ends_asks_nothing(
+    step_clock: StepClock, fake_time: FakeTime, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names of modules may be gone by then: all that it calls may fail."""
+    kept = iter(watched(step_clock, Slow(fake_time), "train" if stage == "beside" else stage))
+    next(kept)
+    if stage == "beside":
+        kept = iter(watched(step_clock, Slow(fake_time)))
+        next(kept)
+    calls: list[str] = []
+    monkeypatch.setattr(Turns, "has", lambda _: calls.append("has"))
+    ends: Any = getattr(type(kept), "__del__")  # noqa: B009 - mypy knows of none
+    ends(kept, lambda: True)
+    assert calls == []
+    ends(kept, lambda: False)
+    assert calls
+
+
 # -- several loaders --------------------------------------------------------------------------------------------------
 
 

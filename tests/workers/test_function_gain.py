@@ -294,3 +294,16 @@ def test_what_is_the_same_for_each_item_is_to_be_done_once():
     assert any(one.fix.do.startswith("Make bank cheaper") for one in half.advice), "of which half is something else"
     window.append(replace(look, unvarying=(replace(spot, wall_s=0.15, cpu_s=0.15),)))
     assert with_gain(located(_found("prep-stall", 400.0), window), window).advice == before.advice
+
+
+def test_what_is_known_of_a_librarys_call_follows_the_first_advice_of_any_rule():
+    """Of `compute-bound` it is said where it holds, on a CPU alone; and it is said once."""
+    window = Window()
+    place = Location("dqn.py", 70, "make_batch", 95.0, "torch.tensor")
+    waits = replace(_found("input-bound", 400.0), location=place)
+    found = with_gain(waits, window)
+    assert found.advice[0] == waits.advice[0]
+    assert found.advice[1].fix.do.startswith("Give torch one array, not a list of them")
+    assert with_gain(found, window) == found
+    other = replace(waits, location=replace(place, call="json.loads"))
+    assert with_gain(other, window).advice == waits.advice

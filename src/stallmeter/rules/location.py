@@ -155,8 +155,15 @@ def _slow_items(look: CodeLook) -> list[Evidence]:
 def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
     """Return the diagnosis with what its place would gain: as its first advice if that wins nearly as much as another.
 
-    Of batches that are slow now and then that is not known.
+    Of batches that are slow now and then that is not known. What helps where a library's call takes the time follows.
     """
+    found = _with_gain(diagnosis, window)
+    known = () if found.location is None or found.rule == HEALTHY else beside(found.location)
+    more = tuple(one for one in known if one not in found.advice)
+    return replace(found, advice=(*found.advice[:1], *more, *found.advice[1:])) if more else found
+
+
+def _with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
     if diagnosis.rule == TOO_MANY:
         return _not_for_others(diagnosis, window, window.code.at("workers"))
     look, place = _look(diagnosis, window), diagnosis.location

@@ -369,8 +369,9 @@ class _Training(Generic[T]):
             clock.worked = clock.worked and turns.unused != clock.index
             clock.pause()
 
-    def __del__(self) -> None:
-        self._drop()
+    def __del__(self, _ends: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not _ends():  # then even the names of modules are gone
+            self._drop()
 
 
 class _Following(_Training[T]):
@@ -406,9 +407,9 @@ class _Following(_Training[T]):
         clock.worked = clock.open
         return batch
 
-    def __del__(self) -> None:
+    def __del__(self, _ends: Callable[[], bool] = sys.is_finalizing) -> None:
         """Leave the step in progress to the iteration that makes it."""
-        if self._turns.has() and self._clock.open:
+        if not _ends() and self._turns.has() and self._clock.open:
             self._let_go()
 
 
@@ -471,5 +472,6 @@ class _Validation(Generic[T]):
         if ledger.device is not None:
             ledger.device.mark(ledger.stack[-1], ledger.last)
 
-    def __del__(self) -> None:
-        self._leave()
+    def __del__(self, _ends: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not _ends():
+            self._leave()

@@ -50,6 +50,8 @@ class Frame:
     """Whether that line asks to sleep, as far as its source is at hand. Only the user's own innermost one is asked."""
     interprets: bool = field(default=False, compare=False)
     """Whether it was found between two instructions of Python's, and in no call or operator. Asked of the same one."""
+    calls: str = field(default="", compare=False)
+    """What it calls of a library that is not written in Python, as far as its source tells. Asked of the same one."""
     path: str = field(default="", compare=False)
     """Of the file that has its text."""
 
@@ -162,7 +164,7 @@ def _spot(function: Function, held: Held, known: Mapping[int, float] | None) -> 
         total_s += one.wall_s
         line_s[one.stack[at].line] += one.wall_s
         call = _call(one.stack[at + 1 :])
-        there_s[one.stack[at].line][call or ""] += one.wall_s
+        there_s[one.stack[at].line][call or one.stack[at].calls] += one.wall_s
         if call is None:
             self_s += one.wall_s
         else:
@@ -181,6 +183,9 @@ def _spot(function: Function, held: Held, known: Mapping[int, float] | None) -> 
     if calls and call_s[calls[0]] < self_s:
         calls = []  # it is the function itself
     there = there_s.get(line) if line else None
+    called = max(there, key=lambda name: (there[name], name)) if there else ""
+    if there and not calls and there[called] < MOST * sum(there.values()):
+        called = ""
     spot = CodeSpot(
         file=function.file,
         line=max(1, line),
@@ -189,7 +194,7 @@ def _spot(function: Function, held: Held, known: Mapping[int, float] | None) -> 
         wall_s=total_s,
         cpu_s=_cpu(one for one, _ in held),
         calls=tuple(calls[:CALLS]),
-        called_there=max(there, key=lambda name: (there[name], name)) if there and calls else None,
+        called_there=called if there and calls else called or None,
         line_share=line_s[line] / total_s if line and line in line_s and total_s else None,
     )
     return spot, is_unplaced

@@ -13,6 +13,7 @@ from ...machine.frames import Stack
 from ...records.code import DRIVERS
 from .fold import Frame, Seen
 from .lines import LineTables
+from .named import NamedCalls
 from .whose import Function, Whose
 
 ASKED = frozenset(opmap[name] for name in ("RESUME", "JUMP_BACKWARD", "JUMP_ABSOLUTE") if name in opmap)
@@ -31,6 +32,7 @@ class Reading:
     def __init__(self, whose: Whose) -> None:
         self._whose = whose
         self._lines = LineTables()
+        self._calls = NamedCalls()
 
     def seen(self, stacks: Iterable[tuple[Stack, int]]) -> list[Seen]:
         """Return stacks with their time.
@@ -48,7 +50,10 @@ class Reading:
         if frames and frames[-1].function.own:
             code, at = stack[len(frames) - 1]
             frames[-1] = replace(
-                frames[-1], sleeps=_sleeps(code.co_filename, frames[-1].line), interprets=_interprets(code, at)
+                frames[-1],
+                sleeps=_sleeps(code.co_filename, frames[-1].line),
+                interprets=_interprets(code, at),
+                calls=self._calls.at(code, at),
             )
         driver = next((i for i, frame in enumerate(frames) if frame.function.file.startswith(DRIVERS)), 0)
         return tuple(frames[driver:])
