@@ -89,7 +89,7 @@ def _first_call(stack: Sequence[Frame]) -> int | None:
         is_same = _calls_the_same(
             frame.path, frame.function.first_line, line, name, method=method, given_the_same=is_same
         )
-        if is_same and _is_repeatable(stack[at + 1 :]) and (callee.function.own or _is_known(callee)):
+        if is_same and (callee.function.own or _is_known(callee)) and _is_repeatable(stack[at + 1 :]):
             return at + 1
     return None
 
@@ -117,7 +117,7 @@ def _is_repeatable(beneath: Sequence[Frame]) -> bool:
                 return False
         elif _is_known(frame):
             return True
-        elif any(map(_has_state, (function.dotted or function.name).split(".")[1:])):
+        elif _is_of_another_kind(function.dotted or function.name):
             return False
     return True
 
@@ -133,6 +133,12 @@ def _leaves_nothing(path: str, first_line: int) -> bool:
     outward = any(isinstance(node, (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom)) for node in ast.walk(body[0]))
     changes = any(isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) for node in ast.walk(body[0]))
     return not (kept or outward or changes or any(map(_is_another, ast.walk(body[0]))))
+
+
+@lru_cache(maxsize=4096)
+def _is_of_another_kind(dotted: str) -> bool:
+    """Whether a library's function is another one each time, by its names but the package's."""
+    return any(map(_has_state, dotted.split(".")[1:]))
 
 
 def _has_state(name: str) -> bool:
