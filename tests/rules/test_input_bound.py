@@ -97,6 +97,18 @@ def test_what_making_batches_beside_the_loop_gains() -> None:
     assert 390.0 < most < 450.0
 
 
+@pytest.mark.parametrize(("runs_pct", "gain_pct"), [(100.0, 150.0), (60.0, 400.0), (20.0, 400.0)])
+def test_what_the_loop_computes_itself_helpers_do_on_as_many_cpus(runs_pct: float, gain_pct: float) -> None:
+    """80 of 100 s: two CPUs do it in 40; of what the thread is blocked in nothing is left."""
+    made = without_loader(before(0.5, 0.3))
+    for sample in hosts(20, lambda i: {"usable_cpus": 2.0, "loop_cpu_pct": runs_pct, "loop_cpu_wait_pct": 0.0}):
+        made.append(sample)
+    advice = next(a for a in fires(InputBound(), made).advice if "beside the loop" in a.text)
+    assert advice.predicted_gain_pct == pytest.approx(gain_pct, rel=0.05)
+    assert advice.gain_interval_pct is not None
+    assert advice.gain_interval_pct[0] < 25.0, "threads of Python code are one helper"
+
+
 def late_epochs(first_s: float = 0.6, made: int = 36, workers: int = 1, count: int = 15) -> Window:
     """Epochs of 14 steps of 50 ms, whose first batch comes late; a worker makes some for nothing."""
     steps = [

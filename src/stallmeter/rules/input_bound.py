@@ -17,8 +17,9 @@ begins anew.
 between processes costs more than it saves. Let stallmeter see the workers: then the cause has a name, and a number of
 workers a predicted gain. Then make the preparation of one batch cheaper; first, where looks find one function that is
 nearly all of it. Of a loader that was not looked into it is not known what a batch costs, and whether making it
-computes or waits. The gain of making batches beside the loop is then as wide:
-from one helper, which works while the loop computes, to all of the wait; expected are as many helpers as CPUs.
+computes or waits. The gain of making batches beside the loop is then as wide: from one helper, which works while the
+loop computes, to all of the wait. Expected are as many helpers as CPUs, for what the loop's thread computes itself, and
+all of what it is blocked in (`host.loop.blocked_share`).
 
 **When it is wrong.** Without a loader anything that the loop does before it calls its model counts as its batch, but
 for an optimizer's work: what an environment answers, say. What it does behind that call does not. On a GPU the host may
@@ -57,6 +58,7 @@ class InputBound:
         "code.beside_epochs",
         "device.pace_s",
         "facts.framework",
+        "host.loop.blocked_share",
         "host.usable_cpus",
         "ledger.record",
         "ledger.training_s",
@@ -246,7 +248,8 @@ def _cheaper_or_beside(window: Window, found: BeforeModel, spot: CodeSpot, gain:
         gain_pct=own.pct,
         interval_pct=own.interval_pct,
     )
-    beside = _beside(window, gain, with_loader=False)
+    # Helpers need CPUs, and threads of Python code share one; what waits for somebody else needs none.
+    beside = _beside(window, _gain_beside(window, found.seconds), with_loader=False)
     return (cheaper, beside) if part >= NEARLY else (beside, cheaper)
 
 
@@ -273,7 +276,9 @@ def _beside(window: Window, gain: Gain, *, with_loader: bool) -> Advice:
             Setting.PREPARE_BESIDE,
             " in DataLoader workers, a thread or a prefetch queue",
         ),
-        expect="Less waiting for data." if with_loader else "Most of this time is saved.",
+        expect="Less waiting for data."
+        if with_loader
+        else "Batches that are made while the loop computes, on as many CPUs as are free.",
         limit="Not where a batch takes under 1 ms to make, and only while CPUs are free."
         if with_loader
         else "Not where the next batch needs this step's weights, and only while CPUs are free.",
@@ -289,7 +294,7 @@ def _by_the_loader(window: Window, predicted: Outlook | None, least_pct: float) 
     elif window.loader.num_workers:
         beside = ()
     else:
-        gain, bare = _gain_beside(window), _without_workers(window)
+        gain, bare = _gain_beside(window, window.spent.bucket_s("data_wait")), _without_workers(window)
         beside = (_beside(window, gain, with_loader=True) if bare is None else _with_workers(bare, gain),)
     return (*beside, *_let_it_be_measured(window), CHEAPER)
 
@@ -310,23 +315,26 @@ def _without_workers(window: Window) -> str | None:
     return window.loader.which if info is not None and info.why_not == SOME_WITHOUT else None
 
 
-def _gain_beside(window: Window) -> Gain:
+def _gain_beside(window: Window, waits_s: float | None) -> Gain:
     """Predict what helpers gain that make the batches while the loop computes.
 
-    With ``h`` of them a training that waits ``w`` seconds and works ``c`` takes the longer of ``c`` and ``w / h``.
+    With ``h`` of them a training that waits ``w`` seconds and works ``c`` takes the longer of ``c`` and ``w / h``. Of
+    what the loop's thread computes itself there are as many as CPUs; what it is blocked in needs none.
     """
-    training_s, waits_s = window.ledger.training_s, window.spent.bucket_s("data_wait")
+    training_s = window.ledger.training_s
     if not training_s or not waits_s:
         return UNKNOWN
     works_s = max(0.0, training_s - waits_s)
+    blocked_s = min(waits_s, (window.host.loop.blocked_share or 0.0) * training_s)
 
-    def saved_s(helpers: float) -> float:
-        return training_s - max(works_s, waits_s / helpers)
+    def left_s(helpers: float, blocked: float) -> float:
+        return max(works_s, (waits_s - blocked) / helpers)
 
-    expected_s = saved_s(max(1.0, window.host.usable_cpus or 1.0))
+    expected_s = training_s - left_s(max(1.0, window.host.usable_cpus or 1.0), blocked_s)
     if expected_s <= 0:
         return UNKNOWN
-    return gain_without(window, expected_s, least=saved_s(1.0) / expected_s, most=waits_s / expected_s)
+    one_s = training_s - left_s(1.0, 0.0)
+    return gain_without(window, expected_s, least=min(1.0, one_s / expected_s), most=waits_s / expected_s)
 
 
 def _let_it_be_measured(window: Window) -> tuple[Advice, ...]:
