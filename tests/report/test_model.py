@@ -15,9 +15,10 @@ from stallmeter.machine.procfs import process_space
 from stallmeter.recording import Recorder
 from stallmeter.records import BUCKETS, Event
 from stallmeter.records.diagnosis import Verdict
-from stallmeter.report.model import HOST_SIGNALS, read_history, summarize
+from stallmeter.report.model import BEFORE_MODEL, HOST_SIGNALS, read_history, summarize
 from stallmeter.window import Window
 
+from ..rules.test_input_bound import before, without_loader
 from ..rules.windows import ledger as ledger_of
 from .recordings import COMPUTE_BOUND, START_S, VERDICT, complete_run, ledger, step, write
 
@@ -266,6 +267,15 @@ def test_validation_shows_what_its_own_loader_took():
         ("its own loader's start", 20.0),
         ("its own loader's wait", 1.0),
     ]
+
+
+def test_of_steps_without_a_loader_it_is_shown_what_they_do_before_the_model():
+    """No wait is timed there: all would be computing."""
+    shown = {share.name: share.parts for share in summarize(without_loader(before(0.4)), None).ledger}
+    [part] = shown["compute"]
+    assert (part.name, part.share_pct) == (BEFORE_MODEL, pytest.approx(40.0))
+    shown = {share.name: share.parts for share in summarize(without_loader(), None).ledger}
+    assert shown["compute"] == ()
 
 
 def test_what_is_said_on_purpose_is_no_damage(tmp_path):

@@ -369,7 +369,7 @@ def summarize(
         recorded_steps=0 if ledger is None else ledger.recorded_steps,
         lost_steps=0 if ledger is None else ledger.lost_steps,
         coverage_pct=window.ledger.coverage_pct,
-        ledger=() if ledger is None else _shares(ledger),
+        ledger=() if ledger is None else _shares(ledger, window),
         step_time_s=window.steps.step_time_s,
         data_wait_s=None if window.loader.asks_none else window.steps.data_wait_s,
         data_wait_share_pct=None if window.loader.asks_none else window.ledger.host_wait_share_pct,
@@ -391,12 +391,16 @@ def summarize(
     )
 
 
+BEFORE_MODEL = "before the model, by looks"
+"""Part of the steps' computing in which a loop that asks no loader makes its batches, or awaits them."""
+
+
 def damaged(folder: Path, exc: Exception) -> RecordingError:
     """Return what to raise where a value in a recording has a wrong type."""
     return RecordingError(f"the recording {str(folder)!r} is damaged: a value in it has a wrong type ({exc})")
 
 
-def _shares(ledger: LedgerRecord) -> tuple[Share, ...]:
+def _shares(ledger: LedgerRecord, window: Window) -> tuple[Share, ...]:
     def share(name: str, seconds: float, parts: tuple[Share, ...] = ()) -> Share:
         return Share(name, seconds, 100.0 * seconds / ledger.wall_s if ledger.wall_s > 0 else None, parts)
 
@@ -404,7 +408,14 @@ def _shares(ledger: LedgerRecord) -> tuple[Share, ...]:
         return tuple(share(n, s) for n, s in sorted(parts.items(), key=lambda item: -item[1]))
 
     loader = {f"its own loader's {part}": s for part, s in ledger.validation_parts.items()}
-    inside = {"callbacks": named(ledger.callbacks), "logging": named(ledger.logging), "validation": named(loader)}
+    before = window.code.before_model if window.loader.asks_none else None
+    inside = {
+        "callbacks": named(ledger.callbacks),
+        "logging": named(ledger.logging),
+        "validation": named(loader),
+        # No wait is timed there: without this the table would say that all is computing.
+        "compute": named({} if before is None or not before.seconds else {BEFORE_MODEL: before.seconds}),
+    }
     unknown = tuple(b for b in ledger.buckets if b not in BUCKETS)
     return tuple(share(b, ledger.buckets.get(b, 0.0), inside.get(b, ())) for b in (*BUCKETS, *unknown))
 
