@@ -708,6 +708,38 @@ def test_workers_that_compute_with_a_thread_for_each_cpu_are_to_have_one(
         assert "2.0 threads each" in found.advice[0].fix.expect
 
 
+@pytest.mark.parametrize(
+    ("threads", "queue_share", "waits_pct", "said"),
+    [(2.0, 0.5, 33.0, True), (1.2, 0.5, 33.0, False), (2.0, 0.1, 33.0, False), (2.0, 0.5, 20.0, False)],
+)
+def test_threads_of_workers_that_keep_up_take_the_cpus_of_the_loop(
+    threads: float, queue_share: float, waits_pct: float, said: bool
+) -> None:
+    """Steps take as long while no batch is made: threads spin on for a while, and by that nothing is lost to them."""
+    made = waiting(
+        workers=1, threads=threads, queue_share=queue_share, wait_s=0.002, work_s=0.08, batch_s=0.02, cpus=2.0,
+        ready=2, head_ready=True, busy_share=0.5,
+    )  # fmt: skip
+    for i in range(20):
+        made.append(
+            HostSample(
+                time_s=START_S + 20 + i, usable_cpus=2.0, others_cpus=0.0, job_cpus=1.95, main_cpus=1.1,
+                loop_cpu_pct=62.0, loop_cpu_wait_pct=waits_pct,
+            )
+        )  # fmt: skip
+    if not said:
+        assert silent(PrepStall(), made)
+        return
+    found = fires(PrepStall(), made)
+    first, *others = found.advice
+    assert first.fix.do.startswith(ONE_THREAD)
+    gain, (least, most) = first.predicted_gain_pct or 0.0, first.gain_interval_pct or (0.0, 0.0)
+    assert 5.0 < least < gain < most
+    assert gain == pytest.approx(100 * (1 / (0.98 * 0.67**1.5) - 1), rel=0.05)
+    assert found.time_lost_s == pytest.approx((made.ledger.training_s or 0.0) * gain / (100 + gain))
+    assert all(one.predicted_gain_pct is None for one in others), "of them nothing is known"
+
+
 @pytest.mark.parametrize(("workers", "title"), [(0, "The loop's own thread waits"), (1, "The workers wait")])
 def test_nobody_speaks_of_workers_where_there_are_none(workers: int, title: str) -> None:
     made = waiting(workers=workers, wait_s=0.1, batch_s=0.1, cpu_share=0.04, cpus=2.0, ready=None, head_ready=None)
