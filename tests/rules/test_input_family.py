@@ -737,7 +737,8 @@ def test_threads_of_workers_that_keep_up_take_the_cpus_of_the_loop(
     assert 5.0 < least < gain < most
     assert gain == pytest.approx(100 * (1 / (0.98 * 0.67**1.5) - 1), rel=0.05)
     assert found.time_lost_s == pytest.approx((made.ledger.training_s or 0.0) * gain / (100 + gain))
-    assert all(one.predicted_gain_pct is None for one in others), "of them nothing is known"
+    [cheaper] = [one for one in others if one.fix.do.startswith("Make items cheaper")]
+    assert cheaper.predicted_gain_pct is None, "by steps beside which no batch is made it wins little"
 
 
 @pytest.mark.parametrize(("workers", "title"), [(0, "The loop's own thread waits"), (1, "The workers wait")])
