@@ -171,3 +171,24 @@ def test_what_decorates_a_function_is_not_what_was_called():
     helper = Function("_binary", "sklearn/m/_b.py", False, "sklearn.m._b._binary", "sklearn")
     found = fold([_seen(1.0, (ITEM, 12), (wraps, 3), (curve, 4), (helper, 5))])
     assert found.spots[0].calls == ("sklearn.m._r.roc_auc_score",)
+
+
+def test_what_calls_a_models_forward_for_mixed_precision_is_no_place():
+    """Neither torch's wrapper nor accelerate's: the model's own forward is."""
+    model = Function(
+        "BertModel.forward", "transformers/models/bert/modeling_bert.py", own=False, package="transformers",
+        dotted="transformers.models.bert.modeling_bert.BertModel.forward",
+    )  # fmt: skip
+    wrappers = [
+        Function("ConvertOutputsToFp32.__call__", "accelerate/utils/operations.py", own=False, package="accelerate"),
+        Function(
+            "autocast_decorator.<locals>.decorate_autocast", "torch/amp/autocast_mode.py", own=False, package="torch"
+        ),
+    ]
+    parts = [
+        Function(f"{name}.forward", "transformers/models/bert/modeling_bert.py", own=False, package="transformers")
+        for name in ("BertEmbeddings", "BertEncoder", "BertPooler")
+    ]
+    seen = [Seen(tuple(Frame(function, 1) for function in (*wrappers, model, part)), 1.0) for part in parts]
+    [spot] = fold(seen).spots
+    assert (spot.function, spot.is_place) == ("BertModel.forward", False)

@@ -77,7 +77,9 @@ DRIVERS = (
 """Files, or folders, of what drives a loop for its user, whose call of it owns nothing of what it calls in turn."""
 
 MACHINERY = (
+    "accelerate/utils/operations.py",
     "stallmeter/",
+    "torch/amp/autocast_mode.py",
     "torch/nn/modules/module.py",
     "torch/utils/_contextlib.py",
     "torch/utils/data/_utils/fetch.py",
