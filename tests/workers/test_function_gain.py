@@ -292,6 +292,11 @@ def test_what_is_the_same_for_each_item_is_to_be_done_once():
     half = with_gain(located(_found("too-few-workers", 400.0), window), window)
     assert "Call pandas.read_csv once" in " ".join(one.fix.do for one in half.advice)
     assert any(one.fix.do.startswith("Make bank cheaper") for one in half.advice), "of which half is something else"
+    opened = replace(read, calls=("h5py.File.__init__",), called_there="h5py.File.__init__")
+    window.append(replace(look, unvarying=(opened,)))
+    opens = with_gain(located(_found("prep-stall", 400.0), window), window).advice[0].fix
+    check_fix(opens)
+    assert opens.do.startswith("Call h5py.File once in each worker")
     window.append(replace(look, unvarying=(replace(spot, wall_s=0.15, cpu_s=0.15),)))
     assert with_gain(located(_found("prep-stall", 400.0), window), window).advice == before.advice
 

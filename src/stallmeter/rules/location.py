@@ -216,7 +216,8 @@ def _once(diagnosis: Diagnosis, window: Window, look: CodeLook) -> Diagnosis:
     found = gain_without_function(window, *shares((look.wall_s, look.cpu_s), (spot.wall_s, spot.cpu_s)))
     if share_pct < LEAST_PCT or found is None or found.gain_pct < WORTH_PCT:
         return diagnosis
-    what, where = spot.call_in_line or spot.function, f"{spot.file}:{spot.line}"
+    what = (spot.call_in_line or spot.function).removesuffix(".__init__")
+    where = f"{spot.file}:{spot.line}"
     interval = found.interval_pct
     if spot.wall_s >= NEARLY * look.spots[0].wall_s:  # it says how to make the place cheaper
         whole = [a.gain_interval_pct for a in diagnosis.advice if _is_place(a) and a.gain_interval_pct]

@@ -433,7 +433,8 @@ def _without_any(window: Window, of_training: Advice, batch_s: float) -> Advice:
 
     def with_validation(pct: float, part: float) -> float:
         left_s = training_s / (1.0 + pct / 100.0)
-        return 100.0 * (training_s / max(REMAINS * training_s, left_s - part * saved_s) - 1.0)
+        left_s -= min(of_loader_s, part * saved_s)
+        return 100.0 * (training_s / max(REMAINS * training_s, left_s) - 1.0)
 
     return Advice.of(
         "Set num_workers=0 in the DataLoaders of training and validation.",
