@@ -128,13 +128,18 @@ def test_a_place_that_is_most_of_a_batch_comes_before_batches_that_cost_nothing(
     assert found.advice[place].fix.do.startswith("Make Rotate.__call__ cheaper")
 
 
+def _at_workers(spot: CodeSpot) -> CodeLook:
+    """A look into batches of a second in all."""
+    return CodeLook(
+        time_s=0.0, place="workers", rule="", method="profile", seen=3, wall_s=1.0, cpu_s=1.0, spots=(spot,)
+    )
+
+
 def test_what_workers_make_for_each_other_is_to_be_left_out_first():
     """More workers make it once more: before their number, too."""
     window = begin(2, SERVICE_S)
     spot = CodeSpot(file="t.py", line=8, function="Lines.parse", own=True, wall_s=0.9, cpu_s=0.9)
-    look = CodeLook(
-        time_s=0.0, place="workers", rule="", method="profile", seen=3, wall_s=1.0, cpu_s=1.0, spots=(spot,)
-    )
+    look = _at_workers(spot)
     window.append(replace(look, repeated=(spot,)))
     found = with_gain(located(_found("too-few-workers", 400.0), window), window)
     first = found.advice[0]
@@ -271,9 +276,7 @@ def test_what_is_the_same_for_each_item_is_to_be_done_once():
     """It says how to make the place cheaper, where it is most of that, and comes before a number of workers."""
     window = begin(2, SERVICE_S)
     spot = CodeSpot(file="t.py", line=8, function="bank", own=True, wall_s=0.9, cpu_s=0.9)
-    look = CodeLook(
-        time_s=0.0, place="workers", rule="", method="profile", seen=3, wall_s=1.0, cpu_s=1.0, spots=(spot,)
-    )
+    look = _at_workers(spot)
     window.append(look)
     before = with_gain(located(_found("prep-stall", 400.0), window), window)
     assert "Make bank cheaper (t.py:8)." in [one.fix.do for one in before.advice]

@@ -234,9 +234,7 @@ class PrepStall:
         threads = self._one_thread_each(window, predicted, gain)
         # Threads that spin for a while after their batch is made are in the way of other steps as well: by what steps
         # take while no worker makes a batch they cost little.
-        if not crowds and not (threads and self._matters(threads[0])):
-            return None
-        if not seconds:
+        if not seconds or not (crowds or (threads and self._matters(threads[0]))):
             return None
         of_run = (predicted.of_run(gain) or 0.0) if crowds else 0.0
         most_pct = max([of_run, *(advice.predicted_gain_pct or 0.0 for advice in threads)])

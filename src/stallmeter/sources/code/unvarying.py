@@ -125,14 +125,27 @@ def _is_repeatable(beneath: Sequence[Frame]) -> bool:
 @lru_cache(maxsize=256)
 def _leaves_nothing(path: str, first_line: int) -> bool:
     """Whether a function of the user's sets no attribute, draws no random number and is not kept by a decorator."""
-    function = function_at(path, first_line)
-    body = getattr(function, "body", None)
-    if not body or not isinstance(body[0], ast.FunctionDef):
+    function = _function(path, first_line)
+    if function is None or _attributes_set(function):
         return False
-    kept = any(_KEEPS in name.lower() for one in body[0].decorator_list for name in _all_named(one))
-    outward = any(isinstance(node, (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom)) for node in ast.walk(body[0]))
-    changes = any(isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) for node in ast.walk(body[0]))
-    return not (kept or outward or changes or any(map(_is_another, ast.walk(body[0]))))
+    kept = any(_KEEPS in name.lower() for one in function.decorator_list for name in _all_named(one))
+    return not kept and not any(
+        isinstance(node, (ast.Global, ast.Nonlocal)) or _is_yield(node) or _is_another(node)
+        for node in ast.walk(function)
+    )
+
+
+@lru_cache(maxsize=256)
+def _function(path: str, first_line: int) -> ast.FunctionDef | None:
+    """Return the text of a function, parsed once for all of its lines; None where that is none, or no ``def``."""
+    body = getattr(function_at(path, first_line), "body", None)
+    return body[0] if body and isinstance(body[0], ast.FunctionDef) else None
+
+
+def _attributes_set(function: ast.FunctionDef) -> set[str]:
+    return {
+        node.attr for node in ast.walk(function) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    }
 
 
 @lru_cache(maxsize=4096)
@@ -173,14 +186,13 @@ def _calls_the_same(path: str, first_line: int, line: int, name: str, *, method:
         method: Whether that one is a class' function, and the first it is given the object that it is of.
         given_the_same: Whether the function that calls it is called with the same arguments each time itself.
     """
-    function = function_at(path, first_line)
-    body = getattr(function, "body", None)
-    if not body or not isinstance(body[0], ast.FunctionDef) or any(map(_is_yield, ast.walk(body[0]))):
+    function = _function(path, first_line)
+    if function is None or any(map(_is_yield, ast.walk(function))):
         return False
-    there = _Body(body[0], method=method, given_the_same=given_the_same)
+    there = _Body(function, method=method, given_the_same=given_the_same)
     calls = [
         node
-        for node in ast.walk(body[0])
+        for node in ast.walk(function)
         if isinstance(node, ast.Call) and called(node) == name and node.lineno <= line <= (node.end_lineno or line)
     ]
     return bool(calls) and all(there.is_same(call) and not there.keeps(call) for call in calls)
@@ -209,9 +221,7 @@ class _Body:
         given += [one for one in (arguments.vararg, arguments.kwarg) if one is not None]
         self._varying = set() if given_the_same else {one.arg for one in given}
         self._nodes = list(ast.walk(function))
-        self._set = {
-            one.attr for one in self._nodes if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store)
-        }
+        self._set = _attributes_set(function)
         self._spread()
 
     def _spread(self) -> None:
@@ -244,19 +254,13 @@ class _Body:
 
     def keeps(self, call: ast.Call) -> bool:
         """Whether what a call returns is kept beyond the function: in an attribute, or in what has keys."""
-        kept = False
-        names: set[str] = set()
-        for node in self._nodes:
-            value, target = _given(node)
-            if value is None or target is None or not any(one is call for one in ast.walk(value)):
-                continue
-            kept = kept or _is_beyond(target)
-            names.update(one.id for one in ast.walk(target) if isinstance(one, ast.Name))
-        for node in self._nodes:
-            value, target = _given(node)
-            if isinstance(value, ast.Name) and value.id in names and target is not None:
-                kept = kept or _is_beyond(target)
-        return kept
+        given = [
+            (value, target) for value, target in map(_given, self._nodes) if value is not None and target is not None
+        ]
+        targets = [target for value, target in given if any(one is call for one in ast.walk(value))]
+        names = {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+        targets += [target for value, target in given if isinstance(value, ast.Name) and value.id in names]
+        return any(map(_is_beyond, targets))
 
 
 def _before(call: ast.Call) -> str:
