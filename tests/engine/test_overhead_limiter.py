@@ -5,7 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stallmeter.engine.overhead_limiter import EASE_PCT, LIMIT_PCT, MOST, PERIOD_S, SETTLE_S, OverheadLimiter
+from stallmeter.engine.overhead_limiter import (
+    EASE_PCT,
+    FIRST_LIMIT_PCT,
+    LIMIT_PCT,
+    MOST,
+    PERIOD_S,
+    SETTLE_S,
+    OverheadLimiter,
+)
 
 
 def run(limiter: OverheadLimiter, *shares_pct: float, start_s: float = SETTLE_S) -> list[int]:
@@ -30,10 +38,9 @@ def test_it_never_stops_watching() -> None:
     assert run(OverheadLimiter(), *[50.0] * 20)[-1] == MOST
 
 
-def test_the_beginning_is_watched_closely() -> None:
-    limiter = OverheadLimiter()
-    assert not limiter.note(PERIOD_S, PERIOD_S)
-    assert (limiter.level, limiter.share_pct) == (1, 100.0)
+def test_the_beginning_is_watched_closely_unless_that_costs_much() -> None:
+    assert run(OverheadLimiter(), 0.9 * FIRST_LIMIT_PCT, 0.9 * FIRST_LIMIT_PCT, start_s=0.0) == [1, 1]
+    assert run(OverheadLimiter(), 1.1 * FIRST_LIMIT_PCT, 1.1 * FIRST_LIMIT_PCT, start_s=0.0) == [2, 4]
 
 
 def test_a_part_of_a_period_says_nothing() -> None:

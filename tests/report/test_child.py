@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from stallmeter.report.child import NICENESS
+
 SHOWN = """
 import json, sys
 
@@ -45,3 +49,26 @@ def test_a_module_of_pythons_own_in_the_current_folder_is_not_imported(tmp_path:
     )
     assert done.returncode == 0, done.stderr
     assert (there / "out").read_text() == '["rich", false, "json", false]'
+
+
+TELLS = """
+import os, pathlib
+
+def main(arguments):
+    group = pathlib.Path("/proc/self/autogroup")
+    told = group.read_text().split()[-1] if group.is_file() else ""
+    pathlib.Path(arguments[0]).write_text(f"{os.nice(0)} {told}")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no niceness")
+def test_a_patient_child_lets_the_program_go_first(tmp_path: Path) -> None:
+    """As a process and, where Linux shares the CPUs out by session, as a session: it has one of its own."""
+    (tmp_path / "shown.py").write_text(TELLS)
+    (tmp_path / "prog.py").write_text(STARTS.replace("DEVNULL)", "DEVNULL, first=child.PATIENT)"))
+    subprocess.run([sys.executable, "prog.py"], cwd=tmp_path, timeout=60, check=True)
+    nice, _, group = (tmp_path / "out").read_text().partition(" ")
+    assert int(nice) == NICENESS
+    switch = Path("/proc/sys/kernel/sched_autogroup_enabled")
+    shares_by_session = switch.is_file() and switch.read_text().strip() == "1"
+    assert group in ({str(NICENESS)} if shares_by_session else {"", "0", str(NICENESS)})

@@ -8,7 +8,7 @@ import pytest
 
 from stallmeter.errors import MissingPackageError
 from stallmeter.report import drawing, extras
-from stallmeter.report.files import report_files
+from stallmeter.report.files import DRAWN, complete_reports, report_files
 from stallmeter.report.model import read_history
 
 from .recordings import complete_run, write
@@ -72,6 +72,27 @@ def test_the_table_of_steps_is_written_though_the_others_fail(tmp_path, monkeypa
     monkeypatch.setattr(extras, "MAKERS", dict.fromkeys(extras.MAKERS, broken))
     folder = write(tmp_path, complete_run())
     with pytest.raises(ValueError, match="broken"):
-        drawing.main([str(folder), "0"])
+        drawing.main([str(folder), "0", *DRAWN])
     assert (folder / "steps.csv").is_file()
     assert not (folder / "report.html").exists()
+
+
+def test_a_picture_is_made_only_where_it_is_asked_for(tmp_path):
+    folder = write(tmp_path, complete_run())
+    one = drawing.ChildDrawing(folder, 0, picture=False)
+    assert set(one.files) == {"report.html", "steps.csv"}
+    while not one.wait(1.0):
+        pass
+    assert all(path.is_file() for path in one.files.values())
+    assert not (folder / "phases.png").exists()
+
+
+def test_what_a_tracker_lacks_is_made_and_nothing_else_made_anew(tmp_path):
+    """As the picture of a run that had no tracker."""
+    folder = write(tmp_path, complete_run())
+    history = read_history(folder)
+    (folder / "report.html").write_text("page")
+    files = complete_reports(folder, 0, history, history.report())
+    assert set(files) == {"report.html", "report.md", "phases.png", "diagnosis.json", "steps.csv"}
+    assert all(path.is_file() for path in files.values())
+    assert (folder / "report.html").read_text() == "page"

@@ -81,8 +81,8 @@ class Outliving(Protocol):
 Outlive = Callable[[Path], Outliving]
 """Starts one for a recording's folder."""
 
-Draw = Callable[[Path, int], Drawing | None]
-"""Has a recording's folder drawn for a rank; None where nothing is drawn."""
+Draw = Callable[[Path, int, bool], Drawing | None]
+"""Has a recording's folder drawn for a rank, with or without the picture for a tracker; None where nothing is drawn."""
 
 
 class Ending:
@@ -244,7 +244,9 @@ class Ending:
             folder = None
         files = {} if folder is None else guard.attempt("the reports", self._write_summaries) or {}
         if folder is not None and self._draw is not None:
-            self._drawing = guard.attempt("the page and the pictures", self._draw, folder, self._rank)
+            self._drawing = guard.attempt(
+                "the page and the pictures", self._draw, folder, self._rank, forwarder is not None
+            )
         if forwarder is not None:
             end = self._end_forwarding if self._drawing is None else self._hand_over
             guard.attempt("forwarding", end, forwarder, files)

@@ -8,8 +8,12 @@ LIMIT_PCT = 0.5
 EASE_PCT = 0.2
 """Own cost below which more is sampled again. Halving the interval doubles the cost at most: no swinging."""
 
+FIRST_LIMIT_PCT = 2.0
+"""The same while the run is short: a verdict is needed soonest there, and more is new. Beside loops of many short steps
+that leave no CPU idle the thread of ours took 5 % (ours), and what it holds the training pays."""
+
 SETTLE_S = 30.0
-"""The beginning is always watched closely: there a verdict is needed soonest, and a short run pays little."""
+"""How long a run is short."""
 
 PERIOD_S = 10.0
 MOST = 16
@@ -44,7 +48,7 @@ class OverheadLimiter:
         self.share_pct = 100.0 * (cost_s - self._cost_s) / seconds
         self._wall_s, self._cost_s = wall_s, cost_s
         before = self.level
-        if wall_s >= SETTLE_S and self.share_pct > LIMIT_PCT:
+        if self.share_pct > (LIMIT_PCT if wall_s >= SETTLE_S else FIRST_LIMIT_PCT):
             self.level = min(MOST, 2 * self.level)
         elif self.share_pct < EASE_PCT:
             self.level = max(1, self.level // 2)

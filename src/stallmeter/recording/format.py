@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -63,6 +63,7 @@ _SPOTS = tuple(one.name for one in fields(records.CodeLook) if one.type == "tupl
 """What a look tells function by function."""
 _KIND_OF = {cls: kind for kind, cls in _KINDS.items()}
 _FIELD_NAMES: dict[type[Any], frozenset[str]] = {}
+_NAMES: dict[type[Any], tuple[str, ...]] = {}
 _COLUMNS = {kind: [f.name for f in fields(cls)] for kind, cls in _KINDS.items() if kind in ("step", "batch", "device")}
 
 _VALUES = {kind: attrgetter(*columns) for kind, columns in _COLUMNS.items()}
@@ -136,7 +137,13 @@ def _plain(value: Any, redacted: dict[str, str]) -> Any:
         if value not in redacted:
             redacted[value] = redact(value)
         return redacted[value]
+    if is_dataclass(value):
+        return {name: _plain(getattr(value, name), redacted) for name in _names(type(value))}
     return value
+
+
+def _names(cls: type[Any]) -> tuple[str, ...]:
+    return _NAMES.get(cls) or _NAMES.setdefault(cls, tuple(one.name for one in fields(cls)))
 
 
 def encode(record: records.Record | Verdict) -> str:
@@ -149,7 +156,7 @@ def encode(record: records.Record | Verdict) -> str:
     if isinstance(record, records.UserMetrics):  # numbers that are not ours to round
         whole = {"time_s": record.time_s, "tracker_step": record.tracker_step, "metrics": dict(record.metrics)}
         return _JSON.encode([kind, whole])
-    content = {k: v for k, v in _plain(asdict(record), {}).items() if v is not None}
+    content = {k: v for k, v in _plain(record, {}).items() if v is not None}
     return _JSON.encode([kind, content])
 
 
@@ -189,7 +196,7 @@ def decode(line: str, columns: Mapping[str, list[str]] = _COLUMNS) -> records.Re
 
 def encode_header(header: Header) -> str:
     """Return the first line of a part, without the newline."""
-    return json.dumps(["header", {**_plain(asdict(header), {}), "columns": _COLUMNS}], separators=(",", ":"))
+    return json.dumps(["header", {**_plain(header, {}), "columns": _COLUMNS}], separators=(",", ":"))
 
 
 def decode_header(line: bytes) -> tuple[Header, Mapping[str, list[str]]]:

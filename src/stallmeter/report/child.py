@@ -14,6 +14,24 @@ from ..machine.installed import program_folders
 _PATH = "import sys; sys.path[:] = filter(None, sys.path); import json; sys.path[:] = json.loads(sys.argv[1]); "
 """The first entry of a command's path is the current folder, which may hold a ``json.py``."""
 
+NICENESS = 10
+"""Of a child that lets the program go first: of a CPU that both want it gets a tenth."""
+
+PATIENT = f"""
+import os
+try:
+    os.nice({NICENESS})
+    with open("/proc/self/autogroup", "w") as group:
+        group.write("{NICENESS}")
+except (AttributeError, OSError):
+    pass
+"""
+"""Statements that let the program go first, also while modules are imported.
+
+Where Linux groups processes by session, a process's own niceness counts within its session alone, and this one has a
+session of its own: as a group it would get as much as the whole program. Groups that are not used cannot be asked.
+"""
+
 
 def can_start() -> bool:
     """Whether one can be started: not where the program is one file without an interpreter."""

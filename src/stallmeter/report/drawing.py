@@ -17,13 +17,12 @@ from typing import Any
 from ..errors import StallmeterError
 from ..recording import as_typed
 from . import child
-from .files import report_files, write_drawn
+from .extras import PICTURE
+from .files import DRAWN, report_files, write_drawn
 from .job.folder import report_of_job
 from .model import read_history
 
 _log = logging.getLogger("stallmeter")
-
-DRAWN = ("report.html", "phases.png", "steps.csv")
 
 MOST_WAITING = 8
 """Each keeps its run's window in memory, some megabytes, until it has been drawn."""
@@ -39,13 +38,14 @@ class ChildDrawing:
     Args:
         folder: The recording's folder.
         rank: Whose part of it.
+        picture: Whether `PICTURE` is made, too.
     """
 
-    def __init__(self, folder: Path, rank: int) -> None:
+    def __init__(self, folder: Path, rank: int, picture: bool = True) -> None:
         self._folder = folder.absolute()
         self._rank = rank
         known = report_files(folder, rank)
-        self.files: Mapping[str, Path] = {name: known[name] for name in DRAWN}
+        self.files: Mapping[str, Path] = {name: known[name] for name in DRAWN if picture or name != PICTURE}
         self._turn = _turn
         self._stopped = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -101,8 +101,9 @@ class ChildDrawing:
             self._process.kill()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        arguments = [str(self._folder), str(self._rank)]
-        return child.start(__name__, arguments, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        arguments = [str(self._folder), str(self._rank), *self.files]
+        streams = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+        return child.start(__name__, arguments, **streams, first=child.PATIENT)
 
 
 _turn = threading.Semaphore()
@@ -124,15 +125,19 @@ _waiting: set[ChildDrawing] = set()
 """Those that have not ended."""
 
 
-def draw(folder: Path, rank: int) -> ChildDrawing | None:
-    """Have a run drawn; None where so many runs have just ended that theirs would come much too late."""
+def draw(folder: Path, rank: int, picture: bool) -> ChildDrawing | None:
+    """Have a run drawn, as `ChildDrawing` has it.
+
+    Returns:
+        None where so many runs have just ended that theirs would come much too late.
+    """
     if len(_waiting) >= MOST_WAITING:
         _log.info(
             "stallmeter: no page yet; to have it: stallmeter report %s --format html --output report.html",
             as_typed(folder),
         )
         return None
-    drawing = ChildDrawing(folder, rank)
+    drawing = ChildDrawing(folder, rank, picture)
     _waiting.add(drawing)
     return drawing
 
@@ -141,9 +146,10 @@ def main(arguments: Sequence[str]) -> None:
     """What the child process does: draw the recording in the folder ``arguments[0]`` of the rank ``arguments[1]``.
 
     A file that fails leaves the others; the first error is raised once all were tried.
+
+    Args:
+        arguments: The others are the names of the files that are asked for.
     """
-    if hasattr(os, "nice"):
-        os.nice(10)  # the next fit comes first
     folder, rank = Path(arguments[0]), int(arguments[1])
     errors: list[Exception] = []
 
@@ -156,6 +162,6 @@ def main(arguments: Sequence[str]) -> None:
 
     history = read_history(folder, rank)
     whole = attempt("the other ranks", report_of_job, history) if rank == 0 else None
-    write_drawn(folder, rank, history, attempt, whole)
+    write_drawn(folder, rank, history, attempt, whole, names=arguments[2:])
     if errors:
         raise errors[0]

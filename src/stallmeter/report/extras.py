@@ -26,9 +26,12 @@ def _picture(history: History, _: Report | None) -> bytes | None:
     return phase_chart(history)
 
 
+PICTURE = "phases.png"
+"""Shown by trackers beside the run. To make it takes as long as all the rest: where none takes it, it is left out."""
+
 MAKERS: Mapping[str, Callable[[History, Report | None], str | bytes | None]] = {
     "report.html": _page,
-    "phases.png": _picture,
+    PICTURE: _picture,
 }
 """File name to what makes it."""
 
@@ -38,11 +41,13 @@ def write_extras(history: History, files: Mapping[str, Path], guard: GuardedCall
 
     Args:
         history: The recording read back.
-        files: Where to write, by the name of the file; others than ours are ignored.
+        files: Where to write, by the name of the file; others than ours are ignored, and what is not asked for is not
+            made.
         guard: Calls something that may fail, once for each file.
         report: What to show of it, when it is not its own report.
     """
-    missing = [name for name in MAKERS if guard(name, _write, history, name, files[name], report) is False]
+    asked = [name for name in MAKERS if name in files]
+    missing = [name for name in asked if guard(name, _write, history, name, files[name], report) is False]
     if missing:
         _log.info(
             "stallmeter: no %s was written; to have it: pip install 'stallmeter[report]'", " and no ".join(missing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,16 @@ from ..recording import write_atomically
 from ..records.interfaces import GuardedCall, unguarded
 from ..records.redaction import redact
 from . import markdown
-from .extras import write_extras
+from .extras import MAKERS, write_extras
 from .json import job_document, to_json
 from .model import History, Report
 from .speedscope import to_speedscope
 from .steps_csv import write_steps_csv
+
+STEPS = "steps.csv"
+
+DRAWN = (*MAKERS, STEPS)
+"""What takes long to make."""
 
 
 def report_files(folder: Path, rank: int) -> dict[str, Path]:
@@ -62,7 +68,15 @@ def _redacted(value: Any) -> Any:
     return [_redacted(item) for item in value] if isinstance(value, list) else value
 
 
-def write_drawn(folder: Path, rank: int, history: History, guard: GuardedCall, report: Report | None = None) -> None:
+def write_drawn(
+    folder: Path,
+    rank: int,
+    history: History,
+    guard: GuardedCall,
+    report: Report | None = None,
+    *,
+    names: Collection[str] = DRAWN,
+) -> None:
     """Write what takes long: the table of steps, and for rank 0 page and picture, where their packages are installed.
 
     Args:
@@ -71,11 +85,13 @@ def write_drawn(folder: Path, rank: int, history: History, guard: GuardedCall, r
         history: The recording read back.
         guard: Called as ``guard(name, call, *args)`` once for each file; keeps the failure of one from the others.
         report: What to show of it, when it is not its own report: that of its job.
+        names: Of the files that are asked for.
     """
     files = report_files(folder, rank)
-    guard("steps.csv", write_steps_csv, folder, rank, files["steps.csv"])
+    if STEPS in names:
+        guard(STEPS, write_steps_csv, folder, rank, files[STEPS])
     if rank == 0:  # the others' pictures are drawn when somebody asks for them
-        write_extras(history, files, guard, report)
+        write_extras(history, {name: files[name] for name in names}, guard, report)
 
 
 def complete_reports(folder: Path, rank: int, history: History, report: Report) -> dict[str, Path]:
@@ -97,7 +113,6 @@ def complete_reports(folder: Path, rank: int, history: History, report: Report) 
     files = report_files(folder, rank)
     if not (files["report.md"].is_file() and files["diagnosis.json"].is_file()):
         write_summaries(folder, rank, report)
-    drawn = ("steps.csv", "report.html") if rank == 0 else ("steps.csv",)
-    if not all(files[name].is_file() for name in drawn):
-        write_drawn(folder, rank, history, unguarded, report)
+    missing = [name for name in (DRAWN if rank == 0 else (STEPS,)) if not files[name].is_file()]
+    write_drawn(folder, rank, history, unguarded, report, names=missing)
     return files

@@ -71,6 +71,7 @@ class StepSignals:
         workers: WorkerSignals | None = None,
     ) -> None:
         self.memo = Memo(loader.memo)
+        self._with_ledger = Memo(self.memo, ledger.memo)
         self._loader, self._ledger, self._readings = loader, ledger, readings
         self._warm_up: list[StepRecord] = []
         self._steady: Reservoir[StepRecord] = Reservoir(size)
@@ -227,6 +228,12 @@ class StepSignals:
             factor: Times the median.
             apart: Times, begin and end, of which none is told: what lengthens steps then is known.
         """
+        if apart:
+            return self._find_outliers(factor, apart)
+        # Asked for by several in each tick, and to go through all steps takes the interpreter's lock for milliseconds.
+        return self._with_ledger(f"outliers of {factor}", lambda: self._find_outliers(factor, ()))
+
+    def _find_outliers(self, factor: float, apart: Sequence[tuple[float, float]]) -> Outliers | None:
         body, ledger = self.body_s, self._ledger.record
         if body is None or body.median <= 0 or ledger is None:
             return None
@@ -235,8 +242,9 @@ class StepSignals:
         seen = self._without_long(self._steady.items) or self.steady
         scale = max(1, ledger.steps // max(1, sum(s.every for s in seen)))
         slowest = [s for s in self.slowest if not _is_within(s, apart)]
-        long = [s for s in seen if own_s(s) >= factor * body.median and not _is_within(s, apart)]
-        above = [(own_s(s), scale * s.every) for s in long]
+        least_s = factor * body.median
+        known = [(own_s(s), s) for s in seen]
+        above = [(b, scale * s.every) for b, s in known if b >= least_s and not _is_within(s, apart)]
         # The ledger knows exactly how much all steps took beyond their median; a sample may overstate it.
         total = sum(ledger.buckets.get(name, 0.0) for name in BODY)
         most = max(0.0, total - ledger.steps * body.median)

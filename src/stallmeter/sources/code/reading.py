@@ -33,6 +33,9 @@ class Reading:
         self._whose = whose
         self._lines = LineTables()
         self._calls = NamedCalls()
+        # By the identity of the code, which is kept, and by whether it is where the stack ends: a program stands in the
+        # same places again and again.
+        self._known: dict[tuple[int, int, bool], tuple[CodeType, Frame]] = {}
 
     def seen(self, stacks: Iterable[tuple[Stack, int]]) -> list[Seen]:
         """Return stacks with their time.
@@ -43,20 +46,27 @@ class Reading:
         return [Seen(self._frames(stack), ns / 1e9) for stack, ns in stacks]
 
     def _frames(self, stack: Stack) -> tuple[Frame, ...]:
-        frames = [
-            Frame(_imported(self._whose.code(code)), self._lines.line(code, at), at, path=code.co_filename)
-            for code, at in stack
-        ]
-        if frames and frames[-1].function.own:
-            code, at = stack[len(frames) - 1]
-            frames[-1] = replace(
-                frames[-1],
-                sleeps=_sleeps(code.co_filename, frames[-1].line),
-                interprets=_interprets(code, at),
-                calls=self._calls.at(code, at),
-            )
+        frames = [self._frame(code, at, innermost=False) for code, at in stack[:-1]]
+        frames += [self._frame(code, at, innermost=True) for code, at in stack[-1:]]
         driver = next((i for i, frame in enumerate(frames) if frame.function.file.startswith(DRIVERS)), 0)
         return tuple(frames[driver:])
+
+    def _frame(self, code: CodeType, at: int, *, innermost: bool) -> Frame:
+        known = self._known.get((id(code), at, innermost))
+        if known is None:
+            known = self._known[id(code), at, innermost] = code, self._find(code, at, innermost=innermost)
+        return known[1]
+
+    def _find(self, code: CodeType, at: int, *, innermost: bool) -> Frame:
+        frame = Frame(_imported(self._whose.code(code)), self._lines.line(code, at), at, path=code.co_filename)
+        if not innermost or not frame.function.own:
+            return frame
+        return replace(
+            frame,
+            sleeps=_sleeps(code.co_filename, frame.line),
+            interprets=_interprets(code, at),
+            calls=self._calls.at(code, at),
+        )
 
 
 def _sleeps(file: str, line: int) -> bool:
