@@ -99,7 +99,8 @@ def test_text_leads_with_the_verdict(report):
         "not judged low-utilization (needs gpu_utilization_pct)",
         "20 of 1,000 steps in full",
         "event source nvml switched off: NVMLError: gone",
-        "overhead 4 µs a step in the training thread, 100 ms CPU beside it in all; 0.1 % of the run",
+        "overhead 4 µs a step in the training thread, 100 ms CPU beside it in all; 0.1 % of the run,",
+        "without its imports and the page at the end",
     ]
     position = 0
     for words in expected:

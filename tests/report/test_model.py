@@ -15,6 +15,7 @@ from stallmeter.machine.procfs import process_space
 from stallmeter.recording import Recorder
 from stallmeter.records import BUCKETS, Event
 from stallmeter.records.diagnosis import Verdict
+from stallmeter.records.steps import AT_EXIT
 from stallmeter.report.model import BEFORE_MODEL, HOST_SIGNALS, read_history, summarize
 from stallmeter.window import Window
 
@@ -133,6 +134,20 @@ def test_torn_last_line(tmp_path):
     assert report.skipped_lines == 0
     assert not report.settled
     assert "has no end" in report.how_it_ended
+
+
+@pytest.mark.parametrize(
+    ("detail", "said"),
+    [
+        ("end", "The run ended"),
+        (AT_EXIT, "The run ended with its program"),
+        ("exception: E", "The run ended by exception: E"),
+    ],
+)
+def test_how_it_ended(tmp_path, detail, said):
+    """A loop that nobody closes ends with the program, as it should: no fault."""
+    end = Event(time_s=1.0, name="end", detail=detail)
+    assert read_history(write(tmp_path, [step(0), ledger(), VERDICT, end])).report().how_it_ended == said
 
 
 def test_a_process_that_is_gone_or_not(tmp_path):

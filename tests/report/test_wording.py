@@ -18,6 +18,12 @@ def test_a_share_is_a_plain_number() -> None:
     assert wording.quantity(0.951, "1") == "0.951"
     assert wording.quantity(12.5, "%") == "12.5 %"
     assert wording.quantity(None, "1") == wording.ABSENT
+    assert [wording.quantity(n, "collectives") for n in (1, 1.001, 2)] == [
+        "1 collective",
+        "1 collective",
+        "2 collectives",
+    ]
+    assert [wording.quantity(1, unit) for unit in ("s", "ms", "bytes/s")] == ["1 s", "1 ms", "1 bytes/s"]
 
 
 def test_a_line_that_takes_a_part_of_its_function_has_a_share_of_its_own() -> None:
@@ -70,5 +76,5 @@ def test_one_gain_is_told_of_one_number_of_workers() -> None:
 
 def test_a_cost_that_nobody_measured_is_not_nothing() -> None:
     said = "not measured in the training thread, 500 ms CPU beside it in all; 1.4 % of the run"
-    assert wording.cost(0.0, 0.5, 100, 1.4) == said
+    assert wording.cost(0.0, 0.5, 100, 1.4) == f"{said}, without {wording.AROUND}"
     assert wording.cost(0.001, 0.5, 100, 1.4).startswith("10 µs a step in the training thread, ")

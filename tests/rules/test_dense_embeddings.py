@@ -43,6 +43,7 @@ def test_fires() -> None:
         "their gradient is dense, and the optimizer writes all of them."
     )
     assert found.culprit == "model.items"
+    assert found.supersedes == ("slow-optimizer",)  # its seconds are among these
     made = dense()
     work_s = made.spent.step_work_s
     assert work_s is not None

@@ -473,6 +473,17 @@ def test_that_cpus_are_missing_is_said_only_where_they_are() -> None:
     assert not [a for a in found.advice if "more CPUs" in a.text]
 
 
+@pytest.mark.parametrize(("workers", "limit"), [(0, "With workers alone"), (2, "More workers on the same CPUs")])
+def test_more_cpus_are_for_workers(workers: int, limit: str) -> None:
+    """A loop that makes its batches itself has no use for them."""
+    (more,) = (
+        a
+        for a in fires(PrepStall(), waiting(**{**CASES["prep-stall"], "workers": workers})).advice
+        if "more CPUs" in a.text
+    )
+    assert more.fix.limit.startswith(limit)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_slow_sampler_is_no_matter_of_workers(workers: int) -> None:
     ready = None if workers == 0 else 4

@@ -13,10 +13,19 @@ from stallmeter.records.diagnosis import Advice, Diagnosis, Location, Severity
 from stallmeter.rules.location import located, with_gain
 from stallmeter.window import Window
 from stallmeter.workers.forecast import forecast
-from stallmeter.workers.function_gain import Crowd, _step_without_s, _without, gain_without_function, shares
+from stallmeter.workers.function_gain import (
+    LEAST_LEFT,
+    Crowd,
+    FunctionGain,
+    _step_without_s,
+    _without,
+    gain_without_function,
+    shares,
+    with_validation,
+)
 from stallmeter.workers.model import Limits, LoaderCosts, predict_step_time_s
 
-from ..rules.windows import check_fix
+from ..rules.windows import check_fix, ledger
 from .test_forecast import begin
 
 SERVICE_S = 0.1
@@ -126,6 +135,56 @@ def test_a_place_that_is_most_of_a_batch_comes_before_batches_that_cost_nothing(
     window = _window(share=share)
     found = with_gain(located(_found("prep-stall", 400.0), window), window)
     assert found.advice[place].fix.do.startswith("Make Rotate.__call__ cheaper")
+
+
+def _validating(share: float, function: str = "Rotate.__call__") -> Window:
+    """The same beside validations of 20 of 100 s, in which looks found the function of another one for a share."""
+    window = _window()
+    window.append(ledger(validation=20.0))
+    found = (share, function), (0.99 - share, "Net.forward")
+    spots = tuple(CodeSpot(file="t.py", line=8, function=name, own=True, wall_s=4.0 * part) for part, name in found)
+    look = CodeLook(
+        time_s=0.0,
+        place="loop",
+        rule="validation-heavy",
+        bucket="validation",
+        method="samples",
+        seen=200,
+        wall_s=4.0,
+        spots=spots,
+    )
+    window.append(look)
+    return window
+
+
+def test_what_validations_spend_in_the_same_function_is_won_as_well():
+    """Their loader makes its batches in the loop, and the looks at the training thread find the function there."""
+    other, window = _validating(0.5, "Other.__call__"), _validating(0.5)
+    alone = with_gain(located(_found("prep-stall", None), other), other)
+    both = with_gain(located(_found("prep-stall", None), window), window)
+    (before,), (after,) = ([a for a in found.advice if a.fix.do.startswith("Make Rotate")] for found in (alone, both))
+    assert before.predicted_gain_pct is not None
+    assert after.predicted_gain_pct is not None
+    saved = [1.0 - 100.0 / (100.0 + gain) for gain in (before.predicted_gain_pct, after.predicted_gain_pct)]
+    training_s = window.ledger.training_s
+    assert training_s is not None
+    assert saved[1] - saved[0] == pytest.approx(0.5 * 20.0 / training_s)
+    assert before.gain_interval_pct is not None
+    assert after.gain_interval_pct is not None
+    assert after.gain_interval_pct[0] > before.gain_interval_pct[0]
+    assert "all validations 10 s less" in after.fix.expect
+    assert "validations" not in before.fix.expect
+    check_fix(after.fix)
+
+
+@given(st.floats(0, 1), st.floats(0, 1000), st.floats(-50, 5000))
+def test_with_validation_a_gain_stays_a_gain(share: float, gain_pct: float, least_pct: float):
+    found = FunctionGain(0.1, 0.05, 0.05, 0, gain_pct, (least_pct, 6000.0))
+    more = with_validation(found, _validating(0.99 * share), file="t.py", function="Rotate.__call__")
+    assert more.interval_pct is not None
+    assert more.gain_pct >= gain_pct - 1e-6
+    assert more.interval_pct[0] >= least_pct - 1e-6
+    assert max(more.gain_pct, *more.interval_pct) < 100.0 / LEAST_LEFT
 
 
 def _at_workers(spot: CodeSpot) -> CodeLook:

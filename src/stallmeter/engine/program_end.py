@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-INTERPRETER_EXIT = "interpreter exit"
+from ..records.steps import AT_EXIT
 
 
 def why_it_ends() -> str:
-    """Return why this process ends, for the recording: an exception that nobody has caught, or `INTERPRETER_EXIT`."""
+    """Return why this process ends, for the recording: an exception that nobody has caught, or `AT_EXIT`."""
     # A child of multiprocessing ends with its exception on the way; torch's ranks turn theirs into an exit status.
     exc = sys.exc_info()[1]
     while isinstance(exc, SystemExit) and exc.__context__ is not None:
         exc = exc.__context__
     if exc is None and not hasattr(sys, "ps1"):  # where somebody types, an earlier line's
         exc = getattr(sys, "last_value", None)
-    return INTERPRETER_EXIT if exc is None or isinstance(exc, SystemExit) else f"exception: {type(exc).__name__}"
+    return AT_EXIT if exc is None or isinstance(exc, SystemExit) else f"exception: {type(exc).__name__}"
 
 
 class Ends(Protocol):

@@ -113,6 +113,9 @@ class LedgerRecord:
 END = "end"
 """Name of the event that says why a run ended."""
 
+AT_EXIT = "interpreter exit"
+"""What that event says where the program ended, and the run with it."""
+
 STANDS = "no step ends"
 """Name of the event that says for how long the training thread has been in one place, and in which."""
 

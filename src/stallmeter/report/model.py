@@ -25,7 +25,7 @@ from ..records import (
 )
 from ..records.diagnosis import Verdict
 from ..records.stats import Stats, median
-from ..records.steps import END
+from ..records.steps import AT_EXIT, END
 from ..window import Window
 from ..workers.patch import patch
 from . import wording
@@ -225,6 +225,8 @@ class Report:
             if self.job is not None and self.job.broken and not self.running:
                 return "The job was cut short: the first line says by what"
             return wording.without_end(self.running)
+        if self.ended == AT_EXIT:
+            return "The run ended with its program"
         return "The run ended" if self.ended in ("", END) else f"The run ended by {self.ended}"
 
 

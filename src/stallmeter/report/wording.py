@@ -76,7 +76,10 @@ def significant(value: float | None, digits: int = 3) -> str:
 
 def quantity(value: float | None, unit: str) -> str:
     """Return a number with its unit; a share or a factor, whose unit is 1, has none to show."""
-    return significant(value) if unit in ("1", "") else f"{significant(value)} {unit}"
+    text = significant(value)
+    if text == "1" and unit.isalpha() and len(unit) > 2:  # one collective, and no symbol of a unit
+        unit = unit.removesuffix("s")
+    return text if unit in ("1", "") else f"{text} {unit}"
 
 
 def seconds(value: float | None) -> str:
@@ -211,6 +214,10 @@ def fix_lines(diagnosis: Diagnosis) -> list[FixLine]:
     return found
 
 
+AROUND = "its imports and the page at the end"
+"""What stallmeter costs once, which is not in the ledger: a second or two of a program, however long it runs."""
+
+
 def cost(own_s: float, thread_cpu_s: float | None, steps: int, share_pct: float | None) -> str:
     """Return what stallmeter itself cost.
 
@@ -223,7 +230,7 @@ def cost(own_s: float, thread_cpu_s: float | None, steps: int, share_pct: float 
     hooks = f"{seconds(own_s / max(1, steps))} a step" if own_s else "not measured"
     # Most of what the threads do comes with the seconds, and some of it once: a step has nothing to do with it.
     beside = f"{seconds(thread_cpu_s)} CPU beside it in all"
-    return f"{hooks} in the training thread, {beside}; {percent(share_pct)} of the run"
+    return f"{hooks} in the training thread, {beside}; {percent(share_pct)} of the run, without {AROUND}"
 
 
 def abstention(item: Abstention) -> str:

@@ -97,6 +97,7 @@ class DenseEmbeddings:
     optimizer_pct: float = threshold(LEAST_PCT, "%", "Of the steps' time; our choice, as for a fused optimizer")
     held_pct: float = threshold(50.0, "%", "Of the trained numbers; our choice: most of what the optimizer writes")
     used_pct: float = threshold(20.0, "%", "Of the rows; our measurement, benchmarks/faults: of 34 % not always faster")
+    nearly_all_pct: float = threshold(80.0, "%", "Of the trained numbers; our choice: the rest is soon updated")
     warn_pct: float = threshold(LEAST_PCT, "%", "our choice: worth an optimizer of its own for the table")
     critical_pct: float = threshold(50.0, "%", "our choice: as long as all else")
 
@@ -128,6 +129,8 @@ class DenseEmbeddings:
             share_pct=window.ledger.share_pct(saved_s) or 0.0,
             confidence=0.7,
             culprit=found.part or None,
+            # Its seconds are among these: of what it writes hardly anything is left.
+            supersedes=("slow-optimizer",) if 100.0 * held >= self.nearly_all_pct else (),
             evidence=self._evidence(found, share),
             advice=(
                 _sparse(names, kind, "its" if found.tables < 2 else "their", gain),

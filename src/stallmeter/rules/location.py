@@ -9,7 +9,7 @@ from ..records import CodeLook, CodeSpot
 from ..records.code import BUCKET_OF, EPOCH_STARTS, HELPERS, IN_THE_LOOP, IN_WORKERS, STEPS, WARMUP
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location
 from ..window import Window
-from ..workers.function_gain import FunctionGain, gain_without_function, shares
+from ..workers.function_gain import FunctionGain, gain_without_function, shares, with_validation
 from ..workers.gains import gain_by_looks
 from ..workers.pipeline import CHEAPER, ONE_LOCK, OWN_THREADS, pipeline_of
 from .fetch_stall import UNLOCK
@@ -183,7 +183,10 @@ def _with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
         return diagnosis
     spot = _spot(diagnosis, look)
     found = gain_without_function(window, *shares((look.wall_s, look.cpu_s), (spot.wall_s, spot.cpu_s)))
-    if found is None or found.gain_pct < WORTH_PCT:
+    if found is None:
+        return diagnosis
+    found = with_validation(found, window, file=spot.file, function=spot.function)
+    if found.gain_pct < WORTH_PCT:
         return diagnosis
     advice = Advice.of(
         f"Make {place.function} cheaper ({place.file}:{place.line})."
@@ -396,6 +399,8 @@ def _look_there(place: Location, look: CodeLook, spot: CodeSpot) -> tuple[Advice
 
 def _expected(found: FunctionGain) -> str:
     batch = f"A batch would take {_ms(found.batch_without_s)} instead of {_ms(found.batch_s)}"
+    if found.in_validation_s >= 1.0:
+        return f"{batch}, a step {_ms(found.step_without_s)}, all validations {found.in_validation_s:.0f} s less."
     workers = f"{found.workers} worker{'s' * (found.workers != 1)}" if found.workers else "no workers"
     return f"{batch}; with {workers} a step is then {_ms(found.step_without_s)}."
 

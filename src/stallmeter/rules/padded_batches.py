@@ -12,8 +12,9 @@ are of many lengths, their value is seldom met within the rows, and most batches
 and its batches differ in length as well. `spent.bucket_s`: seconds in which the steps compute, without the optimizer.
 
 **Advice.** Pad each batch to its own longest sequence: `padding="longest"` of a tokenizer in the collate function, or
-`DataCollatorWithPadding`. Where the longest sequence needs its length, collate sequences that are alike in length: a
-sampler that sorts by length, or `group_by_length` of transformers.
+`DataCollatorWithPadding`. What pads each text by itself before that has to go, as `padding="max_length"` of a
+tokenizer: the collate function cannot make it shorter. Where the longest sequence needs its length, collate sequences
+that are alike in length: a sampler that sorts by length, or `group_by_length` of transformers.
 
 **When it is wrong.** Where a model is compiled for one shape, each new length compiles it anew: then a few lengths are
 better than one. A small model needs as long for short sequences as for long ones, as far as its operations are too
@@ -128,7 +129,8 @@ class PaddedBatches:
                         ", in the collate function",
                     ),
                     expect="Steps as long as the longest sequence of their batch needs.",
-                    limit="A compiled model is compiled for each new length: use a few of them.",
+                    limit='Padding of each text before has to go (padding="max_length"); '
+                    "a compiled model is compiled for each new length.",
                     gain_pct=gain.pct,
                     interval_pct=gain.interval_pct,
                 ),

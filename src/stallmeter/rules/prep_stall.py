@@ -465,7 +465,7 @@ def _cheaper_items(
 def _more_cpus(needed: float, predicted: Outlook) -> tuple[Advice, ...]:
     if needed <= MORE_CPUS * predicted.available_cpus:
         return ()
-    limit = (
-        "More workers on the same CPUs do not help." if predicted.advice.current and predicted.are_cpus_short else ""
-    )
+    limit = "More workers on the same CPUs do not help." if predicted.are_cpus_short else ""
+    if not predicted.advice.current:
+        limit = "With workers alone: without any the loop makes its batches itself."
     return (Advice.of(f"Give the job more CPUs: {math.ceil(needed)} for full speed.", limit=limit),)

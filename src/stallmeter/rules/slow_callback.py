@@ -7,9 +7,9 @@ works, no batch is computed. This one takes more of the training time than a hel
 time in percent. A callback is named by its class, a hook of the module as `Model.on_train_batch_end`. Checkpoints,
 loggers and validation that a callback starts are booked under their own names, and stallmeter's own hooks are left out.
 
-**Advice.** Run it less often: every N steps, or once an epoch. Merge callbacks that read the same tensors. Do not read
-values off the device in each step (`.item()`, `.cpu()`, printing a tensor). Work that needs no current weights, such
-as writing images, can go to a thread; what must see the weights of this very step cannot.
+**Advice.** Run it less often: every N steps, batches of a validation, or epochs. Merge callbacks that read the same
+tensors. Do not read values off the device in each step (`.item()`, `.cpu()`, printing a tensor). Work that needs no
+current weights, such as writing images, can go to a thread; what must see the weights of this very step cannot.
 
 **When it is wrong.** On a GPU the first call that reads a value waits for all work queued before it. A callback with
 `.item()` in it is then charged with compute time; without it the step would be longer by a part of that. In runs of a
@@ -84,7 +84,7 @@ class SlowCallback:
                 Advice.of(
                     f"Let {name} draw less often: refresh_rate=50."
                     if bar
-                    else "Run it less often, every N steps or once an epoch, or make it cheaper.",
+                    else "Run it less often, every N steps, batches or epochs, or make it cheaper.",
                     expect="Most of this time is saved.",
                     gain_pct=gain.pct,
                     interval_pct=gain.interval_pct,

@@ -54,6 +54,28 @@ def test_half_of_the_time():
         check_fix(advice.fix)
 
 
+@pytest.mark.parametrize(
+    ("hosts", "facts", "names"),
+    [
+        (["a", "a"], {}, None),
+        (["a", "b"], {}, "GLOO_SOCKET_IFNAME"),
+        (["", ""], {}, "GLOO_SOCKET_IFNAME"),  # not known
+        (["a", "a"], {"GPU busy, %": 50.0}, "NCCL_DEBUG"),
+    ],
+)
+def test_a_network_is_to_be_checked_where_there_is_one(hosts, facts, names):
+    """Between ranks of one host without a GPU there is none; between its GPUs there may be a slow way."""
+    made = with_exchange(0.5, ranks=2)
+    views = [
+        replace(view, header=replace(view.header, host=host), facts=facts)
+        for view, host in zip(made.ranks, hosts, strict=True)
+    ]
+    (said,) = RULE.check(replace(made, ranks=tuple(views)), [])
+    told = [advice.fix.do for advice in said.advice if "network" in advice.fix.do]
+    assert len(said.advice) - len(told) == 2
+    assert (names in told[0] and len(told) == 1) if names else not told
+
+
 def test_an_end_that_was_not_noted_is_less_sure():
     """It is then taken for the end of the backward pass."""
     assert RULE.check(with_exchange(0.5, measured=False), [])[0].confidence == 0.6

@@ -35,7 +35,7 @@ from typing import ClassVar
 
 from ...ranks.arrivals import Exchanges
 from ...ranks.code import CALLS
-from ...ranks.job import Job
+from ...ranks.job import GPU_FACTS, Job
 from ...ranks.steps import updates_per_step, updating
 from ...records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..frameworks import LIGHTNING
@@ -143,7 +143,7 @@ class CommunicationBound:
                         else ()
                     ),
                     *(() if apart else _of_gradients(job, losses, lost_s, in_vain)),
-                    Advice.of("Check that the fast network is used: NCCL_DEBUG=INFO names the interface."),
+                    *_of_network(job),
                 ),
             )
         ]
@@ -288,6 +288,16 @@ def _once_an_update(job: Job, losses: Sequence[Loss], lost_s: float, exchanges: 
         gain_pct=gain_pct,
         interval_pct=interval_pct,
     )
+
+
+def _of_network(job: Job) -> tuple[Advice, ...]:
+    """Return what is to be checked of the network. None lies between ranks of one host that use no GPU."""
+    if any(view.facts.keys() & GPU_FACTS.keys() for view in job.ranks):
+        return (Advice.of("Check that the fast network is used: NCCL_DEBUG=INFO names the interface."),)
+    hosts = {view.header.host for view in job.ranks}
+    if len(hosts) == 1 and all(hosts) and len(job.ranks) == job.world_size:
+        return ()
+    return (Advice.of("Check that the fast network is used: GLOO_SOCKET_IFNAME names the interface."),)
 
 
 def _called_less(job: Job, saved_s: float, place: Location | None) -> Advice:
