@@ -65,7 +65,8 @@ def main() -> None:
         for rows, width, batch in MUCH_USED if options.much_used else CASES:
             said = measured(__spec__.name, kind, rows, width, batch, options.lookups, seconds=options.seconds)
             faster = said["step_ms"] / said["sparse_ms"]
-            parts = saves(NAMES[kind], said["optimizer"], said["share"], said["used"])
+            a_table = 1e3 / said["step_ms"]
+            parts = saves(NAMES[kind], said["optimizer"], said["share"], said["used"], tables_per_s=a_table)
             low, usual, high = (1.0 / (1.0 - part) for part in parts)
             is_told = 100.0 * parts[1] >= LEAST_PCT
             told += is_told

@@ -47,7 +47,10 @@ def test_fires() -> None:
     made = dense()
     work_s = made.spent.step_work_s
     assert work_s is not None
-    assert found.time_lost_s == pytest.approx(work_s * saves("Adam", 40.0 / work_s, FOUND.share, FOUND.used_share)[1])
+    record = made.ledger.record
+    assert record is not None
+    parts = saves("Adam", 40.0 / work_s, FOUND.share, FOUND.used_share, tables_per_s=record.steps / work_s)
+    assert found.time_lost_s == pytest.approx(work_s * parts[1])
     gain, interval = found.advice[0].predicted_gain_pct, found.advice[0].gain_interval_pct
     assert gain is not None
     assert interval is not None
@@ -111,6 +114,20 @@ def test_what_was_measured_lies_in_the_interval(kind: str, share: float, used: f
     least, usual, most = saves(kind, share, 0.99, used)
     assert least < usual < most
     assert 1.0 / (1.0 - least) <= faster <= 1.0 / (1.0 - most) * 1.04
+
+
+@pytest.mark.parametrize(
+    ("tables", "step_s", "share", "used", "faster"), [(3, 0.0238, 0.58, 0.03, 2.0), (4, 0.039, 0.555, 0.0125, 2.06)]
+)
+def test_each_table_takes_some_time(tables: int, step_s: float, share: float, used: float, faster: float) -> None:
+    """Two programs of others: short steps with several tables win less, and no longer less than was promised."""
+    before = saves("Adam", share, 0.985, used)
+    least, usual, most = saves("Adam", share, 0.985, used, tables_per_s=tables / step_s)
+    assert (least, usual, most) < before
+    assert 1.0 / (1.0 - least) < faster < 1.0 / (1.0 - most)
+    assert abs(1.0 / (1.0 - usual) - faster) < abs(1.0 / (1.0 - before[1]) - faster)
+    assert saves("Adagrad", share, 0.985, used, tables_per_s=tables / step_s) == saves("Adagrad", share, 0.985, used)
+    assert saves("Adam", 0.1, 1.0, used, tables_per_s=1e6)[0] == 0.0
 
 
 def test_the_filling_is_bounded_by_what_the_optimizer_takes() -> None:

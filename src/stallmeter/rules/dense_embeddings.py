@@ -47,18 +47,26 @@ at least. Of tables of which 8 to 34 % are used a sparse Adam saved that much le
 OF_THE_REST = (0.0, 0.3, 0.95)
 """The same of the rest of a step, where gradients are filled: none to 96 % of it was measured."""
 
-FILLING = {"SGD": (0.0, 1.5, 4.5), "Adam": (0.0, 0.27, 1.3)}
+FILLING = {"SGD": (0.0, 1.5, 4.5), "Adam": (0.0, 0.15, 1.3)}
 FILLING_OF_OTHERS = (0.0, 0.45, 1.9)
 """Bounds of that, as multiples of the optimizer's time for the tables, by its kind. A table's gradient is filled for
 each of its lookups in a step, and an optimizer takes the longer for a number the more it keeps of it. Our measurement,
-three tables on a CPU, for one lookup and for four: Adam 0.09 to 0.3, and 1.2 to 1.3; Adagrad and RMSprop 0.1 to 0.47,
+tables on a CPU, for one lookup and for four: Adam 0.05 to 0.3, and 1.2 to 1.3; Adagrad and RMSprop 0.1 to 0.47,
 and 0.9 to 1.9; SGD 0.8 to 4.5, and 7 to 19, of which one lookup is allowed for; with momentum, not seen, less."""
+
+SPARSE_ADAM_S = (1e-3, 0.45e-3, 0.1e-3)
+"""Seconds that `SparseAdam` takes for a table however few rows are used: at most, as a rule and at least. Our
+measurement on a slow CPU, 0.4 to 0.5 ms (256 rows of 20,000 and 90,000, by what more rows take beyond them); two
+programs of others with steps of 25 and 40 ms won 1.9 and 2.1 times the speed; 2.5 and 2.7 was promised without."""
 
 LIKE_ADAM = ("Adam", "NAdam", "RAdam")
 """How the names of optimizers begin that take as long for a number as Adam."""
 
 TAKES_SPARSE = "Adagrad"
 """Takes sparse gradients itself; what it does with them is the same."""
+
+PLAIN = ("SGD", TAKES_SPARSE)
+"""Those that need no `SparseAdam`."""
 
 MOST_OF_A_STEP = 0.98
 """Part of the steps' work that is left out at the most: more is not believed; steps of 57 times the speed were seen."""
@@ -67,7 +75,9 @@ LEAST_PCT = 10.0
 """Share of the steps' time, percent, from which on the optimizer is told of, and so is what would be saved."""
 
 
-def saves(kind: str, optimizer: float, held: float, used: float) -> tuple[float, float, float]:
+def saves(
+    kind: str, optimizer: float, held: float, used: float, *, tables_per_s: float = 0.0
+) -> tuple[float, float, float]:
     """Return which parts (0 to 1) of the steps' time are saved: at least, as a rule and at most.
 
     Args:
@@ -75,12 +85,17 @@ def saves(kind: str, optimizer: float, held: float, used: float) -> tuple[float,
         optimizer: Part of the steps' time that the optimizer takes.
         held: Part of the trained numbers that the tables hold.
         used: Part of the tables' rows that a step uses.
+        tables_per_s: Tables that all steps of a second update together.
     """
     own, rest = optimizer * held, max(0.0, 1.0 - optimizer)
     fillings = FILLING.get("Adam" if kind.startswith(LIKE_ADAM) else kind, FILLING_OF_OTHERS)
+    once = (0.0, 0.0, 0.0) if kind.startswith(PLAIN) else SPARSE_ADAM_S
     least, usual, most = (
-        min(MOST_OF_A_STEP, max(0.0, min(part, 1.0 - row * used)) * own + min(of_rest * rest, filling * own))
-        for part, row, of_rest, filling in zip(OWN, USED_ROW, OF_THE_REST, fillings, strict=True)
+        min(
+            MOST_OF_A_STEP,
+            max(0.0, min(part, 1.0 - row * used) * own - seconds * tables_per_s) + min(of_rest * rest, filling * own),
+        )
+        for part, row, of_rest, filling, seconds in zip(OWN, USED_ROW, OF_THE_REST, fillings, once, strict=True)
     )
     return least, usual, most
 
@@ -111,7 +126,10 @@ class DenseEmbeddings:
         if 100.0 * share < self.optimizer_pct or 100.0 * held < self.held_pct:
             return None
         kind = "" if spent.optimizer is None else spent.optimizer.kind
-        least, usual, most = saves(kind, share, held, found.used_share)
+        steps = 0 if window.ledger.record is None else window.ledger.record.steps
+        least, usual, most = saves(kind, share, held, found.used_share, tables_per_s=found.tables * steps / whole_s)
+        if not usual:
+            return None
         saved_s = usual * whole_s
         pct = window.ledger.training_share_pct(saved_s)
         if pct is None or pct < self.warn_pct or 100.0 * found.used_share > self.used_pct:
