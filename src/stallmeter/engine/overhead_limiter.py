@@ -9,8 +9,8 @@ EASE_PCT = 0.2
 """Own cost below which more is sampled again. Halving the interval doubles the cost at most: no swinging."""
 
 FIRST_LIMIT_PCT = 2.0
-"""The same while the run is short: a verdict is needed soonest there, and more is new. Beside loops of many short steps
-that leave no CPU idle the thread of ours took 5 % (ours), and what it holds the training pays."""
+"""The limit while the run is short: a verdict is needed soonest there, and more is new. Beside loops of short steps
+that leave no CPU idle our thread took 5 % (our measurement), and the training pays for that."""
 
 SETTLE_S = 30.0
 """How long a run is short."""

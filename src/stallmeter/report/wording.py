@@ -404,7 +404,7 @@ def place(diagnosis: Diagnosis) -> str:
         return at if diagnosis.title.startswith(found.function) else f"in {function}, {at}"
     line_pct = found.line_share_pct
     if line_pct is not None and line_pct < NEARLY_ALL * found.share_pct:  # other lines of the function take the rest
-        at = f"{line_pct:.0f} % in {at}"
+        at = f"{line_pct:.0f} of these in {at}"
     return f"{found.share_pct:.0f} % of it in {function}, {at}"
 
 

@@ -1,4 +1,4 @@
-"""The exchange between the ranks takes the time: nobody is late, and all wait for the network.
+"""The exchange between the ranks takes the time, more than a late rank does: all wait for the network.
 
 **What it means.** Gradients, or parameters, are exchanged in each step. All ranks arrive together, and then they stand
 until the exchange has ended. Neither data nor computing is the limit.
@@ -80,7 +80,7 @@ class CommunicationBound:
     """Fires when ranks stand together in the exchange."""
 
     id: ClassVar[str] = "communication-bound"
-    title: ClassVar[str] = "The ranks wait for their exchange, and nobody is late"
+    title: ClassVar[str] = "The ranks wait for their exchange more than for each other"
 
     warn_pct: float = threshold(20.0, "%", "XProf calls a share of 20 % high")
     unsure_pct: float = threshold(
@@ -297,7 +297,7 @@ def _of_network(job: Job) -> tuple[Advice, ...]:
     hosts = {view.header.host for view in job.ranks}
     if len(hosts) == 1 and all(hosts) and len(job.ranks) == job.world_size:
         return ()
-    return (Advice.of("Check that the fast network is used: GLOO_SOCKET_IFNAME names the interface."),)
+    return (Advice.of("Check that the fast network is used: GLOO_SOCKET_IFNAME chooses the interface."),)
 
 
 def _called_less(job: Job, saved_s: float, place: Location | None) -> Advice:
