@@ -185,6 +185,7 @@ def test_beside_a_device_the_host_times_launches() -> None:
 
 def test_abstains() -> None:
     assert missing(DenseEmbeddings(), window()) == (
+        "ledger.record",
         "ledger.training_s",
         "spent.tensors.dense_embeddings",
         "spent.step_work_s",

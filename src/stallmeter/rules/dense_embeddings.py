@@ -7,8 +7,8 @@ write all rows.
 **Evidence.** `spent.tensors.dense_embeddings`: tables of 10,000 rows and more that have a dense gradient between two
 steps, the share of their rows in which it is not zero, by a sample of some hundred rows, and their numbers beside those
 of all parameters with gradients. They are found in the models that running functions know by name. `spent.bucket_s`:
-seconds of the optimizer's steps in the wall-clock ledger; `spent.step_work_s`: of the whole steps. `spent.optimizer`:
-which optimizer it is.
+seconds of the optimizer's steps in the wall-clock ledger; `spent.step_work_s`: of the whole steps; `ledger.record`: how
+many there were. `spent.optimizer`: which optimizer it is.
 
 **Advice.** `sparse=True` for the table, with an optimizer of its own that takes sparse gradients: `SparseAdam`, or SGD
 without momentum; Adagrad takes them itself, with the same results. What is saved is the tables' share of the
@@ -106,7 +106,12 @@ class DenseEmbeddings:
 
     id: ClassVar[str] = "dense-embeddings"
     title: ClassVar[str] = "Each step writes all rows of an embedding table, and uses few"
-    needs: ClassVar[tuple[str, ...]] = ("ledger.training_s", "spent.tensors.dense_embeddings", "spent.step_work_s")
+    needs: ClassVar[tuple[str, ...]] = (
+        "ledger.record",
+        "ledger.training_s",
+        "spent.tensors.dense_embeddings",
+        "spent.step_work_s",
+    )
     optional: ClassVar[tuple[str, ...]] = ("device.pace_s", "ledger.wall_s", "spent.optimizer")
 
     optimizer_pct: float = threshold(LEAST_PCT, "%", "Of the steps' time; our choice, as for a fused optimizer")
@@ -118,16 +123,18 @@ class DenseEmbeddings:
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare what the optimizer takes for these tables with the thresholds."""
-        found, spent = window.spent.tensors.dense_embeddings, window.spent
+        found, spent, record = window.spent.tensors.dense_embeddings, window.spent, window.ledger.record
         optimizer_s, whole_s = spent.bucket_s("optimizer"), spent.step_work_s
-        if found is None or not found.tables or not optimizer_s or not whole_s or window.device.pace_s is not None:
+        if record is None or found is None or not found.tables or window.device.pace_s is not None:
+            return None
+        if not optimizer_s or not whole_s:
             return None
         share, held = optimizer_s / whole_s, found.share
         if 100.0 * share < self.optimizer_pct or 100.0 * held < self.held_pct:
             return None
         kind = "" if spent.optimizer is None else spent.optimizer.kind
-        steps = 0 if window.ledger.record is None else window.ledger.record.steps
-        least, usual, most = saves(kind, share, held, found.used_share, tables_per_s=found.tables * steps / whole_s)
+        tables_per_s = found.tables * record.steps / whole_s
+        least, usual, most = saves(kind, share, held, found.used_share, tables_per_s=tables_per_s)
         if not usual:
             return None
         saved_s = usual * whole_s
