@@ -14,7 +14,6 @@ from stallmeter.rules.location import located, with_gain
 from stallmeter.window import Window
 from stallmeter.workers.forecast import forecast
 from stallmeter.workers.function_gain import (
-    LEAST_LEFT,
     Crowd,
     FunctionGain,
     _step_without_s,
@@ -23,6 +22,7 @@ from stallmeter.workers.function_gain import (
     shares,
     with_validation,
 )
+from stallmeter.workers.gains import REMAINS
 from stallmeter.workers.model import Limits, LoaderCosts, predict_step_time_s
 
 from ..rules.windows import check_fix, ledger
@@ -184,7 +184,7 @@ def test_with_validation_a_gain_stays_a_gain(share: float, gain_pct: float, leas
     assert more.interval_pct is not None
     assert more.gain_pct >= gain_pct - 1e-6
     assert more.interval_pct[0] >= least_pct - 1e-6
-    assert max(more.gain_pct, *more.interval_pct) < 100.0 / LEAST_LEFT
+    assert max(more.gain_pct, *more.interval_pct) < 100.0 / REMAINS
 
 
 def _at_workers(spot: CodeSpot) -> CodeLook:

@@ -62,8 +62,8 @@ _KINDS: dict[str, type[Any]] = {
 _SPOTS = tuple(one.name for one in fields(records.CodeLook) if one.type == "tuple[CodeSpot, ...]")
 """What a look tells function by function."""
 _KIND_OF = {cls: kind for kind, cls in _KINDS.items()}
-_FIELD_NAMES: dict[type[Any], frozenset[str]] = {}
-_NAMES: dict[type[Any], tuple[str, ...]] = {}
+_FIELD_NAMES: dict[type[Any], dict[str, None]] = {}
+"""In their order."""
 _COLUMNS = {kind: [f.name for f in fields(cls)] for kind, cls in _KINDS.items() if kind in ("step", "batch", "device")}
 
 _VALUES = {kind: attrgetter(*columns) for kind, columns in _COLUMNS.items()}
@@ -138,12 +138,12 @@ def _plain(value: Any, redacted: dict[str, str]) -> Any:
             redacted[value] = redact(value)
         return redacted[value]
     if is_dataclass(value):
-        return {name: _plain(getattr(value, name), redacted) for name in _names(type(value))}
+        return {name: _plain(getattr(value, name), redacted) for name in _field_names(type(value))}
     return value
 
 
-def _names(cls: type[Any]) -> tuple[str, ...]:
-    return _NAMES.get(cls) or _NAMES.setdefault(cls, tuple(one.name for one in fields(cls)))
+def _field_names(cls: type[Any]) -> dict[str, None]:
+    return _FIELD_NAMES.get(cls) or _FIELD_NAMES.setdefault(cls, dict.fromkeys(one.name for one in fields(cls)))
 
 
 def encode(record: records.Record | Verdict) -> str:
@@ -221,8 +221,8 @@ def decode_header(line: bytes) -> tuple[Header, Mapping[str, list[str]]]:
 
 
 def _build(cls: type[Any], content: Mapping[str, Any]) -> Any:
-    known = _FIELD_NAMES.get(cls) or _FIELD_NAMES.setdefault(cls, frozenset(f.name for f in fields(cls)))
-    if not content.keys() <= known:  # written by a newer version
+    known = _field_names(cls)
+    if not content.keys() <= known.keys():  # written by a newer version
         content = {k: v for k, v in content.items() if k in known}
     return cls(**content)
 

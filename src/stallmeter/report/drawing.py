@@ -102,8 +102,7 @@ class ChildDrawing:
 
     def _start(self) -> subprocess.Popen[bytes]:
         arguments = [str(self._folder), str(self._rank), *self.files]
-        streams = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-        return child.start(__name__, arguments, **streams, first=child.PATIENT)
+        return child.start(__name__, arguments, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, first=child.PATIENT)
 
 
 _turn = threading.Semaphore()

@@ -45,7 +45,7 @@ from typing import ClassVar, NamedTuple
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..window import Window
 from ..workers.forecast import forecast
-from ..workers.gains import REMAINS, Gain, first_batch_s, gain_without, skipped_s, started_in_validation_s
+from ..workers.gains import Gain, first_batch_s, gain_without, skipped_s, started_in_validation_s, with_more
 from .rule import threshold
 
 _OF_THE_WAIT = (
@@ -432,9 +432,7 @@ def _without_any(window: Window, of_training: Advice, batch_s: float) -> Advice:
         return of_training
 
     def with_validation(pct: float, part: float) -> float:
-        left_s = training_s / (1.0 + pct / 100.0)
-        left_s -= min(of_loader_s, part * saved_s)
-        return 100.0 * (training_s / max(REMAINS * training_s, left_s) - 1.0)
+        return with_more(pct, min(of_loader_s, part * saved_s) / training_s)
 
     return Advice.of(
         "Set num_workers=0 in the DataLoaders of training and validation.",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from ..window import Window
 from .costs import BatchShape, default_handover_s
 from .forecast import forecast
-from .gains import FIX_SAVES
+from .gains import FIX_SAVES, with_more
 from .measured import loop_waits, operation
 from .model import Limits, LoaderCosts, predict_step_time_s
 from .whatif import WAITS, eased, like_a_worker, receiving_s
@@ -25,9 +25,6 @@ left of a batch that consists of little else."""
 
 
 VALIDATION = "validation"
-
-LEAST_LEFT = 0.02
-"""Part of the training that is left at the least; our choice."""
 
 SWITCH_S = 0.005
 """After so long Python has a thread give up its lock where another one asks for it (`sys.getswitchinterval`)."""
@@ -128,15 +125,11 @@ def with_validation(found: FunctionGain, window: Window, *, file: str, function:
     if look is None or not spots or not look.wall_s or not training_s:
         return found
     part = spots[0].wall_s / look.wall_s * (window.spent.bucket_s(VALIDATION) or 0.0) / training_s
-
-    def more(gain_pct: float, part: float) -> float:
-        return 100.0 / max(LEAST_LEFT, 100.0 / (100.0 + gain_pct) - part) - 100.0
-
     between = found.interval_pct
     return replace(
         found,
-        gain_pct=more(found.gain_pct, part),
-        interval_pct=None if between is None else (more(between[0], part / 2.0), more(between[1], part)),
+        gain_pct=with_more(found.gain_pct, part),
+        interval_pct=None if between is None else (with_more(between[0], part / 2.0), with_more(between[1], part)),
         in_validation_s=part * training_s,
     )
 

@@ -55,6 +55,11 @@ class Gain:
 UNKNOWN = Gain()
 
 
+def with_more(gain_pct: float, part: float) -> float:
+    """Return a gain of training, percent, with which a further part (0 to 1) of its time as it is now goes, too."""
+    return 100.0 / max(REMAINS, 100.0 / (100.0 + gain_pct) - part) - 100.0
+
+
 def gain_of_the_loop(waits_pct: float, team: float | None = None) -> Gain:
     """Return what is won if the loop's thread no longer waits for a CPU, where nothing else is known of it.
 

@@ -18,11 +18,9 @@ LONGEST = 20
 
 
 class NamedCalls:
-    """Names what is called, from the text. Answers are kept, for stacks have the same places again and again."""
+    """Names what is called, from the text. No answer is kept: who asks has each place once."""
 
     def __init__(self) -> None:
-        # By the identity of the codes, which are kept: a code's hash reads all of its instructions.
-        self._known: dict[tuple[int, int], tuple[CodeType, str]] = {}
         self._modules: dict[str, ModuleType] = {}
 
     def at(self, code: CodeType, at: int) -> str:
@@ -32,12 +30,6 @@ class NamedCalls:
             code: Of the function that calls it.
             at: Bytes from its beginning; -1 before it has begun.
         """
-        known = self._known.get((id(code), at))
-        if known is None:
-            known = self._known[id(code), at] = code, self._find(code, at)
-        return known[1]
-
-    def _find(self, code: CodeType, at: int) -> str:
         names = _names(_text(code, at))
         module = self._module(code.co_filename) if names else None
         if module is None or names[0] in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
