@@ -50,12 +50,42 @@ class Flame:
     bars: tuple[Bar, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Name:
+    """A frame's name as it is shown."""
+
+    full: str
+    short: str
+    tone: str
+
+
+class _Names:
+    """Frames' names as they are shown: each is made fit to be shown once, however many bars it has.
+
+    Args:
+        own: The frames that are the user's.
+    """
+
+    def __init__(self, own: set[str]) -> None:
+        self._own = own
+        self._known: dict[str, _Name] = {}
+
+    def of(self, frame: str) -> _Name:
+        """Return what is shown of a frame."""
+        if frame not in self._known:
+            written = frame.endswith(")")
+            tone = "data_wait" if frame in self._own else "second" if written else "limit"
+            short = frame.rpartition(" (")[0] if written else frame
+            self._known[frame] = _Name(wording.one_line(frame), wording.one_line(short, wording.NAME_LIMIT), tone)
+        return self._known[frame]
+
+
 def flames(looks: Sequence[CodeLook]) -> list[Flame]:
     """Return a flame graph for each look that saw stacks."""
     found = []
     for look in looks:
-        own = _own(look)
-        bars = list(_bars(look.stacks, 0.0, 0, sum(stack.wall_s for stack in look.stacks), own))
+        names = _Names(_own(look))
+        bars = list(_bars(look.stacks, 0.0, 0, sum(stack.wall_s for stack in look.stacks), names))
         if bars:
             rows = max(bar.y for bar in bars)
             turned = tuple(_upside_down(bar, rows) for bar in bars)
@@ -77,7 +107,7 @@ def _summary(look: CodeLook) -> str:
     return f"{wording.seconds(look.wall_s)}{cpu}.{cost}"
 
 
-def _bars(stacks: Sequence[CodeStack], x: float, depth: int, total_s: float, own: set[str]) -> Iterator[Bar]:
+def _bars(stacks: Sequence[CodeStack], x: float, depth: int, total_s: float, names: _Names) -> Iterator[Bar]:
     callees: dict[str, list[CodeStack]] = {}
     for stack in stacks:
         if len(stack.frames) > depth:
@@ -88,19 +118,16 @@ def _bars(stacks: Sequence[CodeStack], x: float, depth: int, total_s: float, own
         wall_s = sum(stack.wall_s for stack in inside)
         width = WIDTH * wall_s / total_s
         if width >= NARROWEST:
-            yield _bar(name, x, depth, width, wall_s / total_s, wall_s, own)
-            yield from _bars(inside, x, depth + 1, total_s, own)
+            yield _bar(names.of(name), x, depth, width, wall_s / total_s, wall_s)
+            yield from _bars(inside, x, depth + 1, total_s, names)
         x += width
 
 
-def _bar(name: str, x: float, depth: int, width: float, share: float, wall_s: float, own: set[str]) -> Bar:
-    written = name.endswith(")")
-    tone = "data_wait" if name in own else "second" if written else "limit"
-    short = wording.one_line(name.rpartition(" (")[0] if written else name, wording.NAME_LIMIT)
+def _bar(name: _Name, x: float, depth: int, width: float, share: float, wall_s: float) -> Bar:
     fits = int(width / LETTER)
-    label = short if len(short) <= fits else f"{short[: fits - 1]}…" if fits >= 4 else ""
-    said = f"{wording.one_line(name)}: {wording.seconds(wall_s)}, {wording.percent(100 * share)}"
-    return Bar(round(x, 2), depth * ROW, round(width, 2), tone, label, said)
+    label = name.short if len(name.short) <= fits else f"{name.short[: fits - 1]}…" if fits >= 4 else ""
+    said = f"{name.full}: {wording.seconds(wall_s)}, {wording.percent(100 * share)}"
+    return Bar(round(x, 2), depth * ROW, round(width, 2), name.tone, label, said)
 
 
 def _upside_down(bar: Bar, rows: float) -> Bar:

@@ -39,6 +39,9 @@ except ImportError as exc:
 
 WORKERS_LISTED = 64
 
+LIBRARY_LEVEL = 4
+"""Of compression: it takes 60 % of the time of zlib's own choice, and 4 % more bytes (plotly 6)."""
+
 _CODE = re.compile(r"`([^`]+)`")
 _VEIL = "38"
 """Opacity of an area under a curve, as two hexadecimal digits."""
@@ -77,7 +80,7 @@ def _render(history: History, report: Report) -> str:
     page: str = _template().render(
         policy=_policy([library, script]) if drawn else _policy([]),
         style=Markup(_resource("report.css") + _colours()),  # noqa: S704 - our own file
-        library=base64.b64encode(zlib.compress(library.encode())).decode(),
+        library=base64.b64encode(zlib.compress(library.encode(), LIBRARY_LEVEL)).decode(),
         script=script,
         drawn=drawn,
         charts=charts,
