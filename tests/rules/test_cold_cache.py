@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from stallmeter.records import WorkerBatch
+from stallmeter.records import CodeLook, WorkerBatch
 from stallmeter.records.diagnosis import Severity
 from stallmeter.rules import ALL_RULES
 from stallmeter.rules.cold_cache import ColdCache
@@ -49,6 +49,26 @@ def test_fires():
     assert found.summary.startswith("A step of the first epoch waited 2")
     assert "and read 5.0 MB a batch then" in found.summary
     assert found.time_lost_s == pytest.approx(0.195 * 50, rel=0.2)
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_what_a_look_into_batches_holds_up_is_no_first_epochs(looks):
+    """A batch that is looked into takes several times as long, and the loop waits for it: that is our own doing."""
+    made = Window()
+    for index in range(100):
+        wait = 1.3 if index in (33, 35, 37) else 0.008
+        made.append(step(index, epoch=index // 50, epoch_start=index % 50 == 0, data_wait_s=wait, total_s=0.1, every=1))
+    made.append(ledger(wall_s=20.0, steps=100, start=1.0, data_wait=5.0, backward=5.0))
+    if looks:
+        ended_s = START_S + 1.0 + 0.1 * 39
+        look = {"wall_s": 0.8, "cpu_s": 0.7, "added_s": 3.6}
+        made.append(
+            CodeLook(time_s=ended_s, place="workers", rule="prep-stall", method="profile", seen=3,
+                     since_s=ended_s - 1.0, **look)
+        )  # fmt: skip
+    first = made.steps.epochs.first_wait_s
+    assert first is not None
+    assert (first > 0.05) is not looks
 
 
 def test_one_epoch():

@@ -15,8 +15,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from stallmeter.records import CodeLook, Event, WorkerBatch
-from stallmeter.sources.loader import LoaderProbe
-from stallmeter.sources.loader.batch_look import EVENTS, PATIENT, PLAIN, BatchLook, ItemTimes
+from stallmeter.sources.loader import LoaderProbe, batch_look
+from stallmeter.sources.loader.batch_look import EVENTS, PATIENCE, PATIENT, PLAIN, BatchLook, ItemTimes
 from stallmeter.sources.loader.look import MIN_STEPS, WorkerLook
 from stallmeter.sources.loader.ring import Order, Usual
 from stallmeter.sources.loader.starts import StartOrders
@@ -240,6 +240,33 @@ def test_a_batch_with_too_many_calls_is_looked_into_in_part():
     assert found[0]["wall_s"] > 0
 
 
+@pytest.mark.parametrize(("enough_ns", "seen"), [(1, 1), (3_600_000_000_000, 3)])
+def test_no_more_batches_are_looked_into_once_looking_has_added_enough(monkeypatch, enough_ns, seen):
+    """A batch with many calls takes several times as long, and one of them tells as much as three with few."""
+    monkeypatch.setattr(batch_look, "ENOUGH_ADDED_NS", enough_ns)
+    found: list[dict[str, Any]] = []
+    look = BatchLook(Order(1, 3, False), [], found.append)
+    fetcher = _Fetcher(lambda index: sum(map(functools.partial(_plus, index), range(1000))))
+    while not look.done:
+        look.fetch(_Fetcher.fetch, fetcher, [1, 2])
+    assert max(document["seen"] for document in found) == seen
+
+
+@pytest.mark.parametrize(("most_ns", "looked"), [(1, 1), (3_600_000_000_000, PATIENCE)])
+def test_a_slow_batch_is_not_waited_for_at_any_price(monkeypatch, most_ns, looked):
+    monkeypatch.setattr(batch_look, "MOST_IN_VAIN_NS", most_ns)
+    look = BatchLook(Order(1, 3, True), [Usual(100_000, 100_000, 0)] * 7 + [Usual(60_000_000_000, 1, 0)], _unheard)
+    fetcher, made = _Fetcher(lambda index: sum(map(functools.partial(_plus, index), range(1000)))), 0
+    while not look.done:
+        look.fetch(_Fetcher.fetch, fetcher, [1, 2])
+        made += 1
+    assert made == looked
+
+
+def _unheard(document: dict[str, Any]) -> None:
+    raise AssertionError(document)
+
+
 def _plus(one: int, other: int) -> int:
     return one + other
 
@@ -428,6 +455,21 @@ def test_a_look_is_asked_for_once_and_again_after_another_number_of_workers():
     workers[0] = 4
     source.request("fetch-stall", 400)
     assert probe.orders[1:] == [Order(2, 3, False)]
+
+
+def test_since_when_batches_may_have_been_looked_into_is_told():
+    """Since the order at the latest: they take longer, and what waits for them does."""
+    document = {"order": 1, "seen": 1, "done": True, "item_s": None, "items": []}
+    times = {"wall_s": 0.1, "cpu_s": 0.1, "added_s": 0.5}
+    places: dict[str, Any] = {name: [] for name in ("spots", "stacks", "repeated", "unvarying")}
+    probe = _Probe()
+    source = WorkerLook(3, probe, lambda: (2, 0))
+    assert source.sample(7.0) == []
+    source.request("prep-stall", 100)
+    probe.documents = [{**document, **times, **places}]
+    [look] = source.sample(9.0)
+    assert isinstance(look, CodeLook)
+    assert (look.since_s, look.time_s) == (7.0, 9.0)
 
 
 def test_without_an_answer_the_order_is_taken_back():

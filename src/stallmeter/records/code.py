@@ -251,6 +251,9 @@ class CodeLook:
     """Median time of an item; None where items were not timed."""
     added_s: float | None = None
     """By how much the looking made what was looked at take longer."""
+    since_s: float | None = None
+    """Unix time from which on the making of batches may have been looked into, which then take longer; None of other
+    looks, and in recordings from before that was kept."""
     beside: tuple[CodeSpot, ...] = ()
     """Of steps, functions of the user's with what they took outside the model: neither in a module's call nor in the
     backward pass nor a function that calls these. The largest first; bounded; empty where no module was seen."""

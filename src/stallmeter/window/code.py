@@ -73,6 +73,8 @@ class CodeSignals:
             self._lock_trial = look
             return
         self._looks[look.place, look.bucket, look.part, look.loader] = look
+        if look.since_s is not None:
+            self._steps.epochs.leave_out(look.since_s, look.time_s)
 
     @property
     def looks(self) -> tuple[CodeLook, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from ..records import StepRecord, WorkerBatch
@@ -38,6 +38,11 @@ def own_s(step: StepRecord) -> float:
     return sum(s or 0.0 for s in (step.h2d_s, step.forward_s, step.backward_s, step.compute_s))
 
 
+def is_within(step: StepRecord, times: Iterable[tuple[float, float]]) -> bool:
+    """Whether a step falls into some times, with a part of it."""
+    return any(begin < step.time_s and step.time_s - step.total_s < end for begin, end in times)
+
+
 class Steps(Protocol):
     """What is asked of the steps here."""
 
@@ -64,6 +69,12 @@ class EpochSignals:
     ) -> None:
         self._memo = Memo(steps.memo, workers.memo)
         self._steps, self._workers, self._openers, self._ledger = steps, workers, openers, ledger
+        self._left_out: dict[float, float] = {}
+
+    def leave_out(self, since_s: float, until_s: float) -> None:
+        """Compare no steps of some time, Unix seconds: batches were looked into then, and the loop waited for that."""
+        self._steps.memo.changes += 1
+        self._left_out[since_s] = until_s
 
     def waits_within(self, seconds: float) -> float:
         """Return the share (0 to 1) of the steps after the first of each epoch that waited so long for data."""
@@ -191,8 +202,9 @@ class EpochSignals:
         # A history that begins in the middle of a run, with other workers, has no first epoch.
         if not steady or steady[0].index > FIRST_STEPS:
             return (), ()
-        first = [s for s in steady if s.epoch == steady[0].epoch]
-        later = [s for s in steady if s.epoch != steady[0].epoch]
+        kept = [s for s in steady if not is_within(s, self._left_out.items())]
+        first = [s for s in kept if s.epoch == steady[0].epoch]
+        later = [s for s in kept if s.epoch != steady[0].epoch]
         return (first, later) if min(len(first), len(later)) >= MIN_STEPS else ((), ())
 
     @property

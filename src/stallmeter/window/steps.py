@@ -10,7 +10,7 @@ from ..records import LedgerRecord, StepRecord
 from ..records.rows import is_kept
 from ..records.stats import Reservoir, Stats, stats
 from .drift import Drift, find_drift
-from .epochs import EpochSignals, own_s
+from .epochs import EpochSignals, is_within, own_s
 from .ledger import LedgerSignals
 from .loader import LoaderSignals
 from .memo import Memo
@@ -241,10 +241,10 @@ class StepSignals:
         # of. To thin them to one rate would leave most of the rare ones out, which are the slow ones.
         seen = self._without_long(self._steady.items) or self.steady
         scale = max(1, ledger.steps // max(1, sum(s.every for s in seen)))
-        slowest = [s for s in self.slowest if not _is_within(s, apart)]
+        slowest = [s for s in self.slowest if not is_within(s, apart)]
         least_s = factor * body.median
         known = [(own_s(s), s) for s in seen]
-        above = [(b, scale * s.every) for b, s in known if b >= least_s and not _is_within(s, apart)]
+        above = [(b, scale * s.every) for b, s in known if b >= least_s and not is_within(s, apart)]
         # The ledger knows exactly how much all steps took beyond their median; a sample may overstate it.
         total = sum(ledger.buckets.get(name, 0.0) for name in BODY)
         most = max(0.0, total - ledger.steps * body.median)
@@ -256,11 +256,6 @@ class StepSignals:
 
     def _describe(self, name: str, of: Callable[[StepRecord], float | None]) -> Stats | None:
         return self.memo(name, lambda: stats(v for s in self.steady if (v := of(s)) is not None))
-
-
-def _is_within(step: StepRecord, times: Sequence[tuple[float, float]]) -> bool:
-    """Whether a step falls into some times, with a part of it."""
-    return any(begin < step.time_s and step.time_s - step.total_s < end for begin, end in times)
 
 
 def evenly(steps: list[StepRecord]) -> list[StepRecord]:

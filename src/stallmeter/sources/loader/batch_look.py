@@ -27,7 +27,14 @@ from ..code.whose import Function, Whose
 from .ring import Order, Usual
 
 EVENTS = 150_000
-"""Most calls and returns in one batch: about 0.1 s, which is what a look may add to it."""
+"""Most calls and returns in one batch: 0.1 s on a fast machine, 0.6 s on a slow one (our measurements)."""
+
+ENOUGH_ADDED_NS = 300_000_000
+"""Once looking has added so much to the batches that are told of, no further one is looked into: one that holds many
+calls tells as much as three that hold few. Our choice."""
+
+MOST_IN_VAIN_NS = 1_000_000_000
+"""By so much all those may take longer that are looked into for want of a slow one. Our choice."""
 
 EVENTS_OF_COLLATE = 50_000
 """As many again for what puts the items together, where the items used up all of them."""
@@ -114,7 +121,7 @@ class BatchLook:
         self._seen: list[Seen] = []
         self._lines: dict[Function, dict[int, float]] = {}
         self._looked = self._kept = self._profiled = 0
-        self._added_ns = 0
+        self._added_ns = self._in_vain_ns = 0
         self._items: list[tuple[int, int, int | None]] = []
         self._item_ns: list[int] = []
 
@@ -188,7 +195,9 @@ class BatchLook:
             self._item_ns += times.each_ns
             if slow:
                 self._items += [item for item in times.found() if item[1] >= PART_OF_BATCH * took_ns]
-        if self._looked >= PATIENCE:
+        if not whole or not slow:
+            self._in_vain_ns += max(0, took_ns - int(self._typical_ns or took_ns))
+        if self._looked >= PATIENCE or self._in_vain_ns >= MOST_IN_VAIN_NS:
             self.done = True
         if not whole or not slow:
             self._tracer.forget()
@@ -224,7 +233,7 @@ class BatchLook:
             return
         seen = self._with_usual_waits()
         folded = fold(seen, self._lines)
-        if self._timer is None and self._kept >= self._order.batches:
+        if self._timer is None and (self._kept >= self._order.batches or self._added_ns >= ENOUGH_ADDED_NS):
             wanted = {f for f, unplaced in zip(folded.functions[:2], folded.unplaced, strict=False) if unplaced}
             codes = self._tracer.codes(wanted)
             self._timer = LineTimer(codes, EVENTS) if codes else None

@@ -61,6 +61,8 @@ class WorkerLook:
         self._rule = ""
         self._loader = 0
         self._until_s: float | None = None
+        self._sampled_s: float | None = None
+        self._since_s: float | None = None
         probe.starts.look_at(STARTS)
 
     def request(self, rule: str, steps: int) -> None:
@@ -81,6 +83,7 @@ class WorkerLook:
         if self._probe.look(order, loader):
             self._asked.append(what)
             self._order, self._rule, self._loader, self._until_s = order, rule, loader, None
+            self._since_s = self._sampled_s
 
     def sample(self, time_s: float) -> Sequence[CodeLook | Event]:
         """Return what was seen by now, more of it with each batch.
@@ -88,6 +91,7 @@ class WorkerLook:
         Args:
             time_s: Unix time of this poll.
         """
+        self._sampled_s = time_s
         return [*(self._start(document, time_s) for document in self._probe.starts.seen()), *self._batches_seen(time_s)]
 
     def _batches_seen(self, time_s: float) -> Sequence[CodeLook | Event]:
@@ -123,6 +127,7 @@ class WorkerLook:
             wall_s=document["wall_s"],
             cpu_s=document["cpu_s"],
             added_s=document["added_s"],
+            since_s=self._since_s,
             item_s=document["item_s"],
             items=tuple(CodeItem(**item) for item in document["items"]),
             spots=_spots(document["spots"]),
