@@ -15,7 +15,7 @@ from stallmeter.records import Event, GpuSample, LoaderInfo, WorkerTrial
 from stallmeter.records.diagnosis import Abstention, Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
 from stallmeter.report import json, markdown, text, wording
 from stallmeter.report.model import read_history, summarize
-from stallmeter.report.page.facts import key_figures
+from stallmeter.report.page.facts import key_figures, run_facts
 from stallmeter.report.run_page import build_page
 from stallmeter.report.steps_csv import write_steps_csv
 from stallmeter.window import Window
@@ -71,6 +71,16 @@ def hostile(tmp_path):
         Verdict(primary=primary, diagnoses=(primary, second), num_workers=workers),
     ]
     return read_history(write(tmp_path / "hostile", records, framework=HOSTILE, host=HOSTILE, version=HOSTILE)).report()
+
+
+@pytest.mark.parametrize(("before_s", "told"), [(None, False), (4.9, False), (11.6, True)])
+def test_what_came_before_the_recording_is_told_where_it_was_long(tmp_path, before_s, told):
+    """Whoever times the whole command looks for it: no gain is of that."""
+    found = read_history(write(tmp_path / "run", complete_run(), before_s=before_s)).report()
+    assert found.wall_s == 100.0
+    shown = (text.to_text(found), markdown.to_markdown(found), dict(run_facts(found)).get("before", ""))
+    assert [" ".join(one.split()).count("11.6 s of the program, imports for example") for one in shown] == [told] * 3
+    assert json.to_json(found)["run"]["before_s"] == before_s
 
 
 def test_text_leads_with_the_verdict(report):

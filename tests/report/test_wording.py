@@ -30,7 +30,7 @@ def test_a_line_that_takes_a_part_of_its_function_has_a_share_of_its_own() -> No
     """Two calls of the backward pass in one function are no single line's."""
     both = Location("train.py", 133, "main", 72.0, "torch.autograd.backward", line_share_pct=41.0)
     diagnosis = replace(PRIMARY, rule="compute-bound", location=both)
-    assert wording.place(diagnosis) == "72 % of it in main, 41 of these in train.py:133 (torch.autograd.backward)"
+    assert wording.place(diagnosis) == "72 % of it in main, 41 % in its line train.py:133 (torch.autograd.backward)"
     nearly_all = replace(diagnosis, location=replace(both, line_share_pct=65.0))
     assert wording.place(nearly_all) == "72 % of it in main, train.py:133 (torch.autograd.backward)"
 

@@ -177,6 +177,24 @@ def test_what_validations_spend_in_the_same_function_is_won_as_well():
     check_fix(after.fix)
 
 
+def test_what_validations_spend_in_a_function_beside_the_model_is_won_as_well():
+    """A metric is computed of each batch, of training and of validation alike."""
+    window, other = _validating(0.5), _validating(0.5, "Other.__call__")
+    place = Location("t.py", 8, "Rotate.__call__", 12.0)
+    metric = replace(
+        _found("slow-function", 10.0), location=place, advice=(Advice("Make it cheaper.", 10.0, (5.0, 20.0)),)
+    )
+    (before,), (after,) = with_gain(metric, other).advice, with_gain(metric, window).advice
+    training_s = window.ledger.training_s
+    assert training_s is not None
+    saved = [1.0 - 100.0 / (100.0 + (found.predicted_gain_pct or 0.0)) for found in (before, after)]
+    assert saved[1] - saved[0] == pytest.approx(0.5 * 20.0 / training_s)
+    assert before.gain_interval_pct == (5.0, 20.0)
+    assert after.gain_interval_pct is not None
+    assert after.gain_interval_pct[0] > 5.0
+    assert after.gain_interval_pct[1] > 20.0
+
+
 @given(st.floats(0, 1), st.floats(0, 1000), st.floats(-50, 5000))
 def test_with_validation_a_gain_stays_a_gain(share: float, gain_pct: float, least_pct: float):
     found = FunctionGain(0.1, 0.05, 0.05, 0, gain_pct, (least_pct, 6000.0))

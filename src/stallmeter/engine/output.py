@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..delivery.forwarder import Forwarder
+from ..machine.processes import age_s
 from ..machine.procfs import process_space
 from ..ranks.deferred import DeferredRecorder
 from ..ranks.run_folder import RunFolder, new_name
@@ -98,6 +99,7 @@ class Output:
             rank=context.rank,
             world_size=context.world_size,
             started_s=started_s,
+            before_s=age_s(started_s),
             host=socket.gethostname(),
             pid=os.getpid(),
             process_space=process_space(),

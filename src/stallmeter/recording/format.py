@@ -81,6 +81,8 @@ class Header:
     world_size: int = 1
     started_s: float
     """Unix time of the ledger's first instant."""
+    before_s: float | None = None
+    """For how long the program had run then; None where that is not known."""
     host: str = ""
     pid: int = 0
     process_space: str = ""

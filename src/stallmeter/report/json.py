@@ -91,6 +91,7 @@ def _run(report: Report) -> dict[str, Any]:
         "framework": None if header is None else header.framework,
         "version": None if header is None else header.version,
         "started_s": None if header is None else header.started_s,
+        "before_s": None if header is None else header.before_s,
         "settings": {} if header is None else header.settings,
         "ended": report.ended,
         "running": report.running,

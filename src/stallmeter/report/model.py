@@ -204,6 +204,11 @@ class Report:
         return "" if self.job is None or self.header is None else f", rank {self.header.rank}"
 
     @property
+    def before_s(self) -> float | None:
+        """For how long the program had run when the recording began; None where that is not known."""
+        return None if self.header is None else self.header.before_s
+
+    @property
     def known_verdict(self) -> Verdict | None:
         """The verdict; None when no step was measured that it could be about."""
         return judged(self.verdict, self.step_time_s)

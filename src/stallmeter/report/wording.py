@@ -233,6 +233,17 @@ def cost(own_s: float, thread_cpu_s: float | None, steps: int, share_pct: float 
     return f"{hooks} in the training thread, {beside}; {percent(share_pct)} of the run, without {AROUND}"
 
 
+BEFORE_PCT = 5.0
+"""Of the wall time, from which on what came before it is told; our choice."""
+
+
+def before(before_s: float | None, wall_s: float | None) -> str:
+    """Say how long the program had run before the recording, which no gain is of; empty where that is short."""
+    if before_s is None or not wall_s or 100.0 * before_s < BEFORE_PCT * wall_s:
+        return ""
+    return f"{seconds(before_s)} of the program, imports for example: not recorded, and in no predicted gain"
+
+
 def abstention(item: Abstention) -> str:
     """Return which rule could not judge, and for want of what."""
     missing = ", ".join(one_line(m, NAME_LIMIT) for m in item.missing)
@@ -404,7 +415,7 @@ def place(diagnosis: Diagnosis) -> str:
         return at if diagnosis.title.startswith(found.function) else f"in {function}, {at}"
     line_pct = found.line_share_pct
     if line_pct is not None and line_pct < NEARLY_ALL * found.share_pct:  # other lines of the function take the rest
-        at = f"{line_pct:.0f} of these in {at}"
+        at = f"{line_pct:.0f} % in its line {at}"
     return f"{found.share_pct:.0f} % of it in {function}, {at}"
 
 

@@ -87,7 +87,7 @@ class DebugMode:
             rule=self.id,
             severity=usual if warns else Severity.INFO,
             title=self.title,
-            summary="torch.autograd.set_detect_anomaly is on: "
+            summary=f"torch.autograd.set_detect_anomaly is on for {on_s:.0f} s: "
             + (f"it takes about {share:.0f} % of the training time." if warns else "what it costs was not seen."),
             time_lost_s=lost_s if warns else 0.0,
             share_pct=(window.ledger.share_pct(lost_s) or 0.0) if warns else 0.0,

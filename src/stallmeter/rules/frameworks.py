@@ -65,7 +65,7 @@ _NAMES = {
         Setting.FLOAT16: "TrainingArguments(fp16=True)",
         Setting.USE_GPU: "TrainingArguments(use_cpu=False)",
         Setting.FUSE: 'TrainingArguments(optim="adamw_torch_fused")',
-        Setting.PAD_TO_LONGEST: "DataCollatorWithPadding(tokenizer)",
+        Setting.PAD_TO_LONGEST: "DataCollatorWithPadding or DataCollatorForTokenClassification",
         Setting.GROUP_BY_LENGTH: "group_by_length of TrainingArguments",
         Setting.KEEP_ACTIVATIONS: "TrainingArguments(gradient_checkpointing=False)",
         Setting.FLOAT32: "TrainingArguments(bf16=False, fp16=False)",

@@ -9,8 +9,8 @@ from ..records import CodeLook, CodeSpot
 from ..records.code import BUCKET_OF, EPOCH_STARTS, HELPERS, IN_THE_LOOP, IN_WORKERS, STEPS, WARMUP
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location
 from ..window import Window
-from ..workers.function_gain import FunctionGain, gain_without_function, shares, with_validation
-from ..workers.gains import gain_by_looks
+from ..workers.function_gain import FunctionGain, gain_without_function, part_in_validation, shares, with_validation
+from ..workers.gains import gain_by_looks, with_more, with_some_more
 from ..workers.pipeline import CHEAPER, ONE_LOCK, OWN_THREADS, pipeline_of
 from .fetch_stall import UNLOCK
 from .frameworks import on_cpu
@@ -85,6 +85,9 @@ in such a call is as well."""
 SLEEP = "time.sleep"
 """The call that computes nothing, and that `slow-function` blames on nobody."""
 
+BESIDE_MODEL = "slow-function"
+"""The rule about functions beside the model, whose first advice is to make the place cheaper or rarer."""
+
 SLOW_ITEMS = 3
 """So many of the slow items are named."""
 
@@ -157,10 +160,27 @@ def with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
 
     Of batches that are slow now and then that is not known. What helps where a library's call takes the time follows.
     """
-    found = _with_gain(diagnosis, window)
+    found = _with_gain(_with_its_validations(diagnosis, window), window)
     known = () if found.location is None or found.rule == HEALTHY else beside(found.location)
     more = tuple(one for one in known if one not in found.advice)
     return replace(found, advice=(*found.advice[:1], *more, *found.advice[1:])) if more else found
+
+
+def _with_its_validations(diagnosis: Diagnosis, window: Window) -> Diagnosis:
+    """Return the diagnosis with what its function takes in validations among what is won, as metrics do."""
+    place = diagnosis.location
+    if diagnosis.rule != BESIDE_MODEL or place is None or not diagnosis.advice:
+        return diagnosis
+    part = part_in_validation(window, file=place.file, function=place.function)
+    first, *others = diagnosis.advice
+    if not part or first.predicted_gain_pct is None or first.gain_interval_pct is None:
+        return diagnosis
+    first = replace(
+        first,
+        predicted_gain_pct=with_more(first.predicted_gain_pct, part),
+        gain_interval_pct=with_some_more(first.gain_interval_pct, part),
+    )
+    return replace(diagnosis, advice=(first, *others))
 
 
 def _with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
@@ -391,7 +411,7 @@ def _look_there(place: Location, look: CodeLook, spot: CodeSpot) -> tuple[Advice
     return (
         Advice.of(
             f"Look at {place.function} first ({place.file}:{place.line}).",
-            expect=f"It holds {100.0 * spot.wall_s / beside_s:.0f} % of what steps do beside the backward pass.",
+            expect="Steps shorter by what is spared there, and mostly by as much of the backward pass.",
             limit="Nothing is won where all that it computes is needed, in this type and with these sizes.",
         ),
     )

@@ -12,9 +12,10 @@ are of many lengths, their value is seldom met within the rows, and most batches
 and its batches differ in length as well. `spent.bucket_s`: seconds in which the steps compute, without the optimizer.
 
 **Advice.** Pad each batch to its own longest sequence: `padding="longest"` of a tokenizer in the collate function, or
-`DataCollatorWithPadding`. What pads each text by itself before that has to go, as `padding="max_length"` of a
-tokenizer: the collate function cannot make it shorter. Where the longest sequence needs its length, collate sequences
-that are alike in length: a sampler that sorts by length, or `group_by_length` of transformers.
+`DataCollatorWithPadding` and the like. What pads each text by itself before that has to go, as `padding="max_length"`
+of a tokenizer: the collate function cannot make it shorter. Where the longest sequence needs its length, collate
+sequences that are alike in length: a sampler that sorts by length, or `group_by_length` of transformers. A last layer
+with many classes need not see the positions that hold nothing: `logits = head(hidden[mask])`.
 
 **When it is wrong.** Where a model is compiled for one shape, each new length compiles it anew: then a few lengths are
 better than one. A small model needs as long for short sequences as for long ones, as far as its operations are too
@@ -123,14 +124,14 @@ class PaddedBatches:
             advice=(
                 Advice.of(
                     said(
-                        "Pad each batch to its own longest sequence",
+                        "Pad batches to their longest sequence, not texts to one length",
                         window.facts,
                         Setting.PAD_TO_LONGEST,
                         ", in the collate function",
                     ),
                     expect="Steps as long as the longest sequence of their batch needs.",
-                    limit='Padding of each text before has to go (padding="max_length"); '
-                    "a compiled model is compiled for each new length.",
+                    limit='Where each text is padded before (padding="max_length"), that has to go; '
+                    "compiled models are compiled for each length.",
                     gain_pct=gain.pct,
                     interval_pct=gain.interval_pct,
                 ),
@@ -169,8 +170,9 @@ class PaddedBatches:
                     interval_pct=gain.interval_pct,
                 ),
                 Advice.of(
-                    "Pad each batch to its own longest sequence then.",
-                    limit="A model that takes one length only cannot.",
+                    "Leave positions without anything out before the last layer and the loss.",
+                    expect="As much less to compute there: the mask, or the labels, say which.",
+                    limit="Only before layers that take each position by itself.",
                 ),
             ),
         )

@@ -69,7 +69,7 @@ class UnusedGradients:
             severity=Severity.CRITICAL if pct >= self.critical_pct else Severity.WARNING,
             title=self.title,
             summary=f"{found.tensors:,} parameters of {name} get gradients in each step, and are never updated: "
-            f"{100.0 * found.share:.0f} % of all numbers that get some.",
+            f"{100.0 * found.share:.0f} % of all that gradients are computed for.",
             time_lost_s=saved_s,
             share_pct=window.ledger.share_pct(saved_s) or 0.0,
             confidence=0.7,
@@ -89,7 +89,7 @@ class UnusedGradients:
                     interval_pct=gain.interval_pct,
                 ),
                 Advice.of(
-                    "Run it in torch.no_grad() where no trained layer lies beneath it.",
+                    "Run it in torch.no_grad() where nothing that is trained comes before it.",
                     expect="Its forward pass keeps nothing for a backward pass, either.",
                 ),
             ),

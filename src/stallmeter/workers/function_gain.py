@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from ..window import Window
 from .costs import BatchShape, default_handover_s
 from .forecast import forecast
-from .gains import FIX_SAVES, with_more
+from .gains import FIX_SAVES, with_more, with_some_more
 from .measured import loop_waits, operation
 from .model import Limits, LoaderCosts, predict_step_time_s
 from .whatif import WAITS, eased, like_a_worker, receiving_s
@@ -120,18 +120,28 @@ def with_validation(found: FunctionGain, window: Window, *, file: str, function:
         file: Where the function is defined.
         function: Its name in there.
     """
-    look, training_s = window.code.at("loop", VALIDATION), window.ledger.training_s
-    spots = () if look is None else [spot for spot in look.spots if (spot.file, spot.function) == (file, function)]
-    if look is None or not spots or not look.wall_s or not training_s:
-        return found
-    part = spots[0].wall_s / look.wall_s * (window.spent.bucket_s(VALIDATION) or 0.0) / training_s
-    between = found.interval_pct
+    part, between = part_in_validation(window, file=file, function=function), found.interval_pct
     return replace(
         found,
         gain_pct=with_more(found.gain_pct, part),
-        interval_pct=None if between is None else (with_more(between[0], part / 2.0), with_more(between[1], part)),
-        in_validation_s=part * training_s,
+        interval_pct=None if between is None else with_some_more(between, part),
+        in_validation_s=part * (window.ledger.training_s or 0.0),
     )
+
+
+def part_in_validation(window: Window, *, file: str, function: str) -> float:
+    """Return which part (0 to 1) of the training a function takes in validations, by looks at the training thread.
+
+    Args:
+        window: Of the run.
+        file: Where the function is defined.
+        function: Its name in there.
+    """
+    look, training_s = window.code.at("loop", VALIDATION), window.ledger.training_s
+    spots = () if look is None else [spot for spot in look.spots if (spot.file, spot.function) == (file, function)]
+    if look is None or not spots or not look.wall_s or not training_s:
+        return 0.0
+    return spots[0].wall_s / look.wall_s * (window.spent.bucket_s(VALIDATION) or 0.0) / training_s
 
 
 def _share(share: float) -> float:

@@ -60,6 +60,11 @@ def with_more(gain_pct: float, part: float) -> float:
     return 100.0 / max(REMAINS, 100.0 / (100.0 + gain_pct) - part) - 100.0
 
 
+def with_some_more(interval_pct: tuple[float, float], part: float) -> tuple[float, float]:
+    """Return least and most of a gain with a further part of the time that some dozens of looks tell: half is sure."""
+    return with_more(interval_pct[0], part / 2.0), with_more(interval_pct[1], part)
+
+
 def gain_of_the_loop(waits_pct: float, team: float | None = None) -> Gain:
     """Return what is won if the loop's thread no longer waits for a CPU, where nothing else is known of it.
 
