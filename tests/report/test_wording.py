@@ -77,4 +77,7 @@ def test_one_gain_is_told_of_one_number_of_workers() -> None:
 def test_a_cost_that_nobody_measured_is_not_nothing() -> None:
     said = "not measured in the training thread, 500 ms CPU beside it in all; 1.4 % of the run"
     assert wording.cost(0.0, 0.5, 100, 1.4) == f"{said}, without {wording.AROUND}"
+    assert wording.cost(0.0, 0.5, 100, 1.4, 0.05) == f"{said}, without {wording.AROUND}"
+    looked = ", and 1.6 s by which batches took longer for a look into them"
+    assert wording.cost(0.0, 0.5, 100, 1.4, 1.6) == f"{said}, without {wording.AROUND}{looked}"
     assert wording.cost(0.001, 0.5, 100, 1.4).startswith("10 µs a step in the training thread, ")

@@ -289,9 +289,7 @@ class Collector:
         self._ticks += 1
         wall_s = (self._ledger.now() - self._ledger.origin) / 1e9
         if self._limiter.note(wall_s, self.sampler.cpu_s):
-            detail = (
-                f"to cost less: stallmeter's own thread took {self._limiter.share_pct or 0.0:.2f} % of the wall time"
-            )
+            detail = f"to cost less: stallmeter's own thread took {self._limiter.share_pct or 0.0:.2f} % of the time"
             name = f"sampling every {self._limiter.level * self._options.interval_s:g} s"
             self._keep(Event(time_s=time.time(), name=name, detail=detail))
 

@@ -247,9 +247,8 @@ def _facts(report: Report) -> Iterator[str]:
         yield f"- Tried: {escape(wording.trial(tried))}"
     for line in (report.patch or "").splitlines():
         yield f"- Paste: `{line}`"
-    cost = report.overhead
-    if cost is not None:
-        yield f"- Cost of stallmeter: {wording.cost(cost.own_s, cost.thread_cpu_s, report.steps, cost.share_pct)}"
+    if report.cost:
+        yield f"- Cost of stallmeter: {report.cost}"
     yield f"- In a named bucket: {wording.percent(report.coverage_pct)} of the wall time"
 
 

@@ -209,6 +209,14 @@ class Report:
         return None if self.header is None else self.header.before_s
 
     @property
+    def cost(self) -> str:
+        """What stallmeter itself cost, in words; empty where that is not known."""
+        found, added_s = self.overhead, sum(look.added_s or 0.0 for look in self.looks)
+        if found is None:
+            return ""
+        return wording.cost(found.own_s, found.thread_cpu_s, self.steps, found.share_pct, added_s)
+
+    @property
     def known_verdict(self) -> Verdict | None:
         """The verdict; None when no step was measured that it could be about."""
         return judged(self.verdict, self.step_time_s)

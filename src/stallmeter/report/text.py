@@ -339,9 +339,8 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
     yield from _hardware(report)
     yield from device_lines(report.device)
     yield from _doubts(report)
-    cost = report.overhead
-    if cost is not None:
-        yield "overhead", wording.cost(cost.own_s, cost.thread_cpu_s, report.steps, cost.share_pct)
+    if report.cost:
+        yield "overhead", report.cost
     if report.path is not None:
         yield "recording", str(report.path)
 

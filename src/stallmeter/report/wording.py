@@ -218,7 +218,13 @@ AROUND = "its imports and the page at the end"
 """What stallmeter costs once, which is not in the ledger: a second or two of a program, however long it runs."""
 
 
-def cost(own_s: float, thread_cpu_s: float | None, steps: int, share_pct: float | None) -> str:
+ADDED_S = 0.1
+"""Seconds by which looks made batches take longer, from which on they are told; our choice."""
+
+
+def cost(
+    own_s: float, thread_cpu_s: float | None, steps: int, share_pct: float | None, added_s: float | None = None
+) -> str:
     """Return what stallmeter itself cost.
 
     Args:
@@ -226,11 +232,17 @@ def cost(own_s: float, thread_cpu_s: float | None, steps: int, share_pct: float 
         thread_cpu_s: CPU seconds of its own threads.
         steps: How many steps that was for.
         share_pct: Both together, of the wall time.
+        added_s: Seconds by which batches that were looked into took longer, beside these.
     """
     hooks = f"{seconds(own_s / max(1, steps))} a step" if own_s else "not measured"
     # Most of what the threads do comes with the seconds, and some of it once: a step has nothing to do with it.
     beside = f"{seconds(thread_cpu_s)} CPU beside it in all"
-    return f"{hooks} in the training thread, {beside}; {percent(share_pct)} of the run, without {AROUND}"
+    more = (
+        f", and {seconds(added_s)} by which batches took longer for a look into them"
+        if (added_s or 0) >= ADDED_S
+        else ""
+    )
+    return f"{hooks} in the training thread, {beside}; {percent(share_pct)} of the run, without {AROUND}{more}"
 
 
 BEFORE_PCT = 5.0

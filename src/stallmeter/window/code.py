@@ -48,6 +48,7 @@ class CodeSignals:
         ledger: Of the same run.
         events: Of the same run; the last one may be its end.
         readings: Of the ledger, a sample of all.
+        looked: Takes times, begin and end, in which batches were looked into; Unix.
     """
 
     def __init__(
@@ -56,7 +57,9 @@ class CodeSignals:
         ledger: LedgerSignals,
         events: Iterable[Event] = (),
         readings: Reservoir[LedgerRecord] | None = None,
+        looked: dict[float, float] | None = None,
     ) -> None:
+        self._looked = {} if looked is None else looked
         self._readings = Reservoir(1) if readings is None else readings
         self._steps = steps
         self._ledger = ledger
@@ -74,7 +77,8 @@ class CodeSignals:
             return
         self._looks[look.place, look.bucket, look.part, look.loader] = look
         if look.since_s is not None:
-            self._steps.epochs.leave_out(look.since_s, look.time_s)
+            self._steps.memo.changes += 1
+            self._looked[look.since_s] = look.time_s
 
     @property
     def looks(self) -> tuple[CodeLook, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ..records import StepRecord, WorkerBatch
@@ -62,19 +62,21 @@ class EpochSignals:
         workers: Their batches know their time.
         openers: The first steps of epochs.
         ledger: Counts all steps, and the epochs.
+        looked: Times, begin and end, in which batches were looked into: the loop waited for that, and no steps of these
+            are compared.
     """
 
     def __init__(
-        self, steps: Steps, workers: WorkerSignals, openers: Reservoir[StepRecord], ledger: LedgerSignals
+        self,
+        steps: Steps,
+        workers: WorkerSignals,
+        openers: Reservoir[StepRecord],
+        ledger: LedgerSignals,
+        looked: Mapping[float, float],
     ) -> None:
         self._memo = Memo(steps.memo, workers.memo)
         self._steps, self._workers, self._openers, self._ledger = steps, workers, openers, ledger
-        self._left_out: dict[float, float] = {}
-
-    def leave_out(self, since_s: float, until_s: float) -> None:
-        """Compare no steps of some time, Unix seconds: batches were looked into then, and the loop waited for that."""
-        self._steps.memo.changes += 1
-        self._left_out[since_s] = until_s
+        self._looked = looked
 
     def waits_within(self, seconds: float) -> float:
         """Return the share (0 to 1) of the steps after the first of each epoch that waited so long for data."""
@@ -202,7 +204,7 @@ class EpochSignals:
         # A history that begins in the middle of a run, with other workers, has no first epoch.
         if not steady or steady[0].index > FIRST_STEPS:
             return (), ()
-        kept = [s for s in steady if not is_within(s, self._left_out.items())]
+        kept = [s for s in steady if not is_within(s, self._looked.items())]
         first = [s for s in kept if s.epoch == steady[0].epoch]
         later = [s for s in kept if s.epoch != steady[0].epoch]
         return (first, later) if min(len(first), len(later)) >= MIN_STEPS else ((), ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..records import LedgerRecord, StepRecord
@@ -59,6 +59,7 @@ class StepSignals:
         size: Most steps kept.
         readings: Of the ledger, a sample of all.
         workers: Tell what batches of the first epoch and of later ones took.
+        looked: Times, begin and end, in which batches were looked into; Unix.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class StepSignals:
         size: int = 4096,
         readings: Reservoir[LedgerRecord] | None = None,
         workers: WorkerSignals | None = None,
+        looked: Mapping[float, float] | None = None,
     ) -> None:
         self.memo = Memo(loader.memo)
         self._with_ledger = Memo(self.memo, ledger.memo)
@@ -84,7 +86,9 @@ class StepSignals:
         self._persistent: int | None = None
         """Workers that had started by the last epoch, if they live on."""
         self._first_steps = FirstSteps()
-        self.epochs = EpochSignals(self, workers or WorkerSignals(), self._openers, ledger)
+        self.epochs = EpochSignals(
+            self, workers or WorkerSignals(), self._openers, ledger, {} if looked is None else looked
+        )
 
     def append(self, step: StepRecord) -> None:
         """Take a step."""

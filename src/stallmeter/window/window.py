@@ -130,12 +130,15 @@ class Window:
         pace = Pace(batches=batches)
         self.loader = LoaderSignals(pace)
         self.workers = WorkerSignals(pace, samples=samples)
-        self.steps = StepSignals(self.loader, self.ledger, size=steps, readings=readings, workers=self.workers)
+        looked: dict[float, float] = {}
+        self.steps = StepSignals(
+            self.loader, self.ledger, size=steps, readings=readings, workers=self.workers, looked=looked
+        )
         self.queue = QueueSignals(self.steps, self.loader)
         self.host = HostSignals(self.facts, self.steps, size=samples)
         self.gpu = GpuSignals(self.facts, self.steps, size=samples)
         self.device = DeviceSignals(size=steps)
-        self.code = CodeSignals(self.steps, self.ledger, self.events, readings)
+        self.code = CodeSignals(self.steps, self.ledger, self.events, readings, looked)
         self.spent = SpentSignals(self.ledger, self.device, self.gpu)
         # The others are made of these.
         parts = (self.ledger, self.workers, self.loader, self.host, self.gpu, self.device, self.code)

@@ -127,10 +127,11 @@ def test_of_many_ranks_those_that_were_waited_for():
 
 def test_step_table():
     """Each of the slowest steps with its ranks beneath each other."""
-    table = forms.step_table(shown(job(late(1, "forward", 0.02))))
+    made = shown(job(late(1, "forward", 0.02)))
+    table = forms.step_table(made)
     assert table is not None
     assert [row[1] for row in table.rows[:2]] == ["0", "1"]
-    assert [row[3] for row in table.rows[:2]] == ["", "late: forward"]
+    assert [row[3] for row in table.rows[:2]] == ["", f"{wording.seconds(made.slowest[0].loss_s)} late: forward"]
     assert table.rows[1][4].startswith("forward 26 ms, ")
     assert forms.step_table(shown(job())) is None
     short = forms.step_table(shown(job(late(20, "forward", 0.02), ranks=32, steps=40)), forms.SHORT)

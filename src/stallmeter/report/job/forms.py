@@ -115,7 +115,7 @@ def step_table(job: JobReport, most: int = MOST_ROWS) -> Table | None:
             largest = sorted(seconds.items(), key=lambda item: -item[1])[:3]
             parts = ", ".join(f"{wording.label(name)} {wording.seconds(s)}" for name, s in largest)
             # What made it late may lie at the end of the step before.
-            late = f"late: {wording.label(step.bucket)}" if rank == step.late else ""
+            late = f"{wording.seconds(step.loss_s)} late: {wording.label(step.bucket)}" if rank == step.late else ""
             rows.append((f"{step.index:,}", str(rank), wording.seconds(sum(seconds.values())), late, parts))
     head = ("Step", "rank", "took", "", "of that")
     return Table(head, tuple(rows), words=frozenset({3, 4}), title="The steps in which was waited the longest")

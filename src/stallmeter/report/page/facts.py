@@ -177,8 +177,7 @@ def missing(report: Report) -> list[tuple[str, str]]:
 
 def overhead(report: Report) -> str:
     """Return what stallmeter itself cost."""
-    cost = report.overhead
-    return "" if cost is None else wording.cost(cost.own_s, cost.thread_cpu_s, report.steps, cost.share_pct)
+    return report.cost
 
 
 def events(report: Report) -> tuple[Event, ...]:
