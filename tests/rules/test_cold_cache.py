@@ -71,6 +71,18 @@ def test_what_a_look_into_batches_holds_up_is_no_first_epochs(looks):
     assert (first > 0.05) is not looks
 
 
+def test_the_first_epochs_steps_are_counted_beside_a_look():
+    """Also where the look falls into the begin of the second one."""
+    made = epochs(0.2, 0.005)
+    began_s = next(s.time_s for s in made.steps.steady if s.epoch == 1)
+    before = made.steps.epochs.first_steps
+    made.append(
+        CodeLook(time_s=began_s + 1.0, place="workers", rule="prep-stall", method="profile", seen=1, wall_s=0.1,
+                 since_s=began_s - 0.05)
+    )  # fmt: skip
+    assert made.steps.epochs.first_steps == before
+
+
 def test_one_epoch():
     """In the first epoch nobody can know what the second will be."""
     assert missing(ColdCache(), epochs(0.2)) == ColdCache.needs

@@ -90,8 +90,8 @@ class Options:
     """Whether to look at the training thread's stack, from a thread beside it, where a bucket of its time is in
     question; and a few times, from the thread itself, which parameters of its models get gradients in vain."""
     deep_batches: int = 3
-    """Batches in which every call is timed, where they are made, when making them is the cause; once, and again with
-    another number of workers. 0 for none."""
+    """Most batches in which every call is timed, where they are made, when making them is the cause; once, and again
+    with another number of workers. 0 for none."""
 
     @classmethod
     def of(cls, arguments: OptionArguments) -> Options:

@@ -170,7 +170,7 @@ class PaddedBatches:
                     interval_pct=gain.interval_pct,
                 ),
                 Advice.of(
-                    "Leave positions without anything out before the last layer and the loss.",
+                    "Leave padded positions out before the last layer and the loss.",
                     expect="As much less to compute there: the mask, or the labels, say which.",
                     limit="Only before layers that take each position by itself.",
                 ),

@@ -101,8 +101,8 @@ class EpochSignals:
     @property
     def first_steps(self) -> int | None:
         """Steps of the first epoch."""
-        later = self._split[1]
-        return min(s.index for s in later) if later else None
+        first = self._split[0]
+        return min(s.index for s in self._steps.steady if s.epoch != first[0].epoch) if first else None
 
     @property
     def first_wait_s(self) -> float | None:

@@ -175,11 +175,6 @@ def missing(report: Report) -> list[tuple[str, str]]:
     return found
 
 
-def overhead(report: Report) -> str:
-    """Return what stallmeter itself cost."""
-    return report.cost
-
-
 def events(report: Report) -> tuple[Event, ...]:
     """Return what happened besides the end."""
     return tuple(e for e in report.events if e.name != END)[-EVENTS_SHOWN:]

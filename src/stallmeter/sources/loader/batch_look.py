@@ -111,6 +111,8 @@ class BatchLook:
         walls, cpus = [batch.wall_ns for batch in recent], [batch.cpu_ns for batch in recent]
         self._typical_ns = statistics.median(walls) if len(walls) >= FEW else None
         self._slow_ns = max(SLOW * (self._typical_ns or 0), BESIDE_SLOWEST * max(walls, default=0))
+        self._usual_ns = max((wall_ns for wall_ns in walls if wall_ns < self._slow_ns), default=0)
+        """What a batch takes at the most that is no slow one: others are longer for the look into them."""
         self._cpu_s = statistics.median(cpus) / 1e9 if len(cpus) >= FEW and not order.slow else None
         self._waits_s = _waits_s(recent, self._slow_ns) if len(walls) >= FEW and not order.slow else None
         self._whose = Whose.of_program()
@@ -196,7 +198,7 @@ class BatchLook:
             if slow:
                 self._items += [item for item in times.found() if item[1] >= PART_OF_BATCH * took_ns]
         if not whole or not slow:
-            self._in_vain_ns += max(0, took_ns - int(self._typical_ns or took_ns))
+            self._in_vain_ns += max(0, took_ns - (self._usual_ns or took_ns))
         if self._looked >= PATIENCE or self._in_vain_ns >= MOST_IN_VAIN_NS:
             self.done = True
         if not whole or not slow:
