@@ -195,7 +195,7 @@ def test_what_validations_spend_in_a_function_beside_the_model_is_won_as_well():
     assert after.gain_interval_pct[1] > 20.0
 
 
-@given(st.floats(0, 1), st.floats(0, 1000), st.floats(-50, 5000))
+@given(st.floats(0.01, 1), st.floats(0, 1000), st.floats(-50, 5000))
 def test_with_validation_a_gain_stays_a_gain(share: float, gain_pct: float, least_pct: float):
     found = FunctionGain(0.1, 0.05, 0.05, 0, gain_pct, (least_pct, 6000.0))
     more = with_validation(found, _validating(0.99 * share), file="t.py", function="Rotate.__call__")

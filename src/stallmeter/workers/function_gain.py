@@ -121,6 +121,8 @@ def with_validation(found: FunctionGain, window: Window, *, file: str, function:
         function: Its name in there.
     """
     part, between = part_in_validation(window, file=file, function=function), found.interval_pct
+    if not part:
+        return found
     return replace(
         found,
         gain_pct=with_more(found.gain_pct, part),
