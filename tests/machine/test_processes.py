@@ -19,7 +19,6 @@ import pytest
 from stallmeter.machine import processes
 from stallmeter.machine.processes import (
     JobTree,
-    age_s,
     find,
     find_readable,
     is_another_rank,
@@ -105,19 +104,6 @@ def test_a_process_that_may_not_be_looked_at_runs(monkeypatch: pytest.MonkeyPatc
     assert is_running(77, time.time())
     assert not is_own(77)
     assert find_readable(77, time.time()) is None
-
-
-def test_for_how_long_this_process_has_run() -> None:
-    began_s = psutil.Process().create_time()
-    assert age_s(began_s + 12.5) == pytest.approx(12.5)
-    assert age_s(began_s - 0.5) == 0.0  # the time of the boot is known to a second
-
-
-def test_a_system_that_does_not_tell_when_this_process_began() -> None:
-    def refuse() -> None:
-        raise psutil.AccessDenied
-
-    assert age_s(time.time(), SimpleNamespace(Process=refuse)) is None
 
 
 def test_memory_that_a_system_does_not_tell_is_none() -> None:

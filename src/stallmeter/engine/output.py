@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..delivery.forwarder import Forwarder
-from ..machine.processes import age_s
-from ..machine.procfs import process_space
+from ..machine.procfs import process_age_s, process_space
 from ..ranks.deferred import DeferredRecorder
 from ..ranks.run_folder import RunFolder, new_name
 from ..recording import Header, Recorder, has_recording
@@ -94,12 +93,13 @@ class Output:
             attempt=self._guard.attempt,
             is_over=lambda: self._ended,
         )
+        age_s = process_age_s()
         header = Header(
             run_id="",
             rank=context.rank,
             world_size=context.world_size,
             started_s=started_s,
-            before_s=age_s(started_s),
+            before_s=None if age_s is None else max(0.0, age_s - (time.time() - started_s)),
             host=socket.gethostname(),
             pid=os.getpid(),
             process_space=process_space(),

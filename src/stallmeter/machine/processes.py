@@ -113,14 +113,6 @@ def is_running(pid: int, since_s: float) -> bool:
         return True
 
 
-def age_s(now_s: float, system: Any = psutil) -> float | None:
-    """Return for how many seconds this process has run at a Unix time, to 1 s; None where the system does not tell."""
-    try:
-        return max(0.0, now_s - float(system.Process().create_time()))
-    except UNREADABLE:
-        return None
-
-
 def find_readable(pid: int, since_s: float) -> Any | None:
     """Return a running process that may be looked at, as `find` does; None when it may not be."""
     try:

@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import sys
+import time
 from os import pread
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from .opened import OPEN
 
 RUN_QUEUE = "proc/thread-self/schedstat"
 """The calling thread's time on a CPU, its wait for one (both ns) and its number of time slices."""
+
+_STARTED_AT = 19
+"""Place of a process's start, clock ticks after the boot, among what follows its name in ``stat`` (proc(5))."""
 
 _FIELD_BYTES = 64
 """More than the three numbers of a schedstat file take."""
@@ -54,6 +58,20 @@ def process_space(root: Path = Path("/")) -> str:
         return ""
     boot = read_text(root / "proc/sys/kernel/random/boot_id").strip()
     return hashlib.sha256(f"{boot} {space}".encode()).hexdigest()[:16] if boot else ""
+
+
+def process_age_s(root: Path = Path("/")) -> float | None:
+    """Return for how long this process has run, seconds; None where the system does not tell.
+
+    Both ends are times since the boot: a clock that is set meanwhile, or a container's own uptime, changes neither.
+    """
+    # The name of the program, in brackets, may hold spaces and brackets itself.
+    words = read_text(root / "proc/self/stat").rpartition(")")[2].split()
+    try:
+        began_s = int(words[_STARTED_AT]) / os.sysconf("SC_CLK_TCK")
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began_s)
+    except (AttributeError, IndexError, OSError, ValueError):
+        return None
 
 
 def counts_run_queue(schedstat: str) -> bool:
