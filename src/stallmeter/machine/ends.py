@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from .procfs import FIRST_FIELD, process_fields
+
 Name = TypeVar("Name", bound=Hashable)
 
 _EXIT_CODE = 52
@@ -123,11 +125,7 @@ def ask_wait_status(descriptor: int) -> int | None:
 
 def read_wait_status(pid: int, root: Path = Path("/")) -> int | None:
     """Return how a process ended whose parent has not asked yet, as ``waitpid`` would; None where nobody can tell."""
-    try:
-        text = (root / f"proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    fields = process_fields(root, pid)
+    if len(fields) <= _EXIT_CODE - FIRST_FIELD or fields[0] not in _ZOMBIE:
         return None
-    state, *fields = text.rpartition(")")[2].split()  # the name before it may hold anything
-    if state not in _ZOMBIE or len(fields) < _EXIT_CODE - 3:
-        return None
-    return int(fields[_EXIT_CODE - 4])
+    return int(fields[_EXIT_CODE - FIRST_FIELD])

@@ -20,8 +20,11 @@ from .opened import OPEN
 RUN_QUEUE = "proc/thread-self/schedstat"
 """The calling thread's time on a CPU, its wait for one (both ns) and its number of time slices."""
 
-_STARTED_AT = 19
-"""Place of a process's start, clock ticks after the boot, among what follows its name in ``stat`` (proc(5))."""
+FIRST_FIELD = 3
+"""Number of the first of `process_fields`, counted from 1 as in proc_pid_stat(5)."""
+
+_START = 22
+"""Field of a process's start, clock ticks after the boot."""
 
 _FIELD_BYTES = 64
 """More than the three numbers of a schedstat file take."""
@@ -60,15 +63,24 @@ def process_space(root: Path = Path("/")) -> str:
     return hashlib.sha256(f"{boot} {space}".encode()).hexdigest()[:16] if boot else ""
 
 
+def process_fields(root: Path, process: int | str) -> list[str]:
+    """Return the fields of a process's ``stat`` from its state on; empty where that cannot be read.
+
+    Args:
+        root: Where the kernel's files are.
+        process: Its number, or ``self``.
+    """
+    # The name before them, in brackets, may hold anything.
+    return read_text(root / f"proc/{process}/stat").rpartition(")")[2].split()
+
+
 def process_age_s(root: Path = Path("/")) -> float | None:
     """Return for how long this process has run, seconds; None where the system does not tell.
 
     Both ends are times since the boot: a clock that is set meanwhile, or a container's own uptime, changes neither.
     """
-    # The name of the program, in brackets, may hold spaces and brackets itself.
-    words = read_text(root / "proc/self/stat").rpartition(")")[2].split()
     try:
-        began_s = int(words[_STARTED_AT]) / os.sysconf("SC_CLK_TCK")
+        began_s = int(process_fields(root, "self")[_START - FIRST_FIELD]) / os.sysconf("SC_CLK_TCK")
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began_s)
     except (AttributeError, IndexError, OSError, ValueError):
         return None

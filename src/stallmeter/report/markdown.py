@@ -226,9 +226,8 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]], numbers: list
 
 def _facts(report: Report) -> Iterator[str]:
     yield f"- Steps{report.whose}: {report.steps:,} in {wording.seconds(report.wall_s)}{_throughput(report)}"
-    before = wording.before(report.before_s, report.wall_s)
-    if before:
-        yield f"- Before that: {before}"
+    if report.before:
+        yield f"- Before that: {report.before}"
     yield f"- Step time: {_stats(report.step_time_s)}"
     yield f"- Data wait: {_stats(report.data_wait_s)}"
     for name, said in device_lines(report.device):

@@ -204,9 +204,9 @@ class Report:
         return "" if self.job is None or self.header is None else f", rank {self.header.rank}"
 
     @property
-    def before_s(self) -> float | None:
-        """For how long the program had run when the recording began; None where that is not known."""
-        return None if self.header is None else self.header.before_s
+    def before(self) -> str:
+        """For how long the program had run when the recording began, in words; empty where that was short."""
+        return "" if self.header is None else wording.before(self.header.before_s, self.wall_s)
 
     @property
     def cost(self) -> str:

@@ -332,9 +332,8 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
     if report.steps_per_s:
         samples = f"{wording.significant(report.samples_per_s)} samples/s, " if report.samples_per_s else ""
         yield "throughput", f"{samples}{wording.significant(report.steps_per_s)} steps/s"
-    before = wording.before(report.before_s, report.wall_s)
-    if before:
-        yield "before", before
+    if report.before:
+        yield "before", report.before
     yield from _workers(report)
     yield from _hardware(report)
     yield from device_lines(report.device)

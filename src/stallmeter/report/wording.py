@@ -222,9 +222,7 @@ ADDED_S = 0.1
 """Seconds by which looks made batches take longer, from which on they are told; our choice."""
 
 
-def cost(
-    own_s: float, thread_cpu_s: float | None, steps: int, share_pct: float | None, added_s: float | None = None
-) -> str:
+def cost(own_s: float, thread_cpu_s: float | None, steps: int, share_pct: float | None, added_s: float = 0.0) -> str:
     """Return what stallmeter itself cost.
 
     Args:
@@ -237,11 +235,7 @@ def cost(
     hooks = f"{seconds(own_s / max(1, steps))} a step" if own_s else "not measured"
     # Most of what the threads do comes with the seconds, and some of it once: a step has nothing to do with it.
     beside = f"{seconds(thread_cpu_s)} CPU beside it in all"
-    more = (
-        f", and {seconds(added_s)} by which batches took longer for a look into them"
-        if (added_s or 0) >= ADDED_S
-        else ""
-    )
+    more = f", and {seconds(added_s)} by which batches took longer for a look into them" if added_s >= ADDED_S else ""
     return f"{hooks} in the training thread, {beside}; {percent(share_pct)} of the run, without {AROUND}{more}"
 
 

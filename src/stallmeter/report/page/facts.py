@@ -190,9 +190,8 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "end", f"{report.how_it_ended}."
     recorded = "" if report.recorded_steps == report.steps else f", {report.recorded_steps:,} of them in full"
     yield "steps", f"{report.steps:,}{recorded}, in {report.epochs:,} epoch{'s' * (report.epochs != 1)}"
-    before = wording.before(report.before_s, report.wall_s)
-    if before:
-        yield "before", before
+    if report.before:
+        yield "before", report.before
     if report.samples is not None:
         yield "samples", f"{report.samples:,}"
     if report.lost_steps:

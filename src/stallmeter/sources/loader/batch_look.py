@@ -197,11 +197,12 @@ class BatchLook:
             self._item_ns += times.each_ns
             if slow:
                 self._items += [item for item in times.found() if item[1] >= PART_OF_BATCH * took_ns]
-        if not whole or not slow:
+        tells = whole and slow
+        if not tells:
             self._in_vain_ns += max(0, took_ns - (self._usual_ns or took_ns))
         if self._looked >= PATIENCE or self._in_vain_ns >= MOST_IN_VAIN_NS:
             self.done = True
-        if not whole or not slow:
+        if not tells:
             self._tracer.forget()
             return
         self._kept += 1
