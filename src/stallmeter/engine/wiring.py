@@ -275,7 +275,7 @@ def _usual_sources(
         makers["source host"] = lambda: _host_sources(options, clock, window, probe)
         makers["source nvml"] = lambda: [_nvml_source()]
         makers["source compiler"] = lambda: [_compiler_source()]
-        makers["source debugging modes"] = lambda: _mode_sources(between_steps)
+        makers["source debugging modes"] = lambda: _mode_sources(between_steps, context.world_size)
         makers["device timing"] = lambda: _device_sources(options, clock, window, between_steps)
         makers["source garbage collector"] = lambda: [_garbage_source(clock)]
     elif probe is not None:
@@ -317,10 +317,8 @@ def _collectives_source(clock: StepClock) -> Source:
 def _ddp_source(context: RunContext, clock: StepClock) -> Source:
     from ..sources.ddp import DdpSource
 
-    ledger = clock.ledger
-
     def is_outside() -> bool:
-        return ledger.slots[ledger.stack[-1]][0] not in (FORWARD, BACKWARD, OPTIMIZER, COMPUTE)
+        return clock.ledger.slots[clock.ledger.stack[-1]][0] not in (FORWARD, BACKWARD, OPTIMIZER, COMPUTE)
 
     return DdpSource(lambda: clock.index, is_outside, context.ddp_module)
 
@@ -380,12 +378,14 @@ def _compiler_source() -> Source:
     return CompilerSource()
 
 
-def _mode_sources(between_steps: BetweenSteps) -> Sequence[Source]:
+def _mode_sources(between_steps: BetweenSteps, ranks: int) -> Sequence[Source]:
     from ..sources.autocast import AutocastSource
+    from ..sources.fixed import FixedSource
     from ..sources.forward_passes import ForwardSource
     from ..sources.modes import ModeSource
 
-    return ModeSource(), AutocastSource(between_steps.add), ForwardSource(between_steps.add, between_steps.guard)
+    add, guard = between_steps.add, between_steps.guard
+    return ModeSource(), AutocastSource(add), ForwardSource(add, guard), FixedSource(add, guard, ranks)
 
 
 def _device_sources(
@@ -431,11 +431,10 @@ def _profiler(
     from ..sources.deep import DeepProfiler
 
     def median_s() -> float | None:
-        known = window.steps.step_time_s
-        return None if known is None else known.median
+        return None if window.steps.step_time_s is None else window.steps.step_time_s.median
 
-    suffix = f"-rank{context.rank}" if context.rank else ""
-    return DeepProfiler(options.deep_steps, between_steps.add, lambda: output.folder, median_s, suffix=suffix)
+    of_rank = f"-rank{context.rank}" if context.rank else ""
+    return DeepProfiler(options.deep_steps, between_steps.add, lambda: output.folder, median_s, suffix=of_rank)
 
 
 def _usual_looks(

@@ -46,6 +46,7 @@ _KINDS: dict[str, type[Any]] = {
     "autocast": records.CpuAutocast,
     "wide_numbers": records.WideNumbers,
     "made_weights": records.MadeWeights,
+    "fixed_features": records.FixedFeatures,
     "unused_gradients": records.UnusedGradients,
     "dense_embeddings": records.DenseEmbeddings,
     "dropped_gradients": records.DroppedGradients,

@@ -6,7 +6,7 @@ from .code import SENDS_OBJECTS, CodeItem, CodeLook, CodeSpot, CodeStack, LockTr
 from .compiler import CompilerSample
 from .device import AllocatorSample, DeepProfile, DeviceStep, Operator, SyncCalls
 from .exchange import Arrivals, DdpTimes
-from .forward_passes import MadeWeights, ScoredPositions, WideNumbers
+from .forward_passes import FixedFeatures, MadeWeights, ScoredPositions, WideNumbers
 from .hardware import GarbagePauses, GpuSample, HostSample, MemorySample, NetworkSample
 from .loader import (
     NO_LOADER,
@@ -60,6 +60,7 @@ __all__ = [
     "DroppedGradients",
     "EvaluationBatches",
     "Event",
+    "FixedFeatures",
     "Fork",
     "GarbagePauses",
     "GpuSample",
@@ -112,6 +113,7 @@ Sample = (
     | CpuAutocast
     | WideNumbers
     | MadeWeights
+    | FixedFeatures
     | DebugModes
     | UnusedGradients
     | DenseEmbeddings

@@ -76,3 +76,24 @@ class MadeWeights:
     """Class name of what makes most of them."""
     share: float = 0.0
     """Part (0 to 1) of the time in modules in which they are made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedFeatures:
+    """Calls of modules that learn nothing and make the same of the same item in each epoch; the newest record holds."""
+
+    time_s: float
+    kind: str = ""
+    """Class name of the module that takes most of them; empty where there is none."""
+    modules: int = 0
+    """How many there are that are called one beside the other."""
+    call_s: float = 0.0
+    """Seconds of these calls in a step; 0 where no module makes the same."""
+    expected: float = 0.0
+    """Items that had to be met again if each epoch had the same ones."""
+    again: int = 0
+    """Those that were, by some of their numbers."""
+    file: str = ""
+    """Where the user's own code calls that module, relative to the program; empty where it does not."""
+    line: int = 0
+    function: str = ""

@@ -270,6 +270,7 @@ _ABOUT = {
         "spent.tensors.dropped_gradients",
         "spent.tensors.scored",
         "spent.tensors.made_weights",
+        "spent.tensors.fixed_features",
         "spent.tensors.wide",
         "spent.tensors.subnormal",
     ),

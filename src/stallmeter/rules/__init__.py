@@ -15,6 +15,7 @@ from .dense_embeddings import DenseEmbeddings
 from .double_precision import DoublePrecision
 from .dropped_gradients import DroppedGradients
 from .fetch_stall import FetchStall
+from .fixed_features import FixedFeatures
 from .float64_operations import Float64Operations
 from .gc_pauses import GcPauses
 from .gpu_memory_growth import GpuMemoryGrowth
@@ -112,6 +113,7 @@ ALL_RULES: tuple[Rule, ...] = (
     DoublePrecision(),
     Float64Operations(),
     MadeWeights(),
+    FixedFeatures(),
     PaddedBatches(),
     SubnormalNumbers(),
     StepOutliers(),

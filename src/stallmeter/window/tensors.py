@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import statistics
 
-from ..records import DenseEmbeddings, DroppedGradients, MadeWeights, ScoredPositions, SubnormalTensors, WideNumbers
+from ..records import (
+    DenseEmbeddings,
+    DroppedGradients,
+    FixedFeatures,
+    MadeWeights,
+    ScoredPositions,
+    SubnormalTensors,
+    WideNumbers,
+)
 
-OfTensors = DenseEmbeddings | DroppedGradients | MadeWeights | ScoredPositions | SubnormalTensors | WideNumbers
+OfTensors = (
+    DenseEmbeddings | DroppedGradients | FixedFeatures | MadeWeights | ScoredPositions | SubnormalTensors | WideNumbers
+)
 
 MOST_SCORED = 64
 """Looks at scored positions that are kept, the first ones."""
@@ -22,6 +32,7 @@ class TensorSignals:
         self._scored: list[ScoredPositions] = []
         self._wide: WideNumbers | None = None
         self._made: MadeWeights | None = None
+        self._fixed: FixedFeatures | None = None
 
     def append(self, record: OfTensors) -> None:
         """Take a newer look."""
@@ -36,6 +47,8 @@ class TensorSignals:
                 self._wide = record
             case MadeWeights():
                 self._made = record
+            case FixedFeatures():
+                self._fixed = record
             case ScoredPositions():
                 if len(self._scored) < MOST_SCORED:
                     self._scored.append(record)
@@ -44,6 +57,7 @@ class TensorSignals:
         """Begin with what is told a few times of a run."""
         self._dense, self._dropped, self._subnormal = other._dense, other._dropped, other._subnormal
         self._scored, self._wide, self._made = [*other._scored], other._wide, other._made
+        self._fixed = other._fixed
 
     @property
     def dense_embeddings(self) -> DenseEmbeddings | None:
@@ -77,3 +91,8 @@ class TensorSignals:
     def made_weights(self) -> MadeWeights | None:
         """Weights that are made whenever they are used, none as well; None where nobody could look."""
         return self._made
+
+    @property
+    def fixed_features(self) -> FixedFeatures | None:
+        """What modules make anew that is the same in each epoch, nothing as well; None where that is not known."""
+        return self._fixed

@@ -19,6 +19,7 @@ from ..records import (
     DroppedGradients,
     EvaluationBatches,
     Event,
+    FixedFeatures,
     Fork,
     GarbagePauses,
     GpuSample,
@@ -96,6 +97,7 @@ PART = {
     ScoredPositions: "spent",
     WideNumbers: "spent",
     MadeWeights: "spent",
+    FixedFeatures: "spent",
     Event: "events",
 }
 """Which part of a window takes which kind of record. Kinds that no signal needs are not listed."""
