@@ -37,7 +37,7 @@ def test_no_setting_of_lightning_elsewhere(rule: str) -> None:
 def test_settings_by_framework() -> None:
     assert "check_val_every_n_epoch" in advice("validation-heavy", "lightning 2.6.6")
     assert "check_val_every_n_epoch" in advice("validation-heavy", "pytorch_lightning 2.6.6")
-    assert "TrainingArguments(eval_steps=…)" in advice("validation-heavy", "transformers 5.23.0")
+    assert 'TrainingArguments(eval_strategy="steps", eval_steps=…)' in advice("validation-heavy", "transformers 5.23.0")
     assert "fit(validation_freq=…)" in advice("validation-heavy", "keras 3.15.1")
     assert "TrainingArguments(save_steps=…)" in advice("checkpoint-stall", "transformers 5.23.0")
 

@@ -45,6 +45,9 @@ def test_threshold():
     told = fires(ValidationHeavy(), part(24.9))
     assert told.severity is Severity.INFO
     assert told.time_lost_s == pytest.approx(14.9)
+    assert told.title == "Validation takes more of the run than is usual"
+    assert told.evidence[0].threshold == 15.0
+    assert fires(ValidationHeavy(), part(25.0)).evidence[0].threshold == 25.0
     assert fires(ValidationHeavy(), part(15.0)).severity is Severity.INFO
     assert silent(ValidationHeavy(), part(14.9))
 
@@ -119,6 +122,33 @@ def test_what_starts_with_the_workers_of_training_is_another_rules():
     assert not any("persistent_workers" in advice.text for advice in found.advice)
     made.append(replace(of_all, validation_parts={"start": 22.5, "wait": 1.0}))
     assert silent(ValidationHeavy(), made)
+
+
+@pytest.mark.parametrize(("part", "told"), [(0.8, True), (0.2, False)])
+def test_training_data_that_is_evaluated_as_well(part: float, told: bool) -> None:
+    """As in quickstarts that tell metrics of both after each epoch."""
+    both = [
+        EvaluationBatches(time_s=START_S, batches=round(100 * share), batch_size=32, of_training=own)
+        for share, own in ((part, True), (1.0 - part, False))
+    ]
+    found = fires(ValidationHeavy(), run(loader(), *both, start=0.0, forward=30.0, backward=20.0, validation=30.0))
+    first = found.advice[0]
+    assert (first.fix.do == "Leave training's own data out of what is evaluated.") is told
+    assert ("80 % of its items training's own" in found.summary) is told
+    if told:
+        assert first.predicted_gain_pct == pytest.approx(100.0 * (100.0 / 76.0 - 1.0), rel=0.02)
+        assert found.advice[1].fix.do.startswith("Validate less often")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "epochs", "said"), [(30.0, 8, "Each 4 epochs"), (30.0, 2, "At 10 %"), (16.0, 8, "Each 2")]
+)
+def test_how_seldom_is_told_where_there_are_as_many_epochs(seconds: float, epochs: int, said: str) -> None:
+    made = part(seconds)
+    record = made.ledger.record
+    assert record is not None
+    made.append(replace(record, epochs=epochs))
+    assert fires(ValidationHeavy(), made).advice[0].fix.expect.startswith(said)
 
 
 def in_small_batches(size: int, items: int = 3200) -> Window:

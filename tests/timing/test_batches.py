@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, Subset, TensorDataset, default_collate
 
 from stallmeter.timing.batches import PATIENCE, BatchSizes, batch_size, fixed_size, given_size, makes_items
 
@@ -303,3 +303,22 @@ def test_a_length_that_is_the_programs_own_code_is_not_asked_for() -> None:
 
     assert fixed_size(Long(items, batch_size=2)) is None
     assert fixed_size(DataLoader(items, batch_size=2, sampler=Drawn(items))) is None
+
+
+def test_a_loader_of_the_same_dataset_is_known() -> None:
+    """A part of it, or one that holds as much, is another."""
+    trained, other = TensorDataset(torch.ones(8, 2)), TensorDataset(torch.ones(8, 2))
+    sizes = BatchSizes()
+    assert not sizes.reads_the_same(DataLoader(trained))
+    sizes.set_loader(DataLoader(trained, batch_size=4, shuffle=True))
+    assert sizes.reads_the_same(DataLoader(trained, batch_size=2))
+    for loader in (DataLoader(other), DataLoader(Subset(trained, [0])), [1, 2], None):
+        assert not sizes.reads_the_same(loader)
+    sizes.set_loader(DataLoader([1, 2]))  # a list cannot be told again once it is gone
+    assert not sizes.reads_the_same(DataLoader([1, 2]))
+
+
+def test_a_sampler_of_batches_in_the_place_of_items() -> None:
+    items = TensorDataset(torch.ones(8, 2))
+    sampler = BatchSampler(SequentialSampler(items), 4, drop_last=False)
+    assert given_size(DataLoader(items, sampler=sampler, batch_size=None)) == 4

@@ -39,8 +39,9 @@ def test_what_was_evaluated():
     made = Parts().spent
     assert made.evaluated is None
     made.append(EvaluationBatches(time_s=0.0, batches=30, batch_size=1))
-    made.append(EvaluationBatches(time_s=1.0, batches=10, batch_size=9))
+    made.append(EvaluationBatches(time_s=1.0, batches=10, batch_size=9, of_training=True))
     assert made.evaluated is not None
+    assert made.evaluated.training_share == 0.75
     assert (made.evaluated.batches, made.evaluated.items, made.evaluated.batch_size) == (40, 120, 3.0)
 
 

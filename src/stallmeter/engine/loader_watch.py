@@ -76,8 +76,8 @@ class LoaderWatch:
         self._scored: ScoredLook | None = None
         """Open during a step whose batch has labels that are left out."""
         self._scored_looks = SCORED_LOOKS
-        self._evaluated: Counter[int] = Counter()
-        """Batches of evaluations that were not told yet, by the batch size."""
+        self._evaluated: Counter[tuple[int, bool]] = Counter()
+        """Batches of evaluations that were not told yet, by the batch size, and whether they are of training's data."""
         self._evaluations_due_ns = 0
         clock.evaluated = self.evaluated
         self._iterators: list[weakref.ref[Any]] = []
@@ -210,13 +210,15 @@ class LoaderWatch:
         size = self._guard("batch size", given_size, loader)
         if size is None or not batches:
             return
-        self._evaluated[size] += batches
+        self._evaluated[size, self.sizes.reads_the_same(loader)] += batches
         last = self._clock.ledger.last
         if last < self._evaluations_due_ns:
             return
         self._evaluations_due_ns = last + EVALUATIONS_NS
-        for batch_size, number in self._evaluated.items():
-            self._tell(EvaluationBatches(time_s=time.time(), batches=number, batch_size=batch_size))
+        for (batch_size, of_training), number in self._evaluated.items():
+            self._tell(
+                EvaluationBatches(time_s=time.time(), batches=number, batch_size=batch_size, of_training=of_training)
+            )
         self._evaluated.clear()
 
     def may_resize(self, loader: object, why_not: str | None = None) -> None:

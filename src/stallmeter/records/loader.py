@@ -108,6 +108,10 @@ class LoaderInfo:
     init_line: int = 0
     init_function: str = ""
     """Its qualified name."""
+    collate_file: str = ""
+    """The same of the user's own ``collate_fn``."""
+    collate_line: int = 0
+    collate_function: str = ""
 
     def after(self, last: LoaderInfo) -> LoaderInfo:
         """Return this with what was found out of the loader before, as far as it may still be so."""
@@ -133,6 +137,8 @@ class EvaluationBatches:
     batches: int
     batch_size: int
     """Items in a batch, as the loader states it."""
+    of_training: bool = False
+    """Whether they are of the dataset that is trained with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

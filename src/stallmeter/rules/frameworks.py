@@ -56,7 +56,7 @@ _PLAIN = {
 _NAMES = {
     **dict.fromkeys(LIGHTNING, _LIGHTNING),
     "transformers": {
-        Setting.VALIDATE_LESS_OFTEN: "TrainingArguments(eval_steps=…)",
+        Setting.VALIDATE_LESS_OFTEN: 'TrainingArguments(eval_strategy="steps", eval_steps=…)',
         Setting.SAVE_LESS_OFTEN: "TrainingArguments(save_steps=…)",
         Setting.SAVE_WEIGHTS_ONLY: "TrainingArguments(save_only_model=True)",
         Setting.LOG_LESS_OFTEN: "TrainingArguments(logging_steps=…)",
@@ -66,7 +66,7 @@ _NAMES = {
         Setting.USE_GPU: "TrainingArguments(use_cpu=False)",
         Setting.FUSE: 'TrainingArguments(optim="adamw_torch_fused")',
         Setting.PAD_TO_LONGEST: "DataCollatorWithPadding or DataCollatorForTokenClassification",
-        Setting.GROUP_BY_LENGTH: "group_by_length of TrainingArguments",
+        Setting.GROUP_BY_LENGTH: 'train_sampling_strategy="group_by_length", or group_by_length=True',
         Setting.KEEP_ACTIVATIONS: "TrainingArguments(gradient_checkpointing=False)",
         Setting.FLOAT32: "TrainingArguments(bf16=False, fp16=False)",
     },

@@ -12,17 +12,19 @@ well, what starting takes is `worker-startup`'s to tell and does not count here 
 `workers.service_s`). `code.evaluation`: seconds of functions that evaluate the
 model in the midst of the steps, from looks at the stack. They compute without gradients (`no_grad`, `inference_mode`),
 by the text of the program, and switch the model to that (`model.eval()`), or are named for it. `spent.evaluated`:
-batches that validation took and items in them, as its loader states their number; `loader.batch_size`: items in a batch
-of training; `steps.step_time_s`, `steps.data_wait_s`: what a batch of training takes. Without workers
-(`loader.num_workers`) that tells what waiting for as many items of validation would take, too.
+batches that validation took and items in them, as its loader states their number, and how many of these are of the very
+dataset that is trained with; `loader.batch_size`: items in a batch of training; `steps.step_time_s`,
+`steps.data_wait_s`: what a batch of training takes. Without workers (`loader.num_workers`) that tells what waiting for
+as many items of validation would take, too.
 
-**Advice.** Validate less often (in Lightning `check_val_every_n_epoch`, `val_check_interval`; other frameworks' names
-are said in their runs), unless early stopping or the choice of the best checkpoint needs each one. Validate on a part
-of the data. Validation keeps no gradients, so twice the batch size often fits. Where its batches are much smaller than
-those of training (a DataLoader that is told nothing makes batches of one item), that size comes first: as large a batch
-takes no longer than the step of training that computes its gradients as well. Where its loader takes most of the time,
-that comes first: workers for it, or workers that are kept (`persistent_workers=True`) when each validation starts them
-again.
+**Advice.** Where a large part of what is evaluated is training's own data, that is first: metrics of the training steps
+tell nearly the same. Validate less often (in Lightning `check_val_every_n_epoch`, `val_check_interval`; other
+frameworks' names are said in their runs), unless early stopping or the choice of the best checkpoint needs each one.
+Validate on a part of the data. Validation keeps no gradients, so twice the batch size often fits. Where its batches are
+much smaller than those of training (a DataLoader that is told nothing makes batches of one item), that size comes
+first: as large a batch takes no longer than the step of training that computes its gradients as well. Where its loader
+takes most of the time, that comes first: workers for it, or workers that are kept (`persistent_workers=True`) when each
+validation starts them again.
 
 **When it is wrong.** Where the metric of each epoch is the result, as in a study of learning curves, this time is not
 lost. In very short runs a single validation weighs too much.
@@ -32,6 +34,7 @@ lost. In very short runs a single validation weighs too much.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -71,6 +74,7 @@ class ValidationHeavy:
     usual_pct: float = threshold(10.0, "%", "our choice: what a validation set of a tenth of the data costs")
     often: float = threshold(2.0, "times", "our choice: of fewer validations an epoch hardly one can be spared")
     loader_pct: float = threshold(50.0, "%", "our choice: most of the validation is its loader's, not the model's")
+    again_pct: float = threshold(25.0, "%", "our choice: of the items; a small part is a look at how well it fits")
     smaller: float = threshold(2.0, "times", "our choice: a size that differs by less saves little")
     model: float = threshold(0.5, "1", "our choice: larger batches change little of what is not the model's")
     prefers: float = threshold(0.55, "1", "as among settings of the loader: docs/explain/workers-model.md")
@@ -98,10 +102,11 @@ class ValidationHeavy:
         of_the_model = _of_the_model(window)
         larger = self._larger(window, ((booked_s or 0.0) - start_s - wait_s) * of_the_model, wait_s)
         is_small = larger is not None and larger.saved_s >= self.prefers * lost_s
+        again = self._of_training(window, booked_s or 0.0)
         size = (_DOUBLE if larger is None else larger.advice,) if of_the_model >= self.model else ()
         seldom = Advice.of(
             said("Validate less often", window.facts, Setting.VALIDATE_LESS_OFTEN, ", after more steps or epochs"),
-            expect=self._expected(spent_s - lost_s, often),
+            expect=self._expected(window, spent_s - lost_s, often, share),
             limit="Not where early stopping needs each validation.",
             gain_pct=gain.pct,
             interval_pct=gain.interval_pct,
@@ -109,10 +114,11 @@ class ValidationHeavy:
         return Diagnosis(
             rule=self.id,
             severity=self._severity(share),
-            title=self.title,
+            title=self.title if share >= self.warn_pct else _SOME,
             summary=f"Validation took {spent_s:.1f} s, {share:.0f} % of the training time"
             + (f", beside {started_s:.1f} s in which its workers started" if started_s >= 0.1 * spent_s else "")
             + (f", {_said(start_s, wait_s)}" if loads else "")
+            + (f", {100.0 * again.part:.0f} % of its items training's own" if again is not None else "")
             + (f", in batches of {larger.now}" if larger is not None and is_small else "")
             + (f", {often:.0f} times an epoch." if often else f"; {self.usual_pct:.0f} % would be usual."),
             time_lost_s=lost_s,
@@ -120,19 +126,14 @@ class ValidationHeavy:
             confidence=0.8,
             location=Location.of(evaluation.spot, evaluation.share_pct) if inside and evaluation is not None else None,
             evidence=(
-                Evidence(
-                    "validation, share of training time",
-                    share,
-                    "%",
-                    self.warn_pct,
-                    "our choice: a quarter of the time teaches the model nothing",
-                ),
+                Evidence("validation, share of training time", share, "%", *self._source(share)),
                 Evidence("validation", spent_s, "s"),
                 *((Evidence("validations an epoch", often, "times", self.often, "our choice"),) if often else ()),
                 *((Evidence("of it in the midst of steps", in_steps_s, "s"),) if in_steps_s else ()),
                 *(Evidence(f"of it {name}", s, "s") for name, s in ((_START, start_s), (_WAIT, wait_s)) if s > 0),
             ),
             advice=(
+                *((again.advice,) if again is not None else ()),
                 *(_for_its_loader(window, start_s, wait_s) if loads else ()),
                 *((*size, seldom, _on_less(window)) if is_small else (seldom, _on_less(window), *size)),
             ),
@@ -172,15 +173,50 @@ class ValidationHeavy:
         )
         return _Larger(now, saved_s, advice)
 
-    def _expected(self, left_s: float, often: float | None) -> str:
+    def _of_training(self, window: Window, booked_s: float) -> _Again | None:
+        """Return what is won where the data that is trained with is not evaluated as well."""
+        evaluated = window.spent.evaluated
+        part = 0.0 if evaluated is None else evaluated.training_share
+        if 100.0 * part < self.again_pct or not booked_s:
+            return None
+        gain = gain_without(window, part * booked_s, least=FIX_SAVES[0], most=1.1, in_steps=False)
+        advice = Advice.of(
+            "Leave training's own data out of what is evaluated.",
+            expect="Metrics of the training steps tell nearly the same, as the weights change.",
+            limit="Not where dropout or augmentation must be off for them.",
+            gain_pct=gain.pct,
+            interval_pct=gain.interval_pct,
+        )
+        return _Again(part, advice)
+
+    def _expected(self, window: Window, left_s: float, often: float | None, share_pct: float) -> str:
         if often:
             return f"Once an epoch it takes {left_s:.2g} s of this run."
-        return f"At {self.usual_pct:.0f} % of the training time it costs what is usual."
+        times = window.steps.epochs.validations or 1.0
+        every = math.ceil(_odds(share_pct) / _odds(self.usual_pct) / times) if self.usual_pct > 0 else 0
+        if times >= self.often or every < 2 or every > (window.ledger.epochs or 0):
+            return f"At {self.usual_pct:.0f} % of the training time it costs what is usual."
+        return f"Each {every} epochs it takes no more than {self.usual_pct:.0f} % of the training time."
+
+    def _source(self, share_pct: float) -> tuple[float, str]:
+        """Return the threshold that was passed, and where it comes from."""
+        if share_pct < self.warn_pct:
+            return self.info_pct, "benchmarks/faults: what it takes beyond a usual tenth is worth 5 %"
+        return self.warn_pct, "our choice: a quarter of the time teaches the model nothing"
 
     def _severity(self, share_pct: float) -> Severity:
         if share_pct < self.warn_pct:
             return Severity.INFO
         return Severity.CRITICAL if share_pct >= self.critical_pct else Severity.WARNING
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """Training's own data among what is evaluated."""
+
+    part: float
+    """Of the items, 0 to 1."""
+    advice: Advice
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +240,15 @@ def _of_the_model(window: Window) -> float:
     beside_s = sum(spot.wall_s for spot in look.spots if spot.is_place and not spot.own)
     return max(0.0, 1.0 - beside_s / look.wall_s)
 
+
+def _odds(pct: float) -> float:
+    """Return a share of the time as a multiple of the rest."""
+    part = min(0.99, pct / 100.0)
+    return part / (1.0 - part)
+
+
+_SOME = "Validation takes more of the run than is usual"
+"""Below a quarter."""
 
 _OF_A_STEP = (1.0, 0.5, 0.2)
 """Parts of a training step of as many items that a batch of validation takes at most, as a rule, and at least: it has

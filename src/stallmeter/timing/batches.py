@@ -8,7 +8,8 @@ the loader was given says which. Without that nothing is said rather than someth
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -87,12 +88,13 @@ class BatchSizes:
         expected: The batch size that the loader was given, None when it is not known.
     """
 
-    __slots__ = ("_by_shape", "_expected", "_misses", "_one", "_path", "_root")
+    __slots__ = ("_by_shape", "_dataset", "_expected", "_misses", "_one", "_path", "_root")
 
     def __init__(self, expected: int | None = None) -> None:
         self._expected = expected
         self._one = False
         """Whether each of what the loader makes is one item, whatever it looks like."""
+        self._dataset: Callable[[], object] = _nothing
         self._root: type | None = None
         self._path: tuple[Any, ...] = ()
         self._by_shape = False
@@ -109,6 +111,15 @@ class BatchSizes:
         """The same, with the batch size that a loader has."""
         self.expect(given_size(loader))
         self._one = makes_items(loader)
+        try:
+            self._dataset = weakref.ref(attribute(loader, "dataset"))
+        except TypeError:  # none, or a list
+            self._dataset = _nothing
+
+    def reads_the_same(self, loader: object) -> bool:
+        """Whether another loader reads the very dataset that this one does; a part of one is another."""
+        dataset = self._dataset()
+        return dataset is not None and attribute(loader, "dataset") is dataset
 
     def known(self, batch: Any) -> int | None:
         """Look a size up where the first batch had it; None when it is not there: `find` it. Never raises."""
@@ -151,6 +162,10 @@ def batch_size(batch: object, expected: int | None = None) -> int | None:
     return _decide(batch, expected)[0]
 
 
+def _nothing() -> None:
+    return None
+
+
 def attribute(owner: object, name: str, default: Any = None) -> Any:
     """Return an attribute of somebody's loader; the default where it has none, and where its property raises."""
     try:
@@ -160,8 +175,8 @@ def attribute(owner: object, name: str, default: Any = None) -> Any:
 
 
 def given_size(loader: object) -> int | None:
-    """Return the batch size that a loader, or its batch sampler, was given; None when it has none."""
-    for owner in (loader, attribute(loader, "batch_sampler")):
+    """Return the batch size that a loader was given, or its batch sampler in either place; None when it has none."""
+    for owner in (loader, attribute(loader, "batch_sampler"), attribute(loader, "sampler")):
         size = attribute(owner, "batch_size")
         if isinstance(size, int) and not isinstance(size, bool) and size > 0:
             return size

@@ -28,6 +28,13 @@ class Evaluated:
 
     batches: int
     items: int
+    of_training: int = 0
+    """Of the items, those of the dataset that is trained with."""
+
+    @property
+    def training_share(self) -> float:
+        """Part (0 to 1) of the items that is of the dataset that is trained with."""
+        return self.of_training / self.items if self.items else 0.0
 
     @property
     def batch_size(self) -> float:
@@ -64,8 +71,9 @@ class SpentSignals:
                 self._unused = record
             case EvaluationBatches():
                 so_far = self._evaluated or Evaluated(0, 0)
-                items = so_far.items + record.batches * record.batch_size
-                self._evaluated = Evaluated(so_far.batches + record.batches, items)
+                items = record.batches * record.batch_size
+                of_training = so_far.of_training + items * record.of_training
+                self._evaluated = Evaluated(so_far.batches + record.batches, so_far.items + items, of_training)
             case _:
                 self.tensors.append(record)
 
