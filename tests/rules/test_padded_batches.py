@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,14 +18,16 @@ from stallmeter.window import Window
 from .windows import START_S, fires, loader, missing, run, silent, window
 
 
-def padded(used: int = 40, positions: int | None = 100, batches: int = 20, **more: Any) -> Window:
+def padded(
+    used: int = 40, positions: int | None = 100, batches: int = 20, records: Sequence[Any] = (), **more: Any
+) -> Window:
     """A run with batches that use so many of their positions."""
     taken = None if positions is None else used
     looked_at = [
         BatchContent(time_s=START_S + i, tensors=3, bytes=4096, positions=positions, used_positions=taken)
         for i in range(batches)
     ]
-    return run(loader(), *looked_at, **more)
+    return run(loader(), *records, *looked_at, **more)
 
 
 def test_fires() -> None:
@@ -61,6 +65,14 @@ def test_nothing_to_be_said(used: int, positions: int | None, batches: int) -> N
 def test_in_a_framework_with_words_of_its_own() -> None:
     found = fires(PaddedBatches(), padded(facts={"framework": "transformers 5.0"}))
     assert "DataCollatorWithPadding or DataCollatorForTokenClassification" in found.advice[0].text
+
+
+def test_the_users_own_collate_function_is_named() -> None:
+    own = replace(loader(), collate_file="train.py", collate_line=39, collate_function="Collate.__call__")
+    found = fires(PaddedBatches(), padded(records=[own]))
+    assert found.advice[0].fix.do == (
+        "Pad batches to their longest sequence, not texts to one length, in Collate.__call__ (train.py:39)."
+    )
 
 
 def uneven(filled: float | None = 0.4, used: int | None = 100, batches: int = 20, **more: Any) -> Window:

@@ -77,6 +77,27 @@ class _Starts:
         _start(worker)
 
 
+class _Collates:
+    def __call__(self, items: list[Any]) -> list[Any]:
+        return items
+
+
+@pytest.mark.parametrize(
+    ("own", "name"),
+    [
+        (_Collates(), "_Collates.__call__"),
+        (partial(_Collates.__call__, _Collates()), "_Collates.__call__"),
+        (None, ""),
+        (torch.utils.data.default_collate, ""),
+    ],
+)
+def test_where_the_users_own_collate_function_is_defined_is_told(probe: LoaderProbe, own: Any, name: str) -> None:
+    info = probe.attach(DataLoader(data.Sleeping(8, 0.0), collate_fn=own))
+    assert info.collate_function == name
+    assert info.collate_file.endswith("test_loader_worker.py") is bool(name)
+    assert (info.collate_line > 0) is bool(name)
+
+
 @pytest.mark.parametrize(
     ("own", "name"),
     [

@@ -72,7 +72,7 @@ class PaddedBatches:
     id: ClassVar[str] = "padded-batches"
     title: ClassVar[str] = "Batches are padded beyond their longest sequence"
     needs: ClassVar[tuple[str, ...]] = ("ledger.training_s", "loader.content")
-    optional: ClassVar[tuple[str, ...]] = ("facts.framework", "ledger.wall_s")
+    optional: ClassVar[tuple[str, ...]] = ("facts.framework", "ledger.wall_s", "loader.info")
 
     info_pct: float = threshold(10.0, "%", "our choice: shorter batches are then worth 5 % at least")
     warn_pct: float = threshold(25.0, "%", "our choice: a quarter of the positions hold nothing")
@@ -127,10 +127,10 @@ class PaddedBatches:
                         "Pad batches to their longest sequence, not texts to one length",
                         window.facts,
                         Setting.PAD_TO_LONGEST,
-                        ", in the collate function",
+                        self._in_collate(window),
                     ),
                     expect="Steps as long as the longest sequence of their batch needs.",
-                    limit='Where each text is padded before (padding="max_length"), that has to go; '
+                    limit='Where each text is padded before, as by padding="max_length", that has to go; '
                     "compiled models are compiled for each length.",
                     gain_pct=gain.pct,
                     interval_pct=gain.interval_pct,
@@ -138,6 +138,12 @@ class PaddedBatches:
                 Advice.of("Collate sequences of similar length into a batch.", limit="Batches are less random then."),
             ),
         )
+
+    def _in_collate(self, window: Window) -> str:
+        info = window.loader.info
+        if info is None or not info.collate_function:
+            return ", in the collate function"
+        return f", in {info.collate_function} ({info.collate_file}:{info.collate_line})"
 
     def _below_the_longest(self, window: Window, padding: float, computed_s: float) -> Diagnosis:
         """Tell of padding that the longest sequence of a batch needs, and most others would not."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from ...records import LoaderInfo
 from .identity import shards_of, splits_itself, why_counted_by_worker
+from .places import collate_of
 
 DEFAULT_PREFETCH = 2
 """What torch takes when workers are asked for and nothing is said."""
@@ -78,6 +79,7 @@ def describe(loader: Any) -> LoaderInfo:
         shards_itself=splits_itself(loader) if iterable else None,
         shards=shards_of(loader) if iterable else None,
         torch_threads=torch_threads(),
+        **collate_of(loader),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import os
 import sys
 from collections import deque
@@ -11,13 +10,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import context
 from time import monotonic_ns, process_time_ns, thread_time_ns
-from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from ...machine.procfs import COUNTS_READS, open_run_queue, process_read_bytes, read_run_queue, run_queue_ns
 from ...timing.tracebacks import let_out
 from .dataloader import CANNOT_SET
 from .identity import watch_identity
+from .places import defined
 from .ring import UNKNOWN, Order, Ring, RingWriter, Usual
 from .spare import spare_bytes
 
@@ -104,16 +103,10 @@ def init_of(loader: Any) -> dict[str, Any]:
     """Return where a loader's own ``worker_init_fn`` is defined, as `LoaderInfo` says it; nothing without one."""
     found = loader.worker_init_fn
     found = found.own if isinstance(found, WorkerInit) else found
-    while isinstance(found, functools.partial):
-        found = found.func
-    called = getattr(found, "__func__", found)
-    code = getattr(called if hasattr(called, "__code__") else type(called).__call__, "__code__", None)
-    if found is None or not isinstance(code, CodeType):
+    function = defined(found)
+    if function is None:
         return {}
-    from ..code.whose import Whose  # not where this module is imported: spawned workers do that when they start
-
-    function = Whose.of_program().code(code)
-    return {"init_file": function.file, "init_line": code.co_firstlineno, "init_function": function.name}
+    return {"init_file": function.file, "init_line": function.first_line, "init_function": function.name}
 
 
 def restore(loader: Any) -> None:
