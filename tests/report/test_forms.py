@@ -514,6 +514,14 @@ def test_the_console_has_one_line_where_nothing_is_to_be_won(verdict):
     assert wording.console_lines(verdict) == [markdown.headline(verdict)]
 
 
+def test_what_wins_something_is_said_though_nothing_was_lost():
+    advice = Advice("Use bfloat16.", 36.0, (7.0, 63.0))
+    wins = Verdict(primary=dataclasses.replace(COMPUTE_BOUND, advice=(advice,)))
+    first, do, *_ = wording.console_lines(wins)
+    assert first == markdown.headline(wins)
+    assert do == "do     Use bfloat16."
+
+
 def test_what_was_tried(tmp_path):
     """Each number of workers that was tried is in every form, with its prediction and what came of it."""
     trials = [

@@ -34,7 +34,7 @@ from .windows import check_fix, check_form, run, window
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "src/stallmeter/rules"
-SHARED = {"frameworks", "functions", "fusing", "rule"}
+SHARED = {"convolving", "frameworks", "functions", "fusing", "rule"}
 """Files of the folder that rules may use."""
 HEADINGS = ("What it means", "Evidence", "Advice", "When it is wrong", "References")
 KINDS = (

@@ -18,7 +18,7 @@ from .windows import START_S, device_steps, fires, ledger, loader, missing, run,
 
 FOUND = Found(
     time_s=START_S,
-    kind="ResNet",
+    name="ResNet",
     modules=1,
     call_s=0.04,
     expected=300.0,
@@ -58,7 +58,7 @@ def test_the_more_epochs_the_more_is_saved() -> None:
 
 
 def test_several_layers_have_no_name() -> None:
-    found = fires(FixedFeatures(), fixed(replace(FOUND, kind="Conv2d", modules=8)))
+    found = fires(FixedFeatures(), fixed(replace(FOUND, name="Conv2d", modules=8)))
     assert found.title == "Layers that learn nothing make the same of each item in every epoch"
     assert found.advice[0].fix.do == "Call these layers once for each item, and keep what they return."
 

@@ -105,7 +105,7 @@ def test_a_frozen_backbone_makes_the_same_in_each_epoch() -> None:
     found = bench.epochs(4)
     assert is_the_same(found)
     assert found is not None
-    assert (found.kind, found.modules) == ("Backbone", 1)
+    assert (found.name, found.modules) == ("Backbone", 1)
     assert found.function == "Bench.take"
     assert bench.is_done
 
@@ -190,6 +190,7 @@ def test_layers_that_are_called_one_by_one() -> None:
     assert is_the_same(found)
     assert found is not None
     assert found.modules == 3
+    assert found.name.endswith("each")  # the function: layers of torch's have names that say little
 
 
 def test_a_network_that_is_trained() -> None:

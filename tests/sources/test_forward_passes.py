@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules import module as torch_modules
 
 from stallmeter.engine.guard import Guard
-from stallmeter.records import MadeWeights, WideNumbers
+from stallmeter.records import Convolutions, MadeWeights, WideNumbers
 from stallmeter.sources import forward_passes
 from stallmeter.sources.forward_passes import DUE, ForwardLook, ForwardSource
 
@@ -41,7 +41,7 @@ class Bench(Boundaries):
         self.failed: list[object] = []
         self.source = ForwardSource(self.register, Guard(self.failed.append), known)
 
-    def told(self, index: int, work: Callable[[], object]) -> list[WideNumbers | MadeWeights]:
+    def told(self, index: int, work: Callable[[], object]) -> list[WideNumbers | MadeWeights | Convolutions]:
         """Do a step's work; returns what is told of it."""
         for at in (index, index + 1):
             self.boundary(at)
@@ -56,6 +56,10 @@ class Bench(Boundaries):
     def made(self, work: Callable[[], object]) -> MadeWeights | None:
         """Return what is told of weights that are made in a step."""
         return next((one for one in self.told(DUE[0], work) if isinstance(one, MadeWeights)), None)
+
+    def convolutions(self, work: Callable[[], object]) -> Convolutions | None:
+        """Return what is told of convolutions in a step."""
+        return next((one for one in self.told(DUE[0], work) if isinstance(one, Convolutions)), None)
 
 
 class Attention(nn.Module):
@@ -220,3 +224,28 @@ def test_a_weight_that_no_module_reads() -> None:
     found = look.made()
     assert found is not None
     assert (found.weights, found.made, found.passes, found.share) == (1, 4, 0, pytest.approx(1 / 3))
+
+
+@pytest.mark.parametrize(("last", "part"), [(False, 0.0), (True, 1.0)])
+def test_convolutions_of_pictures_and_how_these_lie(last: bool, part: float) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(128, 2))
+    pictures = torch.rand(2, 3, 8, 8)
+    if last:
+        model, pictures = model.to(memory_format=torch.channels_last), pictures.to(memory_format=torch.channels_last)
+    found = Bench().convolutions(lambda: model(pictures))
+    assert found is not None
+    assert 0.0 < found.share < 1.0
+    assert found.forward_s > 0.0
+    assert found.channels_last == part
+
+
+def test_convolutions_of_sounds_lie_in_one_way() -> None:
+    found = Bench().convolutions(lambda: nn.Conv1d(1, 4, 3)(torch.rand(2, 1, 16)))
+    assert found is not None
+    assert (found.share > 0.9, found.channels_last) == (True, None)
+
+
+def test_no_convolutions() -> None:
+    found = Bench().convolutions(lambda: nn.Linear(4, 2)(torch.rand(2, 4)))
+    assert found is not None
+    assert (found.share, found.channels_last) == (0.0, None)

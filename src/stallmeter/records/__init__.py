@@ -6,7 +6,7 @@ from .code import SENDS_OBJECTS, CodeItem, CodeLook, CodeSpot, CodeStack, LockTr
 from .compiler import CompilerSample
 from .device import AllocatorSample, DeepProfile, DeviceStep, Operator, SyncCalls
 from .exchange import Arrivals, DdpTimes
-from .forward_passes import FixedFeatures, MadeWeights, ScoredPositions, WideNumbers
+from .forward_passes import Convolutions, FixedFeatures, MadeWeights, ScoredPositions, WideNumbers
 from .hardware import GarbagePauses, GpuSample, HostSample, MemorySample, NetworkSample
 from .loader import (
     NO_LOADER,
@@ -51,6 +51,7 @@ __all__ = [
     "CodeSpot",
     "CodeStack",
     "CompilerSample",
+    "Convolutions",
     "CpuAutocast",
     "DdpTimes",
     "DebugModes",
@@ -114,6 +115,7 @@ Sample = (
     | WideNumbers
     | MadeWeights
     | FixedFeatures
+    | Convolutions
     | DebugModes
     | UnusedGradients
     | DenseEmbeddings

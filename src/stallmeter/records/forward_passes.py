@@ -83,8 +83,8 @@ class FixedFeatures:
     """Calls of modules that learn nothing and make the same of the same item in each epoch; the newest record holds."""
 
     time_s: float
-    kind: str = ""
-    """Class name of the module that takes most of them; empty where there is none."""
+    name: str = ""
+    """Class name of the module that takes most of them, or the function that calls it; empty where there is none."""
     modules: int = 0
     """How many there are that are called one beside the other."""
     call_s: float = 0.0
@@ -97,3 +97,16 @@ class FixedFeatures:
     """Where the user's own code calls that module, relative to the program; empty where it does not."""
     line: int = 0
     function: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convolutions:
+    """How much of the forward passes of a step is convolutions; the newest record holds."""
+
+    time_s: float
+    share: float = 0.0
+    """Part (0 to 1) of the time in modules."""
+    forward_s: float = 0.0
+    """Seconds in modules, in one step."""
+    channels_last: float | None = None
+    """Part (0 to 1) of the time of those of pictures that are given them with their channels last; None without any."""

@@ -19,6 +19,9 @@ from ..workers import savings, with_threads
 ABSENT = "-"
 """Shown where something was not measured."""
 
+WORTH_PCT = 5.0
+"""Predicted gain from which on what to do is said at the end of a run that lost no time; as in its rules."""
+
 NAME_LIMIT = 60
 """Most characters of a user's name (a callback, a logger, an interface) that a report shows."""
 
@@ -271,6 +274,7 @@ _ABOUT = {
         "spent.tensors.scored",
         "spent.tensors.made_weights",
         "spent.tensors.fixed_features",
+        "spent.tensors.convolutions",
         "spent.tensors.wide",
         "spent.tensors.subnormal",
     ),
@@ -376,10 +380,10 @@ def headline(verdict: Verdict | None, trials: Sequence[WorkerTrial] = ()) -> str
 def console_lines(verdict: Verdict | None, trials: Sequence[WorkerTrial] = ()) -> list[str]:
     """Return what a run prints at its end: the loss in one line, then what to do in up to three short ones.
 
-    Of what only informs and costs no time nothing has to be done.
+    Of what only informs and costs no time nothing has to be done, unless something is known to win time all the same.
     """
     primary = None if verdict is None else verdict.primary
-    if primary is None or not primary.advice or (primary.severity is Severity.INFO and not primary.time_lost_s > 0):
+    if primary is None or not primary.advice or not (_costs(primary) or _wins(primary)):
         return [headline(verdict, trials)]
     other = alternative(verdict)
     return [
@@ -388,6 +392,16 @@ def console_lines(verdict: Verdict | None, trials: Sequence[WorkerTrial] = ()) -
         *(f"{line.label:<6} {line}" for line in itertools.takewhile(_is_first, fix_lines(primary))),
         *(f"{trial(tried)}." for tried in trials[-1:]),
     ]
+
+
+def _costs(primary: Diagnosis) -> bool:
+    return primary.severity is not Severity.INFO or primary.time_lost_s > 0
+
+
+def _wins(primary: Diagnosis) -> bool:
+    """Whether the first advice is predicted to win something; no number is no prediction."""
+    gain_pct = primary.advice[0].predicted_gain_pct
+    return gain_pct is not None and gain_pct >= WORTH_PCT
 
 
 def _is_first(line: FixLine) -> bool:

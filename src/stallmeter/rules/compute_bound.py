@@ -15,7 +15,9 @@ are GPUs that can be measured.
 **Advice.** On a GPU with Tensor Cores mixed precision, on any GPU a larger batch while memory allows and the results
 stay as good; without one, ask for one. Compile the model (`torch.compile`) when steps are many and shapes fixed: on a
 CPU steps were 1.04, 1.11, 0.95 and 0.72 times as fast in four programs of others, and a fifth did not compile.
-Without a GPU, a fused optimizer (`spent.optimizer`). Where the framework's own code is a large part of a step, only
+Without a GPU, a fused optimizer (`spent.optimizer`). Where convolutions (`spent.tensors.convolutions`) take most of the
+steps on a CPU, channels that lie last, and bfloat16 if the CPU has instructions for it (`facts.computes_16_bits`) and
+nothing of 16 bits is in use (`spent.cpu_autocast`). Where the framework's own code is a large part of a step, only
 larger steps help. Cores that torch's threads leave idle are told of by too-few-threads.
 
 **When it is wrong.** Times are the host's: a step that waits for the device looks like one that works. On a GPU,
@@ -33,6 +35,7 @@ from typing import ClassVar
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.forecast import forecast
+from .convolving import cheaper_convolutions
 from .frameworks import Setting, has_gpu, said
 from .fusing import fusing
 from .rule import threshold
@@ -52,13 +55,17 @@ class ComputeBound:
         "device.pace_s",
         "device.queued_share",
         "facts.accelerator",
+        "facts.computes_16_bits",
         "facts.framework",
         "gpu.count",
         "gpu.utilization_pct",
         "loader.asks_none",
         "loader.num_workers",
+        "ledger.training_s",
+        "spent.cpu_autocast",
         "spent.data_wait_share_pct",
         "spent.optimizer",
+        "spent.tensors.convolutions",
     )
 
     step_pct: float = threshold(70.0, "%", "our choice; TraceML asks for 90 %, without the framework's own code")
@@ -113,6 +120,7 @@ class ComputeBound:
             advice=(
                 *self._fewer_threads(window),
                 *_fused(window),
+                *cheaper_convolutions(window),
                 *_cheaper_steps(window),
             ),
         )
@@ -169,7 +177,7 @@ def _cheaper_steps(window: Window) -> tuple[Advice, ...]:
         else "Only when shapes are fixed and the run is long; compare, for on a CPU steps may get longer.",
     )
     if not gpu:
-        return (Advice.of("Ask for a GPU, or for more CPUs.", limit="A small model fills neither."), compiled)
+        return (Advice.of("Ask for a GPU, or for more CPUs.", limit="A small model does not fill a GPU."), compiled)
     return (
         Advice.of(
             said("Use mixed precision", window.facts, Setting.BFLOAT16),

@@ -73,7 +73,7 @@ class FixedFeatures:
             return None
         gain = gain_without(window, lost_s, least=LEAST, most=MOST + _more_s(window, pct / 100.0) / lost_s)
         one = found.modules < 2
-        name = f"{found.kind} learns nothing, and makes" if one else "Layers that learn nothing make"
+        name = f"{found.name} learns nothing, and makes" if one else "Layers that learn nothing make"
         work_s = window.spent.step_work_s
         of_steps = f", {100.0 * found.call_s * record.steps / work_s:.0f} % of what steps do" if work_s else ""
         return Diagnosis(
@@ -85,7 +85,7 @@ class FixedFeatures:
             time_lost_s=lost_s,
             share_pct=window.ledger.share_pct(lost_s) or 0.0,
             confidence=0.8,
-            culprit=found.kind or None,
+            culprit=found.name or None,
             location=_location(found, pct),
             evidence=(
                 Evidence("met again, of the items that had to be", again_pct, "%", self.again_pct, "our choice"),
@@ -95,7 +95,7 @@ class FixedFeatures:
             ),
             advice=(
                 Advice.of(
-                    f"Call {found.kind} once for each item, and keep what it returns."
+                    f"Call {found.name} once for each item, and keep what it returns."
                     if one
                     else "Call these layers once for each item, and keep what they return.",
                     expect=f"They are computed in one epoch instead of {epochs}; later ones read what was kept.",

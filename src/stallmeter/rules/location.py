@@ -194,7 +194,12 @@ def _with_gain(diagnosis: Diagnosis, window: Window) -> Diagnosis:
     if diagnosis.rule == HEALTHY:
         first = _check_why_it_sleeps(place) if place.call == SLEEP else _look_there(place, look, _spot(diagnosis, look))
         known = beside(place) if first and on_cpu(window) else ()
-        return replace(diagnosis, advice=(*first, *known, *diagnosis.advice))
+        # A place that is one of torch's modules tells its user less than what makes these cheaper.
+        of_torch = (place.call or "").startswith("torch.nn.") and any(
+            "bfloat16" in one.text for one in diagnosis.advice[:1]
+        )
+        before, after = diagnosis.advice[:of_torch], diagnosis.advice[of_torch:]
+        return replace(diagnosis, advice=(*before, *first, *known, *after))
     if diagnosis.rule in IN_TURNS:
         return _cheaper_in_turns(diagnosis, window, look)
     if look.place == HELPERS:
@@ -334,7 +339,7 @@ def _keep_less(window: Window, look: CodeLook, part: float, spent_s: float) -> A
     gain = gain_by_looks(window, part * spent_s, max(1, round(part * look.seen)), in_steps=False)
     return Advice.of(
         "Keep less of each batch's predictions: preprocess_logits_for_metrics of the Trainer, argmax say.",
-        expect="What was kept of all batches so far, logits say, is not copied for each further one.",
+        expect="Logits of all earlier batches are no longer copied with each further batch.",
         limit="For a loss alone: prediction_loss_only=True.",
         gain_pct=gain.pct,
         interval_pct=gain.interval_pct,
@@ -411,7 +416,9 @@ def _look_there(place: Location, look: CodeLook, spot: CodeSpot) -> tuple[Advice
     return (
         Advice.of(
             f"Look at {place.function} first ({place.file}:{place.line}).",
-            expect="Steps shorter by what is spared there, and mostly by as much of the backward pass.",
+            expect="Steps shorter by what is spared there; no backward pass goes through it."
+            if spot.untrained_s >= spot.wall_s / 2.0
+            else "Steps shorter by what is spared there, and mostly by as much of the backward pass.",
             limit="Nothing is won where all that it computes is needed, in this type and with these sizes.",
         ),
     )

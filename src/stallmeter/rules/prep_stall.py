@@ -398,7 +398,9 @@ def _on_the_gpu(window: Window) -> tuple[Advice, ...]:
 def _least(interval_pct: tuple[float, float] | None, gain_pct: float) -> tuple[Evidence, ...]:
     if interval_pct is None:
         return ()
-    return (Evidence("least predicted gain without that", interval_pct[0], "%", gain_pct, "benchmarks/workers"),)
+    return (
+        Evidence("gain if batches took no CPU, at the least", interval_pct[0], "%", gain_pct, "benchmarks/workers"),
+    )
 
 
 def _gains_of_a_crowded_loop(window: Window, least: float) -> tuple[float, float, float]:

@@ -2,8 +2,8 @@
 
 That is known to the training thread alone, and within the block alone. So the thread asks in a few steps: a hook of
 torch's for all modules is registered before such a step, and asks at each of its first calls, for the block may be the
-model's own. Nothing is patched, and between these steps nothing is there. Nobody asks where the CPU has instructions
-for all of these types.
+model's own. Nothing is patched, and between these steps nothing is there. Nobody asks where the CPU's instructions are
+not known.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class AutocastSource:
     Args:
         register: How to be called between two steps.
         modules: Where torch is looked for; it is never imported.
-        computes: What the CPU has instructions for: with all of them, or where that is not known, nothing is asked.
+        computes: What the CPU has instructions for: where that is not known, nothing is asked.
     """
 
     name = "autocast on a CPU"
@@ -48,7 +48,7 @@ class AutocastSource:
         self._hook: _Hook | None = None
         self._found: CpuAutocast | None = None  # set by the training thread, taken by the sampler's
         known = computes()
-        if known and not all(known.values()):
+        if known:
             register(self.name, self.between_steps)
 
     def sample(self, time_s: float) -> Sequence[CpuAutocast]:  # noqa: ARG002 - a Source's signature

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..records import MadeWeights, WideNumbers
+from ..records import Convolutions, MadeWeights, WideNumbers
 from ..timing.clock import Register, StepClock
 from ..timing.module_hooks import hooked
 from ..timing.numbers import tensors_in
@@ -57,7 +57,7 @@ MAKES = "ParametrizationList"
 
 
 class ForwardSource:
-    """The source of `WideNumbers` and `MadeWeights`.
+    """The source of `WideNumbers`, `MadeWeights` and `Convolutions`.
 
     Args:
         register: How to be called between two steps.
@@ -72,10 +72,12 @@ class ForwardSource:
         self._modules = sys.modules if modules is None else modules
         self._due = list(DUE)
         self._look: ForwardLook | None = None
-        self._found: tuple[WideNumbers | MadeWeights, ...] = ()  # set by the training thread, taken by the sampler's
+        self._found: tuple[
+            WideNumbers | MadeWeights | Convolutions, ...
+        ] = ()  # set by the training thread, taken by the sampler's
         register(self.name, self.between_steps)
 
-    def sample(self, time_s: float) -> Sequence[WideNumbers | MadeWeights]:  # noqa: ARG002 - a Source's signature
+    def sample(self, time_s: float) -> Sequence[WideNumbers | MadeWeights | Convolutions]:  # noqa: ARG002 - a Source's signature
         """Return what was found since the last call.
 
         Args:
@@ -95,7 +97,7 @@ class ForwardSource:
         look, self._look = self._look, None
         if look is not None:
             look.remove()
-            told = (look.told(), look.made())
+            told = (look.told(), look.made(), look.convolutions())
             self._found = tuple(one for one in told if one is not None) or self._found
         if not self._due:
             return False
@@ -143,6 +145,15 @@ class ForwardLook:
         self._making_ns: list[int] = []
         """When what is making a weight began."""
         self._made: dict[int, _Made] = {}
+        kinds = torch.nn
+        self._of_pictures = (kinds.Conv2d, kinds.ConvTranspose2d)
+        others = (kinds.Conv1d, kinds.ConvTranspose1d, kinds.Conv3d, kinds.ConvTranspose3d)
+        self._convolves = (*self._of_pictures, *others)
+        self._channels_last = torch.channels_last
+        self._convolution_ns: list[int] = []
+        """When the convolution began that is under way."""
+        self._convolved = [0, 0, 0]
+        """Nanoseconds of all, of those of pictures, and of these with their channels last."""
         self._handles = [
             nn.register_module_forward_pre_hook(self._before),
             nn.register_module_forward_hook(self._after),
@@ -183,15 +194,27 @@ class ForwardLook:
             share=sum(one.ns for one in self._made.values()) / self._all_ns,
         )
 
+    def convolutions(self) -> Convolutions | None:
+        """Return how much of the time in modules is convolutions; None where no module was called."""
+        if not self._all_ns:
+            return None
+        all_ns, pictures_ns, last_ns = self._convolved
+        return Convolutions(
+            time_s=time.time(),
+            share=min(1.0, all_ns / self._all_ns),
+            forward_s=self._all_ns / 1e9,
+            channels_last=last_ns / pictures_ns if pictures_ns else None,
+        )
+
     def _before(self, module: Any, _: Any) -> None:
         if threading.get_ident() == self._thread and self._learns() and not self._guard(FORWARD, self._begins, module):
             self._fail()
 
-    def _after(self, module: Any, _: Any, made: Any) -> None:
+    def _after(self, module: Any, given: Any, made: Any) -> None:
         if (
             threading.get_ident() == self._thread
             and self._learns()
-            and not self._guard(FORWARD, self._ends, module, made)
+            and not self._guard(FORWARD, self._ends, module, given, made)
         ):
             self._fail()
 
@@ -204,6 +227,8 @@ class ForwardLook:
             self._began_ns = self._now()
         if type(module).__name__ == MAKES:
             self._making_ns.append(self._now())
+        if isinstance(module, self._convolves):
+            self._convolution_ns.append(self._now())
         self._depth += 1
         self._calls += 1
         if self._calls > MOST_CALLS:
@@ -220,8 +245,10 @@ class ForwardLook:
                 self._buffer = max(self._buffer, (int(buffer.numel()), f"{type(module).__name__}.{name}"))
         return True
 
-    def _ends(self, module: Any, made: Any) -> bool:
+    def _ends(self, module: Any, given: Any, made: Any) -> bool:
         self._depth -= 1
+        if self._convolution_ns and isinstance(module, self._convolves):
+            self._add_convolution(module, given[0] if given else None, self._now() - self._convolution_ns.pop())
         makes = type(module).__name__ == MAKES
         if makes and self._making_ns:
             one = self._made.setdefault(id(module), _Made(_kind_of(self._kind, module)))
@@ -231,6 +258,14 @@ class ForwardLook:
             self._passes += not makes
             self._count([tensor.grad_fn for tensor in tensors_in(made) if type(tensor) in self._tensors])
         return True
+
+    def _add_convolution(self, module: Any, given: Any, ns: int) -> None:
+        self._convolved[0] += ns
+        if isinstance(module, self._of_pictures) and type(given) in self._tensors and given.dim() == 4:
+            self._convolved[1] += ns
+            # With one channel both are the same.
+            last = given.shape[1] > 1 and given.is_contiguous(memory_format=self._channels_last)
+            self._convolved[2] += ns if last else 0
 
     def _count(self, nodes: list[Any]) -> None:
         """Count the numbers that operations made, by the graph that a backward pass goes through."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 
 from ..records import (
+    Convolutions,
     DenseEmbeddings,
     DroppedGradients,
     FixedFeatures,
@@ -15,7 +16,14 @@ from ..records import (
 )
 
 OfTensors = (
-    DenseEmbeddings | DroppedGradients | FixedFeatures | MadeWeights | ScoredPositions | SubnormalTensors | WideNumbers
+    Convolutions
+    | DenseEmbeddings
+    | DroppedGradients
+    | FixedFeatures
+    | MadeWeights
+    | ScoredPositions
+    | SubnormalTensors
+    | WideNumbers
 )
 
 MOST_SCORED = 64
@@ -33,6 +41,7 @@ class TensorSignals:
         self._wide: WideNumbers | None = None
         self._made: MadeWeights | None = None
         self._fixed: FixedFeatures | None = None
+        self._convolutions: Convolutions | None = None
 
     def append(self, record: OfTensors) -> None:
         """Take a newer look."""
@@ -49,6 +58,8 @@ class TensorSignals:
                 self._made = record
             case FixedFeatures():
                 self._fixed = record
+            case Convolutions():
+                self._convolutions = record
             case ScoredPositions():
                 if len(self._scored) < MOST_SCORED:
                     self._scored.append(record)
@@ -57,7 +68,7 @@ class TensorSignals:
         """Begin with what is told a few times of a run."""
         self._dense, self._dropped, self._subnormal = other._dense, other._dropped, other._subnormal
         self._scored, self._wide, self._made = [*other._scored], other._wide, other._made
-        self._fixed = other._fixed
+        self._fixed, self._convolutions = other._fixed, other._convolutions
 
     @property
     def dense_embeddings(self) -> DenseEmbeddings | None:
@@ -96,3 +107,8 @@ class TensorSignals:
     def fixed_features(self) -> FixedFeatures | None:
         """What modules make anew that is the same in each epoch, nothing as well; None where that is not known."""
         return self._fixed
+
+    @property
+    def convolutions(self) -> Convolutions | None:
+        """How much of the forward passes is convolutions, none of it as well; None where nobody could look."""
+        return self._convolutions

@@ -11,6 +11,7 @@ from ..records import (
     BatchContent,
     CodeLook,
     CompilerSample,
+    Convolutions,
     CpuAutocast,
     DebugModes,
     DeepProfile,
@@ -98,6 +99,7 @@ PART = {
     WideNumbers: "spent",
     MadeWeights: "spent",
     FixedFeatures: "spent",
+    Convolutions: "spent",
     Event: "events",
 }
 """Which part of a window takes which kind of record. Kinds that no signal needs are not listed."""

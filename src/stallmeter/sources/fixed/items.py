@@ -159,7 +159,7 @@ class Items:
         file, line, function = ("", 0, "") if most is None else self._called_at(most.stack)
         return FixedFeatures(
             time_s=time.time(),
-            kind="" if most is None else most.kind,
+            name="" if most is None else most.kind or function or "A module",
             modules=len(fixed),
             call_s=spent_ns / 1e9,
             expected=self.expected,

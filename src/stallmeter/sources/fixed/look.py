@@ -30,6 +30,7 @@ class Call:
 
     module: int
     kind: str
+    """Name of its class; empty for one of torch's, which many modules are of."""
     ns: int
     results: list[Any] | None
     stack: Stack
@@ -155,10 +156,15 @@ class FixedLook:
             rows = self._round.rows
             ns = ended_ns - self._began_ns - self._own_within_ns
             results = results_of(made, rows) if rows else None
-            self._round.calls.append(Call(id(module), type(module).__name__, ns, results, self._stack))
+            self._round.calls.append(Call(id(module), _kind_of(module), ns, results, self._stack))
         self._began_ns = 0
         self.own_ns += self._now() - ended_ns
         return True
+
+
+def _kind_of(module: Any) -> str:
+    kind = type(module)
+    return "" if kind.__module__.startswith("torch.") else kind.__name__
 
 
 def _stack() -> Stack:
