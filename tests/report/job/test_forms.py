@@ -132,6 +132,11 @@ def test_step_table():
     assert table is not None
     assert [row[1] for row in table.rows[:2]] == ["0", "1"]
     assert [row[3] for row in table.rows[:2]] == ["", f"{wording.seconds(made.slowest[0].loss_s)} late: forward"]
+    first = made.slowest[0]
+    early = replace(made, slowest=(replace(first, bucket="checkpoint"),))
+    told = forms.step_table(early)
+    assert told is not None
+    assert [row[3] for row in told.rows] == ["", f"{wording.seconds(first.loss_s)} late: checkpoint before it"]
     assert table.rows[1][4].startswith("forward 26 ms, ")
     assert forms.step_table(shown(job())) is None
     short = forms.step_table(shown(job(late(20, "forward", 0.02), ranks=32, steps=40)), forms.SHORT)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from .. import wording
 from ..table import Table
-from .model import MOST_ROWS, JobReport, RankRow
+from .model import MOST_ROWS, JobReport, RankRow, SlowStep
 
 SHORT = 16
 """Ranks that a table in a text lists."""
@@ -114,11 +114,16 @@ def step_table(job: JobReport, most: int = MOST_ROWS) -> Table | None:
         for rank, seconds in sorted(step.seconds.items()):
             largest = sorted(seconds.items(), key=lambda item: -item[1])[:3]
             parts = ", ".join(f"{wording.label(name)} {wording.seconds(s)}" for name, s in largest)
-            # What made it late may lie at the end of the step before.
-            late = f"{wording.seconds(step.loss_s)} late: {wording.label(step.bucket)}" if rank == step.late else ""
+            late = _said_late(step, seconds) if rank == step.late else ""
             rows.append((f"{step.index:,}", str(rank), wording.seconds(sum(seconds.values())), late, parts))
     head = ("Step", "rank", "took", "", "of that")
     return Table(head, tuple(rows), words=frozenset({3, 4}), title="The steps in which was waited the longest")
+
+
+def _said_late(step: SlowStep, seconds: Mapping[str, float]) -> str:
+    """Say how late the late rank was and why: what made it late may lie at the end of the step before."""
+    before = "" if seconds.get(step.bucket, 0.0) >= step.loss_s / 2.0 else " before it"
+    return f"{wording.seconds(step.loss_s)} late: {wording.label(step.bucket)}{before}"
 
 
 @dataclass(frozen=True, slots=True)
