@@ -23,21 +23,30 @@ modules within it are called.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ..records import FixedFeatures as Found
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location
 from ..window import Window
-from ..workers.gains import gain_without
+from ..workers.gains import FIX_SAVES, Gain, gain_without
 from .functions import severity
 from .rule import threshold
 
 LEAST = 0.75
 """Times these seconds that are saved at least: what was made must be read. Our choice."""
 
-MOST = 1.1
-"""Times these seconds that are saved at the most, items that need no longer be made and validations left out."""
+OF_ITEMS = 0.5
+"""Part of the loop's own time for items that is spared as a rule: numbers are read in the place of pictures, say. Our
+choice; `python -m benchmarks.faults.frozen` holds what is promised against what is won."""
+
+_SURE = 1.28
+"""Standard errors of a count that is left to chance, in 8 of 10 cases: as many are met again as chance brings."""
+
+MOST = FIX_SAVES[1]
+"""Times these seconds that are saved at the most, items and validations left out: what the calls put into the CPU's
+caches slows the rest as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +61,12 @@ class FixedFeatures:
         "ledger.training_s",
         "spent.tensors.fixed_features",
     )
-    optional: ClassVar[tuple[str, ...]] = ("device.pace_s", "ledger.wall_s", "spent.step_work_s")
+    optional: ClassVar[tuple[str, ...]] = ("device.pace_s", "ledger.wall_s", "loader.num_workers", "spent.step_work_s")
 
     least_items: float = threshold(40.0, "items", "That had to be met again; our choice: few tell little")
-    again_pct: float = threshold(80.0, "%", "Of these; our choice: a picture that is flipped or not makes it half")
+    again_pct: float = threshold(
+        92.0, "%", "Of these, less what is chance; our choice: a tenth that is flipped makes 82"
+    )
     warn_pct: float = threshold(10.0, "%", "Of the training's time; our choice: worth a change of the program")
     critical_pct: float = threshold(50.0, "%", "our choice: as long as all else")
 
@@ -65,13 +76,14 @@ class FixedFeatures:
         if found is None or record is None or epochs < 2 or not found.call_s or window.device.pace_s is not None:
             return None
         again_pct = 100.0 * min(1.0, found.again / found.expected) if found.expected else 0.0
-        if found.expected < self.least_items or again_pct < self.again_pct:
+        by_chance_pct = _SURE * 100.0 / math.sqrt(max(1.0, found.expected))
+        if found.expected < self.least_items or again_pct + by_chance_pct < self.again_pct:
             return None
         lost_s = found.call_s * record.steps * (epochs - 1) / epochs
         pct = window.ledger.training_share_pct(lost_s)
         if pct is None or pct < self.warn_pct:
             return None
-        gain = gain_without(window, lost_s, least=LEAST, most=MOST + _more_s(window, pct / 100.0) / lost_s)
+        gain = _gain(window, lost_s, (epochs - 1) / epochs)
         one = found.modules < 2
         name = f"{found.name} learns nothing, and makes" if one else "Layers that learn nothing make"
         work_s = window.spent.step_work_s
@@ -108,10 +120,20 @@ class FixedFeatures:
         )
 
 
-def _more_s(window: Window, part: float) -> float:
-    """Return what may be saved beside the calls: making items whose features are kept, and a part of validations."""
-    spent = window.spent
-    return (spent.bucket_s("data_wait") or 0.0) + part * (spent.bucket_s("validation") or 0.0)
+def _gain(window: Window, lost_s: float, later: float) -> Gain:
+    """Return what is won: items whose features are kept need not be made, nor evaluated anew.
+
+    Args:
+        window: Of the run.
+        lost_s: Seconds of the calls after the first epoch.
+        later: Part (0 to 1) of the epochs that comes after the first: no more than that can be won.
+    """
+    spent, training_s = window.spent, window.ledger.training_s or 0.0
+    wait_s = later * (spent.bucket_s("data_wait") or 0.0)
+    validation_s = (spent.bucket_s("validation") or 0.0) * min(1.0, lost_s / (training_s or lost_s))
+    usual_s = lost_s + (wait_s * OF_ITEMS if window.loader.num_workers == 0 else 0.0)
+    most_s = max(usual_s, min(MOST * lost_s + wait_s + validation_s, later * training_s))
+    return gain_without(window, usual_s, least=LEAST * lost_s / usual_s, most=most_s / usual_s)
 
 
 def _location(found: Found, pct: float) -> Location | None:
