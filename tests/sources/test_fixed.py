@@ -258,6 +258,24 @@ def test_two_calls_in_a_step_each_have_their_rows() -> None:
     assert is_the_same(found)
 
 
+def test_what_is_given_other_rows_before_it() -> None:
+    """An embedding of the task, say, which is one row in each step."""
+    table = nn.Embedding(4, 16).requires_grad_(False)
+
+    def told(batch: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = bench.backbone(batch) + table(torch.tensor([[0, 1, 2, 3, 1]])).mean()
+        return made
+
+    def before(batch: torch.Tensor) -> torch.Tensor:
+        shift = table(torch.tensor([[0, 1, 2, 3, 1]])).mean()
+        made: torch.Tensor = bench.backbone(batch) + shift
+        return made
+
+    for call in (told, before):
+        bench = Bench(call=call)
+        assert is_the_same(bench.epochs(4))
+
+
 def test_an_error_within_it_is_the_programs() -> None:
     class Odd(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

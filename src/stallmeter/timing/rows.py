@@ -41,6 +41,16 @@ def _places(size: int) -> tuple[int, ...]:
     return tuple(found)
 
 
+def number_of_rows(given: object) -> int | None:
+    """Return how many rows a batch has, without a look at them; None where its largest tensor has none.
+
+    Args:
+        given: As of `rows_of`.
+    """
+    shape = getattr(max(tensors_in(given), key=_size, default=None), "shape", ())
+    return int(shape[0]) if len(shape) > 1 else None
+
+
 def rows_of(given: object) -> tuple[int, list[Marks]] | None:
     """Return how many rows a batch has, and what the first ones are known by; None where nothing can be read.
 

@@ -11,7 +11,7 @@ from types import CodeType
 from typing import Any
 
 from ...timing.numbers import tensors_in
-from ...timing.rows import Marks, results_of, rows_of
+from ...timing.rows import Marks, number_of_rows, results_of, rows_of
 
 FIXED = "looking for fixed features"
 
@@ -109,7 +109,7 @@ class FixedLook:
         began_ns = self._now()
         self._inside.append(id(module))
         self._stack = _stack()
-        if self._round is None or any(call.module == id(module) for call in self._round.calls):
+        if self._round is None or self._is_another(self._round, module, given):
             self._round = Round()
             self.rounds.append(self._round)
         self._know_rows(given)
@@ -117,6 +117,12 @@ class FixedLook:
         self._began_ns = self._now()
         self.own_ns += self._began_ns - began_ns
         return True
+
+    def _is_another(self, one: Round, module: Any, given: Any) -> bool:
+        """Whether a call begins another round: of a module that was called in this one, or with as many other rows."""
+        rows = number_of_rows(given)
+        differs = rows is not None and one.rows not in (0, rows)
+        return differs or any(call.module == id(module) for call in one.calls)
 
     def _know_rows(self, given: Any) -> None:
         """Take the rows of the first call that is given any in its place: hooks are not told what is given by name."""
