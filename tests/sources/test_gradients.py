@@ -125,6 +125,32 @@ def test_a_model_beside_the_trained_one(bench: Bench) -> None:
     assert (found.part, found.numbers, found.share) == ("teacher", numbers(teacher), 0.5)
 
 
+@pytest.mark.skipif(not hasattr(torch, "_fused_sgd_"), reason="fused optimizers on a CPU came with torch 2.4")
+@pytest.mark.parametrize("named", [True, False])
+def test_fused_optimizers_whose_writes_torch_does_not_count(bench: Bench, named: bool) -> None:
+    model = Net()
+    head = list(model.head.parameters())
+    optimizer = torch.optim.AdamW(head, lr=0.1, fused=True)
+    before = head[0]._version
+
+    def stepped() -> None:
+        for _ in range(ENOUGH):
+            model.zero_grad()
+            model(torch.randn(4, 6)).square().mean().backward()
+            (optimizer if named else hidden[0][0]).step()
+            bench.boundary()
+
+    hidden = [[optimizer]]  # where nobody looks
+    if not named:
+        del optimizer
+    stepped()
+    assert head[0]._version == before
+    found = bench.said()
+    assert found is not None
+    assert (found.part, found.numbers) == ("model.backbone", numbers(model.backbone))
+    assert found.updated_numbers == numbers(model.head)
+
+
 def test_weights_cleared_of_gradients_at_the_end_of_a_step(bench: Bench) -> None:
     """The optimizer's own are gone by then; the others are still there, and grow."""
     model = Net()

@@ -3,7 +3,7 @@
 **What it means.** A backbone, a teacher or a loss network is meant to stay as it is, and is not among the optimizer's
 parameters. Its parameters still ask for gradients, so that each backward pass computes them, and they are kept.
 
-**Evidence.** `spent.unused_gradients`: parameters that got new gradients within some 25 steps, twice, while nobody
+**Evidence.** `spent.unused_gradients`: parameters that got new gradients within some 12 steps, twice, while nobody
 wrote into them, and the numbers in these beside the numbers of all that were updated. They are found in the models that
 running functions know by name. `spent.bucket_s`: seconds of the backward pass in the wall-clock ledger;
 `spent.step_work_s`: of the whole step, where that is one piece, or where the host only launches (`device.pace_s`).

@@ -2,8 +2,8 @@
 
 A few times, between two steps: which models do the functions that are running know by name, which of their parameters
 got new gradients since the last look, and has nobody written into them? Torch counts what is written into a tensor
-(``Tensor._version``), by whichever optimizer. What goes past that counter (``.data``, kernels of others) is noticed by
-some of the values. Nothing is registered with torch, and no tensor is kept alive in between.
+(``Tensor._version``), by whichever optimizer. What goes past that counter (``.data``, fused optimizers, kernels of
+others) is noticed by some of the values. Nothing is registered with torch, and no tensor is kept alive in between.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ __all__ = ["DroppedGradientSource", "GradientSource", "models_of"]
 FIRST_STEP = 5
 """Steps before it may be warm-up, in which nobody updates anything."""
 
-BETWEEN = 25
-"""Steps from one look to the next: two models that are trained in turn take fewer for a turn, as a rule."""
+BETWEEN = 12
+"""Steps from one look to the next, of which there are two: models that are trained in turn take fewer for a turn, as a
+rule. Many trainings have some dozens of steps."""
 
 TRIES = 20
 """So often it is looked whether anything was updated: gradients are accumulated over as many steps now and then."""
@@ -41,7 +42,10 @@ MOST_TENSORS = 5_000
 """Of larger models none is looked at: a look takes the training thread some 3 us for each tensor."""
 
 MOST_VALUES = 64
-"""Values that are held against those of the last look, of all suspects together."""
+"""Parameters on a device of which a value is held against that of the last look."""
+
+MOST_READ = 1_000
+"""The same of those in the host's memory: some 5 us each."""
 
 NUMBER_LOOKS = (30, 300, 1_000, 3_000, 10_000, 30_000)
 """Steps after which numbers next to zero are looked for. A running mean of Adam's that gets nothing more, as of a row
@@ -74,6 +78,8 @@ class GradientSource:
         self._models: list[tuple[str, Any]] = []
         """What is known by name, and their parameters by identity: while a look goes on, and not in between."""
         self._parameters: dict[int, Any] = {}
+        self._fused: frozenset[int] = frozenset()
+        """Parameters of fused optimizers that are known by name: torch does not count what these write."""
         self._found: UnusedGradients | None = None  # set by the training thread, taken by the sampler's
         self._dense: DenseEmbeddings | None = None  # as well
         self._table_looks = TABLE_LOOKS
@@ -152,6 +158,8 @@ class GradientSource:
         every = chain.from_iterable(parameters_of(model, nn.Module) for _, model in self._models)
         found = {id(p): p for p in islice(every, MOST_TENSORS + 1) if is_plain(p, nn.Parameter)}
         self._parameters = found if len(found) <= MOST_TENSORS else {}
+        optimizers = models_of(frame, self._modules["torch"].optim.Optimizer)
+        self._fused = frozenset(id(p) for _, optimizer in optimizers for p in _of_fused(optimizer))
 
     def _look(self) -> Iterator[int]:
         """Look, and yield after how many steps to go on. What is kept in between holds no tensor."""
@@ -182,24 +190,32 @@ class GradientSource:
     def _snapshot(self, only: Collection[int] | None = None) -> Mapping[int, Seen]:
         """Return all parameters, or some of them, with the values of a few of these."""
         found = {key: p for key, p in self._parameters.items() if only is None or key in only}
-        every = len(found) // MOST_VALUES + 1
-        return {
-            key: Seen.of(p, with_value=only is not None and place % every == 0)
-            for place, (key, p) in enumerate(found.items())
-        }
+        near = sum(p.device.type == "cpu" for p in found.values())
+        of_cpu = near // MOST_READ + 1
+        # Reading from a device waits for it: of suspects alone.
+        of_device = (len(found) - near) // MOST_VALUES + 1 if only is not None else 0
+
+        def is_read(place: int, parameter: Any) -> bool:
+            every = of_cpu if parameter.device.type == "cpu" else of_device
+            return every > 0 and place % every == 0
+
+        return {key: Seen.of(p, with_value=is_read(place, p)) for place, (key, p) in enumerate(found.items())}
 
     def _compare(self, before: Mapping[int, Seen]) -> tuple[frozenset[int], frozenset[int]]:
         """Return which parameters were updated since, and which got gradients in vain."""
-        updated, suspects = set(), set()
+        updated, suspects, past = set(), set(), False
         for key, parameter in self._parameters.items():
             seen = before.get(key)
             if seen is None:
                 continue
-            if not seen.is_unchanged(parameter):
+            if key in self._fused or not seen.is_unchanged(parameter):
                 updated.add(key)
+                past = past or seen.is_written_past(parameter)
             elif parameter.requires_grad and seen.got_another(parameter):
                 suspects.add(key)
-        return frozenset(updated), frozenset(suspects)
+        # Where torch's counter misses writes, nothing is known of those without a value.
+        known = {key for key in suspects if before[key].value is not None} if past else suspects
+        return frozenset(updated), frozenset(known)
 
     def _changed(self, before: Mapping[int, Seen]) -> bool:
         now = self._parameters
@@ -217,6 +233,15 @@ class GradientSource:
             numbers=sum(p.numel() for key, p in parameters.items() if key in suspects),
             updated_numbers=sum(p.numel() for key, p in parameters.items() if key in updated),
         )
+
+
+def _of_fused(optimizer: Any) -> Iterator[Any]:
+    """Yield the parameters that a fused optimizer updates."""
+    groups = attributes(optimizer).get("param_groups")
+    for group in groups if isinstance(groups, list) else ():
+        rate = group.get("lr")
+        if group.get("fused") and not (isinstance(rate, (int, float)) and not rate):
+            yield from group["params"]
 
 
 def _states(kept: Iterable[Any], parameters: Iterable[Any]) -> Iterator[Any]:

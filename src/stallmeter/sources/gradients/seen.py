@@ -1,4 +1,4 @@
-"""A parameter at a look: how often it was written into, which gradient it has, and one of its values."""
+"""A parameter at a look: how often it was written into, which gradient it has, and some of its values."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import weakref
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
+
+from ...timing.numbers import ODD, numbers_of
+
+VALUES = 8
+"""Of a parameter that are compared: one alone may be left as it is, where nothing is passed back to it."""
 
 _writes = attrgetter("_version")
 """What torch counts of a tensor: how often something was written into it."""
@@ -19,11 +24,11 @@ class Seen:
     writes: int
     gradient: weakref.ref[Any] | None
     gradient_writes: int
-    value: float | complex | None
+    value: tuple[float | complex, ...] | None
 
     @classmethod
     def of(cls, parameter: Any, *, with_value: bool) -> Seen:
-        """Look at a parameter; one of its values is copied from its device."""
+        """Look at a parameter; some of its values are copied, from another device one."""
         value = _value(parameter) if with_value else None
         gradient = parameter.grad
         if gradient is None:
@@ -36,6 +41,10 @@ class Seen:
             return False
         return self.value is None or _value(parameter) == self.value
 
+    def is_written_past(self, parameter: Any) -> bool:
+        """Whether its values are others though torch counted no write, as of fused optimizers."""
+        return _writes(parameter) == self.writes and self.parameter() is parameter and not self.is_unchanged(parameter)
+
     def got_another(self, parameter: Any) -> bool:
         """Whether it got a gradient since: a tensor that is new, or more of it in the one that was there."""
         gradient = parameter.grad
@@ -46,7 +55,15 @@ class Seen:
         return self.gradient is None or self.gradient() is not gradient
 
 
-def _value(parameter: Any) -> float | complex:
-    """Return one of a tensor's values, the first; 0 of one that has none."""
-    found: float | complex = parameter.detach()[(0,) * parameter.dim()].item() if parameter.numel() else 0.0
-    return found
+def _value(parameter: Any) -> tuple[float | complex, ...]:
+    """Return some of a tensor's values, spread over it; the first alone where NumPy cannot read it; 0 without any."""
+    if not parameter.numel():
+        return (0.0,)
+    tensor = parameter.detach()
+    try:
+        numbers = numbers_of(tensor)
+    except ODD:
+        numbers = None
+    if numbers is None:
+        return (tensor[(0,) * tensor.dim()].item(),)
+    return tuple(numbers.flat[:: max(1, numbers.size // VALUES)][:VALUES].tolist())
