@@ -151,6 +151,40 @@ def test_fused_optimizers_whose_writes_torch_does_not_count(bench: Bench, named:
     assert found.updated_numbers == numbers(model.head)
 
 
+def test_a_function_that_calls_a_method_named_as_what_asks_for_names(bench: Bench) -> None:
+    """As nearly every loop does: ``model.eval()`` asks nobody for the variables."""
+    student, teacher = Net(), Net()
+    optimizer = sgd(student)
+
+    def distil() -> None:
+        teacher.eval()
+        for _ in range(ENOUGH):
+            optimizer.zero_grad()
+            x = torch.randn(4, 6)
+            nn.functional.mse_loss(student(x), teacher(x)).backward()
+            optimizer.step()
+            bench.boundary()
+
+    distil()
+    found = bench.said()
+    assert found is not None
+    assert found.part == "teacher"
+
+
+def test_all_gradients_are_cleared_where_a_look_is_due(bench: Bench) -> None:
+    """As Lightning does before a validation."""
+    model = Net()
+    optimizer = sgd(model.head)
+    for index in range(ENOUGH + 2):
+        step(model, optimizer)
+        if index + 1 in (FIRST_STEP + BETWEEN, FIRST_STEP + 2 * BETWEEN + 1):
+            model.zero_grad()
+        bench.boundary()
+    found = bench.said()
+    assert found is not None
+    assert found.part == "model.backbone"
+
+
 def test_weights_cleared_of_gradients_at_the_end_of_a_step(bench: Bench) -> None:
     """The optimizer's own are gone by then; the others are still there, and grow."""
     model = Net()

@@ -168,7 +168,7 @@ class GradientSource:
         before = self._snapshot()
         updated = suspects = frozenset[int]()
         for _ in range(TRIES):
-            yield BETWEEN
+            yield from self._wait()
             updated, suspects = self._compare(before)
             if updated:
                 break
@@ -176,7 +176,7 @@ class GradientSource:
             return
         if suspects:
             before = self._snapshot(suspects)
-            yield BETWEEN
+            yield from self._wait()
             # What has changed meanwhile is updated past torch's counter, or now and then.
             suspects = frozenset() if self._changed(before) else self._compare(before)[1]
         self._found = self._told(suspects, updated)
@@ -186,6 +186,12 @@ class GradientSource:
         yield LAST
         if self._changed(before):
             self._found = self._told(frozenset(), updated)
+
+    def _wait(self) -> Iterator[int]:
+        """Wait for a later step; one more where no gradient is there, for a validation may have cleared all."""
+        yield BETWEEN
+        if self._parameters and all(p.grad is None for p in self._parameters.values()):
+            yield 1
 
     def _snapshot(self, only: Collection[int] | None = None) -> Mapping[int, Seen]:
         """Return all parameters, or some of them, with the values of a few of these."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dis
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
-from types import FrameType, FunctionType, GetSetDescriptorType, ModuleType
+from types import CodeType, FrameType, FunctionType, GetSetDescriptorType, ModuleType
 from typing import Any
 
 from ...timing.tables import name_inside
@@ -22,6 +24,9 @@ OPTIMIZED = 0x1
 
 ASKS_FOR_NAMES = frozenset({"locals", "vars", "dir", "eval", "exec"})
 """Up to Python 3.12 these return the dict that a look would fill anew: who calls them is left alone."""
+
+OF_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+"""Instructions that look a name up, and no attribute."""
 
 OF_A_COPY = 3
 """References to a copy of a frame's variables that nobody else holds, while they are counted."""
@@ -54,7 +59,7 @@ def models_of(frame: FrameType | None, kind: type) -> list[tuple[str, Any]]:
 def _variables(frame: FrameType) -> list[tuple[str, Any]]:
     """Return the variables of a function that runs; of a module they are its globals."""
     code = frame.f_code
-    if not code.co_flags & OPTIMIZED or not ASKS_FOR_NAMES.isdisjoint(code.co_names):
+    if not code.co_flags & OPTIMIZED or (not ASKS_FOR_NAMES.isdisjoint(code.co_names) and _asks_for_names(code)):
         return []
     names = frame.f_locals
     found = list(names.items())
@@ -63,6 +68,15 @@ def _variables(frame: FrameType) -> list[tuple[str, Any]]:
     if isinstance(names, dict) and sys.getrefcount(names) <= OF_A_COPY:
         names.clear()
     return found
+
+
+@lru_cache(256)
+def _asks_for_names(code: CodeType) -> bool:
+    """Whether a function calls what returns its variables, and not a method of the same name: ``model.eval()``."""
+    return any(
+        instruction.argval in ASKS_FOR_NAMES and instruction.opname.startswith(OF_GLOBALS)
+        for instruction in dis.get_instructions(code)
+    )
 
 
 def _held(name: str, value: Any, kind: type) -> Iterator[tuple[str, Any]]:
