@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from stallmeter.records import Convolutions
 from stallmeter.records import UnusedGradients as Found
 from stallmeter.records.diagnosis import Severity
 from stallmeter.rules import ALL_RULES
@@ -46,6 +47,28 @@ def test_fires() -> None:
     assert gain is not None
     assert interval is not None
     assert interval[0] < gain < interval[1]
+
+
+@pytest.mark.parametrize(
+    ("also", "named"),
+    [
+        (("model.stem",), "model.backbone and model.stem."),
+        (("a", "b"), "model.backbone, a and b."),
+        (("a", "b", "c", "d"), "model.backbone, a, b and 2 more."),
+    ],
+)
+def test_several_parts_are_named(also: tuple[str, ...], named: str) -> None:
+    assert fires(UnusedGradients(), in_vain(replace(FOUND, also=also))).advice[0].fix.do.endswith(f" on {named}")
+
+
+def test_lower_convolutions_save_more() -> None:
+    few = replace(FOUND, numbers=300, updated_numbers=700)
+    seen = Convolutions(time_s=START_S, share=0.8, forward_s=0.03)
+    plain, convolved = (fires(UnusedGradients(), in_vain(few, *more)).advice[0] for more in ((), (seen,)))
+    assert plain.predicted_gain_pct == convolved.predicted_gain_pct
+    assert plain.gain_interval_pct is not None
+    assert convolved.gain_interval_pct is not None
+    assert plain.gain_interval_pct[1] < convolved.gain_interval_pct[1]
 
 
 def test_some_of_the_step_is_left() -> None:

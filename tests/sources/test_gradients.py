@@ -102,9 +102,18 @@ def test_a_backbone_that_its_optimizer_alone_leaves_out(bench: Bench) -> None:
     train(bench, model, optimizer)
     found = bench.said()
     assert found is not None
-    assert (found.part, found.kind, found.tensors) == ("model.backbone", "Sequential", 4)
+    assert (found.part, found.kind, found.tensors, found.also) == ("model.backbone", "Sequential", 4, ())
     assert (found.numbers, found.updated_numbers) == (numbers(model.backbone), numbers(model.head))
     assert found.share == pytest.approx(numbers(model.backbone) / numbers(model))
+
+
+def test_several_parts_that_stand_beside_trained_ones(bench: Bench) -> None:
+    model = Net()
+    optimizer = sgd(model.backbone[0])
+    train(bench, model, optimizer)
+    found = bench.said()
+    assert found is not None
+    assert (found.part, found.also) == ("model.backbone[2]", ("model.head",))
 
 
 def test_a_model_beside_the_trained_one(bench: Bench) -> None:

@@ -41,6 +41,8 @@ class UnusedGradients:
     """Numbers in these."""
     updated_numbers: int
     """Numbers in the parameters that are updated."""
+    also: tuple[str, ...] = ()
+    """Other such parts of the same model, by their size."""
 
     @property
     def share(self) -> float:

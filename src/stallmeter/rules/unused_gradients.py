@@ -7,6 +7,7 @@ parameters. Its parameters still ask for gradients, so that each backward pass c
 wrote into them, and the numbers in these beside the numbers of all that were updated. They are found in the models that
 running functions know by name. `spent.bucket_s`: seconds of the backward pass in the wall-clock ledger;
 `spent.step_work_s`: of the whole step, where that is one piece, or where the host only launches (`device.pace_s`).
+`spent.tensors.convolutions`: whether these take most of the forward pass.
 
 **Advice.** `requires_grad_(False)` on that part. What is saved is taken for its share of the numbers and a little more,
 for its forward pass keeps nothing then. A part that trained layers lie beneath keeps half of its backward pass or more,
@@ -25,6 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..records import UnusedGradients as Found
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Severity
 from ..window import Window
 from ..workers.gains import gain_without
@@ -35,6 +37,16 @@ SAVES = (0.28, 1.05, 1.4)
 benchmarks/faults/gradients: 0.97 to 1.43 for a part beneath trained layers or beside them, whose forward pass saves
 something, too, and 0.28 to 0.59 for one above them, which must pass gradients on."""
 
+MOST_OF_CONVOLUTIONS = 2.2
+"""The most where convolutions take most of the forward pass: lower ones are computed for more places each. A program of
+others saved 2.1 times this share."""
+
+MOSTLY = 0.5
+"""Part (0 to 1) of the forward pass; our choice."""
+
+NAMED = 2
+"""Parts that are named beside the largest one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnusedGradients:
@@ -43,7 +55,12 @@ class UnusedGradients:
     id: ClassVar[str] = "unused-gradients"
     title: ClassVar[str] = "Gradients are computed that change no weight"
     needs: ClassVar[tuple[str, ...]] = ("ledger.training_s", "spent.unused_gradients")
-    optional: ClassVar[tuple[str, ...]] = ("device.pace_s", "ledger.wall_s", "spent.step_work_s")
+    optional: ClassVar[tuple[str, ...]] = (
+        "device.pace_s",
+        "ledger.wall_s",
+        "spent.step_work_s",
+        "spent.tensors.convolutions",
+    )
 
     warn_pct: float = threshold(10.0, "%", "our choice: what is saved is known roughly, and must be worth the change")
     critical_pct: float = threshold(50.0, "%", "our choice: as long as all else")
@@ -58,12 +75,15 @@ class UnusedGradients:
         backward_s = (0.0 if on_device else spent.bucket_s("backward")) or BACKWARD * whole_s
         if not backward_s:
             return None
-        least_s, saved_s, most_s = (min(part * found.share * backward_s, MOST_OF_A_STEP * whole_s) for part in SAVES)
+        convolves = spent.tensors.convolutions is not None and spent.tensors.convolutions.share >= MOSTLY
+        parts = (*SAVES[:2], MOST_OF_CONVOLUTIONS if convolves else SAVES[2])
+        least_s, saved_s, most_s = (min(part * found.share * backward_s, MOST_OF_A_STEP * whole_s) for part in parts)
         pct = window.ledger.training_share_pct(saved_s)
         if pct is None or pct < self.warn_pct:
             return None
         gain = gain_without(window, saved_s, least=least_s / saved_s, most=most_s / saved_s, on_device=on_device)
         name = f"{found.part} ({found.kind})" if found.part else "a part of the model"
+        name += f" and {len(found.also)} other parts" if found.also else ""
         return Diagnosis(
             rule=self.id,
             severity=Severity.CRITICAL if pct >= self.critical_pct else Severity.WARNING,
@@ -82,7 +102,7 @@ class UnusedGradients:
             ),
             advice=(
                 Advice.of(
-                    f"Call requires_grad_(False) on {found.part or 'that part'}.",
+                    f"Call requires_grad_(False) on {_named(found)}.",
                     expect="The backward pass leaves them out, and their gradients take no memory.",
                     limit="Where you read these gradients yourself, or mean to train it later.",
                     gain_pct=gain.pct,
@@ -94,3 +114,15 @@ class UnusedGradients:
                 ),
             ),
         )
+
+
+def _named(found: Found) -> str:
+    """Return the parts by their names, as far as these are few."""
+    if not found.part:
+        return "that part"
+    if not found.also:
+        return found.part
+    if len(found.also) > NAMED:
+        return f"{found.part}, {', '.join(found.also[:NAMED])} and {len(found.also) - NAMED} more"
+    *first, last = (found.part, *found.also)
+    return f"{', '.join(first)} and {last}"

@@ -47,7 +47,7 @@ def number_of_rows(given: object) -> int | None:
     Args:
         given: As of `rows_of`.
     """
-    shape = getattr(max(tensors_in(given), key=_size, default=None), "shape", ())
+    shape: Any = getattr(max(tensors_in(given), key=_size, default=None), "shape", ())
     return int(shape[0]) if len(shape) > 1 else None
 
 

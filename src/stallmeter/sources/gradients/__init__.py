@@ -20,7 +20,7 @@ from ...timing.clock import Register, StepClock
 from ...timing.subnormal import subnormal_in
 from ...timing.tables import LONGEST, dense_embeddings
 from .dropped import DroppedGradientSource
-from .models import attributes, is_plain, largest_part, models_of, parameters_of
+from .models import Part, attributes, is_plain, largest_parts, models_of, parameters_of
 from .seen import Seen
 
 __all__ = ["DroppedGradientSource", "GradientSource", "models_of"]
@@ -229,12 +229,13 @@ class GradientSource:
 
     def _told(self, suspects: frozenset[int], updated: frozenset[int]) -> UnusedGradients:
         kind = self._modules["torch"].nn.Module
-        part = largest_part(self._models, kind, suspects, updated)
+        part, *others = largest_parts(self._models, kind, suspects, updated) or [Part("", "", 0)]
         parameters = self._parameters
         return UnusedGradients(
             time_s=time.time(),
             part=part.name[:LONGEST],
             kind=part.kind,
+            also=tuple(one.name[:LONGEST] for one in others),
             tensors=len(suspects),
             numbers=sum(p.numel() for key, p in parameters.items() if key in suspects),
             updated_numbers=sum(p.numel() for key, p in parameters.items() if key in updated),

@@ -137,8 +137,20 @@ def largest_part(
     models: Iterable[tuple[str, Any]], kind: Any, suspects: Collection[int], updated: Collection[int]
 ) -> Part:
     """Return the largest part of all models that has suspects, and nothing that is updated; one of no name if none."""
-    parts = (part for name, model in models for part in parts_of(name, model, kind, suspects, updated))
-    return max(parts, key=lambda part: (part.numbers, -len(part.name)), default=Part("", "", 0))
+    return next(iter(largest_parts(models, kind, suspects, updated)), Part("", "", 0))
+
+
+def largest_parts(
+    models: Iterable[tuple[str, Any]], kind: Any, suspects: Collection[int], updated: Collection[int]
+) -> list[Part]:
+    """Return all such parts of the model that has the largest one, by their size."""
+    of_models = (list(parts_of(name, model, kind, suspects, updated)) for name, model in models)
+    found = [sorted(parts, key=_size, reverse=True) for parts in of_models if parts]
+    return max(found, key=lambda parts: _size(parts[0]), default=[])
+
+
+def _size(part: Part) -> tuple[int, int]:
+    return part.numbers, -len(part.name)
 
 
 def parameters_of(module: Any, kind: Any) -> Iterator[Any]:
