@@ -33,8 +33,8 @@ def test_what_they_win() -> None:
     training_s = made.ledger.training_s
     assert computed_s is not None
     assert training_s is not None
-    for advice, times in ((half, 1.7), (last, 1.15)):
-        left_s = training_s - 0.9 * computed_s * (1.0 - 1.0 / times)
+    for advice, times, part in ((half, 1.7, 1.0), (last, 1.15, 0.9)):
+        left_s = training_s - part * computed_s * (1.0 - 1.0 / times)
         assert advice.predicted_gain_pct == pytest.approx(100.0 * (training_s / left_s - 1.0), rel=0.01)
         assert advice.gain_interval_pct is not None
         assert advice.gain_interval_pct[0] < advice.predicted_gain_pct < advice.gain_interval_pct[1]

@@ -67,6 +67,24 @@ def test_in_a_framework_with_words_of_its_own() -> None:
     assert "DataCollatorWithPadding or DataCollatorForTokenClassification" in found.advice[0].text
 
 
+@pytest.mark.parametrize(("beyond", "named"), [((1, 3, 7), True), ((1, 3, 9), False)])
+def test_lengths_that_are_rounded_up(beyond: tuple[int, ...], named: bool) -> None:
+    """As `pad_to_multiple_of=8` does: no batch is padded by as much."""
+    looked_at = [
+        BatchContent(time_s=START_S + i, tensors=3, bytes=4096, positions=at, used_positions=at - beyond[i % 3])
+        for i, at in enumerate((16, 24, 32, 16, 24, 32))
+    ]
+    found = fires(PaddedBatches(), run(loader(), *looked_at))
+    assert ("a multiple of 8: pad_to_multiple_of" in found.advice[0].fix.do) is named
+
+
+def test_batches_of_one_length_are_not_rounded() -> None:
+    made = padded(used=38, positions=48)
+    assert made.loader.content is not None
+    assert made.loader.content.rounded_to is None
+    assert "multiple" not in fires(PaddedBatches(), made).advice[0].fix.do
+
+
 def test_the_users_own_collate_function_is_named() -> None:
     own = replace(loader(), collate_file="train.py", collate_line=39, collate_function="Collate.__call__")
     found = fires(PaddedBatches(), padded(records=[own]))

@@ -87,7 +87,7 @@ class PaddedBatches:
         if content is None or not training_s or not computed_s:
             return None
         if content.padding is not None and 100.0 * content.padding >= self.info_pct:
-            return self._beyond_the_longest(window, content.padding, computed_s)
+            return self._beyond_the_longest(window, content.padding, computed_s, content.rounded_to)
         if content.filled_share is not None and 100.0 * (1.0 - content.filled_share) > self.uneven_pct:
             return self._below_the_longest(window, 1.0 - content.filled_share, computed_s)
         return None
@@ -104,7 +104,9 @@ class PaddedBatches:
         lost_s = usual * computed_s
         return lost_s, gain_without(window, lost_s, least=least / usual, most=most / usual)
 
-    def _beyond_the_longest(self, window: Window, padding: float, computed_s: float) -> Diagnosis:
+    def _beyond_the_longest(
+        self, window: Window, padding: float, computed_s: float, rounded_to: int | None
+    ) -> Diagnosis:
         """Tell of padding that the longest sequence of a batch does not need."""
         lost_s, gain = self._saved(window, computed_s, padding, LEAST * padding, usually_saved(padding))
         return Diagnosis(
@@ -128,9 +130,13 @@ class PaddedBatches:
                         window.facts,
                         Setting.PAD_TO_LONGEST,
                         self._in_collate(window),
-                    ),
+                    )
+                    if rounded_to is None
+                    else f"Leave out what rounds lengths up to a multiple of {rounded_to}: pad_to_multiple_of, say.",
                     expect="Steps as long as the longest sequence of their batch needs.",
-                    limit='Where each text is padded before, as by padding="max_length", that has to go; '
+                    limit="Not on a GPU whose Tensor Cores compute such lengths quicker."
+                    if rounded_to is not None
+                    else 'Where each text is padded before, as by padding="max_length", that has to go; '
                     "compiled models are compiled for each length.",
                     gain_pct=gain.pct,
                     interval_pct=gain.interval_pct,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
@@ -49,6 +50,9 @@ class Content(BatchContent):
     padding: float | None = None
     """Share (0 to 1) of the positions of all batches in which no sequence of its batch has a token; None where they are
     not known of `MIN_PADDED` batches."""
+    rounded_to: int | None = None
+    """Of what the length of each batch is a multiple, the next one to its longest sequence; None where it is of
+    nothing, or all batches are as long."""
     filled_share: float | None = None
     """Share (0 to 1) of the positions up to the longest sequence of each batch that hold something; None where that is
     not known of most batches."""
@@ -77,6 +81,8 @@ class LoaderSignals:
         self._subnormal: list[float] = []
         self._padded = (0, 0, 0)
         """Batches with sequences, their positions, and those that are used."""
+        self._lengths = (0, 0, frozenset[int]())
+        """What all of them are multiples of, most positions beyond the longest sequence, and two different ones."""
         self._filled = Filled()
 
     def append(self, record: LoaderInfo | BatchContent | WorkerTrial | ProducerLooks | LibraryWait) -> None:
@@ -96,6 +102,10 @@ class LoaderSignals:
                 if record.positions is not None and record.used_positions is not None:
                     number, positions, used = self._padded
                     self._padded = number + 1, positions + record.positions, used + record.used_positions
+                    multiple, beyond, lengths = self._lengths
+                    multiple = math.gcd(multiple, record.positions)
+                    beyond = max(beyond, record.positions - record.used_positions)
+                    self._lengths = multiple, beyond, lengths if len(lengths) > 1 else lengths | {record.positions}
             case WorkerTrial():
                 last = self.trials[-1] if self.trials else None
                 tried = ("measuring", record.setting, record.workers)
@@ -108,7 +118,7 @@ class LoaderSignals:
         for info in other._pace.infos().values():
             self._pace.add_info(info)
         self._content, self.trials = other._content, other.trials
-        self._sizes, self._padded = deepcopy(other._sizes), other._padded
+        self._sizes, self._padded, self._lengths = deepcopy(other._sizes), other._padded, other._lengths
         self._subnormal, self._filled = [*other._subnormal], deepcopy(other._filled)
 
     def set_workers(self, num_workers: int) -> None:
@@ -140,11 +150,13 @@ class LoaderSignals:
             return None
         number, positions, used = self._padded
         padding = 1.0 - used / positions if number >= MIN_PADDED else None
+        multiple, beyond, lengths = self._lengths
         subnormal = statistics.fmean(self._subnormal) if len(self._subnormal) >= MIN_LOOKED_AT else None
         return Content(
             **asdict(first),
             growth=self._growth(),
             padding=padding,
+            rounded_to=multiple if beyond < multiple > 1 < len(lengths) and padding is not None else None,
             filled_share=self._filled.share,
             subnormal_share=subnormal,
             spare_bytes=self.memo("spare", self._spare_bytes),
