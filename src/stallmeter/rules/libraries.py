@@ -16,7 +16,14 @@ _STACK = Advice.of(
     limit="Where it is given an array or plain numbers, nothing is won.",
 )
 
+_COMPRESSED = Advice.of(
+    "Make the sparse matrix compressed rows, once: matrix.coalesce().to_sparse_csr().",
+    expect="On a CPU these multiply as fast as coordinates, or several times as fast.",
+    limit="Compare: some operations take coordinates (COO) only.",
+)
+
 BY_CALL = {
+    "torch.sparse.mm": _COMPRESSED,
     "torch.tensor": _STACK,
     "torch.as_tensor": _STACK,
     "torch.nn.functional.dropout": _DROPOUT,
@@ -35,7 +42,9 @@ BY_CALL = {
 """By the call as looks name it. h5py documents that a chunk is read and unpacked as a whole, and kept in a cache of 1
 MB (8 MB from HDF5 2.0 on); zarr keeps none. PyTorch warns itself that a tensor from a list of arrays is slow to
 make: two of 32 states of 7 kB took 38 ms of a step of 43 (a program of another author, which won 9.8 times). PyTorch
-draws Bernoulli numbers with one thread on CPUs that are not Intel's (``bernoulli_default_kernel``)."""
+draws Bernoulli numbers with one thread on CPUs that are not Intel's (``bernoulli_default_kernel``). Products of sparse
+matrices, forward and backward, took 1.0 to 7.8 times as long with coordinates as with compressed rows on two threads
+(four sizes, ours); a program of another author won 1.19 times."""
 
 
 def beside(place: Location) -> tuple[Advice, ...]:
