@@ -18,7 +18,7 @@ _STACK = Advice.of(
 
 _COMPRESSED = Advice.of(
     "Make the sparse matrix compressed rows, once: matrix.coalesce().to_sparse_csr().",
-    expect="On a CPU these multiply as fast as coordinates, or several times as fast.",
+    expect="On a CPU these multiply about twice as fast as coordinates.",
     limit="Compare: some operations take coordinates (COO) only.",
 )
 
@@ -43,8 +43,8 @@ BY_CALL = {
 MB (8 MB from HDF5 2.0 on); zarr keeps none. PyTorch warns itself that a tensor from a list of arrays is slow to
 make: two of 32 states of 7 kB took 38 ms of a step of 43 (a program of another author, which won 9.8 times). PyTorch
 draws Bernoulli numbers with one thread on CPUs that are not Intel's (``bernoulli_default_kernel``). Products of sparse
-matrices, forward and backward, took 1.0 to 7.8 times as long with coordinates as with compressed rows on two threads
-(four sizes, ours); a program of another author won 1.19 times."""
+matrices, forward and backward, took 2.1 to 2.5 times as long with coordinates as with compressed rows, coalesced or
+not (four sizes, two threads, ours); a program of another author won 1.19 times in all."""
 
 
 def beside(place: Location) -> tuple[Advice, ...]:
