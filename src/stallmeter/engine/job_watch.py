@@ -16,13 +16,14 @@ from typing import Protocol
 
 from ..errors import RecordingError
 from ..ranks.code import between_of, places_of
+from ..ranks.data import read_in_evaluation, read_in_training
 from ..ranks.job import Job, RankView, assemble, facts_of_a_rank, is_running, read_newest
 from ..ranks.posts import MOST_DDP, MOST_READINGS, PERIOD_S, PostPace, decode_post, encode_post, joined, view_of_steps
 from ..ranks.run_folder import Channel, Channels
 from ..ranks.steps import lives_on
 from ..recording import Header, ranks
 from ..recording.tail import stands_in
-from ..records import Arrivals, DdpTimes, Event, LedgerRecord, StepRecord
+from ..records import Arrivals, DdpTimes, EvaluationBatches, Event, LedgerRecord, StepRecord
 from ..records.diagnosis import Verdict, WorkerAdvice
 from ..records.steps import STANDS
 from ..report.job.model import JobReport, job_report
@@ -262,11 +263,17 @@ class JobWatch:
             between=between_of(self._window.code.looks),
             arrivals=self._arrivals,
             ddp=list(self._ddp),
+            trains_on=read_in_training(self._window.loader.info),
+            evaluates=read_in_evaluation(self._evaluated()),
             live_on=lives_on(self._window.loader.info),
             ended=turn.ended,
             standing=self._where_it_stands(),
             most=self._pace.most,
         ).decode("ascii")
+
+    def _evaluated(self) -> EvaluationBatches | None:
+        evaluated = self._window.spent.evaluated
+        return None if evaluated is None else evaluated.newest
 
     def _connect(self, topic: str) -> dict[str, Channel]:
         """Return new connections: one that has been broken meanwhile would be complained of on stderr, by torch."""
@@ -292,6 +299,7 @@ class JobWatch:
             arrivals=tuple(self._arrivals),
             ddp=tuple(self._ddp),
             loader=self._window.loader.info,
+            evaluated=self._evaluated(),
             live_on=lives_on(self._window.loader.info),
             ended=turn.ended,
             standing=self._where_it_stands(),

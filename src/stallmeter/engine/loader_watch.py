@@ -7,7 +7,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -77,6 +77,7 @@ class LoaderWatch:
         """Open during a step whose batch has labels that are left out."""
         self._scored_looks = SCORED_LOOKS
         self._evaluated: Counter[tuple[int, bool]] = Counter()
+        self._evaluated_data: dict[str, Any] = {}
         """Batches of evaluations that were not told yet, by the batch size, and whether they are of training's data."""
         self._evaluations_due_ns = 0
         clock.evaluated = self.evaluated
@@ -211,15 +212,19 @@ class LoaderWatch:
         if size is None or not batches:
             return
         self._evaluated[size, self.sizes.reads_the_same(loader)] += batches
+        if not self._evaluated_data:  # as a rule it stays what it is
+            self._evaluated_data = self._guard("validation data", _data_of, loader) or {}
         last = self._clock.ledger.last
         if last < self._evaluations_due_ns:
             return
         self._evaluations_due_ns = last + EVALUATIONS_NS
         for (batch_size, of_training), number in self._evaluated.items():
-            self._tell(
-                EvaluationBatches(time_s=time.time(), batches=number, batch_size=batch_size, of_training=of_training)
+            found = EvaluationBatches(
+                time_s=time.time(), batches=number, batch_size=batch_size, of_training=of_training
             )
+            self._tell(replace(found, **self._evaluated_data))
         self._evaluated.clear()
+        self._evaluated_data = {}
 
     def may_resize(self, loader: object, why_not: str | None = None) -> None:
         """Say which loader the training iterates, before its first iteration: its number of workers may change.
@@ -325,3 +330,13 @@ def _untold_after(after: Callable[[], None]) -> Callable[[], bool | None]:
         return None
 
     return call
+
+
+def _data_of(loader: object) -> dict[str, Any]:
+    """Return which data an evaluation goes through; nothing where it is no DataLoader's of a job of ranks."""
+    from ..sources.loader.data import data_of
+    from ..sources.loader.dataloader import is_dataloader, is_iterable
+
+    if not is_dataloader(loader) or is_iterable(loader):
+        return {}
+    return {name: value for name, value in data_of(loader).items() if name != "order_digest"}

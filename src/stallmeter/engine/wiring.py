@@ -404,10 +404,11 @@ def _device_sources(
 
 
 def _gradient_sources(between_steps: BetweenSteps) -> list[Source]:
-    from ..sources.gradients import DroppedGradientSource, GradientSource
+    from ..sources.gradients import DroppedGradientSource, GradientSource, SharedGraphSource
     from ..sources.optimizers import hear_steps, is_compiling
 
-    return [GradientSource(between_steps.add), DroppedGradientSource(between_steps.add, hear_steps, is_compiling)]
+    add, guard = between_steps.add, between_steps.guard
+    return [GradientSource(add), DroppedGradientSource(add, hear_steps, is_compiling), SharedGraphSource(add, guard)]
 
 
 def _fork_source() -> Source:

@@ -21,6 +21,7 @@ from ..recording.tail import read_tail
 from ..records import (
     Arrivals,
     DdpTimes,
+    EvaluationBatches,
     Event,
     GpuSample,
     HostSample,
@@ -36,6 +37,7 @@ from ..records.steps import END
 from .arrivals import Exchanges, late_in_exchanges, steps_apart
 from .between import shares_between, tail_s
 from .code import between_of, calls_of, places_of
+from .data import DataRead, read_in_evaluation, read_in_training
 from .ddp import DdpExchange, ddp_exchange
 from .merge import Merged, merge
 from .steps import COLUMNS, RankSteps, lives_on, rank_steps
@@ -46,7 +48,7 @@ MOST_STEPS = 1_500_000
 _LOOKED_AT = 2**18
 """Bytes of one file from which the number of steps in all of them is estimated."""
 
-_KINDS = ("ledger", "verdict", "loader")
+_KINDS = ("ledger", "verdict", "loader", "evaluation")
 
 CPU_WAIT = "training thread waits for a CPU, %"
 HOST_FACTS: Mapping[str, Callable[[HostSample], float | None]] = {
@@ -89,6 +91,9 @@ class RankView:
     verdict: Verdict | None = None
     """Its own: of this rank alone."""
     loader: LoaderInfo | None = None
+    trains_on: DataRead | None = None
+    evaluates: DataRead | None = None
+    """Which data its loaders go through, where nothing splits them over the ranks."""
     facts: Mapping[str, float] = field(default_factory=dict)
     """Medians of what was sampled beside the loop, by words that name value and unit."""
     places: Sequence[Location] = ()
@@ -360,6 +365,8 @@ def read_newest(folder: Path, rank: int, *, live_on: bool = False) -> tuple[Rank
         steps=rank_steps(rank, columns, tail.header.host, live_on=lives),
         ledger=next((record for record in newest if isinstance(record, LedgerRecord)), None),
         verdict=next((record for record in newest if isinstance(record, Verdict)), None),
+        trains_on=read_in_training(loader),
+        evaluates=read_in_evaluation(next((r for r in newest if isinstance(r, EvaluationBatches)), None)),
         facts=facts_of(tail.records, tail.records),
         ended=tail.ended,
         standing=tail.standing,
@@ -390,7 +397,7 @@ def _rows_to_read(folder: Path) -> Callable[[int], bool]:
 
 def view_of(columns: Columns, verdict: Verdict | None = None) -> RankView:
     """Return what the columns of one rank hold."""
-    ledger, recorded, loader = (columns.last.get(kind) for kind in _KINDS)
+    ledger, recorded, loader, evaluated = (columns.last.get(kind) for kind in _KINDS)
     ends = [e.detail for e in columns.some.get("event", ()) if isinstance(e, Event) and e.name == END]
     rank = columns.header.rank
     return RankView(
@@ -400,6 +407,8 @@ def view_of(columns: Columns, verdict: Verdict | None = None) -> RankView:
         ledger=ledger if isinstance(ledger, LedgerRecord) else None,
         verdict=verdict or (recorded if isinstance(recorded, Verdict) else None),
         loader=loader if isinstance(loader, LoaderInfo) else None,
+        trains_on=read_in_training(loader),
+        evaluates=read_in_evaluation(evaluated),
         facts=facts_of_a_rank(
             columns.some.get("host", ()),
             columns.some.get("gpu", ()),

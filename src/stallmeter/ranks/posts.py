@@ -13,7 +13,7 @@ import math
 import statistics
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import astuple, fields, replace
 from itertools import accumulate, pairwise
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from ..records import Arrivals, DdpTimes, LedgerRecord, LoaderInfo, StepRecord
 from ..records.diagnosis import Advice, Diagnosis, Location, Severity, Verdict, WorkerAdvice
 from ..records.rows import ROW, is_kept
 from ..records.steps import BUCKETS
+from .data import DataRead, read_in_evaluation, read_in_training
 from .job import GPU_FACTS, HOST_FACTS, SUPPLY, RankView
 from .steps import PHASES, RankSteps, starting_steps, with_starts
 
@@ -139,6 +140,8 @@ def encode_post(
     between: Location | None = None,
     arrivals: Sequence[Arrivals] = (),
     ddp: Sequence[DdpTimes] = (),
+    trains_on: DataRead | None = None,
+    evaluates: DataRead | None = None,
     live_on: bool = False,
     ended: str | None = None,
     standing: str | None = None,
@@ -156,11 +159,14 @@ def encode_post(
         between: In the code, where it is most between two epochs.
         arrivals: Its newest collectives.
         ddp: What DDP timed since the last post.
+        trains_on: Which data its training goes through.
+        evaluates: Which data its evaluations go through.
         live_on: Whether its workers are known to live on from epoch to epoch.
         ended: Why its run ended; None while it goes on.
         standing: Where its training thread stands; None while steps end.
         most: Bytes. Steps are left out, and then words, until it fits.
     """
+    read = trains_on is not None or evaluates is not None
     whole: dict[str, Any] = {
         "header": _header(header),
         "ledger": encode(replace(ledger, callbacks={}, logging={}, validation_parts={})),
@@ -168,6 +174,7 @@ def encode_post(
         "facts": {name: float(f"{value:.4g}") for name, value in facts.items()},
         "ended": ended,
         **({} if standing is None else {"standing": standing[:_TEXT]}),
+        **({"data": [trains_on and astuple(trains_on), evaluates and astuple(evaluates)]} if read else {}),
         **({"places": list(map(_place, places))} if places else {}),
         **({"between": _place(between)} if between is not None else {}),
     }
@@ -217,9 +224,12 @@ def decode_post(text: bytes) -> RankView:
             raise ValueError("a post without a ledger")
         arrivals = [_added_up(a) for line in whole.get("arrivals", ()) if isinstance(a := decode(line), Arrivals)]
         ddp = [t for line in whole.get("ddp", ()) if isinstance(t := decode(line), DdpTimes)]
+        trains_on, evaluates = (None if read is None else DataRead(*read) for read in whole.get("data", (None, None)))
         return RankView(
             rank=header.rank,
             header=header,
+            trains_on=trains_on,
+            evaluates=evaluates,
             steps=_steps(header, whole.get("steps") or {}),
             ledger=ledger,
             verdict=verdict if isinstance(verdict, Verdict) else None,
@@ -270,6 +280,8 @@ def joined(before: RankView | None, new: RankView, most: int) -> RankView:
         new,
         verdict=new.verdict or before.verdict,
         facts={**before.facts, **new.facts},
+        trains_on=new.trains_on or before.trains_on,
+        evaluates=new.evaluates or before.evaluates,
         places=new.places or before.places,
         between=new.between or before.between,
         steps=_newest_rows(whole, most),
@@ -312,6 +324,7 @@ def view_of_steps(
     arrivals: Sequence[Arrivals] = (),
     ddp: Sequence[DdpTimes] = (),
     loader: LoaderInfo | None = None,
+    evaluated: object = None,
     live_on: bool = False,
     ended: str | None = None,
     standing: str | None = None,
@@ -325,6 +338,8 @@ def view_of_steps(
         ledger=ledger,
         verdict=verdict,
         loader=loader,
+        trains_on=read_in_training(loader),
+        evaluates=read_in_evaluation(evaluated),
         facts=facts,
         places=places,
         between=between,

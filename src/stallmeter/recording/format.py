@@ -47,6 +47,7 @@ _KINDS: dict[str, type[Any]] = {
     "wide_numbers": records.WideNumbers,
     "made_weights": records.MadeWeights,
     "fixed_features": records.FixedFeatures,
+    "repeated_backward": records.RepeatedBackward,
     "convolutions": records.Convolutions,
     "unused_gradients": records.UnusedGradients,
     "dense_embeddings": records.DenseEmbeddings,

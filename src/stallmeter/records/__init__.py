@@ -6,7 +6,7 @@ from .code import SENDS_OBJECTS, CodeItem, CodeLook, CodeSpot, CodeStack, LockTr
 from .compiler import CompilerSample
 from .device import AllocatorSample, DeepProfile, DeviceStep, Operator, SyncCalls
 from .exchange import Arrivals, DdpTimes
-from .forward_passes import Convolutions, FixedFeatures, MadeWeights, ScoredPositions, WideNumbers
+from .forward_passes import Convolutions, FixedFeatures, MadeWeights, RepeatedBackward, ScoredPositions, WideNumbers
 from .hardware import GarbagePauses, GpuSample, HostSample, MemorySample, NetworkSample
 from .loader import (
     NO_LOADER,
@@ -77,6 +77,7 @@ __all__ = [
     "OptimizerInfo",
     "ProducerLooks",
     "Record",
+    "RepeatedBackward",
     "Sample",
     "ScoredPositions",
     "StepRecord",
@@ -115,6 +116,7 @@ Sample = (
     | WideNumbers
     | MadeWeights
     | FixedFeatures
+    | RepeatedBackward
     | Convolutions
     | DebugModes
     | UnusedGradients

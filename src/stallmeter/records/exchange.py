@@ -51,6 +51,8 @@ class DdpTimes:
     largest_buffer: str = ""
     """Name of the largest of them; empty without any."""
     largest_buffer_bytes: int = 0
+    ranks: int | None = None
+    """How many exchange; None where torch does not say."""
 
     @property
     def exposed_s(self) -> float:

@@ -110,3 +110,22 @@ class Convolutions:
     """Seconds in modules, in one step."""
     channels_last: float | None = None
     """Part (0 to 1) of the time of those of pictures that are given them with their channels last; None without any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatedBackward:
+    """Backward passes of a step that go through what another one has gone through; the newest record holds."""
+
+    time_s: float
+    steps: int
+    """That were looked at."""
+    passes: int = 0
+    """Of a step, the most."""
+    backward_s: float = 0.0
+    """Seconds of a step in backward passes, the mean."""
+    again_s: float = 0.0
+    """Of them in what one pass could do for all: by the parts of the graph, the mean; 0 where passes share none."""
+    file: str = ""
+    """Where the user's own code asks for such a pass, relative to the program; empty where there is none."""
+    line: int = 0
+    function: str = ""

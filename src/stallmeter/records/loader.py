@@ -112,6 +112,16 @@ class LoaderInfo:
     """The same of the user's own ``collate_fn``."""
     collate_line: int = 0
     collate_function: str = ""
+    items: int | None = None
+    """Of a job of several ranks, items of the dataset, where a sampler of torch's that knows no rank draws from it."""
+    items_drawn: int | None = None
+    """How many of them it draws in a pass."""
+    sampler: str = ""
+    """Class of that sampler."""
+    data_digest: str = ""
+    """32 bits of what the dataset is made of: ranks that read the same data have the same. Empty: not known."""
+    order_digest: str = ""
+    """32 bits of the state that the order of a pass is drawn from."""
 
     def after(self, last: LoaderInfo) -> LoaderInfo:
         """Return this with what was found out of the loader before, as far as it may still be so."""
@@ -139,6 +149,11 @@ class EvaluationBatches:
     """Items in a batch, as the loader states it."""
     of_training: bool = False
     """Whether they are of the dataset that is trained with."""
+    items: int | None = None
+    items_drawn: int | None = None
+    sampler: str = ""
+    data_digest: str = ""
+    """These four of a job of several ranks, as in `LoaderInfo`, of the loader that was asked last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -133,6 +133,7 @@ class FollowedRank:
             return None
         gpus = [sample for samples in self.window.gpu.samples.values() for sample in samples.items[-32:]]
         loader, looks = self.window.loader.info, self.window.code.looks
+        evaluated = self.window.spent.evaluated
         hosts, batches = self.window.host.samples.items[-64:], self.window.workers.batches.items[-64:]
         new = view_of_steps(
             self.header,
@@ -145,6 +146,7 @@ class FollowedRank:
             arrivals=tuple(self._arrivals),
             ddp=tuple(self._ddp),
             loader=loader,
+            evaluated=None if evaluated is None else evaluated.newest,
             live_on=lives_on(loader),
             ended=self.ended,
         )

@@ -269,14 +269,7 @@ _ABOUT = {
     "not known of model and optimizer": (
         "spent.optimizer",
         "spent.unused_gradients",
-        "spent.tensors.dense_embeddings",
-        "spent.tensors.dropped_gradients",
-        "spent.tensors.scored",
-        "spent.tensors.made_weights",
-        "spent.tensors.fixed_features",
-        "spent.tensors.convolutions",
-        "spent.tensors.wide",
-        "spent.tensors.subnormal",
+        "spent.tensors.",
     ),
     "too few steps": ("ledger.", "spent.", "steps."),
 }

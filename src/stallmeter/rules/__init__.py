@@ -45,6 +45,7 @@ from .pinned_workers import PinnedWorkers
 from .prep_stall import PrepStall
 from .recompiles import Recompiles
 from .recomputed_activations import RecomputedActivations
+from .repeated_backward import RepeatedBackward
 from .repeated_derivatives import RepeatedDerivatives
 from .rule import Rule
 from .shm_near_limit import ShmNearLimit
@@ -102,6 +103,7 @@ ALL_RULES: tuple[Rule, ...] = (
     TooFewThreads(),
     SlowFunction(),
     WeightPenalty(),
+    RepeatedBackward(),
     RepeatedDerivatives(),
     DenseEmbeddings(),
     IgnoredLabels(),

@@ -135,4 +135,5 @@ def _times(module: Any, time_s: float, step: int) -> DdpTimes | None:
         buffers_bytes=sum(buffers.values()),
         largest_buffer=largest,
         largest_buffer_bytes=buffers.get(largest, 0),
+        ranks=data.get("world_size"),
     )

@@ -30,6 +30,7 @@ class Evaluated:
     items: int
     of_training: int = 0
     """Of the items, those of the dataset that is trained with."""
+    newest: EvaluationBatches | None = None
 
     @property
     def training_share(self) -> float:
@@ -73,7 +74,7 @@ class SpentSignals:
                 so_far = self._evaluated or Evaluated(0, 0)
                 items = record.batches * record.batch_size
                 of_training = so_far.of_training + items * record.of_training
-                self._evaluated = Evaluated(so_far.batches + record.batches, so_far.items + items, of_training)
+                self._evaluated = Evaluated(so_far.batches + record.batches, so_far.items + items, of_training, record)
             case _:
                 self.tensors.append(record)
 

@@ -10,6 +10,7 @@ from ..records import (
     DroppedGradients,
     FixedFeatures,
     MadeWeights,
+    RepeatedBackward,
     ScoredPositions,
     SubnormalTensors,
     WideNumbers,
@@ -21,6 +22,7 @@ OfTensors = (
     | DroppedGradients
     | FixedFeatures
     | MadeWeights
+    | RepeatedBackward
     | ScoredPositions
     | SubnormalTensors
     | WideNumbers
@@ -42,6 +44,7 @@ class TensorSignals:
         self._made: MadeWeights | None = None
         self._fixed: FixedFeatures | None = None
         self._convolutions: Convolutions | None = None
+        self._repeated: RepeatedBackward | None = None
 
     def append(self, record: OfTensors) -> None:
         """Take a newer look."""
@@ -58,6 +61,8 @@ class TensorSignals:
                 self._made = record
             case FixedFeatures():
                 self._fixed = record
+            case RepeatedBackward():
+                self._repeated = record
             case Convolutions():
                 self._convolutions = record
             case ScoredPositions():
@@ -68,7 +73,7 @@ class TensorSignals:
         """Begin with what is told a few times of a run."""
         self._dense, self._dropped, self._subnormal = other._dense, other._dropped, other._subnormal
         self._scored, self._wide, self._made = [*other._scored], other._wide, other._made
-        self._fixed, self._convolutions = other._fixed, other._convolutions
+        self._fixed, self._convolutions, self._repeated = other._fixed, other._convolutions, other._repeated
 
     @property
     def dense_embeddings(self) -> DenseEmbeddings | None:
@@ -112,3 +117,8 @@ class TensorSignals:
     def convolutions(self) -> Convolutions | None:
         """How much of the forward passes is convolutions, none of it as well; None where nobody could look."""
         return self._convolutions
+
+    @property
+    def repeated_backward(self) -> RepeatedBackward | None:
+        """Backward passes of a step through one graph, none of them as well; None where nobody could look."""
+        return self._repeated

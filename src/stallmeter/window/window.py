@@ -34,6 +34,7 @@ from ..records import (
     OptimizerInfo,
     ProducerLooks,
     Record,
+    RepeatedBackward,
     ScoredPositions,
     StepRecord,
     SubnormalTensors,
@@ -99,6 +100,7 @@ PART = {
     WideNumbers: "spent",
     MadeWeights: "spent",
     FixedFeatures: "spent",
+    RepeatedBackward: "spent",
     Convolutions: "spent",
     Event: "events",
 }

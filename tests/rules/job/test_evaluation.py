@@ -465,6 +465,7 @@ def test_abstentions():
         "communication-bound": ("collectives that all ranks recorded",),
         "low-utilization": ("gpu",),
         "sent-buffers": ("looks at the steps of each rank",),
+        "unsharded-data": ("gradients that DistributedDataParallel exchanges among all ranks",),
     }
 
 

@@ -7,6 +7,7 @@ from .rank_imbalance import RankImbalance
 from .rule import JobRule
 from .sent_buffers import SentBuffers
 from .straggler import Straggler
+from .unsharded_data import UnshardedData
 
-JOB_RULES: tuple[JobRule, ...] = (Straggler(), RankImbalance(), CommunicationBound(), SentBuffers())
+JOB_RULES: tuple[JobRule, ...] = (Straggler(), RankImbalance(), CommunicationBound(), SentBuffers(), UnshardedData())
 """Every rule over ranks with its default thresholds."""

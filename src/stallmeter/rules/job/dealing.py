@@ -7,8 +7,9 @@ takes.
 
 from __future__ import annotations
 
+from ...ranks.data import are_whole
 from ...ranks.job import COST, Job, typical
-from ...records.diagnosis import Advice
+from ...records.diagnosis import Advice, Diagnosis
 from .gain import job_gain, shared_out_s
 from .losses import Loss
 from .words import of_ranks, time
@@ -21,6 +22,13 @@ DISPATCHER = "DataLoaderDispatcher"
 
 ALONE = 0.1
 """Part of a late rank's validation that others have, at the most, where it evaluates for all; our choice."""
+
+EVALUATES_LESS = 0.7
+"""Part of the time that is spared at the least where a rank evaluates fewer items: what is done once stays; our
+choice."""
+
+WHOLE = 0.95
+"""Part of the items that counts as all of them; our choice."""
 
 EXPLAINS = 0.5
 """Part of its lateness that this difference must explain; our choice: most of it."""
@@ -108,6 +116,37 @@ def evaluate_by_each(job: Job, loss: Loss) -> tuple[Advice, ...]:
             expect=f"{of_ranks(loss.ranks).capitalize()} evaluates alone now; then each of {len(job.ranks)} ranks "
             "does its part.",
             limit="Where a metric can be put together of parts.",
+            gain_pct=gain_pct,
+            interval_pct=interval_pct,
+        ),
+    )
+
+
+def exchange(job: Job) -> bool:
+    """Whether all ranks of a job are known to exchange gradients, each with all others: each has the whole model."""
+    return len(job.ranks) in [times.ranks for view in job.ranks for times in view.ddp] and not job.missing
+
+
+def evaluate_a_part(job: Job, diagnosis: Diagnosis) -> tuple[Advice, ...]:
+    """Return the advice that each rank evaluates a part, where all evaluate the same data, all of it.
+
+    Args:
+        job: Of the ranks.
+        diagnosis: What all of them say.
+    """
+    spent_s = [view.ledger.buckets.get("validation", 0.0) for view in job.ranks if view.ledger is not None]
+    read = [view.evaluates for view in job.ranks]
+    if diagnosis.rule != "validation-heavy" or len(spent_s) < len(read):
+        return ()
+    if not exchange(job) or not are_whole(read, least=WHOLE):
+        return ()
+    saved_s = min(spent_s) * (1.0 - 1.0 / len(read))
+    gain_pct, interval_pct = job_gain(job, saved_s, least_s=EVALUATES_LESS * saved_s)
+    return (
+        Advice.of(
+            "Split validation over the ranks: DistributedSampler(dataset, shuffle=False) for its loader.",
+            expect=f"Each of {len(read)} ranks evaluates all items now; then each does its part.",
+            limit="Sum up what the ranks find; some items come twice where they do not split evenly.",
             gain_pct=gain_pct,
             interval_pct=interval_pct,
         ),

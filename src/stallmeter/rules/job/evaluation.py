@@ -17,7 +17,7 @@ from ..slow_function import SlowFunction
 from ..weight import BEFORE_TRAINING, HEALTHY, as_it_matters, only_informs, standing_s, won_s
 from . import JOB_RULES
 from .crowding import freed_s, with_data
-from .dealing import deal_evenly, evaluate_by_each, read_by_each
+from .dealing import deal_evenly, evaluate_a_part, evaluate_by_each, read_by_each
 from .gain import MOST_WON, job_gain
 from .losses import COMPUTE, Loss, group_of, joined, losses, waited_by_rank, why_not_judged
 from .starved import as_slow, starved
@@ -244,7 +244,9 @@ def _of_all(job: Job, found: Sequence[Loss], *, judged: bool) -> tuple[list[Diag
                 lost_s = min(least_s, lost_s + loss.lost_s)
         if lost_s >= WORTH_SHARE * job.training_s or diagnosis.rule in BEFORE_TRAINING:
             only = job.ranks[0].rank
-            diagnoses.append(replace(_shortened(job, diagnosis, lost_s), ranks=(only,) if len(job.ranks) == 1 else ()))
+            whole = _shortened(job, diagnosis, lost_s)
+            whole = replace(whole, advice=(*evaluate_a_part(job, diagnosis), *whole.advice))
+            diagnoses.append(replace(whole, ranks=(only,) if len(job.ranks) == 1 else ()))
         else:
             explained = [loss for loss in explained if loss.bucket != group_of(bucket)]
     return diagnoses, explained

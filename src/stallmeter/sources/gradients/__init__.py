@@ -22,8 +22,9 @@ from ...timing.tables import LONGEST, dense_embeddings
 from .dropped import DroppedGradientSource
 from .models import Part, attributes, is_plain, largest_parts, models_of, parameters_of
 from .seen import Seen
+from .shared import SharedGraphSource
 
-__all__ = ["DroppedGradientSource", "GradientSource", "models_of"]
+__all__ = ["DroppedGradientSource", "GradientSource", "SharedGraphSource", "models_of"]
 
 FIRST_STEP = 5
 """Steps before it may be warm-up, in which nobody updates anything."""

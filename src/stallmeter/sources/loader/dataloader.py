@@ -11,6 +11,7 @@ from multiprocessing import get_all_start_methods
 from typing import Any
 
 from ...records import LoaderInfo
+from .data import data_of
 from .identity import shards_of, splits_itself, why_counted_by_worker
 from .places import collate_of
 
@@ -80,6 +81,7 @@ def describe(loader: Any) -> LoaderInfo:
         shards=shards_of(loader) if iterable else None,
         torch_threads=torch_threads(),
         **collate_of(loader),
+        **({} if iterable else data_of(loader)),
     )
 
 
