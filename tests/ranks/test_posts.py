@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stallmeter.ranks import posts
+from stallmeter.ranks.data import DataRead
 from stallmeter.ranks.job import RankView, assemble
 from stallmeter.ranks.posts import (
     BYTES_PER_MIN,
@@ -209,6 +210,22 @@ def test_where_a_rank_stands() -> None:
     found = decode_post(encode_post(HEADER, LEDGER, None, [], facts={}, standing=where)).standing
     assert found == where[:160]
     assert view_of_steps(HEADER, LEDGER, None, [], facts={}, standing="here").standing == "here"
+
+
+def test_which_data_a_rank_goes_through() -> None:
+    """What is not told again was told before."""
+    trains_on = DataRead(50_000, 50_000, 64, "RandomSampler", "0123abcd", "4567cdef")
+    evaluates = DataRead(1_000, 1_000, 128, "SequentialSampler", "89ab0123", "")
+
+    def view(**read: DataRead) -> RankView:
+        return decode_post(encode_post(HEADER, LEDGER, VERDICT, some_steps(20), facts={}, **read))
+
+    known = view(trains_on=trains_on, evaluates=evaluates)
+    assert (known.trains_on, known.evaluates) == (trains_on, evaluates)
+    assert (view().trains_on, view().evaluates) == (None, None)
+    assert (view(evaluates=evaluates).trains_on, view(evaluates=evaluates).evaluates) == (None, evaluates)
+    later = joined(known, view(evaluates=evaluates), 100)
+    assert (later.trains_on, later.evaluates) == (trains_on, evaluates)
 
 
 def test_where_in_the_code_a_rank_works() -> None:

@@ -20,7 +20,7 @@ from .boundaries import Boundaries
 
 
 class Bench(Boundaries):
-    """A backward pass takes a second: each question for the time is one later."""
+    """Each question for the time is a second later."""
 
     def __init__(self) -> None:
         super().__init__(partial(next, count(step=1_000_000)))
@@ -113,12 +113,12 @@ def in_a_loop(model: Model, optimizer: torch.optim.Optimizer) -> None:
 
 @pytest.mark.parametrize("step", [one_after_the_other, by_name, in_a_loop])
 def test_what_both_go_through_is_gone_through_again(bench, step):
-    """Of two passes of a second each nearly one is: a head has a layer of nine."""
+    """Of two passes: a second, one until the second gets there, and one from there on."""
     found = train(bench, step)
     assert found is not None
     assert (found.steps, found.passes) == (LOOKS, 2)
-    assert found.backward_s == pytest.approx(2.0)
-    assert 0.8 < found.again_s < 1.0
+    assert found.backward_s == pytest.approx(3.0)
+    assert found.again_s == pytest.approx(1.0)
     assert found.file.endswith("test_gradients_shared.py")
     assert found.function == step.__name__
 

@@ -37,6 +37,7 @@ from .loader_watch import LoaderWatch
 from .options import Options
 from .output import Output
 from .run import Run
+from .step_looks import gradient_sources, mode_sources
 
 if TYPE_CHECKING:
     from ..sources.loader import LoaderProbe
@@ -275,7 +276,7 @@ def _usual_sources(
         makers["source host"] = lambda: _host_sources(options, clock, window, probe)
         makers["source nvml"] = lambda: [_nvml_source()]
         makers["source compiler"] = lambda: [_compiler_source()]
-        makers["source debugging modes"] = lambda: _mode_sources(between_steps, context.world_size)
+        makers["source debugging modes"] = lambda: mode_sources(between_steps, context.world_size)
         makers["device timing"] = lambda: _device_sources(options, clock, window, between_steps)
         makers["source garbage collector"] = lambda: [_garbage_source(clock)]
     elif probe is not None:
@@ -283,7 +284,7 @@ def _usual_sources(
     if probe is not None:
         makers["source ray data"] = lambda: [_ray_data_source(probe)]
     if options.loop_looks:
-        makers["source unused gradients"] = lambda: _gradient_sources(between_steps)
+        makers["source unused gradients"] = lambda: gradient_sources(between_steps, window)
         makers["source standing"] = lambda: [_standing_source(options, context, clock)]
     if options.workers:
         makers["source forks"] = lambda: [_fork_source()]
@@ -378,16 +379,6 @@ def _compiler_source() -> Source:
     return CompilerSource()
 
 
-def _mode_sources(between_steps: BetweenSteps, ranks: int) -> Sequence[Source]:
-    from ..sources.autocast import AutocastSource
-    from ..sources.fixed import FixedSource
-    from ..sources.forward_passes import ForwardSource
-    from ..sources.modes import ModeSource
-
-    add, guard = between_steps.add, between_steps.guard
-    return ModeSource(), AutocastSource(add), ForwardSource(add, guard), FixedSource(add, guard, ranks)
-
-
 def _device_sources(
     options: Options, clock: StepClock, window: Window, between_steps: BetweenSteps
 ) -> Sequence[Source]:
@@ -401,14 +392,6 @@ def _device_sources(
         rule = HostSync()
         sources.append(SyncProbe(between_steps.add, steps, lambda: rule.suspects(window.present())))
     return sources
-
-
-def _gradient_sources(between_steps: BetweenSteps) -> list[Source]:
-    from ..sources.gradients import DroppedGradientSource, GradientSource, SharedGraphSource
-    from ..sources.optimizers import hear_steps, is_compiling
-
-    add, guard = between_steps.add, between_steps.guard
-    return [GradientSource(add), DroppedGradientSource(add, hear_steps, is_compiling), SharedGraphSource(add, guard)]
 
 
 def _fork_source() -> Source:

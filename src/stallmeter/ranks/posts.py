@@ -183,6 +183,7 @@ def encode_post(
     bare = {**whole, "verdict": None if short is None else encode(short), "facts": supply, "places": []}
     bare.pop("between", None)
     least = bare if short is None else {**bare, "verdict": encode(replace(short, num_workers=None))}
+    least = {name: value for name, value in least.items() if name != "data"}
     even = [step for step in steps if not step.outlier]
     wanted = _wanted(arrivals, even)
     for form, enough in ((whole, min(_ENOUGH, len(even))), (bare, min(1, len(even))), (least, min(1, len(even)))):

@@ -48,6 +48,7 @@ _KINDS: dict[str, type[Any]] = {
     "made_weights": records.MadeWeights,
     "fixed_features": records.FixedFeatures,
     "repeated_backward": records.RepeatedBackward,
+    "same_results": records.SameResults,
     "convolutions": records.Convolutions,
     "unused_gradients": records.UnusedGradients,
     "dense_embeddings": records.DenseEmbeddings,

@@ -6,7 +6,15 @@ from .code import SENDS_OBJECTS, CodeItem, CodeLook, CodeSpot, CodeStack, LockTr
 from .compiler import CompilerSample
 from .device import AllocatorSample, DeepProfile, DeviceStep, Operator, SyncCalls
 from .exchange import Arrivals, DdpTimes
-from .forward_passes import Convolutions, FixedFeatures, MadeWeights, RepeatedBackward, ScoredPositions, WideNumbers
+from .forward_passes import (
+    Convolutions,
+    FixedFeatures,
+    MadeWeights,
+    RepeatedBackward,
+    SameResults,
+    ScoredPositions,
+    WideNumbers,
+)
 from .hardware import GarbagePauses, GpuSample, HostSample, MemorySample, NetworkSample
 from .loader import (
     NO_LOADER,
@@ -78,6 +86,7 @@ __all__ = [
     "ProducerLooks",
     "Record",
     "RepeatedBackward",
+    "SameResults",
     "Sample",
     "ScoredPositions",
     "StepRecord",
@@ -117,6 +126,7 @@ Sample = (
     | MadeWeights
     | FixedFeatures
     | RepeatedBackward
+    | SameResults
     | Convolutions
     | DebugModes
     | UnusedGradients

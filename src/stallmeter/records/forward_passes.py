@@ -129,3 +129,24 @@ class RepeatedBackward:
     """Where the user's own code asks for such a pass, relative to the program; empty where there is none."""
     line: int = 0
     function: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SameResults:
+    """A function of the user's that steps call and that returns the same in all of them; the newest record holds."""
+
+    time_s: float
+    steps: int
+    """That were looked at."""
+    function: str = ""
+    """Qualified; the one that takes the most. Empty where there is none."""
+    file: str = ""
+    """Relative to the program."""
+    line: int = 0
+    """First of the function."""
+    call_s: float = 0.0
+    """Seconds of its calls in a step."""
+    calls: int = 0
+    """Of a step."""
+    numbers: int = 0
+    """That one call returns."""

@@ -48,6 +48,7 @@ from .recomputed_activations import RecomputedActivations
 from .repeated_backward import RepeatedBackward
 from .repeated_derivatives import RepeatedDerivatives
 from .rule import Rule
+from .same_result import SameResult
 from .shm_near_limit import ShmNearLimit
 from .slow_batches import SlowBatches
 from .slow_callback import SlowCallback
@@ -103,6 +104,7 @@ ALL_RULES: tuple[Rule, ...] = (
     TooFewThreads(),
     SlowFunction(),
     WeightPenalty(),
+    SameResult(),
     RepeatedBackward(),
     RepeatedDerivatives(),
     DenseEmbeddings(),

@@ -11,7 +11,7 @@ later loss was there when the earlier pass began, and its gradients were not cle
 **Advice.** Add the losses up and call `backward` once. A loss with its own weight is multiplied by it first.
 
 **When it is wrong.** Where the program looks at the gradients of one loss before it adds the next: its norm, say, or a
-hook that tells them apart. How long the shared part takes is told by the kinds of its nodes, not by a measurement.
+hook that tells them apart. What a loss has for itself is taken to come first in its pass, as torch does it.
 Beside a GPU operations are only launched, and nothing is said there.
 
 **References.** PyTorch's documentation of `torch.Tensor.backward` (`retain_graph`: "in nearly all cases setting this

@@ -11,6 +11,7 @@ from ..records import (
     FixedFeatures,
     MadeWeights,
     RepeatedBackward,
+    SameResults,
     ScoredPositions,
     SubnormalTensors,
     WideNumbers,
@@ -23,6 +24,7 @@ OfTensors = (
     | FixedFeatures
     | MadeWeights
     | RepeatedBackward
+    | SameResults
     | ScoredPositions
     | SubnormalTensors
     | WideNumbers
@@ -45,6 +47,7 @@ class TensorSignals:
         self._fixed: FixedFeatures | None = None
         self._convolutions: Convolutions | None = None
         self._repeated: RepeatedBackward | None = None
+        self._same: SameResults | None = None
 
     def append(self, record: OfTensors) -> None:
         """Take a newer look."""
@@ -63,6 +66,8 @@ class TensorSignals:
                 self._fixed = record
             case RepeatedBackward():
                 self._repeated = record
+            case SameResults():
+                self._same = record
             case Convolutions():
                 self._convolutions = record
             case ScoredPositions():
@@ -74,6 +79,7 @@ class TensorSignals:
         self._dense, self._dropped, self._subnormal = other._dense, other._dropped, other._subnormal
         self._scored, self._wide, self._made = [*other._scored], other._wide, other._made
         self._fixed, self._convolutions, self._repeated = other._fixed, other._convolutions, other._repeated
+        self._same = other._same
 
     @property
     def dense_embeddings(self) -> DenseEmbeddings | None:
@@ -122,3 +128,8 @@ class TensorSignals:
     def repeated_backward(self) -> RepeatedBackward | None:
         """Backward passes of a step through one graph, none of them as well; None where nobody could look."""
         return self._repeated
+
+    @property
+    def same_results(self) -> SameResults | None:
+        """A function that returns the same in all steps, none as well; None where none was looked at."""
+        return self._same

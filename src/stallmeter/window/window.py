@@ -35,6 +35,7 @@ from ..records import (
     ProducerLooks,
     Record,
     RepeatedBackward,
+    SameResults,
     ScoredPositions,
     StepRecord,
     SubnormalTensors,
@@ -101,6 +102,7 @@ PART = {
     MadeWeights: "spent",
     FixedFeatures: "spent",
     RepeatedBackward: "spent",
+    SameResults: "spent",
     Convolutions: "spent",
     Event: "events",
 }

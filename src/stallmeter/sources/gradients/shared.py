@@ -11,10 +11,11 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...records import RepeatedBackward
 from ...timing.clock import Register, StepClock
@@ -34,24 +35,25 @@ TRIES = 60
 MOST_NODES = 20_000
 """Of larger graphs none is walked through: a node takes some 1 us."""
 
-HEAVY, LIGHT = 10.0, 1.0
-"""What nodes count that multiply matrices or convolve, and others; our choice: layers take nearly all of the time."""
-
-_MULTIPLY = ("Addmm", "Mm", "Bmm", "Baddbmm", "Convolution", "Lstm", "Rnn", "Gru", "Attention", "Linear", "Embedding")
-"""Within the names of these nodes."""
+MOST_HOOKS = 200
+"""Nodes of the shared part that may be asked to tell when their turn comes; where it has more ways in, none is."""
 
 
 @dataclass(slots=True)
 class _Pass:
-    """A backward pass whose graph is kept for another one."""
+    """A backward pass whose graph is kept for another one, or that goes through one that was."""
 
-    nodes: dict[int, float]
-    """What each counts, by torch's number."""
+    nodes: set[int]
+    """Torch's numbers of them."""
     leaves: list[Any]
-    """Some parameters that get gradients of it."""
+    """Parameters that get gradients of it."""
     newest: int
     """Number of the newest node there was when it began."""
     took_s: float = 0.0
+    handles: list[Any] = field(default_factory=list)
+    shared_from_s: float | None = None
+    """When the first node had its turn that a pass before has gone through: those of a loss of its own come first, for
+    torch goes through the nodes of a graph from the newest to the oldest."""
 
 
 @dataclass(slots=True)
@@ -137,10 +139,10 @@ class SharedGraphSource:
             step = self._step
             if step is None or threading.get_ident() != self._thread:
                 return usual(*args, **kwargs)
-            began = self._guard(SHARED, self._before, step, sys._getframe(1), args, kwargs)
+            one = self._guard(SHARED, self._before, step, sys._getframe(1), args, kwargs)
             began_s = self._now()
             made = usual(*args, **kwargs)
-            self._guard(SHARED, self._after, step, began, self._now() - began_s)
+            self._guard(SHARED, self._after, step, one, began_s, self._now())
             return made
 
         self._own = backward
@@ -163,24 +165,37 @@ class SharedGraphSource:
             return None
         tensors: Any = args[0] if args else kwargs.get("tensors")
         roots = [one.grad_fn for one in (tensors if isinstance(tensors, (list, tuple)) else [tensors])]
-        walked = _walk(roots)
-        if walked is None or any(root is None for root in roots):
+        if any(root is None for root in roots):
             return None
-        found = _Pass(*walked, self._newest())
-        found.took_s = -_again(found, step.kept, max(_number(root) for root in roots))
-        if found.took_s and not step.place[0]:
-            step.place = _own_place(caller)
+        newest = max(_number(root) for root in roots)
+        # A loss that was made after a pass before is of another turn.
+        before = [one for one in step.kept if newest < one.newest]
+        walked = _walk(roots, set().union(*(one.nodes for one in before)))
+        if walked is None:
+            return None
+        found = _Pass(walked.nodes, walked.leaves, self._newest())
+        if walked.ways_in and _are_kept(found.leaves, before):
+            found.handles = [node.register_prehook(partial(self._shared, found)) for node in walked.ways_in]
+            step.place = step.place if step.place[0] else _own_place(caller)
         return found
 
-    def _after(self, step: _Step, began: _Pass | None, took_s: float) -> None:
-        """Note what a pass took, and which part of it was in what another pass had gone through."""
-        step.took_s += took_s
-        if began is not None:
-            again, began.took_s = -began.took_s, took_s
-            before_s = max((one.took_s for one in step.kept), default=0.0)
+    def _shared(self, one: _Pass, _: object) -> None:
+        """A node has its turn that a pass before has gone through; called by torch, in its backward pass."""
+        if one.shared_from_s is None:
+            one.shared_from_s = self._now()
+
+    def _after(self, step: _Step, one: _Pass | None, began_s: float, ended_s: float) -> None:
+        """Note what a pass took, and what of it was in what another pass had gone through."""
+        step.took_s += ended_s - began_s
+        if one is None:
+            return
+        for handle in one.handles:
+            handle.remove()
+        one.handles, one.took_s = [], ended_s - began_s
+        if one.shared_from_s is not None:
             # What both go through takes no longer than the shorter of them.
-            step.again_s += again * min(took_s, before_s)
-            step.kept.append(began)
+            step.again_s += min(ended_s - one.shared_from_s, max(other.took_s for other in step.kept))
+        step.kept.append(one)
 
     def _newest(self) -> int:
         """Return torch's number of a node that is made now: what has a smaller one was there before."""
@@ -223,43 +238,41 @@ def _number(node: Any) -> int:
     return int(node._sequence_nr())
 
 
-def _walk(roots: Iterable[Any]) -> tuple[dict[int, float], list[Any]] | None:
-    """Return what each node of a graph counts, by torch's number, and some parameters; None of one too large."""
-    left = [root for root in roots if root is not None]
-    nodes: dict[int, float] = {}
+class _Walked(NamedTuple):
+    """What a graph consists of."""
+
+    nodes: set[int]
+    leaves: list[Any]
+    ways_in: list[Any]
+    """The first of its nodes, from the losses on, that are known."""
+
+
+def _walk(roots: Iterable[Any], known: Collection[int]) -> _Walked | None:
+    """Walk through a graph from its losses on; None for one too large, or with many ways into what is known.
+
+    Args:
+        roots: Nodes of the losses.
+        known: Numbers of nodes that were gone through before.
+    """
+    left = [(root, False) for root in roots]
+    nodes: set[int] = set()
     leaves: list[Any] = []
+    ways_in: dict[int, Any] = {}
     for _ in range(MOST_NODES):
         if not left:
-            return nodes, leaves
-        node = left.pop()
+            return _Walked(nodes, leaves, [*ways_in.values()]) if len(ways_in) <= MOST_HOOKS else None
+        node, is_inside = left.pop()
         if hasattr(node, "variable"):  # adds up a parameter's gradient, and has no number of its own
             leaves.append(node.variable)
             continue
         number = _number(node)
+        is_known = number in known
+        if is_known and not is_inside:
+            ways_in[number] = node
         if number not in nodes:
-            nodes[number] = HEAVY if any(part in type(node).__name__ for part in _MULTIPLY) else LIGHT
-            left.extend(_next(node))
+            nodes.add(number)
+            left.extend((following, is_known) for following, _ in node.next_functions if following is not None)
     return None
-
-
-def _next(node: Any) -> Iterator[Any]:
-    return (following for following, _ in node.next_functions if following is not None)
-
-
-def _again(one: _Pass, kept: Sequence[_Pass], root: int) -> float:
-    """Return which part (0 to 1) of a pass those before went through, where one pass could do for both.
-
-    Args:
-        one: The pass.
-        kept: Those before it in this step.
-        root: Number of the node that it begins with. A loss that was made after a pass before is of another turn.
-    """
-    before = [other for other in kept if root < other.newest]
-    known = set().union(*(other.nodes for other in before))
-    shared = sum(count for number, count in one.nodes.items() if number in known)
-    if not shared or not _are_kept(one.leaves, before):
-        return 0.0
-    return shared / sum(one.nodes.values())
 
 
 def _are_kept(leaves: Sequence[Any], before: Sequence[_Pass]) -> bool:
