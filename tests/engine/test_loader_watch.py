@@ -20,8 +20,7 @@ def noted(clock: StepClock, batch: object) -> BatchContent:
     """What is told of one batch."""
     told: list[Any] = []
     LoaderWatch(clock, Guard(told.append), told.append).note_content(batch)
-    (found,) = told
-    assert isinstance(found, BatchContent)
+    (found,) = (one for one in told if isinstance(one, BatchContent))
     return found
 
 
@@ -68,6 +67,18 @@ def test_labels_of_a_batch_that_was_used(step_clock: StepClock) -> None:
         watch.note_content([labels.reshape(4, 16)], is_used=True)
     (scored,) = (one for one in told if isinstance(one, ScoredPositions))
     assert scored.labelled == 24
+
+
+def test_where_no_label_is_left_out_it_is_told_once(step_clock: StepClock) -> None:
+    torch = pytest.importorskip("torch")
+    told: list[Any] = []
+    watch = LoaderWatch(step_clock, Guard(told.append), told.append)
+    watch.note_content(["a text"])
+    assert not any(isinstance(one, ScoredPositions) for one in told)
+    for _ in range(3):
+        watch.note_content([torch.ones(4, 16), torch.arange(64)])
+    (none,) = (one for one in told if isinstance(one, ScoredPositions))
+    assert (none.positions, none.in_vain) == (0, 0.0)
 
 
 def test_a_look_at_a_step_that_sees_no_end(step_clock: StepClock) -> None:

@@ -87,6 +87,13 @@ def test_the_look_in_the_middle_counts() -> None:
     assert fires(IgnoredLabels(), scored(FOUND, picked, FOUND))
 
 
+def test_a_batch_in_which_none_is_left_out_counts_where_no_other_does() -> None:
+    none = ScoredPositions(time_s=START_S, positions=0, labelled=0)
+    assert silent(IgnoredLabels(), scored(none))
+    assert fires(IgnoredLabels(), scored(none, FOUND))
+    assert fires(IgnoredLabels(), scored(FOUND, none, none))
+
+
 def test_abstains() -> None:
     assert missing(IgnoredLabels(), window()) == ("ledger.training_s", "spent.tensors.scored")
     assert missing(IgnoredLabels(), run(loader())) == ("spent.tensors.scored",)

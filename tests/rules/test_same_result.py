@@ -14,6 +14,7 @@ from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.same_result import SameResult
 from stallmeter.window import Window
 
+from .test_slow_function import each, look, modelled
 from .windows import START_S, check_fix, fires, ledger, missing, run, silent, step, window
 
 FOUND = SameResults(
@@ -74,3 +75,21 @@ def test_silent(found: SameResults) -> None:
 
 def test_abstains() -> None:
     assert missing(SameResult(), run()) == ("spent.tensors.same_results",)
+
+
+@pytest.mark.parametrize(
+    ("share", "seen", "suspected"),
+    [(0.4, 100, True), (0.05, 400, False), (0.4, 12, None)],
+    ids=["much", "little", "few"],
+)
+def test_who_holds_much_of_the_steps_is_suspected(share, seen, suspected) -> None:
+    """As looks at the stack find it, beside the model and within; nobody is before enough of these met it."""
+    beside = each(look(share, seen=seen)), ("meter.py", "Meter.update")
+    within = modelled(share, 0.0, seen), ("net.py", "adjacency")
+    for made, name in (beside, within):
+        found = SameResult().suspects(made)
+        assert (None if found is None else name in found) is suspected
+
+
+def test_without_looks_nobody_is_known() -> None:
+    assert SameResult().suspects(same()) is None

@@ -63,6 +63,23 @@ def test_a_module_without_buffers_sends_none() -> None:
     assert (found.buffers_bytes, found.largest_buffer, found.largest_buffer_bytes) == (0, "", 0)
 
 
+def test_the_largest_gradient_is_named() -> None:
+    """And whether it is a table's, of which each step uses some rows."""
+    module = FakeDdp()
+
+    def told(*layers: torch.nn.Module) -> tuple[str, int, bool]:
+        module.module = torch.nn.Sequential(*layers)
+        (found,) = source_of(module).sample(5.0)
+        return found.largest_gradient, found.largest_gradient_bytes, found.is_of_a_table
+
+    linear = torch.nn.Linear(10, 10)
+    assert told(linear) == ("0.weight", 400, False)
+    assert told(linear, torch.nn.Embedding(100, 4)) == ("1.weight", 1600, True)
+    assert told(linear, torch.nn.Embedding(100, 4, sparse=True)) == ("1.weight", 1600, False)
+    assert told(linear, torch.nn.Embedding(100, 4).requires_grad_(False)) == ("0.weight", 400, False)
+    assert told(torch.nn.ReLU()) == ("", 0, False)
+
+
 def test_an_iteration_is_read_once() -> None:
     module = FakeDdp()
     source = source_of(module)

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from stallmeter.records import CodeLook, Event, WorkerBatch
 from stallmeter.sources.loader import LoaderProbe, batch_look
 from stallmeter.sources.loader.batch_look import EVENTS, PATIENCE, PATIENT, PLAIN, BatchLook, ItemTimes
-from stallmeter.sources.loader.look import MIN_STEPS, WorkerLook
+from stallmeter.sources.loader.look import AFTER_S, FEW_STEPS, MIN_STEPS, WorkerLook
 from stallmeter.sources.loader.ring import Order, Usual
 from stallmeter.sources.loader.starts import StartOrders
 
@@ -426,10 +426,12 @@ class _Probe:
         self.orders: list[Order] = []
         self.ended = 0
         self.starts = StartOrders("/nowhere/answers", threading.Lock(), lambda: ())
+        self.anybody = True
 
     def look(self, order: Order, loader: int) -> bool:
-        self.orders.append(order)
-        return True
+        if self.anybody:
+            self.orders.append(order)
+        return self.anybody
 
     def looked(self) -> list[dict[str, Any]]:
         found, self.documents = self.documents, []
@@ -455,6 +457,47 @@ def test_a_look_is_asked_for_once_and_again_after_another_number_of_workers():
     workers[0] = 4
     source.request("fetch-stall", 400)
     assert probe.orders[1:] == [Order(2, 3, False)]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_where_nobody_makes_batches_it_is_asked_for_again(known):
+    """As between two epochs: the next verdict comes seconds later, when an epoch of few batches is over."""
+    probe = _Probe()
+    numbers: list[tuple[int, int] | None] = [(2, 0) if known else None]
+    source = WorkerLook(3, probe, lambda: numbers[0])
+    probe.anybody = not known
+    source.request("prep-stall", MIN_STEPS)
+    assert source.sample(1.0) == []
+    assert probe.orders == []
+    probe.anybody, numbers[0] = True, (2, 0)
+    assert source.sample(2.0) == []
+    assert source.sample(3.0) == []
+    assert probe.orders == [Order(1, 3, False)]
+
+
+def test_another_cause_takes_it_back():
+    """The look would tell nothing of it."""
+    probe = _Probe()
+    probe.anybody = False
+    source = WorkerLook(3, probe, lambda: (2, 0))
+    source.request("prep-stall", MIN_STEPS)
+    source.request("slow-callback", MIN_STEPS)
+    probe.anybody = True
+    assert source.sample(1.0) == []
+    assert probe.orders == []
+
+
+def test_where_steps_are_long_a_look_comes_after_fewer():
+    """A run of some seconds has a dozen of them."""
+    probe = _Probe()
+    source = WorkerLook(3, probe, lambda: (2, 0))
+    assert source.sample(100.0) == []
+    source.request("prep-stall", FEW_STEPS)
+    assert source.sample(100.0 + AFTER_S) == []
+    source.request("prep-stall", FEW_STEPS - 1)
+    assert probe.orders == []
+    source.request("prep-stall", FEW_STEPS)
+    assert probe.orders == [Order(1, 3, False)]
 
 
 def test_since_when_batches_may_have_been_looked_into_is_told():

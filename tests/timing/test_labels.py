@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stallmeter.timing.labels import MOST_POSITIONS, Labels, labels_of
+from stallmeter.timing.labels import MOST_POSITIONS, MOST_TENSORS, Labels, labels_of, reads_all
 
 np = pytest.importorskip("numpy")
 
@@ -60,3 +60,11 @@ def test_labels_of_torch() -> None:
     torch = pytest.importorskip("torch")
     assert labels_of({"labels": torch.from_numpy(MASKED)}) == Labels(64, 16)
     assert labels_of({"labels": torch.from_numpy(MASKED).to("meta")}) is None
+
+
+def test_whether_all_of_a_batch_was_looked_at() -> None:
+    torch = pytest.importorskip("torch")
+    assert reads_all({"ids": CLASSES, "labels": [MASKED, torch.ones(3)]})
+    assert not reads_all(["a text", 3])
+    assert not reads_all([CLASSES] * (MOST_TENSORS + 1))
+    assert not reads_all([CLASSES, torch.ones(3, device="meta")])

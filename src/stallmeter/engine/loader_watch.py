@@ -15,7 +15,7 @@ from ..records import BatchContent, EvaluationBatches, LoaderInfo, ScoredPositio
 from ..timing.batches import BatchSizes, given_size
 from ..timing.clock import StepClock
 from ..timing.filling import filling_of
-from ..timing.labels import labels_of
+from ..timing.labels import labels_of, reads_all
 from ..timing.module_hooks import hooked
 from ..timing.padding import padding_of
 from ..timing.subnormal import subnormal_share
@@ -76,6 +76,8 @@ class LoaderWatch:
         self._scored: ScoredLook | None = None
         """Open during a step whose batch has labels that are left out."""
         self._scored_looks = SCORED_LOOKS
+        self._scored_none = False
+        """Whether it was told of a batch that no label is left out in it."""
         self._evaluated: Counter[tuple[int, bool]] = Counter()
         self._evaluated_data: dict[str, Any] = {}
         """Batches of evaluations that were not told yet, by the batch size, and whether they are of training's data."""
@@ -184,6 +186,9 @@ class LoaderWatch:
         """Look at the step that is about to begin, where the labels of a batch are left out in part."""
         labels = labels_of(batch)
         if labels is None:
+            if not self._scored_none and reads_all(batch):
+                self._scored_none = True
+                self._tell(ScoredPositions(time_s=time.time(), positions=0, labelled=0))
             return
         from ..sources.scored import ScoredLook
 

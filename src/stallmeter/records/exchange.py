@@ -53,6 +53,11 @@ class DdpTimes:
     largest_buffer_bytes: int = 0
     ranks: int | None = None
     """How many exchange; None where torch does not say."""
+    largest_gradient: str = ""
+    """Name of the parameter whose gradient is the largest."""
+    largest_gradient_bytes: int = 0
+    is_of_a_table: bool = False
+    """Whether that is an embedding table, with a dense gradient."""
 
     @property
     def exposed_s(self) -> float:

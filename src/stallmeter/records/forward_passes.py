@@ -14,7 +14,7 @@ class ScoredPositions:
 
     time_s: float
     positions: int
-    """Of the batch's labels."""
+    """Of the batch's labels; 0 where none is left out."""
     labelled: int
     """Those whose label is not the one that a loss leaves out."""
     scored: int = 0
@@ -33,7 +33,7 @@ class ScoredPositions:
         As many as have a label are scored where a model has picked them out; a head that is called for pieces of a
         sequence, or for part of it, tells nothing.
         """
-        if not NEARLY_ALL * self.positions <= self.scored <= self.positions:
+        if not self.scored or not NEARLY_ALL * self.positions <= self.scored <= self.positions:
             return 0.0
         return max(0.0, 1.0 - self.labelled / self.scored)
 
@@ -137,7 +137,7 @@ class SameResults:
 
     time_s: float
     steps: int
-    """That were looked at."""
+    """That were looked at; 0 where no function of the user's holds enough of the time."""
     function: str = ""
     """Qualified; the one that takes the most. Empty where there is none."""
     file: str = ""

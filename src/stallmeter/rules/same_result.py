@@ -25,7 +25,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..records.code import STEPS
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location
 from ..window import Window
 from ..workers.gains import gain_without
@@ -43,22 +42,25 @@ class SameResult:
     id: ClassVar[str] = "same-result"
     title: ClassVar[str] = "A function returns the same in each step"
     needs: ClassVar[tuple[str, ...]] = ("ledger.record", "ledger.training_s", "spent.tensors.same_results")
-    optional: ClassVar[tuple[str, ...]] = ("code.at", "ledger.wall_s")
+    optional: ClassVar[tuple[str, ...]] = ("code.beside_model", "code.within_model", "ledger.wall_s")
 
     suspect_pct: float = threshold(8.0, "%", "Of looks into the steps; our choice: less is not worth a look")
-    min_samples: float = threshold(30.0, "looks", "our choice: fewer do not tell where a tenth of the time is")
+    min_samples: float = threshold(10.0, "looks", "our choice, of looks that met such a function: fewer tell little")
     warn_pct: float = threshold(8.0, "%", "Of the training's time; our choice: worth a line of the program")
     critical_pct: float = threshold(50.0, "%", "our choice: as long as all else")
     min_lost_s: float = threshold(0.5, "s", "our choice: less is not worth a change of the program")
     min_steps: float = threshold(3.0, "steps", "our choice: two may be the same by chance")
 
-    def suspects(self, window: Window) -> Collection[tuple[str, str]]:
-        """Return file and name of the program's functions that hold enough of the steps to be heard."""
-        look = window.code.at("loop", STEPS)
-        if look is None or look.seen < self.min_samples:
-            return ()
-        least_s = self.suspect_pct / 100.0 * look.wall_s
-        return {(spot.file, spot.function) for spot in look.spots if spot.own and spot.wall_s >= least_s}
+    def suspects(self, window: Window) -> Collection[tuple[str, str]] | None:
+        """Return file and name of the program's functions that hold enough of the steps; None: not known."""
+        within, beside = window.code.within_model, window.code.beside_model
+        if within is None and beside is None:
+            return None
+        known = [(one.spot, one.samples, one.share_of_steps_pct) for one in within or ()]
+        known += [(one.spot, one.samples, one.share_of_steps_pct) for one in beside or ()]
+        if sum(samples for _, samples, _ in known) < self.min_samples:
+            return None if known else ()
+        return {(spot.file, spot.function) for spot, _, pct in known if spot.own and pct >= self.suspect_pct}
 
     def check(self, window: Window) -> Diagnosis | None:
         """Compare what such a function takes with the training's time."""

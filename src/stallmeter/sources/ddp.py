@@ -122,6 +122,12 @@ def _times(module: Any, time_s: float, step: int) -> DdpTimes | None:
     # The program may give a module another buffer at this moment: then there is an error, and the next reading tells.
     buffers = {name: buffer.numel() * buffer.element_size() for name, buffer in module.module.named_buffers()}
     largest = max(buffers, key=lambda name: buffers[name], default="")
+    gradients = {
+        name: parameter.numel() * parameter.element_size()
+        for name, parameter in module.module.named_parameters()
+        if parameter.requires_grad
+    }
+    sent = max(gradients, key=lambda name: gradients[name], default="")
     sizes = str(data.get("rebuilt_bucket_sizes") or data.get("bucket_sizes") or "")
     return DdpTimes(
         time_s=time_s,
@@ -136,4 +142,13 @@ def _times(module: Any, time_s: float, step: int) -> DdpTimes | None:
         largest_buffer=largest,
         largest_buffer_bytes=buffers.get(largest, 0),
         ranks=data.get("world_size"),
+        largest_gradient=sent,
+        largest_gradient_bytes=gradients.get(sent, 0),
+        is_of_a_table=_is_of_a_table(module.module, sent),
     )
+
+
+def _is_of_a_table(module: Any, name: str) -> bool:
+    """Whether a parameter is an embedding table whose gradient is as large as the table."""
+    owner = module.get_submodule(name.rpartition(".")[0]) if name else None
+    return type(owner).__name__ in ("Embedding", "EmbeddingBag") and not getattr(owner, "sparse", False)

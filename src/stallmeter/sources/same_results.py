@@ -47,8 +47,8 @@ MOST_EVENTS = 400_000
 CALLERS = 4
 """Functions of the program's own around one that is looked at, which may return the same as well."""
 
-Suspects = Callable[[], Collection[tuple[str, str]]]
-"""Returns file and name of functions that hold much of the time."""
+Suspects = Callable[[], Collection[tuple[str, str]] | None]
+"""Returns file and name of functions that hold much of the time; None where that is not known yet."""
 
 
 class _OtherError(Exception):
@@ -139,7 +139,10 @@ class SameResultSource:
             return True
         if not self._wanted:
             self._asked += 1
-            self._wanted = frozenset(self._suspects())
+            suspects = self._suspects()
+            self._wanted = frozenset(suspects or ())
+            if suspects is not None and not suspects:
+                self._found = SameResults(time_s=time.time(), steps=0)
             self._due = clock.index + max(8, clock.index // 4)
         if self._wanted:
             self._begin()
@@ -187,7 +190,8 @@ class SameResultSource:
         if returned is _BEGINS:
             if not calls.inside:
                 calls.inside = self._around(frame)
-            calls.started.append((self._now(), self._own()))
+            start_ns = self._now()
+            calls.started.append((start_ns, self._own() + start_ns - began_ns))
         elif calls.started:
             start_ns, own_ns = calls.started.pop()
             calls.took_ns += max(0, began_ns - start_ns - (self._own() - own_ns))
@@ -288,7 +292,8 @@ class _Numbers:
             if part.requires_grad or part.device.type != "cpu":
                 raise _OtherError
             if part.layout is torch.sparse_coo:
-                self.add((part._indices(), part._values()))
+                coalesced = part.coalesce()
+                self.add((coalesced.indices(), coalesced.values()))
                 return
             if part.layout in (torch.sparse_csr, torch.sparse_csc):
                 self.add((part.values(), part.shape))

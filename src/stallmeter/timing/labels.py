@@ -41,6 +41,18 @@ def labels_of(batch: object) -> Labels | None:
     return None
 
 
+def reads_all(batch: object) -> bool:
+    """Whether all tensors of a batch are looked at, and there are some: on a CPU, and not too many.
+
+    Args:
+        batch: Whatever a loader yields.
+    """
+    found = list(islice(tensors_in(batch), MOST_TENSORS + 1))
+    return 0 < len(found) <= MOST_TENSORS and all(
+        getattr(getattr(tensor, "device", None), "type", "cpu") == "cpu" for tensor in found
+    )
+
+
 def _labels(tensor: object) -> Labels | None:
     try:
         numbers = numbers_of(tensor)

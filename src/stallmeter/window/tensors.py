@@ -71,8 +71,9 @@ class TensorSignals:
             case Convolutions():
                 self._convolutions = record
             case ScoredPositions():
-                if len(self._scored) < MOST_SCORED:
-                    self._scored.append(record)
+                kept = [one for one in self._scored if one.positions]
+                if len(kept) < MOST_SCORED:
+                    self._scored = [*kept, record] if record.positions or not kept else kept
 
     def follow(self, other: TensorSignals) -> None:
         """Begin with what is told a few times of a run."""

@@ -17,6 +17,7 @@ from stallmeter.window.beside import WORK
 
 from ..windows import check_fix
 from .jobs import job
+from .test_ddp_times import times
 
 RULE = CommunicationBound()
 
@@ -276,6 +277,27 @@ def timed_once(exposed_s: float) -> DdpExchange:
         buckets=2,
         times=1,
     )
+
+
+@pytest.mark.parametrize(
+    ("size", "table", "named"), [(30_000_000, True, True), (30_000_000, False, True), (9, True, False)]
+)
+def test_a_gradient_that_is_most_of_what_is_sent_is_named(size, table, named):
+    """An embedding table's can be sent as rows."""
+    made = with_exchange(0.4)
+    noted = replace(
+        times(0.001, 0.001)[0],
+        sent_bytes=40_000_000,
+        largest_gradient="table.weight",
+        largest_gradient_bytes=size,
+        is_of_a_table=table,
+    )
+    views = tuple(replace(view, ddp=[noted]) for view in made.ranks)
+    (said,) = RULE.check(replace(made, ranks=views), [])
+    assert ("of it the gradient of table.weight" in {one.name for one in said.evidence}) is named
+    assert any("sparse=True" in one.text for one in said.advice) is (table and named)
+    for advice in said.advice:
+        check_fix(advice.fix)
 
 
 def test_exchanges_in_vain_are_told_of_though_they_are_short():

@@ -37,6 +37,7 @@ from ...ranks.arrivals import Exchanges
 from ...ranks.code import CALLS
 from ...ranks.job import GPU_FACTS, Job
 from ...ranks.steps import updates_per_step, updating
+from ...records import DdpTimes
 from ...records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..frameworks import LIGHTNING
 from ..rule import threshold
@@ -68,6 +69,9 @@ _LOGGED = (
     ),
 )
 """Of Lightning, whose `log` meets the other ranks at a barrier and in a reduction, for each value."""
+
+MOST_OF_IT = 0.5
+"""Part of the bytes that one gradient must be to be named; our choice."""
 
 OWN_CALLS = "Collectives that the program calls itself hold up the steps"
 
@@ -133,6 +137,7 @@ class CommunicationBound:
                     Evidence("exchanged by a rank in a step", found.bytes_per_step, "bytes"),
                     Evidence("collectives in a step", found.per_step, "collectives"),
                     Evidence("bandwidth of the algorithm", bandwidth, "bytes/s"),
+                    *(() if apart else _largest_of(job)),
                     *(() if in_vain is None else (Evidence("exchanges for one update", in_vain, "exchanges"),)),
                 ),
                 advice=(
@@ -175,8 +180,9 @@ class CommunicationBound:
                     Evidence("what they take in vain, share of the time", 100.0 * share, "%", self.vain_pct, "XProf"),
                     Evidence("of it waits for each other in turn", _evened_s(losses, exchanges), "s"),
                     Evidence("exchanged by a rank in a step", job.exchanges.bytes_per_step, "bytes"),
+                    *_largest_of(job),
                 ),
-                advice=(_once_an_update(job, losses, exchange_s, exchanges),),
+                advice=(_once_an_update(job, losses, exchange_s, exchanges), *_as_rows(job)),
             )
         ]
 
@@ -253,9 +259,38 @@ def _in_turn_s(losses: Sequence[Loss]) -> float:
 def _of_gradients(job: Job, losses: Sequence[Loss], lost_s: float, in_vain: float | None) -> tuple[Advice, ...]:
     return (
         _half_as_often(job, lost_s) if in_vain is None else _once_an_update(job, losses, lost_s, in_vain),
+        *_as_rows(job),
         Advice.of(
             "Halve the bytes: register DDP's bf16_compress_hook.",
             limit="Gradients are rounded to bfloat16 on the way.",
+        ),
+    )
+
+
+def _largest(job: Job) -> DdpTimes | None:
+    """Return the reading that names the gradient that is most of what is exchanged; None where none is."""
+    known = [times for view in job.ranks for times in view.ddp if times.largest_gradient]
+    newest = known[-1] if known else None
+    return newest if newest is not None and newest.largest_gradient_bytes >= MOST_OF_IT * newest.sent_bytes else None
+
+
+def _largest_of(job: Job) -> tuple[Evidence, ...]:
+    found = _largest(job)
+    if found is None:
+        return ()
+    return (Evidence(f"of it the gradient of {found.largest_gradient}", float(found.largest_gradient_bytes), "bytes"),)
+
+
+def _as_rows(job: Job) -> tuple[Advice, ...]:
+    """Return the advice to send the rows of an embedding table that are used, where most of the bytes are its."""
+    found = _largest(job)
+    if found is None or not found.is_of_a_table:
+        return ()
+    return (
+        Advice.of(
+            "Send the used rows of the embedding table alone: nn.Embedding(sparse=True).",
+            expect="Most of what is exchanged is the gradient of this one table.",
+            limit="With SparseAdam, SGD or Adagrad, and gloo; NCCL exchanges no sparse gradients.",
         ),
     )
 

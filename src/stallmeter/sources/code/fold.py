@@ -250,9 +250,8 @@ def _widest(rest: list[Seen]) -> list[Frame]:
 def _named(path: Sequence[Frame]) -> int:
     """Return which function of a path stands for it: a public method of the package above the innermost one.
 
-    Where ``torchvision`` calls ``PIL``: the transform, and not how an image is turned. A package without methods there
-    is called by its outermost function: that is what stands in the program's text. What comes with Python belongs to
-    who called it, and the loader that called the dataset is nobody's culprit.
+    Where ``torchvision`` calls ``PIL``: the transform, and not how an image is turned. What comes with Python belongs
+    to who called it, and the loader that called the dataset is nobody's culprit.
     """
     foreign = [i for i, frame in enumerate(path) if not (frame.function.standard or frame.function.generated)]
     written = [i for i in foreign if path[i].function.file]
@@ -265,10 +264,7 @@ def _named(path: Sequence[Frame]) -> int:
     among = [i for i in inside if path[i].function.package == package] or inside
     public = [i for i in among if path[i].function.is_public]
     methods = [i for i in public if "." in path[i].function.name]
-    if methods:
-        return methods[-1]
-    by_name = [i for i in among if path[i].function.has_public_name]
-    return by_name[0] if by_name else among[-1]
+    return (methods or public or among)[-1]
 
 
 def _stacks(seen: Iterable[Seen]) -> tuple[CodeStack, ...]:

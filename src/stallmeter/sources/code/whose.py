@@ -21,6 +21,9 @@ from ...records.code import LAMBDA
 from . import outline
 from .roles import Role, role_of
 
+DECORATORS = 4
+"""So many around a function are looked through for it, as ``functools.wraps`` leaves them."""
+
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 """Folders of libraries, by name: several environments may be on one path."""
 
@@ -267,7 +270,11 @@ def _is_same(found: object, module: str, first: str, rest: str, what: object) ->
         return bool(rest) and held.get("__module__") == module and getattr(found, "__name__", None) == first
     if rest:
         return False
-    return found is what or (type(found) is FunctionType and found.__code__ is what)
+    for _ in range(DECORATORS):
+        if found is what or (type(found) is FunctionType and found.__code__ is what):
+            return True
+        found = vars(found).get("__wrapped__") if type(found) is FunctionType else None
+    return False
 
 
 def _builtin_names(function: object) -> tuple[str, str]:

@@ -13,6 +13,9 @@ from .starts import StartOrders
 MIN_STEPS = 10
 """Steps before the look, so that it shows steady ones."""
 
+FEW_STEPS, AFTER_S = 5, 6.0
+"""Or so many, so long after the run was first looked at: where a step takes a second, a short run has a dozen."""
+
 MOST_LOOKS = 3
 """In one run, however often the number of workers changes."""
 
@@ -61,6 +64,9 @@ class WorkerLook:
         self._rule = ""
         self._loader = 0
         self._until_s: float | None = None
+        self._first_s: float | None = None
+        self._wish: tuple[str, int] | None = None
+        """Asked for while nobody made batches, as between two epochs: verdicts are far apart."""
         self._sampled_s: float | None = None
         self._since_s: float | None = None
         probe.starts.look_at(STARTS)
@@ -72,8 +78,13 @@ class WorkerLook:
             rule: Primary cause of the run.
             steps: Steps so far.
         """
+        self._wish = None
         workers = self._workers()
-        if rule not in IN_WORKERS or steps < MIN_STEPS or workers is None or self._order is not None:
+        least = FEW_STEPS if (self._sampled_s or 0.0) - (self._first_s or 0.0) >= AFTER_S else MIN_STEPS
+        if rule not in IN_WORKERS or steps < least or self._order is not None:
+            return
+        if workers is None:
+            self._wish = rule, steps
             return
         number, loader = workers
         what = number, rule == "slow-batches"
@@ -84,6 +95,8 @@ class WorkerLook:
             self._asked.append(what)
             self._order, self._rule, self._loader, self._until_s = order, rule, loader, None
             self._since_s = self._sampled_s
+        else:
+            self._wish = rule, steps
 
     def sample(self, time_s: float) -> Sequence[CodeLook | Event]:
         """Return what was seen by now, more of it with each batch.
@@ -92,6 +105,9 @@ class WorkerLook:
             time_s: Unix time of this poll.
         """
         self._sampled_s = time_s
+        self._first_s = time_s if self._first_s is None else self._first_s
+        if self._wish is not None:
+            self.request(*self._wish)
         return [*(self._start(document, time_s) for document in self._probe.starts.seen()), *self._batches_seen(time_s)]
 
     def _batches_seen(self, time_s: float) -> Sequence[CodeLook | Event]:
