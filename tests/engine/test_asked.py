@@ -22,3 +22,5 @@ def test_the_primary_cause_is():
 def test_behind_what_comes_once_it_is_who_makes_batches():
     assert rules_of(_verdict("worker-startup", "slow-callback", "prep-stall")) == ("worker-startup", "prep-stall")
     assert rules_of(_verdict("worker-startup", "prep-stall", severity=Severity.INFO)) == ("worker-startup",)
+    assert rules_of(_verdict("cpu-saturated", "prep-stall")) == ("cpu-saturated", "prep-stall")
+    assert rules_of(_verdict("slow-callback", "prep-stall")) == ("slow-callback",)

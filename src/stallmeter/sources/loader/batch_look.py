@@ -74,6 +74,9 @@ PATIENT = 2
 PLAIN = 2
 """Batches of which it is only timed how long putting their items together takes, before calls are."""
 
+LONG_NS = 300_000_000
+"""Of batches that take so long a single one: where a worker makes a few in an epoch, none may be left to look into."""
+
 FEW = 4
 """So many batches must have been made before to tell what one takes."""
 
@@ -133,7 +136,7 @@ class BatchLook:
         if refused is not None:
             self._give_up(refused)
             return fetch(fetcher, index)
-        if self._cpu_s is not None and len(self._collate_s) < PLAIN:
+        if self._cpu_s is not None and len(self._collate_s) < (1 if (self._typical_ns or 0) >= LONG_NS else PLAIN):
             return self._fetch_plain(fetch, fetcher, index)
         times = ItemTimes.of(fetcher, index) if self._order.slow else None
         tracer, collate = self._tracer, fetcher.collate_fn
