@@ -97,8 +97,9 @@ class SameResultSource:
         self._whose = Whose.of_program()
         self._due, self._asked = FIRST_STEP, 0
         self._wanted: frozenset[tuple[str, str]] = frozenset()
-        self._known: dict[CodeType, bool] = {}
-        """Whether a function is heard, of those that were met."""
+        self._known: dict[int, tuple[CodeType, bool]] = {}
+        """Whether a function is heard, of those that were met: by identity, for code is compared by all it holds. It
+        is kept, so that no number comes again."""
         self._step: dict[CodeType, _Calls] | None = None
         self._steps: list[dict[CodeType, _Calls]] = []
         self._profile: Callable[[FrameType, str, Any], None] | None = None
@@ -133,6 +134,7 @@ class SameResultSource:
             self._steps.append(step)
             if len(self._steps) >= LOOKS:
                 self._found = self._told()
+                self._known.clear()
                 return False
             self._due = clock.index + APART - 1
         if not clock.open or clock.index < self._due:
@@ -170,13 +172,13 @@ class SameResultSource:
         self._events += 1
         if event not in ("call", "return"):
             return
-        code = frame.f_code
-        is_heard = self._known.get(code)
-        if is_heard is None:
-            is_heard = self._known[code] = self._is_wanted(frame)
+        known = self._known.get(id(frame.f_code))
+        if known is None:
+            known = frame.f_code, bool(self._guard(SAME, self._is_wanted, frame))
+            self._known[id(frame.f_code)] = known
         if self._events > MOST_EVENTS or self._step is None:
             sys.setprofile(None)
-        elif is_heard:
+        elif known[1]:
             self._guard(SAME, self._note, self._step, frame, returned if event == "return" else _BEGINS)
 
     def _is_wanted(self, frame: FrameType) -> bool:
@@ -218,7 +220,7 @@ class SameResultSource:
         while around is not None and len(found) < CALLERS:
             if self._whose.code(around.f_code, around.f_globals.get("__name__")).own:
                 found.add(around.f_code)
-                self._known[around.f_code] = True
+                self._known[id(around.f_code)] = around.f_code, True
             around = around.f_back
         return found
 
@@ -330,7 +332,7 @@ def _event_ns(now: Callable[[], int]) -> float:
         if event not in ("call", "return"):
             return
         seen[0] += 1
-        known.get(frame.f_code)
+        known.get(id(frame.f_code))
 
     def took_ns() -> int:
         began_ns = now()
@@ -338,7 +340,7 @@ def _event_ns(now: Callable[[], int]) -> float:
             nothing()
         return now() - began_ns
 
-    seen, known = [0], {nothing.__code__: False}
+    seen, known = [0], {id(nothing.__code__): (nothing.__code__, False)}
     bare_ns = min(took_ns() for _ in range(3))
     sys.setprofile(ignore)
     try:

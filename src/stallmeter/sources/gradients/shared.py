@@ -201,7 +201,7 @@ class SharedGraphSource:
         """Return torch's number of a node that is made now: what has a smaller one was there before."""
         torch = self._modules["torch"]
         with torch.enable_grad():
-            return _number(torch.zeros((), requires_grad=True).view(()).grad_fn)
+            return _number(torch.zeros((), device="cpu", requires_grad=True).view(()).grad_fn)
 
     def _told(self) -> RepeatedBackward:
         seen = self._seen
