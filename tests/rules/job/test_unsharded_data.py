@@ -16,7 +16,7 @@ from stallmeter.rules.job.evaluation import judge
 from stallmeter.rules.job.unsharded_data import UnshardedData
 
 from ..windows import check_fix
-from .jobs import Known, diagnosis, job, late, verdict_of
+from .jobs import Known, diagnosis, job, verdict_of
 from .test_ddp_times import times
 
 RULE = UnshardedData()
@@ -44,7 +44,7 @@ def reading(
     """Ranks of 200 steps and two passes, each with a loader of its own."""
     ranks = len(changes)
     made = job(
-        late(0, "validation", validation_s, every=100) if validation_s else lambda rank, step: {},
+        lambda rank, step: {"validation": 0.0 if step % 100 else validation_s},
         ranks=ranks,
         known={rank: Known(ended=ended) for rank in range(ranks)},
     )
@@ -99,8 +99,8 @@ def test_ranks_that_draw_alike_compute_alike():
 def test_validation_stays():
     """It is not of these steps."""
     made, usual = reading({}, {}, validation_s=1.0), reading({}, {})
-    assert said(made).time_lost_s < said(usual).time_lost_s + 1.0
-    assert said(made).evidence[-1].value == pytest.approx(1.0)
+    assert said(made).time_lost_s == pytest.approx(said(usual).time_lost_s)
+    assert said(made).evidence[-1].value == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(
@@ -177,14 +177,11 @@ class TestEvaluation:
             time_s=1.0, batches=100, batch_size=8, items=800, items_drawn=800, sampler="SequentialSampler"
         )
         heavy = diagnosis("validation-heavy", 2.0)
-        made = reading({"data_digest": ""}, {"data_digest": ""})
+        made = reading({"data_digest": ""}, {"data_digest": ""}, validation_s=1.5)
         views = [
             replace(
                 view,
                 evaluates=read_in_evaluation(replace(found, data_digest=digest)),
-                ledger=None
-                if view.ledger is None
-                else replace(view.ledger, buckets={**view.ledger.buckets, "validation": 3.0}),
                 verdict=verdict_of(Known(diagnoses=[heavy])),
             )
             for view in made.ranks
@@ -198,3 +195,10 @@ class TestEvaluation:
         check_fix(split.fix)
         assert split.predicted_gain_pct == pytest.approx(100.0 * (made.training_s / (made.training_s - 1.5) - 1.0))
         assert evaluate_a_part(made, diagnosis("slow-callback", 2.0)) == ()
+        primary = judge(made).verdict.primary
+        assert primary is not None
+        assert (primary.rule, primary.advice[0]) == ("validation-heavy", split)
+        informs = Known(diagnoses=[replace(heavy, severity=Severity.INFO, time_lost_s=0.1)])
+        made = replace(made, ranks=tuple(replace(view, verdict=verdict_of(informs)) for view in made.ranks))
+        (told,) = judge(made).verdict.diagnoses
+        assert (told.rule, told.advice[0]) == ("validation-heavy", split)

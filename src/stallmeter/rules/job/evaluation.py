@@ -355,7 +355,7 @@ def _informing(job: Job) -> list[Diagnosis]:
     waited_s = {view.rank: 0.0 if merged is None else merged.waited_s.get(view.rank, 0.0) for view in job.ranks}
     for view in sorted(job.ranks, key=lambda view: (waited_s[view.rank], view.rank)):
         if told := [d for d in _finite(view) if d.severity is Severity.INFO and waited_s[view.rank] <= most_s]:
-            return told
+            return [replace(d, advice=(*evaluate_a_part(job, d), *d.advice)) for d in told]
     return []
 
 
