@@ -14,7 +14,7 @@ from stallmeter.rules.evaluation import evaluate
 from stallmeter.rules.slow_function import SlowFunction
 from stallmeter.window import Window
 
-from .windows import START_S, device_steps, fires, gpus, hosts, ledger, loader, silent, step, window
+from .windows import START_S, check_fix, device_steps, fires, gpus, hosts, ledger, loader, silent, step, window
 
 SAVES = "matplotlib.figure.Figure.savefig"
 
@@ -528,3 +528,46 @@ def test_what_the_model_calls_without_gradients_is_information_from_a_fifth_of_t
 @pytest.mark.parametrize(("share", "untrained"), [(0.15, 0.15), (0.4, 0.2), (0.4, 0.0)])
 def test_less_of_it_or_only_a_part_without_gradients_is_the_model(share: float, untrained: float):
     assert silent(SlowFunction(), modelled(share, 0.0, untrained_s=untrained))
+
+
+class TestGrowth:
+    """What is computed of all that an epoch has seen takes longer with each of its steps."""
+
+    @staticmethod
+    def epochs(*rises: float, steps: int = 100, share: float = 0.4) -> Window:
+        """Steps of 0.1 s at the beginning of each epoch, which get longer by so much until its end."""
+        taken = [
+            step(
+                index=epoch * steps + at,
+                epoch=epoch,
+                total_s=0.1 + rise * at / steps,
+                compute_s=0.1 + rise * at / steps,
+                forward_s=0.0,
+                backward_s=0.0,
+                optimizer_s=0.0,
+            )
+            for epoch, rise in enumerate(rises)
+            for at in range(steps)
+        ]
+        buckets: dict[str, Any] = {"compute": 100.0, "data_wait": 0.0, "start": 0.0, "loop": 0.0}
+        return window(*taken, loader(), ledger(wall_s=100.0, steps=1000, warmup=0.0, **buckets), look(share))
+
+    def test_sums_of_each_batch_are_advised(self):
+        first = fires(SlowFunction(), self.epochs(0.1, 0.12, 0.1)).advice[0]
+        assert first.text.startswith("Collect sums of each batch, or compute it once an epoch (meter.py:12).")
+        assert "Steps take 116 ms early in an epoch, 182 ms late in it." in first.text
+        check_fix(first.fix)
+
+    @pytest.mark.parametrize(
+        "made",
+        [
+            epochs(0.0, 0.0, 0.0),
+            epochs(0.1, 0.0, 0.1),
+            epochs(0.03, 0.03),
+            epochs(0.1, 0.1, steps=11),
+            epochs(0.05, 0.05, share=0.9),
+        ],
+        ids=["as long", "not in one", "a little", "few steps", "of something else"],
+    )
+    def test_less_often_is_where_they_stay_or_something_else_grows(self, made):
+        assert fires(SlowFunction(), made).advice[0].text.startswith("Make it cheaper, or run it less often")

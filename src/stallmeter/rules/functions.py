@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from dataclasses import dataclass
+from statistics import median
+
 from ..records import CodeSpot
 from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..window import Window
 from ..workers.gains import Gain
+
+GROWN, RISES = 1.25, 1.1
+"""Times as long as early steps of an epoch that late ones must be: by the medians of all epochs, and in each of them;
+our choice."""
+
+LEAST_EPOCHS, LEAST_STEPS = 2, 12
+"""Epochs, and known steps of each, that tell; our choice."""
 
 
 def called(spot: CodeSpot) -> str:
@@ -27,16 +38,59 @@ def severity(share_pct: float, warn_pct: float, critical_pct: float) -> Severity
     return Severity.CRITICAL if share_pct >= critical_pct else Severity.WARNING
 
 
-def rarer(spot: CodeSpot, gain: Gain) -> tuple[Advice, ...]:
-    """Return what can be done about a function that need not run in each step, or not here."""
-    return (
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Steps that take longer the later they come in an epoch, in each of the epochs."""
+
+    early_s: float
+    """Of a step of the first third of an epoch, without its wait for data; medians."""
+    late_s: float
+    """The same of the last third."""
+
+
+def growth_in_epochs(window: Window) -> Growth | None:
+    """Return by how much steps get longer within epochs; None where they do not in all of them, or too few are known.
+
+    What is computed of all that an epoch has seen so far does: a score of all predictions, say.
+    """
+    epochs: defaultdict[int, list[float]] = defaultdict(list)
+    for step in window.steps.steady:
+        epochs[step.epoch].append(step.total_s - (step.data_wait_s or 0.0))
+    known = [times for times in epochs.values() if len(times) >= LEAST_STEPS]
+    ends = [(median(times[: len(times) // 3]), median(times[-(len(times) // 3) :])) for times in known]
+    if len(ends) < LEAST_EPOCHS or any(late < RISES * early for early, late in ends):
+        return None
+    early_s, late_s = (median(each) for each in zip(*ends, strict=True))
+    return Growth(early_s, late_s) if late_s >= GROWN * early_s else None
+
+
+def rarer(spot: CodeSpot, gain: Gain, growth: Growth | None = None) -> tuple[Advice, ...]:
+    """Return what can be done about a function that need not run in each step, or not here.
+
+    Args:
+        spot: The function.
+        gain: Without it.
+        growth: Of steps within an epoch, where it is this function's.
+    """
+    first = (
         Advice.of(
             f"Make it cheaper, or run it less often ({spot.file}:{spot.line}).",
             expect="Most of this time is saved.",
             limit="Less often not where the training needs it in each step, as it does a loss or a batch.",
             gain_pct=gain.pct,
             interval_pct=gain.interval_pct,
-        ),
+        )
+        if growth is None
+        else Advice.of(
+            f"Collect sums of each batch, or compute it once an epoch ({spot.file}:{spot.line}).",
+            expect=f"Steps take {1e3 * growth.early_s:.3g} ms early in an epoch, {1e3 * growth.late_s:.3g} ms late in it.",
+            limit="Where each step needs it, keep sums and counts instead of all values.",
+            gain_pct=gain.pct,
+            interval_pct=gain.interval_pct,
+        )
+    )
+    return (
+        first,
         Advice.of(
             "Move work that needs no current weights, such as plots and files, into a thread.",
             limit="Only while there are CPUs for it.",

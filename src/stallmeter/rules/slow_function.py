@@ -62,7 +62,7 @@ from ..records.diagnosis import Advice, Diagnosis, Evidence, Location, Severity
 from ..records.packages import PREPARE, TORCHS_CALLS, TRAINS_NOTHING
 from ..window import AutogradFunctions, BesideEpochs, BesideModel, Window, WithinModel
 from ..workers.gains import Gain, gain_by_looks, gain_of_the_loop, gain_without, part_that_grew
-from .functions import called, earlier, informs, named, rarer, severity
+from .functions import Growth, called, earlier, growth_in_epochs, informs, named, rarer, severity
 from .rule import BACKWARD_OF_MODEL, threshold
 
 FRAMEWORKS = frozenset(("accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "transformers"))
@@ -99,6 +99,7 @@ class SlowFunction:
         "loader.asks_none",
         "spent.idle_in_steps_s",
         "steps.drift",
+        "steps.steady",
     )
 
     info_pct: float = threshold(
@@ -118,6 +119,7 @@ class SlowFunction:
     interpreting: float = threshold(0.03, "1", "Our measurement: 0 of 2,300 looks at losses, 6 to 16 % at pure Python")
     min_interpreting: float = threshold(3.0, "looks", "our choice: one or two may be chance")
     saves: float = threshold(0.3, "1", "Least part of a loss that fewer operations save; our choice, not measured")
+    of_growth: float = threshold(0.5, "1", "Of what it takes of a step; our choice: what grows is a third longer late")
     most: float = threshold(0.9, "1", "Of a function's time; our choice: a look may fall between two lines")
 
     def check(self, window: Window) -> Diagnosis | None:
@@ -205,6 +207,7 @@ class SlowFunction:
             return self._of_a_loss(window, found, lost_s, share)
         gain = self._with_its_threads(window, _with_its_garbage(window, lost_s, taken_s, found.samples))
         spot, prepares = found.spot, self._prepares(found)
+        growth = None if prepares else self._growth(window, lost_s)
         return Diagnosis(
             rule=self.id,
             severity=severity(share, self.warn_pct, self.critical_pct),
@@ -220,8 +223,15 @@ class SlowFunction:
                 Evidence("function beside the model, share of training time", share, "%", least_pct, "our choice"),
                 Evidence("samples of the training thread's stack in it", float(found.samples), "samples"),
             ),
-            advice=earlier(spot, gain, dataset=not window.loader.asks_none) if prepares else rarer(spot, gain),
+            advice=earlier(spot, gain, dataset=not window.loader.asks_none) if prepares else rarer(spot, gain, growth),
         )
+
+    def _growth(self, window: Window, lost_s: float) -> Growth | None:
+        """Return by how much steps get longer within epochs, where that can be this function's."""
+        growth, record = growth_in_epochs(window), window.ledger.record
+        if growth is None or record is None or not record.steps:
+            return None
+        return growth if growth.late_s - growth.early_s >= self.of_growth * lost_s / record.steps else None
 
     def _with_its_threads(self, window: Window, gain: Gain) -> Gain:
         """Widen what is won at the most where threads take the loop's CPUs: what is handed to one goes with it.
