@@ -83,7 +83,8 @@ def rarer(spot: CodeSpot, gain: Gain, growth: Growth | None = None) -> tuple[Adv
         if growth is None
         else Advice.of(
             f"Collect sums of each batch, or compute it once an epoch ({spot.file}:{spot.line}).",
-            expect=f"Steps take {1e3 * growth.early_s:.3g} ms early in an epoch, {1e3 * growth.late_s:.3g} ms late in it.",
+            expect=f"Steps take {1e3 * growth.early_s:.3g} ms early in an epoch, "
+            f"{1e3 * growth.late_s:.3g} ms late in it.",
             limit="Where each step needs it, keep sums and counts instead of all values.",
             gain_pct=gain.pct,
             interval_pct=gain.interval_pct,
