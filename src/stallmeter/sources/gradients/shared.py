@@ -93,7 +93,7 @@ class SharedGraphSource:
         self._usual: Callable[..., Any] | None = None
         self._own: Callable[..., Any] | None = None
         self._thread = 0
-        self._looks = self._tries = 0
+        self._tries = 0
         self._seen: list[_Step] = []
         self._found: RepeatedBackward | None = None  # set by the training thread, taken by the sampler's
         register(self.name, self.between_steps)
