@@ -100,6 +100,11 @@ def test_validation_stays():
     """It is not of these steps."""
     made, usual = reading({}, {}, validation_s=1.0), reading({}, {})
     assert said(made).time_lost_s == pytest.approx(said(usual).time_lost_s)
+    (least, most), (_, usual_most) = (
+        one.advice[0].gain_interval_pct or (0.0, 0.0) for one in (said(made), said(usual))
+    )
+    assert least < 100.0 * made.training_s / (made.training_s - said(made).time_lost_s) - 100.0 < most
+    assert most == pytest.approx(usual_most, rel=0.01), "it is split as well, as a rule"
     assert said(made).evidence[-1].value == pytest.approx(2.0)
 
 

@@ -117,7 +117,10 @@ def _not_split_s(view: RankView) -> float:
 def _split(job: Job, read: DataRead, lost_s: float) -> Advice:
     """Return the advice to split the items over the ranks, with what is gained."""
     ranks = len(job.ranks)
-    gain_pct, interval_pct = job_gain(job, lost_s, least_s=LEAST_WON * lost_s)
+    # Who splits the training's data splits those of validation as well, as a rule.
+    validation_s = min((view.ledger.buckets.get("validation", 0.0) for view in job.ranks if view.ledger), default=0.0)
+    most_s = lost_s + validation_s * (1.0 - 1.0 / ranks)
+    gain_pct, interval_pct = job_gain(job, lost_s, least_s=LEAST_WON * lost_s, most_s=most_s)
     framework = job.ranks[0].header.framework.partition(" ")[0]
     return Advice.of(
         "Give each rank a part: num_samples=len(dataset) // world_size, and a seed of its own."
