@@ -127,9 +127,9 @@ def _split(job: Job, read: DataRead, lost_s: float) -> Advice:
         if read.sampler == "WeightedRandomSampler"
         else "Leave the sampler to Lightning: Trainer(use_distributed_sampler=True)."
         if framework in LIGHTNING
-        else "Give the loader a DistributedSampler(dataset), and call its set_epoch in each epoch.",
+        else "Give the loader DistributedSampler(dataset) in place of shuffle, and call its set_epoch each epoch.",
         expect=f"Each of {ranks} ranks goes through its part of the items.",
-        limit="An epoch then has fewer updates: where so many are wanted, nothing is won.",
+        limit="An epoch then has fewer updates, each of larger batches: check the learning rate.",
         gain_pct=gain_pct,
         interval_pct=interval_pct,
     )
