@@ -77,7 +77,7 @@ def reevaluate(recorded: Verdict | None, now: Verdict, version: str, rules: Sequ
 
 
 def reevaluation_overview(reevaluation: Reevaluation) -> Overview:
-    """Return what is shown of it."""
+    """Return what is shown of it: of what is all the same, that it is."""
     rows: list[tuple[str, ...]] = [
         (_named(f.rule, f.ranks), _brief(f.recorded), _brief(f.now), f.kind) for f in reevaluation.findings
     ]
@@ -87,7 +87,8 @@ def reevaluation_overview(reevaluation: Reevaluation) -> Overview:
     table = Table(
         (f"Recorded by {wording.one_line(reevaluation.version, 30)}", "then", "now", ""), tuple(rows), numeric=False
     )
-    return Overview(_headline(reevaluation), (table,))
+    is_same = reevaluation.recorded is not None and all(row[-1] == "same" for row in rows)
+    return Overview(_headline(reevaluation), () if is_same else (table,))
 
 
 def reevaluation_to_json(reevaluation: Reevaluation) -> dict[str, Any]:

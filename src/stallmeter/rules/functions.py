@@ -54,7 +54,7 @@ def growth_in_epochs(window: Window) -> Growth | None:
     What is computed of all that an epoch has seen so far does: a score of all predictions, say.
     """
     epochs: defaultdict[int, list[float]] = defaultdict(list)
-    for step in window.steps.steady:
+    for step in window.steps.steady or ():
         epochs[step.epoch].append(step.total_s - (step.data_wait_s or 0.0))
     known = [times for times in epochs.values() if len(times) >= LEAST_STEPS]
     ends = [(median(times[: len(times) // 3]), median(times[-(len(times) // 3) :])) for times in known]

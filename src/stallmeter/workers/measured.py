@@ -27,7 +27,7 @@ def _find_costs(window: Window, current: int) -> LoaderCosts | None:
     made = window.workers.batches
     costs = costs_from(
         made.items,
-        window.steps.steady,
+        window.steps.steady or (),
         current=current,
         host=window.host.samples.items,
         budget=window.facts.budget,
@@ -54,7 +54,7 @@ def _refined(window: Window, costs: LoaderCosts, per_step: float) -> LoaderCosts
         return _beside_senders(window, costs)
     # Some of the batches of a recording may be left out.
     complete = made.stride == 1 and record is not None and len(made) >= KNOWN * record.steps * per_step
-    beside = work_beside(window.steps.steady, made.items, complete=complete)
+    beside = work_beside(window.steps.steady or (), made.items, complete=complete)
     if beside is None:
         return costs
     # The sampler is asked in the wait for a batch, of which these know nothing, and is in the loop's way all the same.
@@ -76,7 +76,7 @@ def _beside_senders(window: Window, costs: LoaderCosts) -> LoaderCosts:
 
 def _in_the_loop(window: Window, costs: LoaderCosts, per_step: float) -> LoaderCosts:
     """Return costs of a loop without workers, with what its threads do for a batch and what for the step."""
-    steps, host = window.steps.steady, window.host
+    steps, host = window.steps.steady or (), window.host
     threads_cpus, cpus = host.loop.threads_cpus or 0.0, host.cpus_per_rank or 1.0
     shares = window.code.batch_operations
     threads = batch_threads(window.workers.batches.items, cpus=cpus, per_step=per_step, shares=shares)
