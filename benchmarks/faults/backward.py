@@ -15,7 +15,7 @@ import tempfile
 import time
 from typing import Any, NamedTuple
 
-from .cases import asked, measured, promised_pct
+from .cases import asked, measured, promised, promised_pct
 
 ROUNDS = 5
 
@@ -56,13 +56,10 @@ def main() -> None:
     for number in options.cases:
         case, said = CASES[number], measured(__spec__.name, number, seconds=options.seconds)
         ratio = said["each_s"] / said["sum_s"]
-        least, usual, most = (1.0 + said[name] / 100.0 for name in ("low_pct", "gain_pct", "high_pct"))
-        promised = f"{usual:.2f} ({least:.2f} to {most:.2f})" if said["gain_pct"] else "nothing"
-        inside = ("inside" if least <= ratio <= most else "outside") if said["gain_pct"] else ""
         seconds = f"{1e3 * said['each_s']:6.1f} ms  {1e3 * said['sum_s']:6.1f} ms"
         print(
             f"{case.kind:12s}  {case.losses:6d}  {case.size:4d}  {case.batch:5d}  {case.shared!s:6s}  {seconds}"
-            f"  {ratio:13.2f}  {promised} {inside}",
+            f"  {ratio:13.2f}  {promised(said, ratio)}",
             flush=True,
         )
 

@@ -115,6 +115,19 @@ def watched(step: Callable[[bool], None], number: int, judge: Callable[[Window],
         return judge(monitor.run.window)
 
 
+def promised(said: Mapping[str, float], ratio: float) -> str:
+    """Return what was promised, as times as fast, and whether what was won is inside; for the end of a row.
+
+    Args:
+        said: As `promised_pct` returns it.
+        ratio: Times as fast that the change made it.
+    """
+    if not said["gain_pct"]:
+        return "nothing "
+    least, usual, most = (1.0 + said[name] / 100.0 for name in ("low_pct", "gain_pct", "high_pct"))
+    return f"{usual:.2f} ({least:.2f} to {most:.2f}) {'inside' if least <= ratio <= most else 'outside'}"
+
+
 def promised_pct(found: Diagnosis | None) -> dict[str, float]:
     """Return what a rule promises, percent: as a rule, at least and at most; zeros where it says nothing."""
     advice = found.advice[0] if found else None

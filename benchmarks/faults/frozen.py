@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from .cases import asked, measured, promised_pct
+from .cases import asked, measured, promised, promised_pct
 
 ROUNDS = 3
 
@@ -59,13 +59,10 @@ def main() -> None:
     for number in options.cases:
         case, said = CASES[number], measured(__spec__.name, number, seconds=options.seconds)
         ratio = said["anew_s"] / said["kept_s"]
-        least, usual, most = (1.0 + said[name] / 100.0 for name in ("low_pct", "gain_pct", "high_pct"))
-        promised = f"{usual:.2f} ({least:.2f} to {most:.2f})" if said["gain_pct"] else "nothing"
-        inside = ("inside" if least <= ratio <= most else "outside") if said["gain_pct"] else ""
         seconds = f"{said['anew_s']:5.2f} s  {said['kept_s']:5.2f} s"
         print(
             f"{case.items:5d}  {case.epochs:6d}  {case.channels:8d}  {case.width:5d}  {case.workers:7d}"
-            f"  {case.flipped:7.1f}  {seconds}  {ratio:13.2f}  {promised} {inside}",
+            f"  {case.flipped:7.1f}  {seconds}  {ratio:13.2f}  {promised(said, ratio)}",
             flush=True,
         )
 

@@ -123,10 +123,18 @@ def changing() -> torch.Tensor:
     return torch.full((100,), float(next(VALUES)))
 
 
+def moving() -> torch.Tensor:
+    """The same numbers, each time in another column."""
+    return torch.eye(64).roll(next(VALUES), 1).to_sparse()
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
 @pytest.mark.parametrize(
     "made",
     [
         changing,
+        moving,
+        lambda: moving().to_sparse_csr(),
         lambda: torch.rand(100),
         lambda: torch.arange(10.0),
         lambda: None,
@@ -135,7 +143,7 @@ def changing() -> torch.Tensor:
         lambda: torch.arange(100.0, device="meta"),
         lambda: [0] * 1000,
     ],
-    ids=["another", "random", "few", "nothing", "learnt", "unknown", "device", "many parts"],
+    ids=["another", "moved", "moved rows", "random", "few", "nothing", "learnt", "unknown", "device", "many parts"],
 )
 def test_what_may_be_another_is_not(made):
     """It is known then that none was found."""

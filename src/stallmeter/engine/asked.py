@@ -12,18 +12,17 @@ from ..records.interfaces import Source
 COMES_ONCE = frozenset({"slow-start", "worker-startup"})
 """Causes that weigh less the longer a run goes on: early on they may stand before what it will be about."""
 
-
 OF_THE_CPUS = frozenset({"cpu-saturated", "noisy-neighbour", "too-many-threads"})
 """Causes that may stand before what takes the CPUs: batches, as a rule."""
 
 
 def rules_of(verdict: Verdict) -> tuple[str, ...]:
-    """Return which causes are worth a closer look: the primary, and who makes batches behind one that comes once."""
+    """Return which causes are worth a closer look: the primary, and who makes batches behind one that may hide it."""
     if verdict.primary is None:
         return ("",)
     first = verdict.primary.rule
     behind = (d.rule for d in verdict.diagnoses if d.rule in IN_WORKERS and d.severity is not Severity.INFO)
-    then = next(behind, None) if first in COMES_ONCE or first in OF_THE_CPUS else None
+    then = next(behind, None) if first in COMES_ONCE | OF_THE_CPUS else None
     return (first,) if then is None else (first, then)
 
 

@@ -79,8 +79,9 @@ class LoaderWatch:
         self._scored_none = False
         """Whether it was told of a batch that no label is left out in it."""
         self._evaluated: Counter[tuple[int, bool]] = Counter()
-        self._evaluated_data: dict[str, Any] = {}
         """Batches of evaluations that were not told yet, by the batch size, and whether they are of training's data."""
+        self._evaluated_data: dict[str, Any] = {}
+        """Which data these went through; empty where that is not known."""
         self._evaluations_due_ns = 0
         clock.evaluated = self.evaluated
         self._iterators: list[weakref.ref[Any]] = []
@@ -340,8 +341,7 @@ def _untold_after(after: Callable[[], None]) -> Callable[[], bool | None]:
 def _data_of(loader: object) -> dict[str, Any]:
     """Return which data an evaluation goes through; nothing where it is no DataLoader's of a job of ranks."""
     from ..sources.loader.data import data_of
-    from ..sources.loader.dataloader import is_dataloader, is_iterable
+    from ..sources.loader.dataloader import is_dataloader
 
-    if not is_dataloader(loader) or is_iterable(loader):
-        return {}
-    return {name: value for name, value in data_of(loader).items() if name != "order_digest"}
+    found = data_of(loader) if is_dataloader(loader) else {}
+    return {name: value for name, value in found.items() if name != "order_digest"}

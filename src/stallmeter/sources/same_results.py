@@ -284,7 +284,7 @@ class _Numbers:
             for value in part:
                 self.add(value)
         elif type(part).__module__.partition(".")[0] == "scipy" and hasattr(part, "indices") and hasattr(part, "data"):
-            self.add((part.shape, part.indices, part.data))
+            self.add((part.shape, getattr(part, "indptr", None), part.indices, part.data))
         else:
             self._add_array(part)
 
@@ -297,9 +297,11 @@ class _Numbers:
                 coalesced = part.coalesce()
                 self.add((coalesced.indices(), coalesced.values()))
                 return
-            if part.layout in (torch.sparse_csr, torch.sparse_csc):
-                self.add((part.values(), part.shape))
+            if part.layout is torch.sparse_csr:
+                self.add((part.crow_indices(), part.col_indices(), part.values(), part.shape))
                 return
+            if part.layout is not torch.strided:
+                raise _OtherError
             every = max(1, part.numel() // MOST_NUMBERS)
             values = part.detach().reshape(-1)[::every].contiguous()
             self.numbers += part.numel()

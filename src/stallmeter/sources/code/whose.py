@@ -129,6 +129,18 @@ class Whose:
             known = self._known[id(code)] = code, function
         return known[1]
 
+    def first_own(self, stack: Iterable[tuple[CodeType, int, str | None]]) -> tuple[str, int, str]:
+        """Return file, line and name of the first function that is the program's own; empty where none is.
+
+        Args:
+            stack: Code, line and module of the functions that run, the innermost first.
+        """
+        for code, line, module in stack:
+            function = self.code(code, module)
+            if function.own:
+                return function.file, line, function.name
+        return "", 0, ""
+
     def builtin(self, function: object) -> Function:
         """Return what a function is that is not written in Python."""
         module, name = _builtin_names(function)

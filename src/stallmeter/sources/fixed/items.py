@@ -172,8 +172,4 @@ class Items:
     def _called_at(self, stack: Stack) -> tuple[str, int, str]:
         """Return file, line and function of the user's own that calls, as they are shown; empty where none does."""
         self._whose = self._whose or Whose.of_program()
-        for code, line in stack:
-            function = self._whose.code(code)
-            if function.own:
-                return function.file, line, function.name
-        return "", 0, ""
+        return self._whose.first_own((code, line, None) for code, line in stack)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from traceback import walk_stack
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -220,13 +221,8 @@ class SharedGraphSource:
 
 def _own_place(caller: FrameType) -> tuple[str, int, str]:
     """Return file, line and name of the program's own function that asks for a pass; of nobody where none does."""
-    whose, frame = Whose.of_program(), caller
-    while frame is not None:
-        function = whose.code(frame.f_code, frame.f_globals.get("__name__"))
-        if function.own:
-            return function.file, frame.f_lineno, function.name
-        frame = frame.f_back  # type: ignore[assignment]
-    return "", 0, ""
+    frames = walk_stack(caller)
+    return Whose.of_program().first_own((one.f_code, line, one.f_globals.get("__name__")) for one, line in frames)
 
 
 def _keeps_graph(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

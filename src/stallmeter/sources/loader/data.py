@@ -11,13 +11,16 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import partial
 from pathlib import PurePath
-from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 from zlib import crc32
+
+from .wrappers import attributes, slots_of
 
 MOST_PARTS = 2_000
 """Parts of a dataset that are looked at, some 1 us each; of one that has more there is no digest."""
@@ -65,7 +68,7 @@ def data_of(loader: Any) -> dict[str, Any]:
     """Return which data a DataLoader goes through, as `LoaderInfo` says it.
 
     Args:
-        loader: Of a map-style dataset; of an iterable one nothing is known.
+        loader: Of a map-style dataset; of an iterable one, whose sampler is another, nothing is known.
 
     Returns:
         Nothing in a process that trains alone, nor where the sampler is none of torch's: both say nothing of ranks.
@@ -183,13 +186,14 @@ def _attributes(part: Any) -> dict[str, object]:
     Raises:
         _ClosedError: It has none that Python knows of: what it holds is kept by code of another language.
     """
-    slots = [
-        name for kind in type(part).__mro__ for name, one in vars(kind).items() if type(one) is MemberDescriptorType
-    ]
+    slots = slots_of(part)
     if not slots and not hasattr(part, "__dict__"):
         raise _ClosedError
-    found = {name: getattr(part, name) for name in slots if hasattr(part, name)}
-    return found | {name: value for name, value in getattr(part, "__dict__", {}).items() if isinstance(name, str)}
+    found: dict[str, object] = {}
+    for slot in slots:
+        with suppress(AttributeError):  # never set
+            found[slot.__name__] = slot.__get__(part)
+    return found | {name: value for name, value in attributes(part).items() if isinstance(name, str)}
 
 
 def _globals(function: object) -> Iterator[tuple[str, object]]:

@@ -81,7 +81,7 @@ def describe(loader: Any) -> LoaderInfo:
         shards=shards_of(loader) if iterable else None,
         torch_threads=torch_threads(),
         **collate_of(loader),
-        **({} if iterable else data_of(loader)),
+        **data_of(loader),
     )
 
 

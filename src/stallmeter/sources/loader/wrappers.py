@@ -154,11 +154,15 @@ def _members(part: object, *, is_loader: bool) -> Iterator[object]:
         yield from _slots(part)
 
 
+def slots_of(part: object) -> list[MemberDescriptorType]:
+    """Return the slots of an object's classes, which need not be set."""
+    return [one for kind in type(part).__mro__ for one in vars(kind).values() if type(one) is MemberDescriptorType]
+
+
 def _slots(part: object) -> Iterator[object]:
     if type(part).__module__ == "builtins":
         return
-    found = [d for kind in type(part).__mro__ for d in vars(kind).values() if type(d) is MemberDescriptorType]
-    for slot in found[:MOST_MEMBERS]:
+    for slot in slots_of(part)[:MOST_MEMBERS]:
         with suppress(AttributeError):  # never set
             yield slot.__get__(part)
 
