@@ -198,7 +198,7 @@ def check_form(rule: Rule, found: Diagnosis, made: Window) -> None:
 IMPERATIVES = """
     Allow Ask Begin Cache Call Check Clear Clone Close Collate Collect Compare Compile Copy Crop Detach Double Exchange
     Find Give Halve Hide Hold Install Keep Leave Let Log Look Lower Make Merge Move Pack Pad Preprocess Raise Read
-    Replace Reserve Run Save Send Set Skip Slim Split Start Use Validate Write
+    Replace Reserve Run Save Send Set Skip Slim Split Start Try Use Validate Write
 """
 
 

@@ -98,6 +98,17 @@ def test_only_an_even_sample_and_the_outliers_become_records(step_clock: StepClo
     assert step_clock.pending == 0
 
 
+def test_a_smaller_batch_is_kept_as_well(step_clock: StepClock, fake_time: FakeTime) -> None:
+    """The last of each epoch, however few steps are: it tells what a step costs without its items."""
+    step_clock.new_epoch(0)
+    for i in range(100):
+        one_step(step_clock, fake_time, 0.01, 0.01, samples=3 if i % 25 == 24 else 8)
+    step_clock.pause()
+    steps = step_clock.drain(every=8).steps
+    assert [s.index for s in steps if s.samples == 3] == [24, 49, 74, 99]
+    assert [s.index for s in steps if not s.outlier] == [i for i in range(100) if is_kept(i, 8)]
+
+
 def test_the_first_steps_are_all_kept(step_clock: StepClock, fake_time: FakeTime) -> None:
     step_clock.new_epoch(0)
     for _ in range(400):

@@ -72,7 +72,8 @@ class StepRecord:
     head_ready: bool | None = None
     """True when the very batch that came next was already there (it then cost only the hand-over)."""
     outlier: bool = False
-    """Recorded only because it was slow, where steps come too fast to record all: no part of the even sample."""
+    """Recorded only because it was slow, or its batch smaller, where steps come too fast to record all: no part of the
+    even sample."""
     every: int = 1
     """One row of so many was recorded when this step was, see `rows`: it stands for as many steps."""
 

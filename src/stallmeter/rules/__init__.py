@@ -57,6 +57,7 @@ from .slow_logging import SlowLogging
 from .slow_optimizer import SlowOptimizer
 from .slow_sampler import SlowSampler
 from .slow_start import SlowStart
+from .small_batches import SmallBatches
 from .step_outliers import StepOutliers
 from .step_time_drift import StepTimeDrift
 from .subnormal_numbers import SubnormalNumbers
@@ -120,6 +121,7 @@ ALL_RULES: tuple[Rule, ...] = (
     FixedFeatures(),
     PaddedBatches(),
     SubnormalNumbers(),
+    SmallBatches(),
     StepOutliers(),
     StepTimeDrift(),
     SlowStart(),

@@ -36,7 +36,7 @@ OUTSIDE_PCT = 10.0
 SAVES_WORKERS = "too-many-workers"
 """The rule that says, for information, that fewer workers would do the same."""
 
-IN_STEPS = ("slow-function",)
+IN_STEPS = ("slow-function", "small-batches")
 """Rules that tell of a part of the steps, also where they only inform."""
 
 ROOM_PCT = 30.0

@@ -30,6 +30,7 @@ from .ledger import (
     WorkSpan,
     validation_ns,
 )
+from .sizes import Sizes
 
 _PARTS = tuple((i, f"{name}_s") for i, name in enumerate(BUCKETS) if name not in (*HINDSIGHT, "data_wait"))
 
@@ -110,6 +111,7 @@ class StepClock:
         "_measured",
         "_previous",
         "_previous_ns",
+        "_sizes",
         "_unix_ns",
         "after_beside",
         "after_fetch",
@@ -150,9 +152,7 @@ class StepClock:
         self.ledger = ledger
         self.loop = loop
         self.idle = idle
-        self.index = 0
-        self.epoch = 0
-        self.epochs = 0
+        self.index = self.epoch = self.epochs = 0
         self.optimizer_step: int | None = None
         self._first_optimizer: int | None = None
         self.tracker_step = 0
@@ -193,6 +193,7 @@ class StepClock:
         self._previous_ns = ledger.origin
         self._drained_index = 0
         self._measured: set[int] = set()
+        self._sizes = Sizes()
 
     def begin_at(self, at_ns: int) -> None:
         """Have clock and ledger begin earlier (ns): with what went on before anybody knew that it is to be timed."""
@@ -269,7 +270,7 @@ class StepClock:
         Args:
             every: Make a record of the steps of one row in so many, see `is_kept`, and of the first of each epoch. A
                 rank that thins more keeps some of the steps that another keeps, and no others.
-            slower_than_s: Make one of every step that took longer, too, marked as an outlier.
+            slower_than_s: Make one of every step that took longer, too, or had fewer items; marked as an outlier.
             first: Make one of each of so many first steps of the run.
         """
         steps: list[StepRecord] = []
@@ -277,7 +278,7 @@ class StepClock:
         samples: int | None = 0
         slower_than_ns = slower_than_s * 1e9
         marks, done, previous, previous_ns = self.marks, self._drained_index, self._previous, self._previous_ns
-        validated_ns = validation_ns(_counters(previous))
+        validated_ns, falls_to = validation_ns(_counters(previous)), self._sizes.falls
         # A thousand marks a second, while the training thread waits for the GIL: only of steps that are kept is a
         # `Mark` made.
         while marks:
@@ -292,8 +293,8 @@ class StepClock:
                 lost += number - done + step
             elif step:
                 rate = 1 if number < first else every
-                even = is_kept(number, rate)
-                if even or epoch_start or at_ns - previous_ns - validating_ns + validated_ns > slower_than_ns:
+                even, falls = is_kept(number, rate), falls_to(size)
+                if even or falls or epoch_start or at_ns - previous_ns - validating_ns + validated_ns > slower_than_ns:
                     steps.append(self._record(_in_full(found), _counters(previous), outlier=not even, every=rate))
                 count += 1
                 samples = None if size is None or samples is None else samples + size

@@ -60,6 +60,7 @@ class StepSignals:
         readings: Of the ledger, a sample of all.
         workers: Tell what batches of the first epoch and of later ones took.
         looked: Times, begin and end, in which batches were looked into; Unix.
+        smaller: Takes the steps whose batch has fewer items than the one before.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class StepSignals:
         readings: Reservoir[LedgerRecord] | None = None,
         workers: WorkerSignals | None = None,
         looked: Mapping[float, float] | None = None,
+        smaller: Reservoir[StepRecord] | None = None,
     ) -> None:
         self.memo = Memo(loader.memo)
         self._with_ledger = Memo(self.memo, ledger.memo)
@@ -82,6 +84,8 @@ class StepSignals:
         self._first_waits = FirstWaits()
         self._late_first_waits = FirstWaits(FEWEST_LATE)
         """Of epochs in which no worker starts: an ordinary one is a wait for a batch."""
+        self._smaller = Reservoir[StepRecord](OPENERS) if smaller is None else smaller
+        self._samples = 0
         self._began = False
         self._persistent: int | None = None
         """Workers that had started by the last epoch, if they live on."""
@@ -94,6 +98,10 @@ class StepSignals:
         """Take a step."""
         self.memo.changes += 1
         self._first_steps.add(step)
+        if step.samples is not None:
+            if step.samples < self._samples and not step.epoch_start:
+                self._smaller.add(step)
+            self._samples = step.samples
         if step.epoch_start:
             self._began = True
             started = self._have_started() and self._loader.num_workers != 0

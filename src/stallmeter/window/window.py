@@ -60,6 +60,7 @@ from .memo import Memo
 from .pace import Pace
 from .phases import Phases
 from .queue import QueueSignals
+from .sizes import SizeSignals
 from .spent import SpentSignals
 from .steps import StepSignals
 from .workers import WorkerSignals
@@ -111,6 +112,9 @@ PART = {
 READINGS = 128
 """Readings of the ledger that are kept, spread evenly over the run."""
 
+SMALLER = 256
+"""Steps with smaller batches that are kept: a median of as many is known to a twentieth of their spread."""
+
 
 class Window:
     """What is known of a run. A signal that was not measured is None.
@@ -139,9 +143,17 @@ class Window:
         self.loader = LoaderSignals(pace)
         self.workers = WorkerSignals(pace, samples=samples)
         looked: dict[float, float] = {}
+        smaller: Reservoir[StepRecord] = Reservoir(SMALLER)
         self.steps = StepSignals(
-            self.loader, self.ledger, size=steps, readings=readings, workers=self.workers, looked=looked
+            self.loader,
+            self.ledger,
+            size=steps,
+            readings=readings,
+            workers=self.workers,
+            looked=looked,
+            smaller=smaller,
         )
+        self.sizes = SizeSignals(self.steps, smaller)
         self.queue = QueueSignals(self.steps, self.loader)
         self.host = HostSignals(self.facts, self.steps, size=samples)
         self.gpu = GpuSignals(self.facts, self.steps, size=samples)
