@@ -37,8 +37,8 @@ def test_fires() -> None:
     found = fires(UnusedGradients(), in_vain())
     assert found.severity is Severity.WARNING
     assert found.summary == (
-        "60 parameters of model.backbone (ResNet) get gradients in each step, and are never updated: "
-        "90 % of all that gradients are computed for."
+        "60 parameters of model.backbone (ResNet) get gradients in each step, and no optimizer changes them: "
+        "90 % of all numbers that gradients are computed for."
     )
     assert found.culprit == "model.backbone"
     assert found.time_lost_s == pytest.approx(SAVES[1] * 0.9 * 50.0)

@@ -155,6 +155,18 @@ def test_long_steps_are_looked_at_once_they_are_long():
     assert rig.seconds(FORWARD) <= 0.4
 
 
+def test_long_steps_of_which_there_are_looks_enough_are_none_of_the_others():
+    """What runs in them alone would be told of all steps, and they would be told of twice."""
+    rig = Rig(median_ns=20 * MS, long_ones=False, slots=frozenset({FORWARD}))
+    for step in range(40):
+        _in_step(rig)
+        rig.ledger.enter(FORWARD)
+        rig.run(400 if step == 20 else 20)
+        rig.ledger.exit(FORWARD)
+    assert set(rig.taken()) == {(FORWARD, STEADY)}
+    assert rig.seconds(FORWARD) == pytest.approx(39 * 0.02 + 0.06, rel=0.3)
+
+
 def test_the_start_and_the_first_steps_are_looked_at_under_their_number():
     rig = Rig(first_steps=True)
     rig.run(300)

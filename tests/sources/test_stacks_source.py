@@ -175,6 +175,14 @@ def test_long_steps_are_a_place_of_their_own(rig):
     assert (look.place, look.bucket, look.rule) == ("loop", "long steps", "step-outliers")
 
 
+def test_enough_long_steps_are_told_from_the_others_all_the_same(rig):
+    _window_of(rig, 100, 0.01, 0.01)
+    _see(rig, COMPUTE, phase=LONG_STEP, times=ENOUGH)
+    rig.sample(0.0)
+    wanted = rig._sampler.wanted
+    assert (wanted.median_ns, wanted.long_ones, wanted.often) == (10_000_000, False, False)
+
+
 def test_long_steps_of_a_short_run_are_looked_at_as_soon_as_the_median_is_known(rig):
     """A run of some seconds had none: its first samples are of no steps."""
     rig.sample(0.0)

@@ -202,8 +202,8 @@ class InputBound:
         return Diagnosis(
             rule=self.id,
             severity=_severity(share, self.critical_pct, quick=quick),
-            title=self.title,
-            summary=f"The loop asks no loader: before it calls its model it makes or awaits its batch, about "
+            title=self.title if spot.awaits else "The loop makes its batches itself before it calls its model",
+            summary=f"It asks no loader: {'a batch is awaited' if spot.awaits else 'a batch is made'} for about "
             f"{share:.0f} % of the training time ({each_s * 1e3:.1f} ms in a mean step).",
             time_lost_s=found.seconds,
             share_pct=window.ledger.share_pct(found.seconds) or 0.0,
@@ -243,15 +243,24 @@ def _cheaper_or_beside(window: Window, found: BeforeModel, spot: CodeSpot, gain:
     part = found.spot_s / found.seconds
     own = gain_by_looks(window, found.spot_s, max(1, round(part * found.samples)))
     cheaper = Advice.of(
-        f"Make {spot.function} cheaper ({spot.file}:{spot.line}).",
+        f"Make {_what(spot)} cheaper ({spot.file}:{spot.line}).",
         expect="Most of this time is saved.",
         gain_pct=own.pct,
         interval_pct=own.interval_pct,
     )
     # Helpers need CPUs, and threads of Python code share one; what waits for somebody else needs none.
-    beside = _beside(window, _gain_beside(window, found.seconds), with_loader=False)
+    beside = _beside(window, _gain_beside(window, found.seconds), with_loader=False, computes=not _is_blocked(window))
     return (cheaper, beside) if part >= NEARLY else (beside, cheaper)
 
+
+def _what(spot: CodeSpot) -> str:
+    """Name the call that a function spends its time in, where its line is one that holds most of it."""
+    call = spot.call_in_line
+    return spot.function if call is None or (spot.line_share or 0.0) < MOST else f"{call} in {spot.function}"
+
+
+MOST = 0.5
+"""Part of a function's time that the line of the call must hold: our choice, there is more to win than elsewhere."""
 
 NEARLY = 0.9
 """Part of what comes before the model that a function is: our choice, who makes that cheaper needs no other helpers."""
@@ -268,20 +277,21 @@ def _faster_beside(gain: Gain) -> Advice:
     )
 
 
-def _beside(window: Window, gain: Gain, *, with_loader: bool) -> Advice:
+def _is_blocked(window: Window) -> bool:
+    """Whether the loop's thread mostly waits, not for a CPU: a thread could do that for it, and computes nothing."""
+    return (window.host.loop.blocked_share or 0.0) >= MOST
+
+
+def _beside(window: Window, gain: Gain, *, with_loader: bool, computes: bool = False) -> Advice:
+    where = " in DataLoader workers or another process" if computes else " in DataLoader workers or a thread"
     return Advice.of(
-        said(
-            "Make batches beside the loop",
-            window.facts,
-            Setting.PREPARE_BESIDE,
-            " in DataLoader workers, a thread or a prefetch queue",
-        ),
+        said("Make batches beside the loop", window.facts, Setting.PREPARE_BESIDE, where),
         expect="Less waiting for data."
         if with_loader
         else "Batches that are made while the loop computes, on as many CPUs as are free.",
         limit="Not where a batch takes under 1 ms to make, and only while CPUs are free."
         if with_loader
-        else "Not where the next batch needs this step's weights, and only while CPUs are free.",
+        else "Not where the next batch needs what this step makes, and only while CPUs are free.",
         gain_pct=gain.pct,
         interval_pct=gain.interval_pct,
     )

@@ -9,6 +9,8 @@ on the same device do that.
 takes `factor` times the median or more. The excess over the median of all outliers, in seconds and as a share of
 training time in percent. It is scaled from the sample of steps to the whole run, and never more than the ledger holds.
 A single long step may not come again: it informs, and does not warn, from the critical share on.
+Passes of Python's collector (`host.garbage`) are `gc-pauses`' to tell where one makes a step long by itself; where each
+is a small part of long steps, they come with what runs there.
 Long steps while other jobs hold CPUs and the training thread waits for one (`host.loop.held_up`) are those jobs' doing.
 The optimizer is left out, because with accumulated gradients it has work in some steps only. So are the first steps.
 
@@ -41,11 +43,19 @@ class StepOutliers:
     id: ClassVar[str] = "step-outliers"
     title: ClassVar[str] = "Rare steps take many times longer than the others"
     needs: ClassVar[tuple[str, ...]] = ("steps.body_s", "ledger.training_s", "ledger.wall_s", "ledger.record")
-    optional: ClassVar[tuple[str, ...]] = ("code.evaluation", "host.garbage.step_s", "host.loop.held_up")
+    optional: ClassVar[tuple[str, ...]] = (
+        "code.evaluation",
+        "host.garbage.longest_s",
+        "host.garbage.step_s",
+        "host.loop.held_up",
+    )
 
     warn_pct: float = threshold(5.0, "%", "our choice: as for a callback that takes this much")
     critical_pct: float = threshold(20.0, "%", "as for input wait, which XProf calls high from 20 %")
     factor: float = threshold(3.0, "x", "our choice: clear of jitter; gpuprof asks for twice the median")
+    collected: float = threshold(
+        0.5, "1", "our choice: a pass that is most of a long step's excess is what makes it long"
+    )
     rare_pct: float = threshold(5.0, "%", "our choice: more steps than these are a pattern, not outliers")
     min_steps: float = threshold(20.0, "steps", "gpuprof judges the spread of steps from 20 on")
     min_outliers: float = threshold(
@@ -58,7 +68,7 @@ class StepOutliers:
         found = window.steps.outliers(self.factor, window.host.loop.held_up or ())
         if body is None or found is None or ledger is None or body.count < self.min_steps:
             return None
-        excess_s = max(0.0, found.excess_s - self._told_s(window))
+        excess_s = max(0.0, found.excess_s - self._told_s(window, found.excess_s / max(1, found.count)))
         share = window.ledger.training_share_pct(excess_s)
         rare = found.count <= self.rare_pct / 100.0 * max(ledger.steps, body.count)
         once = found.count < self.min_outliers
@@ -113,10 +123,14 @@ class StepOutliers:
             ),
         )
 
-    def _told_s(self, window: Window) -> float:
-        """Return the seconds that are gc-pauses' to tell, or are evaluations, validation-heavy's."""
-        evaluation = window.code.evaluation
-        return (window.host.garbage.step_s or 0.0) + (evaluation.seconds if evaluation is not None else 0.0)
+    def _told_s(self, window: Window, each_s: float) -> float:
+        """Return the seconds that are gc-pauses' to tell, or are evaluations, validation-heavy's.
+
+        Passes of the collector that are a small part of each long step come with what runs there, and go with it.
+        """
+        evaluation, garbage = window.code.evaluation, window.host.garbage
+        of_garbage_s = garbage.step_s or 0.0 if (garbage.longest_s or 0.0) >= self.collected * each_s else 0.0
+        return of_garbage_s + (evaluation.seconds if evaluation is not None else 0.0)
 
     def _severity(self, share_pct: float) -> Severity:
         return Severity.CRITICAL if share_pct >= self.critical_pct else Severity.WARNING

@@ -88,8 +88,8 @@ class UnusedGradients:
             rule=self.id,
             severity=Severity.CRITICAL if pct >= self.critical_pct else Severity.WARNING,
             title=self.title,
-            summary=f"{found.tensors:,} parameters of {name} get gradients in each step, and are never updated: "
-            f"{100.0 * found.share:.0f} % of all that gradients are computed for.",
+            summary=f"{found.tensors:,} parameters of {name} get gradients in each step, and no optimizer changes "
+            f"them: {100.0 * found.share:.0f} % of all numbers that gradients are computed for.",
             time_lost_s=saved_s,
             share_pct=window.ledger.share_pct(saved_s) or 0.0,
             confidence=0.7,
@@ -104,7 +104,7 @@ class UnusedGradients:
                 Advice.of(
                     f"Call requires_grad_(False) on {_named(found)}.",
                     expect="The backward pass leaves them out, and their gradients take no memory.",
-                    limit="Where you read these gradients yourself, or mean to train it later.",
+                    limit="Not where you read them; if it should be trained, give its parameters to the optimizer.",
                     gain_pct=gain.pct,
                     interval_pct=gain.interval_pct,
                 ),

@@ -120,7 +120,9 @@ class Wanted:
     enough: frozenset[int] = frozenset()
     """Slots of which there are looks enough: not even when they are open for long."""
     median_ns: int | None = None
-    """Time of a step; None where long steps are of no interest, or not known yet."""
+    """Time of a step; None where it is not known yet."""
+    long_ones: bool = True
+    """Whether long steps are looked into; where there are looks enough of them, they are still none of the others."""
     crowded: bool = False
     """Whether other threads of the program compute: how fast they hand the lock over is then part of the program."""
     short_interval: bool = False
@@ -273,7 +275,7 @@ class StackSampler:
         if wanted.first_steps and clock.open:
             return index
         if wanted.median_ns is not None and self._age(index, got, last) > LONG * wanted.median_ns:
-            return LONG_STEP
+            return LONG_STEP if wanted.long_ones else None
         return STEADY if slot in wanted.slots else None
 
     def _age(self, index: int, got: int, last: int) -> int:

@@ -227,9 +227,17 @@ class LoopLooks:
             elif acc[slot] >= ASKED_S * 1e9:
                 share = max(grown[slot] / passed, acc[slot] / elapsed)
                 slots.update({slot} if share >= ASKED_SHARE else ())
+        long_ones = not self._has_enough(("loop", LONG_STEPS, ""))
         median_ns, often = self._long_steps()
         return Wanted(
-            frozenset(slots), first_steps, frozenset(enough), median_ns, self._is_crowded, self._lock_trial.short, often
+            slots=frozenset(slots),
+            first_steps=first_steps,
+            enough=frozenset(enough),
+            median_ns=median_ns,
+            long_ones=long_ones,
+            crowded=self._is_crowded,
+            short_interval=self._lock_trial.short,
+            often=often and long_ones,
         )
 
     def _is_looked_at_again(self, place: Place, acc: Sequence[int]) -> bool:
@@ -244,8 +252,6 @@ class LoopLooks:
         return sum(tally.count for (there, _), tally in self._tallies.items() if there == place) >= quota
 
     def _long_steps(self) -> tuple[int | None, bool]:
-        if self._has_enough(("loop", LONG_STEPS, "")):
-            return None, False
         every = min(MEDIAN_TICKS, 1 + self._ticks // MEDIAN_TICKS)
         if self._ticks % every and self._wanted.median_ns is not None:
             return self._wanted.median_ns, self._wanted.often
