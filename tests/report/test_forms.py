@@ -11,9 +11,10 @@ import sys
 
 import pytest
 
-from stallmeter.records import Event, GpuSample, LoaderInfo, WorkerTrial
+from stallmeter.records import NO_LOADER, Event, GpuSample, LoaderInfo, WorkerTrial
 from stallmeter.records.diagnosis import Abstention, Advice, Diagnosis, Evidence, Severity, Verdict, WorkerAdvice
 from stallmeter.report import json, markdown, text, wording
+from stallmeter.report.abstained import unjudged
 from stallmeter.report.model import read_history, summarize
 from stallmeter.report.page.facts import key_figures, run_facts
 from stallmeter.report.run_page import build_page
@@ -221,8 +222,38 @@ def test_rules_that_could_not_judge_stand_together(tmp_path):
     assert "; ".join(said) in " ".join(text.to_text(report).split())
     assert "".join(f"\n- {one}" for one in said) in markdown.to_markdown(report)
     assert json.to_json(report)["abstained"][0]["missing"] == ["gpu.utilization_pct", "spent.data_wait_share_pct"]
-    known = wording.unjudged(abstained[:2], gpu_seen=True)
+    known = unjudged(abstained[:2], gpu_seen=True, loader=None)
     assert known == ["not known of the GPU: low-utilization, transfer-bound"]
+
+
+def test_what_stallmeter_does_to_cost_less_is_no_event_in_the_terminal(tmp_path):
+    events = [
+        Event(time_s=START_S, name="sampling every 2 s", detail="to cost less"),
+        Event(time_s=START_S, name="odd"),
+    ]
+    shown = text.to_text(read_history(write(tmp_path, [step(0), ledger(), *events])).report())
+    assert "odd" in shown
+    assert "sampling every" not in shown
+
+
+@pytest.mark.parametrize(
+    ("loader", "said"),
+    [
+        ({"num_workers": 0}, ["rules about workers: there are none", "not known of the loader and its workers: a"]),
+        ({"kind": NO_LOADER}, ["rules about workers: there are none", "not known of the loader and its workers: a"]),
+        ({"num_workers": 2}, ["not known of the loader and its workers: 3 rules"]),
+        (None, ["not known of the loader and its workers: 3 rules"]),
+    ],
+)
+def test_of_many_rules_that_could_not_judge_the_number_is_told(loader, said):
+    """Those about workers have nothing to judge where there are none."""
+    abstained = [
+        Abstention("a", ("workers.service_s", "loader.num_workers")),
+        Abstention("b", ("queue.ready_wait_share",)),
+        Abstention("c", ("loader.producers.lock_waiters", "workers.idle")),
+    ]
+    info = None if loader is None else LoaderInfo(**{"time_s": START_S, "kind": "DataLoader", **loader})
+    assert unjudged(abstained, gpu_seen=True, loader=info, most=2) == said
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from ..recording import as_typed
 from ..recording.pending import pending_deliveries
 from ..records import (
     BUCKETS,
+    SAMPLING,
     AllocatorSample,
     DeviceStep,
     Event,
@@ -287,10 +288,9 @@ class Collector:
     def _limit_overhead(self) -> None:
         """Watch less closely when watching costs too much."""
         self._ticks += 1
-        wall_s = (self._ledger.now() - self._ledger.origin) / 1e9
-        if self._limiter.note(wall_s, self.sampler.cpu_s):
+        if self._limiter.note((self._ledger.now() - self._ledger.origin) / 1e9, self.sampler.cpu_s):
             detail = f"to cost less: stallmeter's own thread took {self._limiter.share_pct or 0.0:.2f} % of the time"
-            name = f"sampling every {self._limiter.level * self._options.interval_s:g} s"
+            name = f"{SAMPLING} {self._limiter.level * self._options.interval_s:g} s"
             self._keep(Event(time_s=time.time(), name=name, detail=detail))
 
     def _tune_workers(self, worker_tuner: WorkerTuner, fresh: bool, now_s: float) -> None:

@@ -114,6 +114,9 @@ class LedgerRecord:
 END = "end"
 """Name of the event that says why a run ended."""
 
+SAMPLING = "sampling every"
+"""Begin of the name of the event that says that stallmeter looks less often: its own affair, no finding."""
+
 AT_EXIT = "interpreter exit"
 """What that event says where the program ended, and the run with it."""
 

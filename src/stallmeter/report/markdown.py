@@ -11,6 +11,7 @@ from ..records.diagnosis import Diagnosis, Verdict
 from ..records.stats import Stats
 from ..records.steps import END
 from . import wording
+from .abstained import unjudged
 from .device import device_lines
 from .job import forms
 from .job.model import JobReport
@@ -128,7 +129,7 @@ def _sections(report: Report, *, full: bool) -> Iterator[str]:
     if not full:
         return
     if verdict.abstained:
-        said = wording.unjudged(verdict.abstained, gpu_seen=report.gpu_seen)
+        said = unjudged(verdict.abstained, gpu_seen=report.gpu_seen, loader=report.loader)
         names = "\n".join(f"- {escape(one, 2 * wording.TEXT_LIMIT)}" for one in said)
         yield f"**Not judged, because it was not measured**\n\n{names}"
     events = [event for event in report.events if event.name != END]

@@ -10,11 +10,12 @@ from types import TracebackType
 from typing import TextIO
 
 from ..errors import MissingPackageError
-from ..records import NO_LOADER
+from ..records import NO_LOADER, SAMPLING
 from ..records.diagnosis import Diagnosis, Evidence, Severity
 from ..records.stats import Stats
 from ..records.steps import END
 from . import wording
+from .abstained import unjudged
 from .device import device_lines
 from .job import forms
 from .job.model import JobReport
@@ -44,6 +45,9 @@ SHOWN_PCT = 0.1
 
 NAMED_PCT = 1.0
 """A callback or logger is named from this share of the wall time on."""
+
+NAMED_RULES = 2
+"""Rules without a judgement that are named of each kind; the other forms of the report name all."""
 
 MOST_NAMED = 16
 """Other ranks that are listed by number."""
@@ -450,11 +454,12 @@ def _joined(key: str, parts: Iterable[str | None]) -> Iterator[tuple[str, str]]:
 def _doubts(report: Report) -> Iterator[tuple[str, str]]:
     abstained = report.verdict.abstained
     if abstained:
-        yield "not judged", "; ".join(wording.unjudged(abstained, gpu_seen=report.gpu_seen))
+        said = unjudged(abstained, gpu_seen=report.gpu_seen, loader=report.loader, most=NAMED_RULES)
+        yield "not judged", "; ".join(said)
     if report.steps and report.recorded_steps < report.steps:
         yield "detail", f"{report.recorded_steps:,} of {report.steps:,} steps in full; the times above count all"
     for event in report.events:
-        if event.name != END:
+        if event.name != END and not event.name.startswith(SAMPLING):
             yield "event", f"{event.name}: {event.detail}" if event.detail else event.name
     if report.path is not None and report.ended != END:
         yield "end", report.how_it_ended

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..records import OWN_NAME, WorkerTrial
-from ..records.diagnosis import SURE, Abstention, Advice, Diagnosis, Severity, Verdict
+from ..records.diagnosis import SURE, Advice, Diagnosis, Severity, Verdict
 from ..records.redaction import redact
 from ..rules.evaluation import OUTSIDE
 from ..rules.job.words import OTHERS, of_ranks
@@ -251,55 +251,6 @@ def before(before_s: float | None, wall_s: float | None) -> str:
     if before_s is None or not wall_s or 100.0 * before_s < BEFORE_PCT * wall_s:
         return ""
     return f"{seconds(before_s)} of the program, imports for example: not recorded, and in no predicted gain"
-
-
-def abstention(item: Abstention) -> str:
-    """Return which rule could not judge, and for want of what."""
-    missing = ", ".join(one_line(m, NAME_LIMIT) for m in item.missing)
-    return f"{one_line(item.rule, NAME_LIMIT)} (needs {missing or 'more steps'})"
-
-
-_GPU = "not known of the GPU"
-_ABOUT = {
-    _GPU: ("gpu.", "device.caught", "device.h2d", "device.syncs"),
-    "torch.compile was not seen": ("device.compiler.",),
-    "torch was not asked": ("device.modes.",),
-    "not known of the loader and its workers": ("loader.", "queue.", "workers."),
-    "not known of the machine": ("host.",),
-    "not known of model and optimizer": (
-        "spent.optimizer",
-        "spent.unused_gradients",
-        "spent.tensors.",
-    ),
-    "too few steps": ("ledger.", "spent.", "steps."),
-}
-"""Why rules cannot judge, by how the signals begin that they miss; one that misses several is named with the first."""
-
-
-def unjudged(abstained: Iterable[Abstention], *, gpu_seen: bool) -> list[str]:
-    """Return which rules could not judge, together where they miss the same kind of signal; the JSON has each signal.
-
-    Args:
-        abstained: The rules.
-        gpu_seen: Whether anything of a GPU was measured.
-    """
-    groups: dict[str, list[str]] = {}
-    others = []
-    for item in abstained:
-        about = _about(item)
-        if about is None:
-            others.append(abstention(item))
-        else:
-            groups.setdefault(about, []).append(one_line(item.rule, NAME_LIMIT))
-    of_gpus = [] if gpu_seen or not groups.pop(_GPU, ()) else ["GPU rules: no GPU was seen"]
-    return [*of_gpus, *(f"{about}: {', '.join(rules)}" for about, rules in groups.items()), *others]
-
-
-def _about(item: Abstention) -> str | None:
-    for about, begins in _ABOUT.items():
-        if any(name.startswith(begins) for name in item.missing):
-            return about
-    return None
 
 
 def times(gain_pct: float) -> str:
