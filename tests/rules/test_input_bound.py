@@ -80,6 +80,26 @@ def test_a_function_that_is_nearly_all_of_it_is_to_be_made_cheaper_first() -> No
     assert second.predicted_gain_pct == pytest.approx(100 * (100 / 70 - 1), rel=0.05)
 
 
+@pytest.mark.parametrize(("line_share", "what"), [(0.45, "torch.tensor in make_0"), (0.3, "make_0"), (None, "make_0")])
+def test_the_call_in_the_line_is_named_where_that_holds_much_of_the_function(
+    line_share: float | None, what: str
+) -> None:
+    given = before(0.46, 0.04, call="torch.tensor")
+    spots = tuple(replace(spot, line_share=line_share) for spot in given.spots)
+    first, *_ = fires(InputBound(), without_loader(replace(given, spots=spots))).advice
+    assert first.text.startswith(f"Make {what} cheaper (data.py:10).")
+
+
+@pytest.mark.parametrize(("blocked", "where"), [(80.0, "or a thread"), (5.0, "or another process")])
+def test_a_thread_helps_who_waits_and_a_process_who_computes(blocked: float, where: str) -> None:
+    made = without_loader(before(0.3, 0.2))
+    for sample in hosts(20, lambda _: {"loop_cpu_pct": 100.0 - blocked, "loop_cpu_wait_pct": 0.0}):
+        made.append(sample)
+    found = fires(InputBound(), made)
+    assert where in found.advice[0].text
+    assert found.title == "The loop makes its batches itself before it calls its model"
+
+
 def test_what_making_batches_beside_the_loop_gains() -> None:
     """Steps of 100 ms, 80 of them a wait: two helpers hand over a batch each 40 ms, one each 80 ms."""
     steps = [step(i, total_s=0.1, data_wait_s=0.08, compute_s=0.02) for i in range(200)]

@@ -121,6 +121,18 @@ def test_a_function_known_by_looks_is_not_gone_for_certain() -> None:
     assert unsure.interval_pct[0] < sure.interval_pct[0] < sure.interval_pct[1] < unsure.interval_pct[1]
 
 
+def test_of_a_large_part_no_more_is_believed_than_what_remains_allows() -> None:
+    """A fix of 80 of 99 s saves up to 1.3 times that: more than there is, where 19 s are predicted to be left."""
+    window = run(callbacks={"A": 80.0}, forward=10.0, backward=5.0, optimizer=2.0, data_wait=1.0)
+    found = gain_by_looks(window, 80.0, 10_000)
+    assert found.pct == pytest.approx(100 * (99 / 19 - 1))
+    assert found.interval_pct is not None
+    most = 99 / (0.4 * 19)
+    assert found.interval_pct[1] == pytest.approx(
+        100 * (99 / 19 + ((most - 99 / 19) ** 2 + (0.08 * 99 / 19) ** 2) ** 0.5 - 1)
+    )
+
+
 def test_an_unseen_loader_may_have_no_reserve() -> None:
     seen = gain_without(run(loader(0), callbacks={"A": 20.0}), 20.0)
     unseen = gain_without(run(replace(loader(2), probed=False), callbacks={"A": 20.0}), 20.0)

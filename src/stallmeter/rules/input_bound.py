@@ -254,13 +254,16 @@ def _cheaper_or_beside(window: Window, found: BeforeModel, spot: CodeSpot, gain:
 
 
 def _what(spot: CodeSpot) -> str:
-    """Name the call that a function spends its time in, where its line is one that holds most of it."""
+    """Name the call that a function spends its time in, as far as one line tells."""
     call = spot.call_in_line
-    return spot.function if call is None or (spot.line_share or 0.0) < MOST else f"{call} in {spot.function}"
+    return f"{call} in {spot.function}" if call is not None and (spot.line_share or 0.0) >= LINE else spot.function
 
 
-MOST = 0.5
-"""Part of a function's time that the line of the call must hold: our choice, there is more to win than elsewhere."""
+LINE = 0.4
+"""Part of a function's time that the line of a call holds so that it is named: our choice, two such lines hold most."""
+
+WAITS = 0.5
+"""Part of the loop's time in which its thread could not run, but for want of a CPU: our choice, most of it."""
 
 NEARLY = 0.9
 """Part of what comes before the model that a function is: our choice, who makes that cheaper needs no other helpers."""
@@ -279,7 +282,7 @@ def _faster_beside(gain: Gain) -> Advice:
 
 def _is_blocked(window: Window) -> bool:
     """Whether the loop's thread mostly waits, not for a CPU: a thread could do that for it, and computes nothing."""
-    return (window.host.loop.blocked_share or 0.0) >= MOST
+    return (window.host.loop.blocked_share or 0.0) >= WAITS
 
 
 def _beside(window: Window, gain: Gain, *, with_loader: bool, computes: bool = False) -> Advice:
