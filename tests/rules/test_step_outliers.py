@@ -39,6 +39,25 @@ def test_fires():
     assert found.severity is Severity.WARNING
 
 
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        (250, "the longest took 580 ms, and such a one comes each 50 steps."),
+        (100, "the longest took 580 ms."),
+        (1000, "the longest took 580 ms."),
+    ],
+    ids=["four distances", "one distance", "more than are kept"],
+)
+def test_long_steps_at_even_distances_are_told_with_it(steps: int, said: str) -> None:
+    assert fires(StepOutliers(), pauses(50, steps=steps)).summary.endswith(said)
+
+
+def test_long_steps_now_and_then_have_no_distance() -> None:
+    made = pauses(50, steps=250)
+    made.append(step(260, forward_s=0.6, total_s=0.7))
+    assert fires(StepOutliers(), made).summary.endswith("ms.")
+
+
 def neighbours(made: Window, until_s: float, others: float = 1.0, waits_pct: float = 50.0) -> Window:
     """Of the samples up to some time after the first one, each with so much of others."""
     busy, quiet = (

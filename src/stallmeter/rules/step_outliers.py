@@ -87,7 +87,7 @@ class StepOutliers:
             if once
             else f"About {found.count} of {ledger.steps} steps took {excess_s:.1f} s more than median steps "
             f"({body.median * 1e3:.1f} ms) would, {share:.0f} % of the training time; "
-            f"the longest took {found.longest_s * 1e3:.0f} ms.",
+            f"the longest took {found.longest_s * 1e3:.0f} ms{_comes(found.period)}.",
             time_lost_s=excess_s,
             share_pct=window.ledger.share_pct(excess_s) or 0.0,
             confidence=0.7,
@@ -134,3 +134,7 @@ class StepOutliers:
 
     def _severity(self, share_pct: float) -> Severity:
         return Severity.CRITICAL if share_pct >= self.critical_pct else Severity.WARNING
+
+
+def _comes(period: int | None) -> str:
+    return "" if period is None else f", and such a one comes each {period} steps"

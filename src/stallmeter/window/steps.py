@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import heapq
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ..records import LedgerRecord, StepRecord
 from ..records.rows import is_kept
@@ -40,6 +42,13 @@ OPENERS = 256
 """First steps of epochs that are kept: they are judged only where an epoch has no other step."""
 
 
+PERIODS = 2
+"""Distances between long steps without which it is chance that they are alike."""
+
+EVEN = 1.1
+"""Times the shortest that the longest of these distances may be; our choice: a last batch more or less."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outliers:
     """Steps that took much longer than the others, scaled from the sample to the whole run."""
@@ -48,6 +57,9 @@ class Outliers:
     excess_s: float
     """Seconds beyond the median step, all of them together."""
     longest_s: float
+    period: int | None = None
+    """Steps from one of the longest to the next, where these come at even distances: an epoch, say, of a loop that asks
+    no loader. None where they do not, or there are fewer than `PERIODS` distances."""
 
 
 class StepSignals:
@@ -264,10 +276,26 @@ class StepSignals:
             count=sum(times for _, times in above),
             excess_s=min(most, sum(times * (b - body.median) for b, times in above)),
             longest_s=max((b for b in (*(b for b, _ in above), *map(own_s, slowest)) if above), default=0.0),
+            period=_period(slowest, least_s),
         )
 
     def _describe(self, name: str, of: Callable[[StepRecord], float | None]) -> Stats | None:
         return self.memo(name, lambda: stats(v for s in self.steady if (v := of(s)) is not None))
+
+
+def _period(slowest: Sequence[StepRecord], least_s: float) -> int | None:
+    """Return the distance of the longest steps, those of half the longest one's time or more, where it is always one.
+
+    Args:
+        slowest: In any order; `SLOW_STEPS` at most, so that of more no distance is told.
+        least_s: Work of a step from which on it is long.
+    """
+    longest_s = max(map(own_s, slowest), default=0.0)
+    at = sorted(step.index for step in slowest if own_s(step) >= max(least_s, longest_s / 2))
+    apart = [after - before for before, after in pairwise(at)]
+    if len(apart) < PERIODS or len(at) >= SLOW_STEPS or max(apart) > EVEN * min(apart):
+        return None
+    return round(statistics.median(apart))
 
 
 def evenly(steps: list[StepRecord]) -> list[StepRecord]:
