@@ -430,7 +430,10 @@ def test_tags_of_what_was_not_measured():
             "Fix: num_workers 0 → 4: "
             "predicted 2.4\N{MULTIPLICATION SIGN} faster",
         ),
-        (Verdict(primary=COMPUTE_BOUND), "Compute sets the pace. 95 % of the training time is compute."),
+        (
+            Verdict(primary=COMPUTE_BOUND),
+            "No loss was found, and compute sets the pace. 95 % of the training time is compute.",
+        ),
         (
             Verdict(
                 primary=Diagnosis(

@@ -14,6 +14,7 @@ from ..records.redaction import redact
 from ..rules.evaluation import OUTSIDE
 from ..rules.job.words import OTHERS, of_ranks
 from ..rules.slow_function import SlowFunction
+from ..rules.weight import HEALTHY
 from ..workers import savings, with_threads
 
 ABSENT = "-"
@@ -353,8 +354,10 @@ def _is_first(line: FixLine) -> bool:
 
 
 def title(primary: Diagnosis, limit: int = 160) -> str:
-    """Return a primary cause's title; where it is not sure it begins with "Probably"."""
+    """Return a primary cause's title; where it is not sure it begins with "Probably". Of none it says that first."""
     said = titled(primary, limit)
+    if primary.rule == HEALTHY and not primary.time_lost_s > 0:
+        said = f"No loss was found, and {said[:1].lower()}{said[1:]}"
     return said if primary.confidence >= SURE else f"Probably: {said}"
 
 
