@@ -14,7 +14,16 @@ import torch
 from torch import nn
 
 from stallmeter.records import DenseEmbeddings, SubnormalTensors, UnusedGradients
-from stallmeter.sources.gradients import BETWEEN, FIRST_STEP, LAST, TABLE_LOOKS, TRIES, GradientSource, models_of
+from stallmeter.sources.gradients import (
+    BETWEEN,
+    BETWEEN_LONG,
+    FIRST_STEP,
+    LAST,
+    TABLE_LOOKS,
+    TRIES,
+    GradientSource,
+    models_of,
+)
 
 from .boundaries import Boundaries
 
@@ -39,10 +48,10 @@ class Net(nn.Module):
 class Bench(Boundaries):
     """Keeps what the source says until it is asked for."""
 
-    def __init__(self, modules: Any = None, number_looks: tuple[int, ...] = ()) -> None:
+    def __init__(self, modules: Any = None, number_looks: tuple[int, ...] = (), step_s: float = 0.01) -> None:
         super().__init__()
         self.kept: list[Any] = []
-        self.source = GradientSource(self.register, modules, number_looks)
+        self.source = GradientSource(self.register, modules, number_looks, lambda: step_s * self.clock.index)
 
     def said(self) -> UnusedGradients | None:
         """What was said since the last time, if that is of any gradients."""
@@ -105,6 +114,14 @@ def test_a_backbone_that_its_optimizer_alone_leaves_out(bench: Bench) -> None:
     assert (found.part, found.kind, found.tensors, found.also) == ("model.backbone", "Sequential", 4, ())
     assert (found.numbers, found.updated_numbers) == (numbers(model.backbone), numbers(model.head))
     assert found.share == pytest.approx(numbers(model.backbone) / numbers(model))
+
+
+@pytest.mark.parametrize(("step_s", "is_told"), [(0.5, True), (0.05, False)])
+def test_long_steps_are_looked_at_sooner(step_s: float, is_told: bool) -> None:
+    """A run of some seconds has hardly more of them."""
+    bench, model = Bench(step_s=step_s), Net()
+    train(bench, model, sgd(model.head), FIRST_STEP + 2 * BETWEEN_LONG + 1)
+    assert (bench.said() is not None) == is_told
 
 
 def test_several_parts_that_stand_beside_trained_ones(bench: Bench) -> None:

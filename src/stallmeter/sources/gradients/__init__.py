@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from types import FrameType
 from typing import Any
@@ -32,6 +32,10 @@ FIRST_STEP = 5
 BETWEEN = 12
 """Steps from one look to the next, of which there are two: models that are trained in turn take fewer for a turn, as a
 rule. Many trainings have some dozens of steps."""
+
+BETWEEN_LONG, LONG_S = 7, 0.3
+"""The same where a step takes so many seconds: of a run of some seconds there are hardly more. One turn of two models
+in turn, of five steps and one, is still within them."""
 
 TRIES = 20
 """So often it is looked whether anything was updated: gradients are accumulated over as many steps now and then."""
@@ -63,6 +67,7 @@ class GradientSource:
         register: How to be called between two steps.
         modules: Where torch is looked for; it is never imported.
         number_looks: Steps after which numbers next to zero are looked for.
+        now: Monotonic seconds.
     """
 
     name = "unused gradients"
@@ -72,10 +77,13 @@ class GradientSource:
         register: Register,
         modules: Mapping[str, Any] | None = None,
         number_looks: Sequence[int] = NUMBER_LOOKS,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._modules = sys.modules if modules is None else modules
         self._looks = self._look()
-        self._due = FIRST_STEP
+        self._due, self._between = FIRST_STEP, BETWEEN
+        self._now = now
+        self._begun: tuple[float, int] | None = None
         self._models: list[tuple[str, Any]] = []
         """What is known by name, and their parameters by identity: while a look goes on, and not in between."""
         self._parameters: dict[int, Any] = {}
@@ -104,8 +112,11 @@ class GradientSource:
 
     def between_steps(self, clock: StepClock) -> bool:
         """Look, when it is time; for the training thread. Returns whether it wants to be called again."""
+        if clock.open and self._begun is None:
+            self._begun = self._now(), clock.index
         if not clock.open or clock.index < self._due:
             return True
+        self._pace(clock.index)
         frame = sys._getframe(1)
         try:
             self._find_models(frame)
@@ -115,11 +126,17 @@ class GradientSource:
         finally:
             self._models, self._parameters = [], {}
         if steps is None and self._table_looks:
-            steps = BETWEEN
+            steps = self._between
         if steps is None and self._number_looks:
             steps = self._number_looks[0] - clock.index
         self._due = clock.index + (steps or 0)
         return steps is not None
+
+    def _pace(self, index: int) -> None:
+        """Look sooner where steps are long. The first ones may be so for their own reasons: it is asked each time."""
+        begun_s, first = self._begun or (self._now(), index)
+        is_long = self._now() - begun_s >= LONG_S * max(1, index - first)
+        self._between = BETWEEN_LONG if is_long else BETWEEN
 
     def _look_at_tables(self) -> None:
         """Look once at the gradients of embedding tables, unless that is settled: they may be cleared just now."""
@@ -165,7 +182,7 @@ class GradientSource:
     def _look(self) -> Iterator[int]:
         """Look, and yield after how many steps to go on. What is kept in between holds no tensor."""
         while getattr(self._modules.get("torch"), "nn", None) is None:
-            yield BETWEEN
+            yield self._between
         before = self._snapshot()
         updated = suspects = frozenset[int]()
         for _ in range(TRIES):
@@ -190,7 +207,7 @@ class GradientSource:
 
     def _wait(self) -> Iterator[int]:
         """Wait for a later step; one more where no gradient is there, for a validation may have cleared all."""
-        yield BETWEEN
+        yield self._between
         if self._parameters and all(p.grad is None for p in self._parameters.values()):
             yield 1
 
