@@ -56,6 +56,13 @@ def test_long_epochs_may_have_larger_ones() -> None:
     assert found.advice[0].fix.do.startswith("Try batches of 128 items")
 
 
+def test_a_long_wait_for_data_is_not_promised_away() -> None:
+    """With larger batches the loader has as many items to make."""
+    waits = fires(SmallBatches(), sized(data_wait_s=2.0, total_s=2.1)).advice[0].gain_interval_pct
+    assert waits is not None
+    assert waits[1] < 300.0
+
+
 def test_it_stands_before_steps_that_set_the_pace() -> None:
     verdict = evaluate(ALL_RULES, sized())
     assert verdict.primary is not None
