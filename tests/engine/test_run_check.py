@@ -59,3 +59,20 @@ def test_its_line_comes_through_the_pipe_of_a_program_that_has_kept_it(tmp_path:
         _, said = running.communicate()
     assert running.returncode == 3
     assert said == b"stallmeter: nothing was recorded: the program ended with status 3\n"
+
+
+ENDING = """
+import os, subprocess, sys
+from stallmeter.engine import run_check
+run_check.LOOK_S, run_check.ENDING_S = 0.0, 60.0
+run_check._has_our_stderr = lambda _: False
+ending = subprocess.Popen([sys.executable, "-c", "pass"])
+run_check._wait_for_descriptor(os.pidfd_open(ending.pid), ending.pid)
+os.write(2, b"told")
+"""
+
+
+def test_a_program_that_ends_has_not_given_up_its_stderr() -> None:
+    """Its descriptors are closed before anybody is told of its end."""
+    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, check=False)
+    assert done.stderr == b"told"

@@ -40,6 +40,9 @@ WHY = "why"
 LOOK_S = 1.0
 """Between two looks at whether the program still has the pipe that is its stderr at first."""
 
+ENDING_S = 0.5
+"""A program without its stderr that ends within so long was ending, and had not given it up."""
+
 STDERR = 2
 
 
@@ -183,7 +186,8 @@ def _wait_for_descriptor(descriptor: int, pid: int) -> int | None:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     while not poll.poll(1000 * LOOK_S if _may_be_waited_for() else None):
-        if not _has_our_stderr(pid) and not poll.poll(0):
+        # Who ends has its descriptors closed before anybody is told of it, on a busy machine a while before.
+        if not _has_our_stderr(pid) and not poll.poll(1000 * ENDING_S):
             _replace(STDERR)
     # The one knows until its parent has asked for it, the other one from then on.
     status = read_wait_status(pid)
