@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 
-from .cases import measured
+from .cases import measured, monitored
 
 NETWORKS = {
     "second-order": (32, 128),
@@ -61,7 +60,6 @@ def _row(said: dict[str, float]) -> str:
 def _measure(name: str, width: int, depth: int, seconds: float) -> dict[str, float]:
     import torch
 
-    from stallmeter import Monitor
     from stallmeter.rules.debug_mode import DebugMode
 
     torch.manual_seed(0)
@@ -86,11 +84,7 @@ def _measure(name: str, width: int, depth: int, seconds: float) -> dict[str, flo
     step_s(range(5))
     torch.autograd.set_detect_anomaly(True)
     steps = max(30, int(seconds / step_s(range(10))))
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Monitor(directory=folder, trackers=None, console=False) as monitor,
-    ):
-        monitor.run.ending.skip_reports()
+    with monitored() as monitor:
         with_s = step_s(monitor.watch(range(steps)))
         time.sleep(1.2)  # the last looks are taken in
         window = monitor.run.window

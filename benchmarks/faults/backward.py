@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import json
 import statistics
-import tempfile
 import time
 from typing import Any, NamedTuple
 
-from .cases import asked, measured, promised, promised_pct
+from .cases import asked, measured, monitored, promised, promised_pct
 
 ROUNDS = 5
 
@@ -150,14 +149,9 @@ def _items(case: Case) -> Any:
 
 def _promised(case: Case, seconds: float, step_s: float) -> dict[str, float]:
     """Return what the rule promises, percent, by a recording of the same training."""
-    from stallmeter import Monitor
     from stallmeter.rules.repeated_backward import RepeatedBackward
 
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Monitor(directory=folder, trackers=None, console=False) as monitor,
-    ):
-        monitor.run.ending.skip_reports()
+    with monitored() as monitor:
         _train(case, steps=max(40, round(seconds / step_s)), at_once=False, watch=monitor.watch)
     return promised_pct(RepeatedBackward().check(monitor.run.window))
 

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from stallmeter.workers.gains import RUN_NOISE
 
 if TYPE_CHECKING:
+    from stallmeter import Monitor
     from stallmeter.records.diagnosis import Diagnosis
     from stallmeter.window import Window
 
@@ -94,6 +96,19 @@ def timed(step: Callable[[bool], None]) -> Callable[[bool, int], tuple[float, fl
     return steps
 
 
+@contextmanager
+def monitored() -> Iterator[Monitor]:
+    """Record what goes on meanwhile, without reports, in a folder that is gone afterwards."""
+    from stallmeter import Monitor
+
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Monitor(directory=folder, trackers=None, console=False) as monitor,
+    ):
+        monitor.run.ending.skip_reports()
+        yield monitor
+
+
 def watched(step: Callable[[bool], None], number: int, judge: Callable[[Window], dict[str, float]]) -> dict[str, float]:
     """Return what is said of a recording of so many steps without the change, while it goes on.
 
@@ -102,13 +117,7 @@ def watched(step: Callable[[bool], None], number: int, judge: Callable[[Window],
         number: Of steps.
         judge: Says it, by what was recorded, looks at the training thread included.
     """
-    from stallmeter import Monitor
-
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Monitor(directory=folder, trackers=None, console=False) as monitor,
-    ):
-        monitor.run.ending.skip_reports()
+    with monitored() as monitor:
         for _ in monitor.watch(range(number)):
             step(False)
         time.sleep(1.2)  # the last looks are taken in

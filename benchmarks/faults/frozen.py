@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import json
 import statistics
-import tempfile
 import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from .cases import asked, measured, promised, promised_pct
+from .cases import asked, measured, monitored, promised, promised_pct
 
 ROUNDS = 3
 
@@ -135,14 +134,9 @@ class _Pictures:
 
 def _promised(case: Case) -> dict[str, float]:
     """Return what the rule promises, percent, by a recording of the same training."""
-    from stallmeter import Monitor
     from stallmeter.rules.fixed_features import FixedFeatures
 
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Monitor(directory=folder, trackers=None, console=False) as monitor,
-    ):
-        monitor.run.ending.skip_reports()
+    with monitored() as monitor:
         _train(case, keep=False, watch=monitor.watch)
     return promised_pct(FixedFeatures().check(monitor.run.window))
 

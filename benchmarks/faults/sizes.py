@@ -13,11 +13,10 @@ from __future__ import annotations
 import json
 import re
 import statistics
-import tempfile
 import time
 from typing import Any, NamedTuple
 
-from .cases import asked, measured, promised, promised_pct
+from .cases import asked, measured, monitored, promised, promised_pct
 
 ROUNDS = 5
 STEPS = 200
@@ -69,17 +68,13 @@ def _measure(case: Case, seconds: float) -> dict[str, float]:
     said, times = _promised(case, seconds)
     usual, larger = [], []
     for _ in range(ROUNDS):
-        usual.append(_items_per_s(case, 1, seconds / ROUNDS))
-        larger.append(_items_per_s(case, times, seconds / ROUNDS))
+        usual.append(_train(case, seconds / ROUNDS))
+        larger.append(_train(case, seconds / ROUNDS, times=times))
     return {"usual": statistics.median(usual), "larger": statistics.median(larger), "times": times, **said}
 
 
-def _items_per_s(case: Case, times: int, seconds: float) -> float:
-    """Return items that are trained on in a second."""
-    return _train(case, seconds, times=times)
-
-
 def _train(case: Case, seconds: float, *, times: int = 1, watch: Any = lambda batches: batches) -> float:
+    """Return items that are trained on in a second."""
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 
@@ -149,14 +144,9 @@ def _of_series(kind: str) -> Any:
 
 def _promised(case: Case, seconds: float) -> tuple[dict[str, float], int]:
     """Return what the rule promises, percent, by a recording of the same training, and for how much larger batches."""
-    from stallmeter import Monitor
     from stallmeter.rules.small_batches import SmallBatches
 
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Monitor(directory=folder, trackers=None, console=False) as monitor,
-    ):
-        monitor.run.ending.skip_reports()
+    with monitored() as monitor:
         _train(case, seconds, watch=monitor.watch)
     found = SmallBatches().check(monitor.run.window)
     said = re.search(r"batches of (\d+)", found.advice[0].text) if found is not None else None

@@ -25,6 +25,7 @@ from stallmeter.sources.gradients import (
     models_of,
 )
 
+from ..conftest import FakeTime
 from .boundaries import Boundaries
 
 T = TypeVar("T")
@@ -49,9 +50,15 @@ class Bench(Boundaries):
     """Keeps what the source says until it is asked for."""
 
     def __init__(self, modules: Any = None, number_looks: tuple[int, ...] = (), step_s: float = 0.01) -> None:
-        super().__init__()
+        self.time = FakeTime()
+        super().__init__(self.time)
+        self.step_s = step_s
         self.kept: list[Any] = []
-        self.source = GradientSource(self.register, modules, number_looks, lambda: step_s * self.clock.index)
+        self.source = GradientSource(self.register, modules, number_looks)
+
+    def boundary(self, index: int | None = None) -> None:
+        self.time.sleep(self.step_s)
+        super().boundary(index)
 
     def said(self) -> UnusedGradients | None:
         """What was said since the last time, if that is of any gradients."""

@@ -9,30 +9,14 @@ import pytest
 from stallmeter.records import StepRecord
 from stallmeter.window import Window
 
-
-def step(index: int, samples: int | None, work_s: float, **changes: Any) -> StepRecord:
-    """A step of a plain loop."""
-    known: dict[str, Any] = {
-        "index": index,
-        "epoch": 0,
-        "optimizer_step": index,
-        "tracker_step": index,
-        "samples": samples,
-        "time_s": 1_700_000_000.0 + index,
-        "total_s": work_s,
-        "data_wait_s": 0.0,
-        "compute_s": 0.75 * work_s,
-        "optimizer_s": 0.25 * work_s,
-    }
-    return StepRecord(**(known | changes))
+from ..rules.windows import step, window
 
 
-def window(*steps: StepRecord) -> Window:
-    """A window of some steps."""
-    made = Window()
-    for one in steps:
-        made.append(one)
-    return made
+def worked(index: int, samples: int | None, work_s: float, **changes: Any) -> StepRecord:
+    """A step of a plain loop, without a wait."""
+    own = {"compute_s": 0.75 * work_s, "optimizer_s": 0.25 * work_s, "forward_s": None, "backward_s": None}
+    times = {**own, "loop_s": None, "data_wait_s": 0.0, "total_s": work_s}
+    return step(index, **{"samples": samples, "epoch_start": False, **times, **changes})
 
 
 def epochs(count: int, *last: tuple[int, float], steps: int = 20, work_s: float = 0.010) -> Window:
@@ -40,9 +24,9 @@ def epochs(count: int, *last: tuple[int, float], steps: int = 20, work_s: float 
     made, index = [], 0
     for epoch in range(count):
         for at in range(steps):
-            made.append(step(index, 32, work_s, epoch=epoch, epoch_start=at == 0))
+            made.append(worked(index, 32, work_s, epoch=epoch, epoch_start=at == 0))
             index += 1
-        made.append(step(index, *last[epoch % len(last)], epoch=epoch, outlier=True))
+        made.append(worked(index, *last[epoch % len(last)], epoch=epoch, outlier=True))
         index += 1
     return window(*made)
 
@@ -83,8 +67,8 @@ def test_no_more_is_fixed_than_there_is() -> None:
         lambda: epochs(4, (30, 0.006)),
         lambda: epochs(4, (32, 0.010)),
         lambda: epochs(4, (16, 0.006), steps=3),
-        lambda: window(*(step(i, 32 - i % 5, 0.01) for i in range(200))),
-        lambda: window(*(step(i, None, 0.01) for i in range(200))),
+        lambda: window(*(worked(i, 32 - i % 5, 0.01) for i in range(200))),
+        lambda: window(*(worked(i, None, 0.01) for i in range(200))),
     ],
     ids=["two of them", "nearly as many", "all alike", "few steps", "all sizes", "not known"],
 )

@@ -43,6 +43,17 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     return min(above, below + (above - below) * (at % 1))
 
 
+def deviation(values: Iterable[float], about: float) -> float:
+    """Return the standard deviation by the median absolute one, which a few large values do not widen.
+
+    Args:
+        values: At least one.
+        about: Their middle.
+    """
+    # Of a normal distribution they differ by that.
+    return 1.4826 * statistics.median(abs(value - about) for value in values)
+
+
 def weighted_sum(values: Sequence[float], weights: Sequence[int]) -> float:
     """Return the sum of values, each as often as its weight says."""
     return float(sum(map(operator.mul, values, weights)))

@@ -47,7 +47,7 @@ NAMED_PCT = 1.0
 """A callback or logger is named from this share of the wall time on."""
 
 NAMED_RULES = 2
-"""Rules without a judgement that are named of each kind; the other forms of the report name all."""
+"""Rules without a judgement that are named of each kind; Markdown names more, and JSON all."""
 
 MOST_NAMED = 16
 """Other ranks that are listed by number."""

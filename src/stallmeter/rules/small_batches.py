@@ -34,7 +34,7 @@ from ..workers.gains import gain_without
 from .frameworks import on_cpu
 from .rule import threshold
 
-MOST = 1.6
+SAVES_AT_MOST = 1.6
 """Times the predicted seconds that are saved at the most, with what the loop and the loader do for each batch. Our
 choice: in benchmarks/faults/sizes.py up to 1.6 times were."""
 
@@ -80,7 +80,7 @@ class SmallBatches:
         # the loader do for a batch is the same whatever is in it: no more than 0.6 of as much again, for they have
         # items to copy.
         least, step = max(0.3, (1 - found.error_s / found.fixed_s) * 0.8), window.steps.step_time_s
-        most = 1 / fixed if step is None else min(max(1.0, step.median / found.fixed_s), MOST)
+        most = 1 / fixed if step is None else min(max(1.0, step.median / found.fixed_s), SAVES_AT_MOST)
         gain = gain_without(window, lost_s, least=least, most=most)
         return Diagnosis(
             rule=self.id,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..records import StepRecord
-from ..records.stats import Reservoir
+from ..records.stats import Reservoir, deviation
 from .epochs import own_s
 from .memo import Memo
 
@@ -114,5 +114,4 @@ def _work_s(step: StepRecord) -> float:
 def _spread(values: Sequence[float]) -> float:
     if len(values) < MANY:
         return statistics.stdev(values)
-    middle = statistics.median(values)
-    return 1.4826 * statistics.median(abs(value - middle) for value in values)
+    return deviation(values, statistics.median(values))

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import Protocol, TypeVar
 
+from ..records.stats import deviation
+
 MIN_TREND_SAMPLES = 7
 """With fewer even a rise without a single step back may be chance: Mann and Kendall's test reaches `SURE` from here."""
 
@@ -113,7 +115,7 @@ def trend(points: Sequence[tuple[float, float]]) -> Trend | None:
     if per_s is None or recent is None or last is None:
         return None
     start = statistics.median(v - per_s * (t - began_s) for t, v in thin)
-    noise = 1.4826 * statistics.median(abs(v - start - per_s * (t - began_s)) for t, v in thin)
+    noise = deviation((v - start - per_s * (t - began_s) for t, v in thin), 0.0)
     return Trend(
         start=start,
         growth=per_s * (ended_s - began_s),

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..records import StepRecord
+from ..records.stats import deviation
 
 PARTS = ("h2d", "forward", "backward", "compute", "optimizer")
 """Buckets in which first steps do what no later one has to. Waits, callbacks and savings have places of their own."""
@@ -87,7 +88,7 @@ class FirstSteps:
 def _level(head: Sequence[StepRecord], reference: Sequence[StepRecord]) -> tuple[float, float]:
     """Return the work of a steady step and its spread (scaled median absolute deviation)."""
     middle = statistics.median(map(_work_s, reference))
-    spread = 1.4826 * statistics.median(abs(_work_s(s) - middle) for s in reference)
+    spread = deviation(map(_work_s, reference), middle)
     # Where the first half of the first steps is over and those that follow are slower than later ones, the work itself
     # has changed since: that is no warm-up.
     near = head[len(head) // 2 :]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from types import FrameType
 from typing import Any
@@ -67,7 +67,6 @@ class GradientSource:
         register: How to be called between two steps.
         modules: Where torch is looked for; it is never imported.
         number_looks: Steps after which numbers next to zero are looked for.
-        now: Monotonic seconds.
     """
 
     name = "unused gradients"
@@ -77,13 +76,12 @@ class GradientSource:
         register: Register,
         modules: Mapping[str, Any] | None = None,
         number_looks: Sequence[int] = NUMBER_LOOKS,
-        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._modules = sys.modules if modules is None else modules
         self._looks = self._look()
         self._due, self._between = FIRST_STEP, BETWEEN
-        self._now = now
-        self._begun: tuple[float, int] | None = None
+        self._begun: tuple[int, int] | None = None
+        """Nanoseconds of the ledger, and number of the step, when it was first called."""
         self._models: list[tuple[str, Any]] = []
         """What is known by name, and their parameters by identity: while a look goes on, and not in between."""
         self._parameters: dict[int, Any] = {}
@@ -112,11 +110,14 @@ class GradientSource:
 
     def between_steps(self, clock: StepClock) -> bool:
         """Look, when it is time; for the training thread. Returns whether it wants to be called again."""
-        if clock.open and self._begun is None:
-            self._begun = self._now(), clock.index
-        if not clock.open or clock.index < self._due:
+        if not clock.open:
             return True
-        self._pace(clock.index)
+        begun_ns, first = self._begun = self._begun or (clock.ledger.now(), clock.index)
+        if clock.index < self._due:
+            return True
+        # The first steps may be long for their own reasons: it is asked each time.
+        is_long = clock.ledger.now() - begun_ns >= LONG_S * 1e9 * max(1, clock.index - first)
+        self._between = BETWEEN_LONG if is_long else BETWEEN
         frame = sys._getframe(1)
         try:
             self._find_models(frame)
@@ -131,12 +132,6 @@ class GradientSource:
             steps = self._number_looks[0] - clock.index
         self._due = clock.index + (steps or 0)
         return steps is not None
-
-    def _pace(self, index: int) -> None:
-        """Look sooner where steps are long. The first ones may be so for their own reasons: it is asked each time."""
-        begun_s, first = self._begun or (self._now(), index)
-        is_long = self._now() - begun_s >= LONG_S * max(1, index - first)
-        self._between = BETWEEN_LONG if is_long else BETWEEN
 
     def _look_at_tables(self) -> None:
         """Look once at the gradients of embedding tables, unless that is settled: they may be cleared just now."""
